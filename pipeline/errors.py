@@ -1,0 +1,279 @@
+"""Every failure a user can meet, as one tree.
+
+    FacepipeError
+      UsageError (2)                 the command line or the configuration is off
+        UnknownKey, BadValue
+      InputError                     the source as a whole cannot be worked on
+        SourceMissing (10), SourceEmpty (11), ManifestInvalid (12), TooManyDirectories (13)
+      ImageRejected (1)              one image: becomes a row with a status and a reason, never stops a run
+        ImageMissing, ImageIsFolder, ImageOutside, ImageUnreadable, ImageUnsupported, ImageTruncated,
+        ImageTooLarge, ImageChanged
+      DeviceError
+        DeviceMissing (20), DeviceOutOfMemory (21)
+      ModelError
+        UnknownWeights (30), WeightsMissing (31), WeightsCorrupt (32), DownloadFailed (33)
+      StoreError                     the store: always stops a run
+        StoreMissing (40), StoreLocked (41), StoreTooNew (42), StoreDamaged (43), StoreFull (44),
+        StoreMismatch (45), AccountUnknown (46), AccountExists (47), StoreUnwritable (48)
+      Interrupted (9)                Ctrl-C: the shard in hand was finished
+
+A class *is* its message template and its exit code (the scheme is borg's). The first line of the docstring is
+the template, filled with the keyword arguments of the constructor; `exit_code` is what the command line ends
+with; `http_status` is what the server answers. Exit codes are unique per class from 3 up, and part of the
+documented surface: a class may be added, a code never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class FacepipeError(Exception):
+    """{message}"""
+
+    exit_code: ClassVar[int] = 3
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+        super().__init__((type(self).__doc__ or "").strip().format(**fields))
+
+    @property
+    def code(self) -> str:
+        """The class name in kebab-case: the stable, machine-readable name of the error."""
+        name = type(self).__name__
+        return "".join(f"-{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+class UsageError(FacepipeError):
+    """{message}"""
+
+    exit_code = 2
+    http_status = 400
+
+
+class UnknownKey(UsageError):
+    """Unknown setting "{key}" in {where}.{hint}"""
+
+
+class BadValue(UsageError):
+    """Setting "{key}" in {where} is {value}: {expected}."""
+
+
+class InputError(FacepipeError):
+    """{message}"""
+
+    exit_code = 4
+    http_status = 400
+
+
+class SourceMissing(InputError):
+    """There is no folder or manifest at {path}. Check the path, or that the disk is mounted."""
+
+    exit_code = 10
+
+
+class SourceEmpty(InputError):
+    """{path} holds no image files ({detail}). Nothing was done."""
+
+    exit_code = 11
+
+
+class ManifestInvalid(InputError):
+    """The manifest {path} cannot be used: {detail}."""
+
+    exit_code = 12
+
+
+class TooManyDirectories(InputError):
+    """The run would give account "{account}" {count} directories; an account holds at most {limit}. Put people of one use into one directory, or use a second account."""  # noqa: E501
+
+    exit_code = 13
+    http_status = 403
+
+
+class ImageRejected(FacepipeError):
+    """{reason}"""
+
+    exit_code = 1
+    http_status = 400
+    status: ClassVar[str] = "unreadable"
+
+    @property
+    def reason(self) -> str:
+        return str(self)
+
+
+class ImageMissing(ImageRejected):
+    """no such file"""
+
+    status = "missing"
+
+
+class ImageIsFolder(ImageRejected):
+    """is a folder, not an image file"""
+
+    status = "not_a_file"
+
+
+class ImageOutside(ImageRejected):
+    """lies outside {root}; give --root a folder that holds it"""
+
+    status = "outside"
+
+
+class ImageUnreadable(ImageRejected):
+    """cannot be read: {detail}"""
+
+    status = "unreadable"
+
+
+class ImageUnsupported(ImageRejected):
+    """not an image of a known format{detail}"""
+
+    status = "unsupported"
+    http_status = 400
+
+
+class ImageTruncated(ImageRejected):
+    """the image data end early: {detail}"""
+
+    status = "truncated"
+
+
+class ImageTooLarge(ImageRejected):
+    """{what} is over the limit of {limit}"""
+
+    status = "too_large"
+    http_status = 413
+
+
+class ImageChanged(ImageRejected):
+    """changed while the run was reading it; the next run takes it up"""
+
+    status = "changed"
+
+
+class DeviceError(FacepipeError):
+    """{message}"""
+
+    exit_code = 5
+
+
+class DeviceMissing(DeviceError):
+    """Device "{device}" was asked for, but {detail}. Use --device cpu or --device auto, or see `facepipe doctor`."""  # noqa: E501
+
+    exit_code = 20
+
+
+class DeviceOutOfMemory(DeviceError):
+    """{device} ran out of memory on a batch of one image ({detail}). Lower decode.max_pixels, or use --device cpu."""  # noqa: E501
+
+    exit_code = 21
+
+
+class ModelError(FacepipeError):
+    """{message}"""
+
+    exit_code = 6
+
+
+class UnknownWeights(ModelError):
+    """There are no weights named "{name}". Known: {known}."""
+
+    exit_code = 30
+
+
+class WeightsMissing(ModelError):
+    """The weights "{name}" are not on this machine ({detail}). Run `facepipe models fetch {name}`, or give the file with --weights-file."""  # noqa: E501
+
+    exit_code = 31
+
+
+class WeightsCorrupt(ModelError):
+    """The weights file {path} is not what it should be: {detail}. {cure}"""
+
+    exit_code = 32
+
+
+class DownloadFailed(ModelError):
+    """Downloading {url} failed: {detail}. What came is kept, and the same command goes on from there; or get the file elsewhere and give it with --weights-file."""  # noqa: E501
+
+    exit_code = 33
+
+
+class StoreError(FacepipeError):
+    """{message}"""
+
+    exit_code = 7
+
+
+class StoreMissing(StoreError):
+    """There is no store at {path}. `facepipe run SOURCE --store {path}` or `facepipe account create NAME --store {path}` makes one."""  # noqa: E501
+
+    exit_code = 40
+
+
+class StoreLocked(StoreError):
+    """The store {path} is in use by process {pid} on {host} since {since} ({command}). Wait for it, or stop it; nothing was changed."""  # noqa: E501
+
+    exit_code = 41
+
+
+class StoreTooNew(StoreError):
+    """The store {path} has format {found}; this facepipe reads up to {known}. Upgrade facepipe: pip install --upgrade facepipe."""  # noqa: E501
+
+    exit_code = 42
+
+
+class StoreDamaged(StoreError):
+    """The store {path} is damaged: {detail}. {cure}"""
+
+    exit_code = 43
+
+
+class StoreFull(StoreError):
+    """The disk of {path} is full ({detail}). What was committed is safe; make room and run the same command again."""  # noqa: E501
+
+    exit_code = 44
+    http_status = 507
+
+
+class StoreMismatch(StoreError):
+    """The store {path} was made with {key} = {stored}, and this command has {given}. {cure}"""
+
+    exit_code = 45
+
+
+class AccountUnknown(StoreError):
+    """The store has no account "{account}". Accounts: {known}. `facepipe account create {account} --store {path}` makes it."""  # noqa: E501
+
+    exit_code = 46
+    http_status = 401
+
+
+class AccountExists(StoreError):
+    """The store already has an account "{account}"."""
+
+    exit_code = 47
+    http_status = 409
+
+
+class StoreUnwritable(StoreError):
+    """The store {path} cannot be written: {detail}."""
+
+    exit_code = 48
+
+
+class Interrupted(FacepipeError):
+    """Stopped after a finished shard: {done} of {total} shards are in. The same command goes on from there."""
+
+    exit_code = 9
+
+
+def all_errors(root: type[FacepipeError] = FacepipeError) -> list[type[FacepipeError]]:
+    """Every class of the tree, parents before children: the README's table and the tests are made from it."""
+    found = [root]
+    for child in root.__subclasses__():
+        found.extend(all_errors(child))
+    return found

@@ -1,0 +1,41 @@
+"""Named fault points: the places where a crash must lose nothing.
+
+Every write, fsync, rename and commit of durable data calls `point(name)` with a name declared below. In
+production that is a dictionary look-up that finds nothing. Tests list `FAULT_POINTS`, `install` a hook that
+kills the process at the n-th call of one of them, run the same command again and compare the stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# What is written as a file, each by `store.durable.write_file`, in four steps.
+FILE_KINDS = ("manifest", "shard", "embeddings", "object", "matrix", "current", "report")
+FILE_STEPS = ("write", "fsync", "rename", "fsync_folder")
+# The transactions of the catalog, each in three steps.
+TRANSACTIONS = ("create", "begin_run", "plan_run", "commit_shard", "finish_run", "account", "clear_deletes")
+TRANSACTION_STEPS = ("begin", "commit", "committed")
+# The rest: unlinking a file after the transaction that said so.
+OTHER = ("unlink",)
+
+FAULT_POINTS: tuple[str, ...] = (
+    *(f"{kind}.{step}" for kind in FILE_KINDS for step in FILE_STEPS),
+    *(f"{name}.{step}" for name in TRANSACTIONS for step in TRANSACTION_STEPS),
+    *OTHER,
+)
+_DECLARED = frozenset(FAULT_POINTS)
+_hook: Callable[[str], None] | None = None
+
+
+def point(name: str) -> None:
+    """Marks the moment just before the step `name` (for `committed`: just after). Raises KeyError if undeclared."""
+    if _hook is not None:
+        if name not in _DECLARED:
+            raise KeyError(name)
+        _hook(name)
+
+
+def install(hook: Callable[[str], None] | None) -> None:
+    """Sets what happens at every fault point; None switches it off. For tests."""
+    global _hook
+    _hook = hook

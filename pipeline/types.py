@@ -1,0 +1,132 @@
+"""What flows between the stages. Every array says its shape, dtype, range and coordinate frame.
+
+Coordinates are pixels of the *upright* original (after the EXIF turn), x to the right and y down, the origin at
+the upper left corner of the upper left pixel. Boxes are xyxy. Landmarks are, in this order, the centre of the
+left eye, of the right eye, the tip of the nose, the left and the right corner of the mouth ("left" as seen in
+the picture). Hashes are lower-case hexadecimal SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.errors import ImageRejected
+
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+DoubleArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+
+# The status of a media row: these, or the `status` of an ImageRejected class.
+OK: Final = "ok"
+NO_FACE: Final = "no_face"
+DUPLICATE: Final = "duplicate"  # the bytes of another row: no decoding, but its faces are grouped again
+DUPLICATE_ROW: Final = "duplicate_row"  # the same path, directory and bytes again: not a new sighting
+
+# What became of a face. `recognised`: matched nothing, and the contract forbids inserting it (a further face
+# of a named photo).
+Outcome: TypeAlias = Literal["inserted", "matched", "rejected", "recognised"]
+# Why a face that would have been inserted was not; in this order.
+CENTER_POSE: Final = "center-pose"
+SHARPNESS: Final = "sharpness"
+CONTRAST: Final = "contrast"
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """One row of the input: a file, and what the user says of it."""
+
+    path: str  # as reports and the store show it: absolute for files, valid UTF-8
+    file: Path  # what is opened
+    name: str | None = None
+    external_id: str | None = None
+    directory: str | None = None  # None: the run's directory
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further manifest columns, JSON-able
+    rejected: ImageRejected | None = None  # what already scanning found wrong
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """One upright image in memory."""
+
+    pixels: ByteArray  # [H, W, 3] uint8, RGB, alpha flattened on white, C-contiguous
+    format: str  # "jpeg", "png", ...
+    pixel_sha256: str  # of `pixels`' bytes, with width and height before them
+
+    @property
+    def width(self) -> int:
+        return int(self.pixels.shape[1])
+
+    @property
+    def height(self) -> int:
+        return int(self.pixels.shape[0])
+
+
+@dataclass(frozen=True)
+class Detections:
+    """The faces of a batch of B images, flat: n faces, on the detector's device, ordered by image, and in one
+    image from the largest box to the smallest (ties by confidence)."""
+
+    image_index: torch.Tensor  # [n] int64, in 0..B-1
+    boxes: torch.Tensor  # [n, 4] float32 xyxy, may reach over the image's edge
+    landmarks: torch.Tensor  # [n, 5, 2] float32 (x, y)
+    scores: torch.Tensor  # [n] float32 in [0, 1]
+
+    def __len__(self) -> int:
+        return int(self.image_index.shape[0])
+
+
+@dataclass(frozen=True)
+class FaceCrops:
+    """Faces cut from original pixels, at the embedder's input size S."""
+
+    pixels: torch.Tensor  # [n, 3, S, S] float32 in [0, 255], RGB
+    frames: torch.Tensor  # [n, 4] float32 xyxy: what part of the upright original each crop shows
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Quality of n faces, each in [0, 1], higher is better (ISO/IEC 29794-5 measures)."""
+
+    center_pose: torch.Tensor  # [n] float32
+    sharpness: torch.Tensor  # [n] float32
+    contrast: torch.Tensor  # [n] float32
+
+
+@dataclass(frozen=True)
+class FaceBatch:
+    """n faces of one directory, in the order in which they are decided."""
+
+    embeddings: FloatArray  # [n, d], L2 norm 1
+    insertable: BoolArray  # [n] False: never becomes an identity (the gate, or the contract's rules)
+    # The identical-image rule: hashes that identify the image (of its bytes and of its pixels), and the box.
+    image_hashes: Sequence[tuple[str, ...]]
+    boxes: FloatArray  # [n, 4] xyxy
+
+    def __len__(self) -> int:
+        return int(self.embeddings.shape[0])
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What `group` decided for the n faces of a FaceBatch."""
+
+    # [n] position of the identity: p < len(index) is a reference of the index, len(index) + k the k-th
+    # identity inserted by this batch (its own position for an inserted face), -1 none.
+    position: IntArray
+    inserted: BoolArray  # [n] the face became the identity at `position`
+    score: DoubleArray  # [n] the similarityScore to that identity; for an inserted face at d = 0; NaN for none
+
+    @property
+    def matched(self) -> BoolArray:
+        return (self.position >= 0) & ~self.inserted

@@ -1,0 +1,55 @@
+"""Fixtures that every folder of tests shares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `faces` need the photographs at FACEPIPE_TEST_FACES."""
+    if os.environ.get("FACEPIPE_TEST_FACES"):
+        return
+    skip = pytest.mark.skip(reason="FACEPIPE_TEST_FACES is not set: no test photographs on this machine")
+    for item in items:
+        if "faces" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def faces_dir() -> Path:
+    """The folder of test photographs (lfw-view1/, groups-with-boxes/, portraits-cc/, broken-files/)."""
+    return Path(os.environ["FACEPIPE_TEST_FACES"])
+
+
+@pytest.fixture(scope="session")
+def hopper_path() -> Path:
+    """Grace Hopper, 512x600 JPEG, public domain, from the matplotlib wheel."""
+    import matplotlib
+
+    return Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
+
+
+@pytest.fixture(scope="session")
+def astronaut_path() -> Path:
+    """Eileen Collins, 512x512 PNG, public domain, from the scikit-image wheel."""
+    from importlib.util import find_spec
+
+    spec = find_spec("skimage")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "data" / "astronaut.png"
+
+
+def _devices() -> list[str]:
+    import torch
+
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+@pytest.fixture(scope="session", params=_devices())
+def device(request: pytest.FixtureRequest) -> str:
+    """Each model test runs on the CPU, and on CUDA where there is one."""
+    return str(request.param)
