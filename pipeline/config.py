@@ -1,6 +1,7 @@
 """Settings: one frozen object per stage, from defaults, a YAML file, the environment and flags, in this order.
 
-Nothing below this module reads the environment. `FACEPIPE_DETECT__MIN_FACE_PX=40` sets `detect.min_face_px`.
+Nothing below this module reads the environment. `FACEPIPE_DETECT__MIN_FACE_PX=40` sets `detect.min_face_px`;
+FACEPIPE_CONFIG names the file where no flag does, FACEPIPE_CACHE is another name of `model.cache`.
 An unknown key is refused with the nearest known one. `Settings.output_hash()` covers what changes the stored
 numbers (decoding, detection, alignment, quality, mode); it is fixed per store generation.
 """
@@ -9,14 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
-import math
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -24,8 +26,10 @@ import yaml
 from pipeline.errors import BadValue, UnknownKey, UsageError
 
 ENV_PREFIX = "FACEPIPE_"
-# Environment variables with the prefix that are no settings.
-ENV_OTHER = frozenset({"FACEPIPE_TEST_FACES", "FACEPIPE_CACHE", "FACEPIPE_CONFIG"})
+ENV_CONFIG = "FACEPIPE_CONFIG"
+ENV_CACHE = "FACEPIPE_CACHE"
+# Variables with the prefix that are no settings: these two, and what the scripts and the tests read.
+ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,9 @@ class Settings:
     run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
-        _check_ranges(self)
+        for key in known_keys():
+            section, name = key.split(".")
+            _check(key, getattr(getattr(self, section), name), "the settings")
 
     def output_settings(self) -> dict[str, Any]:
         """What changes the stored numbers, as plain JSON-able values."""
@@ -139,34 +145,27 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _check_ranges(settings: Settings) -> None:
-    for key, (low, high) in _RANGES.items():
-        value = _get(settings, key)
-        if not (math.isfinite(value) and low <= value <= high):
-            raise BadValue(key=key, where="the settings", value=value, expected=f"must be in [{low:g}, {high:g}]")
-    for key, known in _CHOICES.items():
-        if _get(settings, key) not in known:
-            raise BadValue(
-                key=key,
-                where="the settings",
-                value=repr(_get(settings, key)),
-                expected=f"must be one of {', '.join(known)}",
-            )
+def _check(key: str, value: Any, where: str) -> None:
+    """Raises BadValue where `value` is out of the key's range or none of its choices."""
+    # The comparison is False for NaN, and right for whole numbers that no float can hold.
+    if key in _RANGES and not _RANGES[key][0] <= value <= _RANGES[key][1]:
+        low, high = _RANGES[key]
+        raise BadValue(key=key, where=where, value=value, expected=f"must be in [{_number(low)}, {_number(high)}]")
+    if key in _CHOICES and value not in _CHOICES[key]:
+        raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {' or '.join(_CHOICES[key])}")
 
 
-def _get(settings: Settings, key: str) -> Any:
-    section, name = key.split(".")
-    return getattr(getattr(settings, section), name)
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def known_keys() -> dict[str, Any]:
-    """Every key `section.name` with its type."""
+@functools.cache
+def known_keys() -> Mapping[str, Any]:
+    """Every key `section.name` with its type, in the order of the classes."""
     keys: dict[str, Any] = {}
-    for section in dataclasses.fields(Settings):
-        cls = typing.get_type_hints(Settings)[section.name]
-        for name, hint in typing.get_type_hints(cls).items():
-            keys[f"{section.name}.{name}"] = hint
-    return keys
+    for section, cls in typing.get_type_hints(Settings).items():
+        keys.update({f"{section}.{name}": hint for name, hint in typing.get_type_hints(cls).items()})
+    return MappingProxyType(keys)
 
 
 def load_settings(
@@ -176,94 +175,120 @@ def load_settings(
 ) -> Settings:
     """Defaults, then `file` (YAML), then `environ`, then `flags` (`section.name` -> value; None = not given).
 
+    Without `file`, FACEPIPE_CONFIG of `environ` names it. `environ` None is the process's environment.
     Raises UnknownKey, BadValue, or UsageError where the file cannot be read or is no mapping.
     """
+    environ = os.environ if environ is None else environ
+    if file is None and environ.get(ENV_CONFIG):
+        file = Path(environ[ENV_CONFIG])
     values: dict[str, Any] = {}
     if file is not None:
         values.update(_from_yaml(file))
-    for variable, text in (os.environ if environ is None else environ).items():
-        if variable.startswith(ENV_PREFIX) and variable not in ENV_OTHER:
-            key = variable[len(ENV_PREFIX) :].lower().replace("__", ".", 1)
-            _known(key, f"the environment ({variable})")
-            values[key] = _convert(key, text, variable)
+    values.update(_from_environ(environ))
     for key, value in (flags or {}).items():
         if value is not None:
-            _known(key, "the flags")
-            values[key] = _convert(key, value, "the flags")
+            values[key] = _accepted(key, value, "the flags")
     return _build(values)
 
 
-def _from_yaml(file: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise UsageError(message=f"The configuration {file} cannot be read: {exc}") from exc
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise UsageError(message=f"The configuration {file} must be a mapping of sections, not {type(data).__name__}.")
-    values: dict[str, Any] = {}
-    sections = {f.name for f in dataclasses.fields(Settings)}
-    for section, content in data.items():
-        if section not in sections:
-            raise UnknownKey(key=section, where=str(file), hint=_nearest(str(section), sections))
-        if content is None:
-            continue
-        if not isinstance(content, dict):
-            raise BadValue(key=section, where=str(file), value=repr(content), expected="must be a mapping")
-        for name, value in content.items():
-            key = _known(f"{section}.{name}", str(file))
-            values[key] = _convert(key, value, str(file))
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {"model.cache": environ[ENV_CACHE]} if environ.get(ENV_CACHE) else {}
+    for variable, text in environ.items():
+        if variable.startswith(ENV_PREFIX) and variable not in ENV_OTHER:
+            key = variable[len(ENV_PREFIX) :].lower().replace("__", ".", 1)
+            values[key] = _accepted(key, text, f"the environment ({variable})")
     return values
 
 
-def _known(key: str, where: str) -> str:
-    keys = known_keys()
-    if key not in keys:
-        raise UnknownKey(key=key, where=where, hint=_nearest(key, keys))
-    return key
+def _from_yaml(file: Path) -> dict[str, Any]:
+    where = str(file)
+    try:
+        data = yaml.load(file.read_text("utf-8"), _StrictLoader)  # a SafeLoader
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        raise UsageError(message=f"The configuration {where} cannot be read: {exc}") from exc
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(message=f"The configuration {where} must be a mapping of sections, not {type(data).__name__}.")
+    values: dict[str, Any] = {}
+    sections = [section.name for section in dataclasses.fields(Settings)]
+    for section, content in data.items():
+        if section not in sections:
+            raise UnknownKey(key=section, where=where, hint=_nearest(str(section), sections))
+        if content is None:
+            continue
+        if not isinstance(content, dict):
+            raise BadValue(key=section, where=where, value=repr(content), expected="must be a mapping")
+        for name, value in content.items():
+            values[f"{section}.{name}"] = _accepted(f"{section}.{name}", value, where)
+    return values
 
 
-def _nearest(key: str, known: typing.Iterable[str]) -> str:
-    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+class _StrictLoader(yaml.SafeLoader):
+    """YAML where a key given twice is an error: plain YAML keeps the last and forgets the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for position, (key, _) in enumerate(node.value):
+            if isinstance(key, yaml.ScalarNode) and key.value in keys[:position]:
+                raise yaml.constructor.ConstructorError(None, None, f'"{key.value}" stands twice', key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _accepted(key: str, value: Any, where: str) -> Any:
+    """`value` as the key's type. Raises UnknownKey or BadValue, which name `where` it was given."""
+    if key not in known_keys():
+        raise UnknownKey(key=key, where=where, hint=_nearest(key, known_keys()))
+    converted = _convert(key, value, where)
+    _check(key, converted, where)
+    return converted
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    """The known key that was probably meant: by spelling, or by the same name in another section."""
+    known = list(known)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    name = key.rpartition(".")[2]
+    close = close or [k for k in known if difflib.get_close_matches(name, [k.rpartition(".")[2]], n=1, cutoff=0.8)]
     return f' Did you mean "{close[0]}"?' if close else f" Known: {', '.join(sorted(known))}."
 
 
 def _convert(key: str, value: Any, where: str) -> Any:
     """`value` as the key's type; text is parsed. Raises BadValue."""
-    hint = known_keys()[key]
-    options = typing.get_args(hint) or (hint,)
-    if value is None or (isinstance(value, str) and value == "" and type(None) in options):
+    options = typing.get_args(known_keys()[key]) or (known_keys()[key],)
+    if value is None or value == "":
         if type(None) in options:
             return None
         raise BadValue(key=key, where=where, value="empty", expected=f"must be {_type_name(options)}")
     for option in options:
-        if option is bool:
-            if isinstance(value, bool):
-                return value
-            if isinstance(value, str) and value.lower() in ("true", "false"):
-                return value.lower() == "true"
-        elif option in (int, float) and not isinstance(value, bool):
-            try:
-                number = option(value)
-            except (TypeError, ValueError):
-                continue
-            if not (option is int and isinstance(value, float) and value != number):
-                return number
-        elif option is str and isinstance(value, str):
-            return value
+        converted = _as_type(option, value)
+        if converted is not None:
+            return converted
     raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {_type_name(options)}")
 
 
+def _as_type(option: Any, value: Any) -> Any:
+    """`value` as bool, int, float or str; None where it is none."""
+    if option is bool:
+        text = str(value).lower() if isinstance(value, (bool, str)) else ""
+        return {"true": True, "false": False}.get(text)
+    if option is str:
+        return value if isinstance(value, str) else None
+    if option not in (int, float) or isinstance(value, bool):
+        return None
+    try:
+        number = option(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    # int() cuts a fraction off without a word.
+    return None if option is int and isinstance(value, float) and value != number else number
+
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "empty"}
+
+
 def _type_name(options: tuple[Any, ...]) -> str:
-    names = {
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        bool: "true or false",
-        type(None): "empty",
-    }
-    return " or ".join(names[o] for o in options)
+    return " or ".join(_TYPE_NAMES[option] for option in options)
 
 
 def _build(values: Mapping[str, Any]) -> Settings:

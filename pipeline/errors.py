@@ -11,10 +11,12 @@
       DeviceError
         DeviceMissing (20), DeviceOutOfMemory (21)
       ModelError
-        UnknownWeights (30), WeightsMissing (31), WeightsCorrupt (32), DownloadFailed (33)
+        UnknownWeights (30), WeightsMissing (31), WeightsCorrupt (32), DownloadFailed (33), EmbeddingInvalid (34),
+        CacheUnwritable (35)
       StoreError                     the store: always stops a run
         StoreMissing (40), StoreLocked (41), StoreTooNew (42), StoreDamaged (43), StoreFull (44),
         StoreMismatch (45), AccountUnknown (46), AccountExists (47), StoreUnwritable (48)
+      SelfCheckFailed (8)            `demo` or `doctor` found something wrong
       Interrupted (9)                Ctrl-C: the shard in hand was finished
 
 A class *is* its message template and its exit code (the scheme is borg's). The first line of the docstring is
@@ -161,13 +163,13 @@ class DeviceError(FacepipeError):
 
 
 class DeviceMissing(DeviceError):
-    """Device "{device}" was asked for, but {detail}. Use --device cpu or --device auto, or see `facepipe doctor`."""  # noqa: E501
+    """Device "{device}" was asked for, but {detail}. Use --device cpu or --device auto, or see `facepipe doctor`."""
 
     exit_code = 20
 
 
 class DeviceOutOfMemory(DeviceError):
-    """{device} ran out of memory on a batch of one image ({detail}). Lower decode.max_pixels, or use --device cpu."""  # noqa: E501
+    """{device} ran out of memory on a batch of one image ({detail}). Lower decode.max_pixels, or use --device cpu."""
 
     exit_code = 21
 
@@ -202,6 +204,18 @@ class DownloadFailed(ModelError):
     exit_code = 33
 
 
+class EmbeddingInvalid(ModelError):
+    """An embedding is {size} finite float32 numbers of norm 1, and {detail}. The model or the store it comes from is at fault."""  # noqa: E501
+
+    exit_code = 34
+
+
+class CacheUnwritable(ModelError):
+    """The weights' cache folder {path} cannot be used: {detail}. Make room or give rights there, or set FACEPIPE_CACHE to another folder."""  # noqa: E501
+
+    exit_code = 35
+
+
 class StoreError(FacepipeError):
     """{message}"""
 
@@ -233,7 +247,7 @@ class StoreDamaged(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk of {path} is full ({detail}). What was committed is safe; make room and run the same command again."""  # noqa: E501
+    """The disk of {path} is full ({detail}). What was committed is safe; make room and run the same command again."""
 
     exit_code = 44
     http_status = 507
@@ -265,8 +279,14 @@ class StoreUnwritable(StoreError):
     exit_code = 48
 
 
+class SelfCheckFailed(FacepipeError):
+    """{check} found something wrong: {detail}."""
+
+    exit_code = 8
+
+
 class Interrupted(FacepipeError):
-    """Stopped after a finished shard: {done} of {total} shards are in. The same command goes on from there."""
+    """Stopped: {detail}. The same command goes on from there."""
 
     exit_code = 9
 

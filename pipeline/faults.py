@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# What is written as a file, each by `store.durable.write_file`, in four steps.
-FILE_KINDS = ("manifest", "shard", "embeddings", "object", "matrix", "current", "report")
+# What is written as a file, each by `store.durable.Folder`, in four steps. (`catalog`: a new catalog file; its
+# fsync_folder also follows every transaction, for the name of DuckDB's log.)
+FILE_KINDS = ("catalog", "current", "manifest", "shard", "embeddings", "object", "matrix", "report", "export")
 FILE_STEPS = ("write", "fsync", "rename", "fsync_folder")
 # The transactions of the catalog, each in three steps.
 TRANSACTIONS = ("create", "begin_run", "plan_run", "commit_shard", "finish_run", "account", "clear_deletes")

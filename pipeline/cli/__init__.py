@@ -1,0 +1,114 @@
+"""The command `facepipe`. A command reads its settings, calls one library function, reports, and sets the exit code.
+
+Commands are loaded when they are named, and import the library inside their functions: `facepipe --help` reads
+neither torch nor DuckDB nor Arrow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE, drop_output, show_error
+from pipeline.errors import FacepipeError, UsageError
+
+# In the order of the help: name -> module of the click command with the same name.
+COMMANDS = {
+    "demo": "pipeline.cli.demo",
+    "run": "pipeline.cli.run",
+    "scan": "pipeline.cli.stages",
+    "extract": "pipeline.cli.stages",
+    "group": "pipeline.cli.stages",
+    "search": "pipeline.cli.search",
+    "check": "pipeline.cli.check",
+    "export": "pipeline.cli.export",
+    "account": "pipeline.cli.account",
+    "models": "pipeline.cli.models",
+    "doctor": "pipeline.cli.doctor",
+}
+
+
+class FacepipeGroup(click.Group):
+    """Loads commands by name, and turns every failure into a message and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        return command
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
+        """Runs the command line and exits; with `standalone_mode=False` behaves as click's own."""
+        if not extra.pop("standalone_mode", True):
+            return super().main(args, prog_name or "facepipe", standalone_mode=False, **extra)
+        words = list(sys.argv[1:] if args is None else args)
+        _prepare()
+        sys.exit(_run(super().main, words, prog_name or "facepipe", **extra))
+
+
+def _prepare() -> None:
+    # A path that is no valid text must be shown, not end the program.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    # Spinning OpenMP threads make two busy processes on one machine many times slower. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _run(click_main: Any, words: list[str], prog_name: str, **extra: Any) -> int:
+    """Runs click's `main` without its error handling; returns the exit code."""
+    # Looked up in the words: an error in parsing them comes before any option is set.
+    options = words[: words.index("--")] if "--" in words else words
+    as_json = "--json" in options
+    try:
+        result = click_main(words, prog_name, standalone_mode=False, **extra)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        drop_output()
+        return EXIT_BROKEN_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        return show_error("aborted", "facepipe: stopped.", EXIT_ABORTED, as_json)
+    except FacepipeError as error:
+        return show_error(error.code, f"facepipe: {error}", error.exit_code, as_json)
+    except click.ClickException as error:
+        return _show_click_error(error, as_json)
+    except Exception as error:  # noqa: BLE001  the outermost frame: whatever it is, one line and exit code 3
+        if "--traceback" in options:
+            traceback.print_exc()
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "" if "--traceback" in options else " (--traceback shows all)"
+        return show_error(
+            "unexpected", f"facepipe: unexpected error: {message}{hint}", FacepipeError.exit_code, as_json
+        )
+
+
+def _show_click_error(error: click.ClickException, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    usage = f"{context.get_usage()}\nSee `{context.command_path} --help`.\n" if context is not None else ""
+    click.echo(usage, err=True, nl=False)
+    return show_error("usage-error", f"facepipe: {error.format_message()}", UsageError.exit_code, as_json)
+
+
+@click.group(cls=FacepipeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="facepipe", prog_name="facepipe")
+def main() -> None:
+    """Turns photo archives into a store of identities, and answers from it who a face belongs to.
+
+    Start with `facepipe demo`, then `facepipe run PHOTOS --store STORE`.
+    """
+
+
+__all__ = ["COMMANDS", "main"]

@@ -1,0 +1,104 @@
+"""Puts the parts together: settings and a store's identity to decoder, extractor and matcher."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import AlignSettings, DecodeSettings, DetectSettings, Settings
+from pipeline.detect import MtcnnDetector
+from pipeline.device import resolve_device, set_threads
+from pipeline.embed import load_embedder
+from pipeline.errors import StoreMismatch, UsageError
+from pipeline.extract import FaceExtractor
+from pipeline.match import Calibration, Matcher
+from pipeline.models.mtcnn import load_networks
+from pipeline.models.weights import cache_folder, detector_files, resolve
+from pipeline.store.client import StoreClient
+from pipeline.store.records import StoreIdentity
+
+DEFAULT_ACCOUNT = "default"
+EMBEDDER = "inception-resnet-v1"
+_OTHER_STORE = "Use the store's value, or make another store with --store."
+
+
+def open_or_create_store(path: Path, settings: Settings, command: str) -> StoreClient:
+    """Opens the store, or makes one for the settings' weights; then `auto` is settled, once and for all.
+
+    Raises StoreError, UnknownWeights, WeightsMissing, WeightsCorrupt.
+    """
+    return StoreClient.open_or_create(path, lambda: make_identity(settings), command=command)
+
+
+def make_identity(settings: Settings) -> StoreIdentity:
+    """What a new store records of its model and of what made its numbers."""
+    resolved = resolve(settings.model.weights, _weights_file(settings), cache_folder(settings.model.cache))
+    weights = resolved.weight_set
+    return StoreIdentity(
+        embedder=EMBEDDER,
+        weights=weights.name,
+        weights_sha256=resolved.sha256,
+        embedding_size=weights.embedding_size,
+        preprocessing=weights.preprocessing.as_dict(),
+        calibration=Calibration(**weights.calibration.as_dict()).as_dict(),
+        mode=settings.run.mode,
+        output_settings=settings.output_settings(),
+        output_hash=settings.output_hash(),
+    )
+
+
+def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -> Settings:
+    """`settings` with the store's own for all that is fixed in it. A value that was changed from its default and
+    is not the store's raises StoreMismatch: numbers made in two ways cannot be compared."""
+    if settings.model.weights not in ("auto", identity.weights):
+        raise _mismatch(path, "weights", identity.weights, settings.model.weights)
+    merged: dict[str, Any] = {}
+    for section, default in (("decode", DecodeSettings()), ("detect", DetectSettings()), ("align", AlignSettings())):
+        stored: Mapping[str, Any] = identity.output_settings[section]
+        for key, given in dataclasses.asdict(getattr(settings, section)).items():
+            if given not in (getattr(default, key), stored[key]):
+                raise _mismatch(path, f"{section}.{key}", stored[key], given)
+        merged[section] = dataclasses.replace(default, **stored)
+    return dataclasses.replace(settings, **merged, run=dataclasses.replace(settings.run, mode=identity.mode))
+
+
+def _mismatch(path: Path, key: str, stored: object, given: object) -> StoreMismatch:
+    return StoreMismatch(path=path, key=key, stored=stored, given=given, cure=_OTHER_STORE)
+
+
+def make_matcher(identity: StoreIdentity, threshold: float) -> Matcher:
+    """The matcher with the store's calibration."""
+    return Matcher(Calibration.from_dict(identity.calibration), threshold)
+
+
+def load_extractor(settings: Settings, identity: StoreIdentity, path: Path) -> FaceExtractor:
+    """Loads the store's models onto the settings' device. Raises DeviceMissing, ModelError, StoreMismatch."""
+    device = resolve_device(settings.run.device)
+    set_threads(settings.run.threads)
+    resolved = resolve(identity.weights, _weights_file(settings), cache_folder(settings.model.cache))
+    if resolved.sha256 != identity.weights_sha256:
+        raise _mismatch(path, "weights_sha256", identity.weights_sha256, resolved.sha256)
+    detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+    return FaceExtractor(detector, load_embedder(resolved, device), settings)
+
+
+def _weights_file(settings: Settings) -> Path | None:
+    return Path(settings.model.weights_file) if settings.model.weights_file else None
+
+
+def settle_account(client: StoreClient, account: str | None) -> tuple[str, int]:
+    """The account to work in, by name and id: the one named, or the only one there is.
+
+    In a store without accounts it is made (without a password: `facepipe account create` gives one with).
+    Raises AccountUnknown, and UsageError when there are several and none was named.
+    """
+    known = client.accounts()
+    if not known:
+        name = account or DEFAULT_ACCOUNT
+        return name, client.create_account(name, None)
+    if account is None and len(known) > 1:
+        raise UsageError(message=f"The store has several accounts ({', '.join(known)}): name one with --account.")
+    name = account or known[0]
+    return name, client.account_id(name)

@@ -1,0 +1,101 @@
+"""The flags that set settings: one table, so that a flag means the same in every command.
+
+A flag's text goes to `config.load_settings`, which checks it as it checks a file's or the environment's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pipeline.config import Settings, load_settings
+from pipeline.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag and the setting it sets."""
+
+    name: str
+    key: str
+    metavar: str
+    help: str
+
+    @property
+    def argument(self) -> str:
+        return self.name.lstrip("-").replace("-", "_")
+
+
+_FLAGS = (
+    Flag("--labels", "source.labels", "none|parent", "parent: a photo's folder is the name of the person in it."),
+    Flag("--root", "source.root", "DIR", "Refuse files outside this folder; a manifest's relative paths start here."),
+    Flag("--min-face-px", "detect.min_face_px", "N", "Faces smaller than this are not looked for."),
+    Flag("--min-confidence", "detect.min_confidence", "X", "Faces the detector is less sure of are dropped."),
+    Flag("--threshold", "match.threshold", "T", "Grouping threshold in [0, 4]; higher joins more."),
+    Flag("--min-cpq", "match.min_cpq", "X", "Least centre-pose quality of a new identity; 0 switches the check off."),
+    Flag("--min-fsq", "match.min_fsq", "X", "Least sharpness quality of a new identity; 0 switches it off."),
+    Flag("--min-fcq", "match.min_fcq", "X", "Least contrast quality of a new identity; 0 switches it off."),
+    Flag("--device", "run.device", "DEVICE", "auto, cpu, cuda or cuda:N. CUDA asked for and not there is an error."),
+    Flag("--threads", "run.threads", "N", "Threads of decoding and of the CPU networks; 0: all cores."),
+    Flag("--weights", "model.weights", "NAME", "auto, casia-webface or vggface2; fixed when the store is made."),
+    Flag("--weights-file", "model.weights_file", "FILE", "The weights as a file, instead of from the cache."),
+)
+_BY_KEY = {flag.key: flag for flag in _FLAGS}
+
+_SOURCE = ("source.labels", "source.root")
+_DETECT = ("detect.min_face_px", "detect.min_confidence")
+_GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
+_MACHINE = ("run.device", "run.threads")
+_MODEL = ("model.weights", "model.weights_file")
+
+# What each kind of command takes as flags of its own; `--set` reaches every setting everywhere. Scanning takes all:
+# it makes the store where there is none, and settles the run's thresholds.
+ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_MODEL)
+EXTRACT_FLAGS = (*_MACHINE, *_MODEL)
+GROUP_FLAGS = ("run.threads",)
+SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
+DEMO_FLAGS = (*_MACHINE, *_MODEL)
+ACCOUNT_FLAGS = _MODEL
+NO_FLAGS = ()
+
+
+def settings_options(keys: tuple[str, ...]) -> Callable[[Command], Command]:
+    """Adds the flags of `keys`, `--config` and `--set`; the function gets them all as keyword arguments, which it
+    hands to `settings_from`."""
+
+    def decorate(function: Command) -> Command:
+        function = click.option(
+            "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any setting; repeatable."
+        )(function)
+        function = click.option(
+            "--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings as YAML [env: FACEPIPE_CONFIG]."
+        )(function)
+        for key in reversed(keys):
+            flag = _BY_KEY[key]
+            function = click.option(flag.name, flag.argument, metavar=flag.metavar, help=flag.help)(function)
+        return function
+
+    return decorate
+
+
+def settings_from(options: Mapping[str, Any]) -> Settings:
+    """The settings of one command: defaults, file, environment, `--set`, then the named flags.
+
+    Raises UsageError, UnknownKey or BadValue.
+    """
+    values: dict[str, Any] = {}
+    for assignment in options["assignments"]:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise UsageError(message=f'--set takes SECTION.KEY=VALUE, as in --set run.batch_images=16, not "{assignment}".')
+        values[key.strip()] = value.strip()
+    for flag in _FLAGS:
+        if options.get(flag.argument) is not None:
+            values[flag.key] = options[flag.argument]
+    return load_settings(options["config"], flags=values)

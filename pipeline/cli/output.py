@@ -1,0 +1,81 @@
+"""What a command prints: text for people, or with --json one object on standard output and nothing else there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from pipeline.errors import FacepipeError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# What a shell shows for a process that SIGINT or SIGPIPE ended.
+EXIT_ABORTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+def output_options(function: Command) -> Command:
+    """Adds `--json` (argument `as_json`) and `--traceback` (read from the command line by the group)."""
+    function = click.option(
+        "--traceback", is_flag=True, expose_value=False, help="Show the whole traceback of an unexpected error."
+    )(function)
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, and nothing else there."
+    )(function)
+
+
+def emit(report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
+    """Prints `report` as JSON, or `lines` as text, on standard output, and flushes it."""
+    text = dumps(report) if as_json else "\n".join(lines)
+    click.echo(text)
+    # Here, where a closed pipe can still be reported, and not at the interpreter's end.
+    sys.stdout.flush()
+
+
+def dumps(report: Mapping[str, Any]) -> str:
+    """`report` as one line of standard JSON: NaN and infinity become null, paths and times text."""
+    return json.dumps(_plain(report), allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def error_report(code: str, message: str, exit_code: int) -> dict[str, Any]:
+    """The one shape of an error under --json."""
+    return {"error": code, "message": message, "exit_code": exit_code}
+
+
+def end_with(error: FacepipeError, report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> NoReturn:
+    """Prints a finished report that amounts to a failure, and ends with the failure's exit code.
+
+    Under --json the error's three keys stand in the report itself: still one object.
+    """
+    emit({**report, **error_report(error.code, str(error), error.exit_code)}, lines, as_json)
+    click.echo(f"facepipe: {error}", err=True)
+    raise click.exceptions.Exit(error.exit_code)
+
+
+def show_error(code: str, message: str, exit_code: int, as_json: bool) -> int:
+    """Says on standard error what went wrong, with --json also on standard output; returns `exit_code`."""
+    click.echo(message, err=True)
+    if as_json:
+        emit(error_report(code, message.removeprefix("facepipe: "), exit_code), (), as_json)
+    return exit_code
+
+
+def drop_output() -> None:
+    """After a closed pipe: points standard output at nothing, so that Python's last flush cannot fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

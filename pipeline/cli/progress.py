@@ -1,0 +1,156 @@
+"""How long work shows itself, always on standard error: bars on a terminal, one line a minute elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Protocol, TextIO
+
+LINE_EVERY_S = 60.0
+SHOW_CURSOR = b"\x1b[?25h"  # the bars hide it
+STOPPING = b"\nFinishing the shard in hand; a second Ctrl-C ends at once.\n"
+
+
+class CommandProgress(Protocol):
+    """What the library calls (`run.Progress`), and the end of it."""
+
+    def start(self, phase: str, total: int | None) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
+    def note(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_progress(stream: TextIO | None = None) -> CommandProgress:
+    """Bars where `stream` (standard error) is a terminal, lines elsewhere."""
+    stream = sys.stderr if stream is None else stream
+    return BarProgress(stream) if stream.isatty() else LineProgress(stream)
+
+
+class LineProgress:
+    """One line a minute, for logs. Safe to call from any thread."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._begin("", None)
+
+    def start(self, phase: str, total: int | None) -> None:
+        with self._lock:
+            self._begin(phase, total)
+
+    def _begin(self, phase: str, total: int | None) -> None:
+        self._phase, self._total = phase, total
+        self._done = self._said_done = 0
+        self._said_at = self._clock()
+
+    def advance(self, count: int = 1) -> None:
+        with self._lock:
+            self._done += count
+            now = self._clock()
+            if now - self._said_at >= LINE_EVERY_S:
+                self._say(now)
+
+    def _say(self, now: float) -> None:
+        # The rate since the last line: a resumed run passes over finished shards in no time, and the mean over
+        # the whole phase would promise an end that never comes.
+        rate = (self._done - self._said_done) / (now - self._said_at)
+        of_total = "" if self._total is None else f" of {self._total}"
+        left = ""
+        if self._total is not None and rate > 0:
+            left = f", {duration((self._total - self._done) / rate)} left"
+        self._write(f"{self._phase}: {self._done}{of_total}, {rate:.1f}/s{left}")
+        self._said_at, self._said_done = now, self._done
+
+    def note(self, text: str) -> None:
+        with self._lock:
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class BarProgress:
+    """One bar a phase, with rate and time left (rich). Safe to call from any thread."""
+
+    def __init__(self, stream: TextIO) -> None:
+        # Late, for the start of short commands.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=Console(file=stream),
+        )
+        self._task: Any = None
+
+    def start(self, phase: str, total: int | None) -> None:
+        self._bars.start()
+        if self._task is not None:
+            self._bars.stop_task(self._task)
+        self._task = self._bars.add_task(phase, total=total, rate="")
+
+    def advance(self, count: int = 1) -> None:
+        if self._task is None:
+            return
+        speed = self._bars.tasks[-1].speed
+        self._bars.update(self._task, advance=count, rate="" if speed is None else f"{speed:.1f}/s")
+
+    def note(self, text: str) -> None:
+        # Markup off: a file name may hold brackets.
+        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        self._bars.stop()
+
+
+def duration(seconds: float) -> str:
+    """`seconds` as 0:42, 12:05 or 3:07:00."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class LongWork:
+    """Progress and the stop signal of one long command, as a context manager.
+
+    The first Ctrl-C (or SIGTERM) sets `stop`: the library finishes the shard in hand and raises Interrupted. The
+    second ends the process at once, which a store survives as it survives any crash.
+    """
+
+    def __init__(self) -> None:
+        self.progress = open_progress()
+        self.stop = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> LongWork:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # Written past Python's streams and without a lock: the main thread may hold any of them at this moment.
+        if self.stop.is_set():
+            if sys.stderr.isatty():
+                os.write(2, SHOW_CURSOR)
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.stop.set()
+        os.write(2, STOPPING)
+
+    def __exit__(self, *_exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.progress.close()

@@ -1,0 +1,208 @@
+"""Stage: the bytes of an image file -> one upright 8-bit RGB image.
+
+JPEG, PNG, WebP, BMP, TIFF, GIF (first frame), AVIF, HEIC and ICO, read by Pillow and pillow-heif. The EXIF turn is
+applied, transparency is flattened on white, every other mode becomes 8-bit RGB; colour profiles are not applied.
+
+No process-wide switch of Pillow decides what is accepted: its flag for truncated files would hold for all threads
+at once, so what a file gives before it ends is taken from the image that the failed load leaves behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import struct
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pillow_heif
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from pipeline.config import DecodeSettings
+from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable, ImageUnsupported
+from pipeline.files import too_many_bytes
+from pipeline.formats import SNIFF_BYTES, ends_early, ico_pixels, sniff
+from pipeline.modes import to_rgb
+from pipeline.types import DecodedImage
+
+# Pillow knows many more, some of which run other programs; these are the ones we promise.
+_FORMATS: Final = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "AVIF", "HEIF", "ICO")
+_NAMES: Final = {"MPO": "jpeg", "DIB": "bmp", "HEIF": "heic"}
+# Formats of which the part before the cut is worth showing: those that decode from top to bottom as data come.
+_PARTIAL: Final = frozenset({"JPEG", "MPO", "PNG", "BMP", "DIB", "TIFF", "GIF"})
+_GREY: Final = 128
+_ORIENTATION_TAG: Final = 0x0112
+# EXIF 2.32, 4.6.4 A: what turns the stored picture upright.
+_TURNS: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_NUMBER: Final = re.compile(r"\d+")
+_QUIET: Final = ("ignore", None, Warning, re.compile(r"PIL\.|pillow_heif"), 0)
+
+Image.init()  # all plugins now: finding them later is not safe between threads
+# One thread per image: images are decoded in parallel, and more threads would only fight for the same cores.
+pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
+
+
+class Decoder:
+    """`decode_image` with fixed settings, counting its calls. Safe to call from many threads."""
+
+    def __init__(self, settings: DecodeSettings) -> None:
+        self.settings = settings
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    @property
+    def calls(self) -> int:
+        """How many images were handed in, rejected ones included."""
+        return self._calls
+
+    def __call__(self, data: bytes) -> DecodedImage:
+        with self._lock:
+            self._calls += 1
+        return decode_image(data, self.settings)
+
+
+def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
+    """The image in `data`: [H, W, 3] uint8 RGB, upright, C-contiguous and writable.
+
+    Raises ImageUnsupported (no known format), ImageTooLarge (checked before any pixel is decoded), ImageTruncated
+    (unless `settings.truncated` is "accept" and the format decodes from top to bottom) and ImageUnreadable. With
+    "accept", what a cut JPEG, PNG, BMP, TIFF or GIF does not tell is left grey.
+    """
+    if len(data) > settings.max_bytes:
+        raise too_many_bytes(len(data), settings.max_bytes)
+    _silence_pillow()
+    try:
+        return _decode(data, settings, _load)
+    except ImageTruncated:
+        if settings.truncated != "accept":
+            raise
+        return _decode(data, settings, _load_what_is_there)
+
+
+def _decode(data: bytes, settings: DecodeSettings, load: Callable[[ImageFile.ImageFile], None]) -> DecodedImage:
+    try:
+        image = _open(data, settings)
+        with image:
+            name = _NAMES.get(image.format or "", (image.format or "").lower())
+            load(image)
+            pixels = np.array(_upright(image))
+    except ImageRejected:
+        raise
+    except Exception as exc:  # the parsers of nine formats raise whatever a broken file leads them to
+        raise _damaged(data, exc) from exc
+    return DecodedImage(pixels=pixels, format=name, pixel_sha256=_pixel_hash(pixels))
+
+
+def _pixel_hash(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> str:
+    height, width = pixels.shape[:2]
+    digest = hashlib.sha256(struct.pack("<II", width, height))
+    digest.update(pixels.data)
+    return digest.hexdigest()
+
+
+def _silence_pillow() -> None:
+    """Keeps Pillow's remarks on odd files (a strange EXIF tag, say) from being printed or raised.
+
+    A filter in front of all others, put there anew when somebody removed it: `warnings.catch_warnings` around the
+    decoding would exchange the filters of all threads.
+    """
+    if warnings.filters[:1] != [_QUIET]:
+        warnings.filterwarnings("ignore", module=_QUIET[3].pattern)
+
+
+def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
+    """The image with its header read. Raises ImageUnsupported, ImageTooLarge, or what the parser raises."""
+    kind = sniff(data[:SNIFF_BYTES])
+    if kind is None:
+        raise ImageUnsupported(detail=_looks_like(data))
+    if kind == "ico":  # Pillow decodes these while it opens them
+        _check_pixels(ico_pixels(data), settings)
+    # Pillow's own limit is one number for the process. It stays on, so that it also covers pictures inside
+    # pictures, but is raised where it would come before ours.
+    if Image.MAX_IMAGE_PIXELS is not None and settings.max_pixels > Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = settings.max_pixels
+    try:
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    except Image.DecompressionBombError as exc:
+        _check_pixels(int(_NUMBER.findall(str(exc))[0]), settings)
+        raise
+    _check_pixels(image.width * image.height, settings, f"{image.width:,} x {image.height:,} = ")
+    return image
+
+
+def _check_pixels(pixels: int, settings: DecodeSettings, sides: str = "") -> None:
+    if pixels > settings.max_pixels:
+        raise ImageTooLarge(what=f"{sides}{pixels:,} pixels", limit=f"{settings.max_pixels:,} (decode.max_pixels)")
+
+
+def _looks_like(data: bytes) -> str:
+    if not data:
+        return " (the file is empty)"
+    head = data[:SNIFF_BYTES]
+    printable = all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in head)
+    return " (it begins as text)" if printable else f" (it begins with {head[:8].hex(' ')})"
+
+
+def _load(image: ImageFile.ImageFile) -> None:
+    image.load()
+
+
+def _load_what_is_there(image: ImageFile.ImageFile) -> None:
+    """Decodes as many pixels of a cut file as it holds, where the format decodes as data come."""
+    if image.format not in _PARTIAL:
+        image.load()
+        return
+    if image.format in ("JPEG", "MPO"):  # libjpeg fills what is missing once it sees an end; it is grey
+        assert image.fp is not None
+        image.fp.seek(0, io.SEEK_END)
+        image.fp.write(b"\xff\xd9")
+        image.fp.seek(0)
+    if image.mode in ("L", "RGB", "RGBA"):
+        image.im = Image.new(image.mode, image.size, (_GREY,) * len(image.mode)).im
+    try:
+        image.load()
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError):
+        image.tile = []  # nothing more to load: what the decoder wrote so far is the picture
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    turn = _TURNS.get(_orientation(image))
+    rgb = to_rgb(image)
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation that is still to be applied, 1 for none. Asked after loading: it may follow the pixels.
+
+    Pillow turns TIFF itself; libheif applies a HEIC's own transforms, and HEIF says that its EXIF tag then counts
+    for nothing (ISO/IEC 23008-12, 6.5.10).
+    """
+    if image.format == "HEIF":
+        return 1
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # noqa: BLE001 - a broken EXIF block spoils no picture, whatever its parser raises
+        return 1
+
+
+def _damaged(data: bytes, exc: Exception) -> ImageRejected:
+    detail = " ".join(str(exc).split()) or type(exc).__name__
+    if isinstance(exc, UnidentifiedImageError):  # its message names a Python object
+        detail = "its header is damaged"
+    if isinstance(exc, MemoryError):
+        return ImageUnreadable(detail="there is not enough memory to decode it")
+    if ends_early(data) or "truncated" in detail.lower():
+        return ImageTruncated(detail=detail)
+    return ImageUnreadable(detail=detail)

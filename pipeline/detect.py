@@ -1,0 +1,208 @@
+"""Face detection: MTCNN over batches of images of any mix of sizes.
+
+Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", with the
+weights, thresholds and box arithmetic of facenet-pytorch, so that it finds the same faces. The execution is our
+own: P-Net runs over canvases that hold the pyramids of many images, all candidate crops of a batch are cut in
+one gather, and the number of waits for the device is the same for any number of images, scales and boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from pipeline.canvas import CELL, STRIDE, Packing, Tile, pack, pyramid
+from pipeline.config import DetectSettings
+from pipeline.imagebatch import ImageBatch, area_levels
+from pipeline.models.mtcnn import MtcnnNetworks, normalise
+from pipeline.nms import grouped_nms, grouped_nms_min
+from pipeline.types import Detections
+
+CANVAS_SIDE = 512
+CANVASES_PER_CALL = 4
+CROPS_PER_CALL = 512
+
+
+@dataclass
+class DetectorCounts:
+    """How often the networks ran: what tests of batching and of resuming read."""
+
+    images: int = 0
+    pnet_calls: int = 0
+    rnet_calls: int = 0
+    onet_calls: int = 0
+    rnet_crops: int = 0
+    onet_crops: int = 0
+
+
+@dataclass
+class _Candidates:
+    """n boxes on their way through the cascade."""
+
+    image: torch.Tensor  # [n] int64
+    boxes: torch.Tensor  # [n, 4] float32 xyxy
+    scores: torch.Tensor  # [n] float32
+
+    def pick(self, index: torch.Tensor) -> _Candidates:
+        return _Candidates(self.image[index], self.boxes[index], self.scores[index])
+
+
+class MtcnnDetector:
+    """Finds faces in an ImageBatch; see `__call__`. `counts` tells how often the networks ran."""
+
+    def __init__(self, networks: MtcnnNetworks, settings: DetectSettings) -> None:
+        self.networks = networks
+        self.settings = settings
+        self.counts = DetectorCounts()
+
+    @torch.inference_mode()
+    def __call__(self, batch: ImageBatch) -> Detections:
+        """The faces of the batch with a confidence of at least `settings.min_confidence`.
+
+        Batch and single image give the same boxes up to the rounding of float32 convolutions.
+        """
+        self.counts.images += len(batch)
+        faces = self._propose(batch)
+        faces = self._refine(batch, faces)
+        faces, landmarks = self._output(batch, faces)
+        confident = faces.scores >= self.settings.min_confidence
+        return _ordered(faces.pick(confident), landmarks[confident])
+
+    def _propose(self, batch: ImageBatch) -> _Candidates:
+        """First stage: P-Net over all pyramids; boxes with their regression applied, made square."""
+        settings = self.settings
+        pyramids = [pyramid(h, w, settings.min_face_px, settings.factor) for h, w in batch.host_sizes]
+        packing = pack(pyramids, CANVAS_SIDE)
+        canvases = _paint(batch, packing)
+        cell_tile = torch.from_numpy(packing.cell_tile).to(batch.device, non_blocking=True)
+        probabilities, regressions = self._run_pnet(canvases, packing)
+        hit = (probabilities >= settings.pnet_threshold) & (cell_tile >= 0)
+        canvas, row, column = hit.nonzero().unbind(1)  # the one wait of this stage beside suppression
+        tile = cell_tile[canvas, row, column].long()
+        image, level, scale, origin = (
+            torch.from_numpy(a).to(batch.device, non_blocking=True)[tile]
+            for a in (packing.image, packing.level, packing.scale, packing.origin)
+        )
+        cell = torch.stack([column + origin[:, 1], row + origin[:, 0]], dim=1).float() * STRIDE
+        boxes = torch.cat([((cell + 1) / scale[:, None]).floor(), ((cell + CELL) / scale[:, None]).floor()], 1)
+        found = _Candidates(image, boxes, probabilities[canvas, row, column])
+        regression = regressions[canvas, :, row, column]
+        levels = max((len(p) for p in pyramids), default=0)
+        keep = grouped_nms(found.boxes, found.scores, found.image * levels + level, 0.5)
+        keep = keep[grouped_nms(found.boxes[keep], found.scores[keep], found.image[keep], 0.7)]
+        found = found.pick(keep)
+        found.boxes = _square(_shift(found.boxes, regression[keep], extra=0))
+        return found
+
+    def _run_pnet(self, canvases: torch.Tensor, packing: Packing) -> tuple[torch.Tensor, torch.Tensor]:
+        cells = CANVAS_SIDE // 2 - 5
+        probabilities = canvases.new_empty((packing.canvases, cells, cells))
+        regressions = canvases.new_empty((packing.canvases, 4, cells, cells))
+        for part in _slices(packing.canvases, CANVASES_PER_CALL):
+            inside, pooled = (
+                torch.from_numpy(m[part]).to(canvases.device, non_blocking=True)[:, None]
+                for m in (packing.inside, packing.pooled_inside)
+            )
+            probabilities[part], regressions[part] = self.networks.pnet(normalise(canvases[part]), inside, pooled)
+            self.counts.pnet_calls += 1
+        return probabilities, regressions
+
+    def _refine(self, batch: ImageBatch, faces: _Candidates) -> _Candidates:
+        """Second stage: R-Net drops most candidates and moves the rest."""
+        faces, crops_of = _inside(batch, faces)
+        regressions, scores = [faces.boxes.new_zeros((0, 4))], [faces.scores[:0]]
+        for part in _slices(len(faces.scores), CROPS_PER_CALL):
+            crops = batch.area_crops(faces.image[part], crops_of[part], 24)
+            regression, probability = self.networks.rnet(normalise(crops))
+            regressions.append(regression)
+            scores.append(probability[:, 1])
+            self.counts.rnet_calls += 1
+            self.counts.rnet_crops += len(crops)
+        faces.scores = torch.cat(scores)
+        passed = (faces.scores > self.settings.rnet_threshold).nonzero()[:, 0]
+        faces, regression = faces.pick(passed), torch.cat(regressions)[passed]
+        keep = grouped_nms(faces.boxes, faces.scores, faces.image, 0.7)
+        faces = faces.pick(keep)
+        faces.boxes = _square(_shift(faces.boxes, regression[keep], extra=1))
+        return faces
+
+    def _output(self, batch: ImageBatch, faces: _Candidates) -> tuple[_Candidates, torch.Tensor]:
+        """Third stage: O-Net gives the final boxes and the landmarks [n, 5, 2]."""
+        faces, crops_of = _inside(batch, faces)
+        regressions, scores = [faces.boxes.new_zeros((0, 4))], [faces.scores[:0]]
+        points = [faces.boxes.new_zeros((0, 10))]
+        for part in _slices(len(faces.scores), CROPS_PER_CALL):
+            crops = batch.area_crops(faces.image[part], crops_of[part], 48)
+            regression, landmark, probability = self.networks.onet(normalise(crops))
+            regressions.append(regression)
+            points.append(landmark)
+            scores.append(probability[:, 1])
+            self.counts.onet_calls += 1
+            self.counts.onet_crops += len(crops)
+        faces.scores = torch.cat(scores)
+        passed = (faces.scores > self.settings.onet_threshold).nonzero()[:, 0]
+        faces, regression, point = faces.pick(passed), torch.cat(regressions)[passed], torch.cat(points)[passed]
+        sides = faces.boxes[:, None, 2:] - faces.boxes[:, None, :2] + 1
+        landmarks = point.view(-1, 2, 5).transpose(1, 2) * sides + faces.boxes[:, None, :2] - 1
+        faces.boxes = _shift(faces.boxes, regression, extra=1)
+        keep = grouped_nms_min(faces.boxes, faces.scores, faces.image, 0.7)
+        return faces.pick(keep), landmarks[keep]
+
+
+def _paint(batch: ImageBatch, packing: Packing) -> torch.Tensor:
+    """The canvases [K, 3, S, S] float32 in [0, 255]: every tile in its place, zeros between."""
+    canvases = torch.zeros((packing.canvases, 3, packing.side, packing.side), device=batch.device)
+    tiles: dict[tuple[int, int], list[Tile]] = {}
+    for tile in packing.tiles:
+        tiles.setdefault((tile.image, tile.level), []).append(tile)
+    for group in batch.groups:
+        for number, level in enumerate(packing.pyramids[group.images[0]]):
+            resampled = area_levels(group, level.height, level.width).permute(0, 3, 1, 2)
+            for pixels, image in zip(resampled, group.images, strict=True):
+                for t in tiles[image, number]:
+                    target = canvases[
+                        t.canvas, :, t.canvas_y : t.canvas_y + t.height, t.canvas_x : t.canvas_x + t.width
+                    ]
+                    target.copy_(pixels[:, t.y : t.y + t.height, t.x : t.x + t.width])
+    return canvases
+
+
+def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[_Candidates, torch.Tensor]:
+    """The candidates that show some of their image, and the part of it each shows: [n, 4] int64, half open.
+
+    The networks count pixels from 1 and include both ends, so the first pixel is x1 - 1.
+    """
+    corners = faces.boxes.trunc().long()
+    size = batch.sizes[faces.image].flip(1)
+    crops = torch.cat([corners[:, :2].clamp(min=1) - 1, torch.minimum(corners[:, 2:], size)], dim=1)
+    visible = (crops[:, 2:] > crops[:, :2]).all(1).nonzero()[:, 0]
+    return faces.pick(visible), crops[visible]
+
+
+def _shift(boxes: torch.Tensor, regression: torch.Tensor, extra: int) -> torch.Tensor:
+    """Moves each corner by a share of the box's sides (`extra` = 1 where both end pixels count)."""
+    sides = boxes[:, 2:] - boxes[:, :2] + extra
+    return boxes + regression * sides.repeat(1, 2)
+
+
+def _square(boxes: torch.Tensor) -> torch.Tensor:
+    """The square with the same centre and the longer side."""
+    sides = boxes[:, 2:] - boxes[:, :2]
+    longer = sides.amax(1, keepdim=True)
+    corner = boxes[:, :2] + sides * 0.5 - longer * 0.5
+    return torch.cat([corner, corner + longer], dim=1)
+
+
+def _ordered(faces: _Candidates, landmarks: torch.Tensor) -> Detections:
+    """By image, then from the largest box to the smallest, ties by confidence."""
+    area = (faces.boxes[:, 2:] - faces.boxes[:, :2]).prod(1)
+    order = faces.scores.argsort(descending=True, stable=True)
+    order = order[area[order].argsort(descending=True, stable=True)]
+    order = order[faces.image[order].argsort(stable=True)]
+    return Detections(faces.image[order], faces.boxes[order], landmarks[order], faces.scores[order])
+
+
+def _slices(count: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))

@@ -1,0 +1,106 @@
+"""The device that the networks run on: found by name, described, and worked within its memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import TypeVar
+
+import torch
+
+from pipeline.errors import DeviceMissing, DeviceOutOfMemory
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+AUTO = "auto"
+_NAME = re.compile(r"cpu|cuda(:\d+)?")
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device called `name`: `auto` (the first CUDA device, else the CPU), `cpu`, `cuda` or `cuda:N`.
+
+    A CUDA device always comes back with its index. Raises DeviceMissing.
+    """
+    if name == AUTO:
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    if not _NAME.fullmatch(name):
+        raise DeviceMissing(device=name, detail="a device is called auto, cpu, cuda or cuda:N")
+    device = torch.device(name)
+    if device.type == "cpu":
+        return device
+    return _cuda(name, device.index or 0)
+
+
+def _cuda(name: str, index: int) -> torch.device:
+    if not torch.cuda.is_available():
+        reason = "finds no usable GPU or driver" if torch.version.cuda else "was built without CUDA"
+        raise DeviceMissing(device=name, detail=f"torch {torch.__version__} {reason}")
+    count = torch.cuda.device_count()
+    if index >= count:
+        raise DeviceMissing(device=name, detail=f"this machine has {count} (cuda:0 to cuda:{count - 1})")
+    return torch.device("cuda", index)
+
+
+def describe(device: torch.device) -> str:
+    """What reports call the device: "cuda:0 (NVIDIA H100, 80 GB)" or "cpu (2 threads)"."""
+    if device.type != "cuda":
+        return f"{device.type} ({torch.get_num_threads()} threads)"
+    properties = torch.cuda.get_device_properties(device)
+    return f"{device} ({properties.name}, {properties.total_memory / 1e9:.0f} GB)"
+
+
+def set_threads(threads: int) -> int:
+    """Sets how many threads the CPU networks use (0: one per core this process may run on), and returns it."""
+    wanted = threads or usable_cores()
+    torch.set_num_threads(wanted)
+    return wanted
+
+
+def usable_cores() -> int:
+    """The cores this process may run on: fewer than the machine's under taskset or a container's CPU set."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def halving(batch_fn: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item]) -> list[Result]:
+    """`batch_fn(items)`, which gives one result per item; where the device runs out of memory, by halves.
+
+    The halves are done in order and may halve again, so the results are those of the whole batch. Raises
+    DeviceOutOfMemory when a single item is too much.
+    """
+    detail = ""
+    try:
+        return list(batch_fn(items))
+    except torch.OutOfMemoryError as exc:
+        detail = str(exc).split("\n", 1)[0]
+    # Out of the except block: while the exception lives, its traceback keeps the failed batch's tensors in memory.
+    if len(items) <= 1:
+        raise DeviceOutOfMemory(device="The device", detail=detail)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    middle = len(items) // 2
+    return halving(batch_fn, items[:middle]) + halving(batch_fn, items[middle:])
+
+
+def torch_problem() -> str | None:
+    """What is wrong with the installed torch and torchvision, and the cure; None when they fit.
+
+    The known trap: a CPU-only torch beside the package index's torchvision, whose operators link CUDA.
+    """
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError, OSError) as exc:
+        return mismatch(torch.__version__, str(exc))
+    return None
+
+
+def mismatch(torch_version: str, error: str) -> str:
+    """The message of `torch_problem` for a torchvision that cannot be imported because of `error`."""
+    cure = 'pip install --force-reinstall "torch>=2.6" "torchvision>=0.21"'
+    if "torchvision::nms does not exist" in error or "libcudart" in error or "libtorch_cuda" in error:
+        cause = "torchvision was built for another torch (often: a CPU-only torch beside a torchvision with CUDA)"
+    else:
+        cause = "torchvision cannot be loaded"
+    return f"torch {torch_version}: {cause}: {error}. Install both from one place: {cure}"

@@ -1,0 +1,93 @@
+"""FaceExtractor: a batch of images to tables of faces. The one place that knows the order of the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from pipeline.align import cut_crops
+from pipeline.config import Settings
+from pipeline.detect import MtcnnDetector
+from pipeline.device import halving
+from pipeline.embed import Embedder
+from pipeline.imagebatch import ImageBatch
+from pipeline.quality import assess_quality
+from pipeline.reference_image import encode_reference_image
+from pipeline.types import DecodedImage, Detections, FloatArray, IntArray
+
+QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
+
+
+def face_schema(embedding_size: int) -> pa.Schema:
+    """The columns of an extracted face; boxes are cut off at the image's edge, landmarks are not."""
+    columns = [
+        *(pa.field(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
+        pa.field("landmarks", pa.list_(pa.float32(), 10)),
+        *(pa.field(name, pa.float32()) for name in ("confidence", *QUALITIES)),
+        pa.field("embedding", pa.list_(pa.float32(), embedding_size)),
+        pa.field("crop", pa.binary()),  # the image to store, should the face become a reference
+    ]
+    return pa.schema(columns)
+
+
+class FaceExtractor:
+    """Detects, aligns, assesses and embeds the faces of images, on the device of its models."""
+
+    def __init__(self, detector: MtcnnDetector, embedder: Embedder, settings: Settings) -> None:
+        self.detector = detector
+        self.embedder = embedder
+        self.settings = settings
+        self.schema = face_schema(embedder.embedding_size)
+
+    def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
+        """One table of faces (`face_schema`) per image, from the largest face to the smallest.
+
+        Where the device runs out of memory the batch is halved; raises DeviceOutOfMemory when a single image is
+        too much.
+        """
+        return halving(self._extract, images)
+
+    @torch.inference_mode()
+    def _extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
+        batch = ImageBatch([image.pixels for image in images], self.detector.networks.device)
+        found = self.detector(batch)
+        crops = cut_crops(batch, found, self.settings.align, self.embedder.input_size)
+        quality = assess_quality(crops, found)
+        columns = [
+            _clipped(found, batch),
+            found.landmarks.flatten(1),
+            torch.stack([found.scores, quality.center_pose, quality.sharpness, quality.contrast], dim=1),
+            self.embedder(crops.pixels),
+        ]
+        index, numbers = found.image_index.cpu().numpy(), torch.cat(columns, dim=1).cpu().numpy()
+        visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
+        index, numbers = index[visible], numbers[visible]
+        table = self._table(images, index, numbers)
+        ends = np.searchsorted(index, np.arange(len(images)), side="right")
+        return [table.slice(start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _table(self, images: Sequence[DecodedImage], index: IntArray, numbers: FloatArray) -> pa.Table:
+        box, landmarks, single, embedding = np.split(numbers, [4, 14, 18], axis=1)
+        crops = [encode_reference_image(images[i].pixels, b) for i, b in zip(index, box, strict=True)]
+        columns = [
+            *(pa.array(c) for c in box.T),
+            fixed_lists(landmarks),
+            *(pa.array(c) for c in single.T),
+            fixed_lists(embedding),
+            pa.array(crops, pa.binary()),
+        ]
+        return pa.table(columns, schema=self.schema)
+
+
+def fixed_lists(rows: FloatArray) -> pa.FixedSizeListArray:
+    """[n, d] float32 as an Arrow array of n fixed-size lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+
+
+def _clipped(found: Detections, batch: ImageBatch) -> torch.Tensor:
+    """The boxes, cut off at their image's edge."""
+    limit = batch.sizes[found.image_index].flip(1).repeat(1, 2).float()
+    return torch.minimum(found.boxes.clamp(min=0), limit)

@@ -1,0 +1,158 @@
+"""Exact search: the references that score highest against a face.
+
+Float32 matrix products on the device only filter; whatever they cannot exclude (`bound.ProductFilter`) is scored
+by the exact function on the host, and ties go to the lower order number. So the answer depends neither on the
+device nor on batch or chunk sizes. The identical-image rule stands before any search: `ReferenceIndex.images`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from pipeline.bound import ProductFilter, check_full_precision
+from pipeline.errors import UsageError
+from pipeline.references import ReferenceIndex, check_embeddings
+from pipeline.score import (
+    MAX_THRESHOLD,
+    Calibration,
+    check_threshold,
+    contract_distance,
+    exact_dots,
+    similarity_score,
+)
+from pipeline.shortlist import Shortlist
+from pipeline.types import DoubleArray, FloatArray, IntArray
+
+__all__ = [
+    "Calibration",
+    "Matcher",
+    "Nearest",
+    "ReferenceIndex",
+    "contract_distance",
+    "exact_dots",
+    "similarity_score",
+]
+
+QUERY_ROWS: Final = 1024  # queries in one product
+# A product has at least so many references, and more when the queries are few: up to so many elements. On the CPU
+# 8 MB of products stay in the cache for the row maximum; on CUDA each chunk costs a synchronisation.
+_CHUNK: Final = 2048
+_ELEMENTS: Final = {"cpu": 2**21, "cuda": 2**25}
+# Candidates gathered for exact scoring at once: 16 MB at 512 dimensions.
+_PAIRS: Final = 4096
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The k nearest references of m queries, nearest first; where there are fewer, -1, NaN and -inf."""
+
+    positions: IntArray  # [m, k] in the index
+    distances: DoubleArray  # [m, k] contract distance
+    ranks: DoubleArray  # [m, k] what they are ordered by, higher first (`Matcher.ranks`)
+
+
+class Matcher:
+    """Scores and searches with one calibration and one threshold T in [0, 4]. Raises BadValue for another T."""
+
+    def __init__(self, calibration: Calibration, threshold: float) -> None:
+        self.calibration = calibration
+        self.threshold = check_threshold(threshold)
+
+    def distances(self, a: FloatArray, b: FloatArray) -> DoubleArray:
+        """[n] contract distances of the rows of `a` and `b`, both [n, d] float32."""
+        return contract_distance(exact_dots(a, b), self.calibration)
+
+    def scores(self, distances: DoubleArray) -> DoubleArray:
+        """The similarityScore of each contract distance; NaN stays NaN."""
+        return similarity_score(distances, self.threshold)
+
+    def ranks(self, distances: DoubleArray) -> DoubleArray:
+        """What candidates are ordered by, higher first: the score, and at T = 4, where scores are levelled, -d."""
+        return -distances if self.threshold == MAX_THRESHOLD else self.scores(distances)
+
+    def matches(self, distances: DoubleArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Which contract distances are a match: score >= 1.0; NaN is none."""
+        return self.scores(distances) >= 1.0
+
+    def top_k(self, index: ReferenceIndex, queries: FloatArray, k: int) -> tuple[IntArray, DoubleArray]:
+        """The k best references of each query [m, d] (norm 1): positions and scores [m, min(k, len(index))].
+
+        Exact: highest score first, equal scores in the order of their order numbers. Raises UsageError for
+        k < 1, EmbeddingInvalid, and DeviceError where the device's float32 products are not float32.
+        """
+        if k < 1:
+            raise UsageError(message=f"The number of references to find must be at least 1, not {k}.")
+        nearest = self.nearest(index, queries, min(k, len(index)))
+        return nearest.positions, self.scores(nearest.distances)
+
+    def best(self, index: ReferenceIndex, queries: FloatArray) -> tuple[IntArray, DoubleArray]:
+        """The best reference of each query [m, d]: positions and scores [m]; -1 and NaN for an empty index."""
+        nearest = self.nearest(index, queries, 1)
+        return nearest.positions[:, 0], self.scores(nearest.distances[:, 0])
+
+    def nearest(self, index: ReferenceIndex, queries: FloatArray, k: int, *, matching: bool = False) -> Nearest:
+        """As `top_k`, padded to k columns; `matching` leaves out references with a score below 1.0 (cheaper:
+        most queries of a new archive then have no candidate at all)."""
+        norm = check_embeddings(queries, index.embedding_size)
+        check_full_precision(index.device)
+        found = Nearest(
+            np.full((len(queries), k), -1, dtype=np.int64),
+            np.full((len(queries), k), np.nan),
+            np.full((len(queries), k), -np.inf),
+        )
+        if k == 0 or len(index) == 0:
+            return found
+        products = ProductFilter(index.embedding_size, norm * index.max_norm, self.calibration)
+        floor = products.match_cut(self.threshold) if matching else -np.inf
+        for start in range(0, len(queries), QUERY_ROWS):
+            rows = slice(start, start + QUERY_ROWS)
+            shortlist = Shortlist(len(queries[rows]), k, products, floor)
+            self._scan(index, queries[rows], shortlist)
+            self._fill(found, rows, shortlist, matching)
+        return found
+
+    def _scan(self, index: ReferenceIndex, queries: FloatArray, shortlist: Shortlist) -> None:
+        def score(rows: IntArray, positions: IntArray) -> tuple[DoubleArray, IntArray]:
+            distances = self._pair_distances(queries, index, rows, positions)
+            return distances, index.order[positions]
+
+        for offset, products in _products(index, queries):
+            shortlist.add(offset, products)
+            if shortlist.full:
+                shortlist.settle(score, self.ranks)
+        shortlist.settle(score, self.ranks)
+
+    def _fill(self, found: Nearest, rows: slice, shortlist: Shortlist, matching: bool) -> None:
+        best = shortlist.best
+        keep = self.matches(best.distances) if matching else slice(None)
+        where = best.rows[keep] + rows.start, best.columns[keep]
+        found.positions[where] = best.positions[keep]
+        found.distances[where] = best.distances[keep]
+        found.ranks[where] = best.ranks[keep]
+
+    def _pair_distances(
+        self, queries: FloatArray, index: ReferenceIndex, rows: IntArray, positions: IntArray
+    ) -> DoubleArray:
+        distances = np.empty(len(rows))
+        for start in range(0, len(rows), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            distances[part] = self.distances(queries[rows[part]], index.host_vectors[positions[part]])
+        return distances
+
+
+def _products(index: ReferenceIndex, queries: FloatArray) -> Iterator[tuple[int, torch.Tensor]]:
+    """Float32 products of `queries` [m, d] with chunks of the references: (first position, [m, chunk]) on the
+    device, in a buffer that the next chunk overwrites."""
+    rows = len(queries)
+    chunk = max(_CHUNK, _ELEMENTS[index.device.type] // rows)
+    on_device = torch.from_numpy(np.ascontiguousarray(queries)).to(index.device)
+    buffer = torch.empty(rows * min(chunk, len(index)), dtype=torch.float32, device=index.device)
+    for start in range(0, len(index), chunk):
+        references = index.vectors[start : start + chunk]
+        products = buffer[: rows * len(references)].view(rows, len(references))
+        yield start, torch.mm(on_device, references.T, out=products)

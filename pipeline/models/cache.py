@@ -1,0 +1,87 @@
+"""The folder of converted and downloaded weights. Files in it are whole or absent, and may be shared by processes."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import platformdirs
+
+from pipeline.errors import CacheUnwritable
+
+_CHUNK_BYTES = 2**20
+
+
+def cache_folder(setting: str | None = None) -> Path:
+    """The folder that the setting `model.cache` names, else the user's cache folder. It need not exist yet."""
+    return Path(setting).expanduser() if setting else platformdirs.user_cache_path("facepipe")
+
+
+def sha256_of(path: Path, copy_to: BinaryIO | None = None) -> str:
+    """SHA-256 of a file, lower-case hexadecimal; its bytes go to `copy_to` on the way. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            if copy_to is not None:
+                copy_to.write(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def cache_errors(folder: Path) -> Iterator[None]:
+    """Turns OSErrors of writing below `folder` into CacheUnwritable."""
+    try:
+        yield
+    except OSError as exc:
+        raise CacheUnwritable(path=folder, detail=exc.strerror or str(exc)) from exc
+
+
+@contextmanager
+def exclusive(folder: Path, name: str) -> Iterator[None]:
+    """Makes the folder and holds the right to change the files of weight set `name`, waiting for whoever has it.
+
+    So two processes neither convert twice nor write into one partial file. The kernel gives the lock back when its
+    holder dies. Raises CacheUnwritable.
+    """
+    with cache_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / f"{name}.lock").open("ab")
+    with file:
+        with cache_errors(folder):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file to write; leaving the block publishes it as `target`, an exception leaves `target` as it was.
+
+    Use it under `exclusive`: the temporary name is fixed, so that a killed process leaves at most one such file.
+    Raises CacheUnwritable, for OSErrors of the block too.
+    """
+    temporary = target.with_name(target.name + ".tmp")
+    try:
+        with cache_errors(target.parent), temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        publish(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, target: Path) -> None:
+    """Gives a finished, synced file of the same folder its final name, durably. Raises CacheUnwritable."""
+    with cache_errors(target.parent):
+        temporary.replace(target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,276 @@
+"""scan -> extract -> group + commit: the stages of a run, together or alone, resumable at every point.
+
+A run is a row of the catalog and a frozen manifest. Extraction leaves one file per shard; each shard is committed
+in one transaction. So whatever was cut off, the same command finds the unfinished run, goes on behind its last
+committed shard, and then looks at the source again for what is new since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from pipeline.assembly import load_extractor, make_matcher, open_or_create_store, settings_of_store, settle_account
+from pipeline.config import MatchSettings, Settings
+from pipeline.decode import Decoder
+from pipeline.device import describe
+from pipeline.engines.local import LocalEngine
+from pipeline.enrol import Enroller, EnrolSettings
+from pipeline.errors import Interrupted, UsageError
+from pipeline.extract import FaceExtractor
+from pipeline.files import shown
+from pipeline.manifest import MANIFEST_SCHEMA
+from pipeline.plan import PlanCounts, Planner
+from pipeline.report import RunReport, WorkDone, make_report
+from pipeline.source import scan_source, source_kind
+from pipeline.store.records import RunRow
+from pipeline.types import ImageRef
+
+_SCANNING = "scanning"
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the user asks for. `source` may be None for `extract` and `group`, which take the unfinished run."""
+
+    source: Path | None
+    store: Path
+    settings: Settings
+    account: str | None = None
+    directory: str = "main"
+    command: str = "run"
+
+
+class Progress(Protocol):
+    """Where long work tells how far it is."""
+
+    def start(self, phase: str, total: int | None) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+def run(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
+    """Everything: goes on with an unfinished run of the source, then takes up what is new or changed in it.
+
+    When `stop` is set, the shard in hand is finished and Interrupted raised. Raises InputError, ModelError,
+    DeviceError, StoreError.
+    """
+    with _Session(request, progress, stop) as session:
+        unfinished = session.unfinished()
+        if unfinished is not None and unfinished.state != _SCANNING:
+            progress.note(f"Going on with the unfinished run {unfinished.run_id}.")
+            session.work(unfinished)
+        planned = session.scan()
+        if planned is not None:
+            session.work(planned)
+        return session.report()
+
+
+def scan(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
+    """Plans a run: hashes the source's files and writes the manifest of what is new or changed."""
+    with _Session(request, progress, stop) as session:
+        unfinished = session.unfinished()
+        if unfinished is not None and unfinished.state != _SCANNING:
+            raise UsageError(
+                message=f"The run {unfinished.run_id} of this source is planned already. "
+                "Go on with `facepipe extract` and `facepipe group`, or with `facepipe run`."
+            )
+        session.scan()
+        return session.report()
+
+
+def extract(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
+    """Extracts the shards of the planned run, and commits nothing."""
+    with _Session(request, progress, stop) as session:
+        session.work(session.planned("scan"), commit=False)
+        return session.report()
+
+
+def group(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
+    """Groups and commits the extracted shards of the planned run. Raises UsageError while one is missing."""
+    with _Session(request, progress, stop) as session:
+        session.work(session.planned("scan"), extract=False)
+        return session.report()
+
+
+class _Session:
+    """An open store, and what one command does to it."""
+
+    def __init__(self, request: RunRequest, progress: Progress, stop: threading.Event) -> None:
+        if request.source is not None:
+            source_kind(request.source)  # a missing source must not leave an empty store behind
+        self._request = request
+        self._progress = progress
+        self._stop = stop
+        self._started = time.monotonic()
+        self._image_seconds = 0.0
+        self._counts = PlanCounts()
+        self._runs: list[str] = []
+        self._extractor: FaceExtractor | None = None
+        self._client = open_or_create_store(request.store, request.settings, request.command)
+        try:
+            self._settings = settings_of_store(request.settings, self._client.identity, request.store)
+            self._account, self._account_id = settle_account(self._client, request.account)
+        except BaseException:
+            self._client.close()
+            raise
+        self._source = None if request.source is None else shown(request.source.absolute())
+        self._decoder = Decoder(self._settings.decode)
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def unfinished(self) -> RunRow | None:
+        return self._client.unfinished_run(self._source, self._account_id)
+
+    def planned(self, before: str) -> RunRow:
+        """The unfinished, planned run. Raises UsageError when there is none."""
+        found = self.unfinished()
+        if found is None or found.state == _SCANNING:
+            raise UsageError(message=f"No run is planned. Begin with `facepipe {before} SOURCE --store DIR`.")
+        return found
+
+    def scan(self) -> RunRow | None:
+        """Plans a run of what the store does not have; None when there is nothing."""
+        if self._request.source is None or self._source is None:
+            raise UsageError(message="Name a folder or a manifest to scan.")
+        self._progress.start("scan", None)
+        planner = Planner(
+            self._client, self._account, self._account_id, self._request.directory, self._settings.run.threads or 8
+        )
+        self._counts = planner.counts
+        batches = planner.batches(self._source, self._watched(self._request.source))
+        first = next(batches, None)
+        if first is None:
+            return None
+        planned = self.unfinished() or self._begin(self._source, self._request.source)
+
+        def all_batches() -> Iterator[pa.RecordBatch]:
+            yield first
+            yield from batches
+
+        shard_rows = int(planned.settings["shard_rows"])
+        rows = self._client.write_manifest(planned.run_id, all_batches(), MANIFEST_SCHEMA, shard_rows=shard_rows)
+        self._client.plan_run(planned.run_id, rows, -(-rows // shard_rows))
+        return self._client.run_row(planned.run_id)
+
+    def _begin(self, source: str, path: Path) -> RunRow:
+        settings = {"shard_rows": self._settings.run.shard_rows, "match": dataclasses.asdict(self._settings.match)}
+        return self._client.begin_run(source, source_kind(path), self._account_id, self._request.directory, settings)
+
+    def _watched(self, source: Path) -> Iterator[ImageRef]:
+        """The rows of the source, counted for the progress, until somebody stops us."""
+        for ref in scan_source(source, self._settings.source):
+            if self._stop.is_set():
+                raise Interrupted(detail="the scan was not finished, and nothing was changed")
+            self._progress.advance()
+            yield ref
+
+    def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
+        """Brings the shards of a planned run in, in order."""
+        self._runs.append(run.run_id)
+        shards = int(run.shards or 0)
+        done = self._client.committed_shards(run.run_id)
+        pending = [k for k in range(shards) if k not in done]
+        missing = [k for k in pending if not self._client.has_run_shard(run.run_id, k)]
+        if missing and not extract:
+            raise UsageError(
+                message=f"{len(missing)} of {shards} shards are not extracted yet: `facepipe extract` first."
+            )
+        self._progress.start("extract" if not commit else "group" if not extract else "run", self._rows(run, pending))
+        extracted = self._extracted(run, pending, set(missing))
+        enroller = self._enroller(run) if commit else None
+        for number, (shard, manifest, table) in enumerate(extracted, 1):
+            if enroller is not None:
+                enroller.commit(shard, manifest, table)
+            if self._stop.is_set() and number < len(pending):
+                extracted.close()
+                raise Interrupted(
+                    detail=f"{len(done) + number} of {shards} shards are {'in' if commit else 'extracted'}"
+                )
+        if commit:
+            self._finish(run)
+
+    def _rows(self, run: RunRow, shards: list[int]) -> int:
+        size = int(run.settings["shard_rows"])
+        return sum(min(size, int(run.rows or 0) - k * size) for k in shards)
+
+    def _manifest(self, run: RunRow, shard: int) -> pa.Table:
+        return self._client.read_manifest(run.run_id, int(run.settings["shard_rows"]), shard)
+
+    def _extracted(
+        self, run: RunRow, pending: list[int], missing: set[int]
+    ) -> Generator[tuple[int, pa.Table, pa.Table], None, None]:
+        """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it down."""
+        engine = LocalEngine(self._settings, self._client.identity.embedding_size, self._decoder, self._load)
+        rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
+        results = engine.run_shards(rows, self._progress.advance)
+        try:
+            for shard in pending:
+                manifest = self._manifest(run, shard)
+                if shard not in missing:
+                    table = self._client.read_run_shard(run.run_id, shard)
+                    self._progress.advance(len(manifest))
+                else:
+                    begun = time.monotonic()
+                    number, table = next(results)
+                    self._image_seconds += time.monotonic() - begun
+                    self._client.write_run_shard(run.run_id, number, table, self._metadata())
+                yield shard, manifest, table
+        finally:
+            results.close()
+
+    def _metadata(self) -> dict[str, Any]:
+        identity = self._client.identity
+        return {"weights_sha256": identity.weights_sha256, "output_hash": identity.output_hash, "mode": identity.mode}
+
+    def _load(self) -> FaceExtractor:
+        if self._extractor is None:
+            self._extractor = load_extractor(self._settings, self._client.identity, self._request.store)
+        return self._extractor
+
+    def _enroller(self, run: RunRow) -> Enroller:
+        """Decides with the settings the run was planned with, so that a resumed run is one run."""
+        gate = MatchSettings(**run.settings["match"])
+        matcher = make_matcher(self._client.identity, gate.threshold)
+        settings = EnrolSettings(matcher, gate, self._settings.decode.max_bytes)
+        return Enroller(self._client, run, settings, self._decoder, "cpu")
+
+    def _finish(self, run: RunRow) -> None:
+        summary = self._report([run.run_id]).as_dict()
+        self._client.finish_run(run.run_id, summary)
+        self._client.write_report(run.run_id, "run.json", json.dumps(summary, indent=1, ensure_ascii=False).encode())
+
+    def report(self) -> RunReport:
+        """What this command did; with nothing to do, it names the source's last run."""
+        report = self._report(self._runs)
+        if not self._runs:
+            last = self._client.last_run(self._source, self._account_id)
+            return dataclasses.replace(report, run_id=last.run_id if last else None)
+        return report
+
+    def _report(self, run_ids: list[str]) -> RunReport:
+        extractor = self._extractor
+        work = WorkDone(
+            device=describe(extractor.detector.networks.device) if extractor else None,
+            seconds=round(time.monotonic() - self._started, 3),
+            image_seconds=round(self._image_seconds, 3),
+            decoded=self._decoder.calls,
+            detector_calls=extractor.detector.counts.pnet_calls if extractor else 0,
+            embedder_calls=extractor.embedder.calls if extractor else 0,
+        )
+        return make_report(self._client, self._account_id, run_ids, dataclasses.asdict(self._counts), work)

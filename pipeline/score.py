@@ -1,0 +1,138 @@
+"""The one number that decides: the contract's similarityScore of two faces.
+
+    dot    the float64 sum, in index order, of the products of two stored float32 vectors
+    r      = sqrt(max(0, 2 - 2 dot)), the raw L2 distance of two vectors of norm 1, in [0, 2]
+    d      = 2 (r / 2)^g, the contract distance; g calibrates the model's own distance scale
+    score  = (2 - d) / max(2 - sqrt(T), 2.5e-4); two faces match iff score >= 1.0
+
+Search, grouping and the server all use these functions and nothing else. Every operation is either correctly
+rounded by IEEE 754 (sums, products, square roots, quotients) or done one value at a time (the power), so the
+score of a pair never depends on how many pairs are scored at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, overload
+
+import numpy as np
+
+from pipeline.errors import BadValue, UnknownKey, UsageError
+from pipeline.types import DoubleArray, FloatArray
+
+MAX_DISTANCE: Final = 2.0
+MAX_THRESHOLD: Final = 4.0  # of the squared distance, where every identity matches
+MIN_DENOMINATOR: Final = 2.5e-4
+EXPONENTS: Final = (0.25, 4.0)
+
+# Pairs whose float64 products and running sums are in memory together: 16 MB each at 512 dimensions.
+_PAIRS: Final = 4096
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The monotone map d = 2 (r / 2)^g of a model's raw L2 distance r to the contract distance; 0 and 2 stay.
+
+    `exponent` is g, in [0.25, 4]; 1 is "none". `dataset` and `fmr` say on what, and at which false match rate,
+    it was measured: the raw distance there maps to sqrt(0.54). Raises BadValue.
+    """
+
+    exponent: float = 1.0
+    dataset: str = ""
+    fmr: float | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        low, high = EXPONENTS
+        if not _is_number(self.exponent) or not low <= self.exponent <= high:
+            raise _bad("exponent", self.exponent, f"must be a number in [{low:g}, {high:g}]")
+        if self.fmr is not None and not (_is_number(self.fmr) and 0 <= self.fmr <= 1):
+            raise _bad("fmr", self.fmr, "must be a rate in [0, 1] or nothing")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-able values, as the store keeps them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
+        """The inverse of `as_dict`. Raises UnknownKey and BadValue."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                raise UnknownKey(key=key, where="the calibration", hint=f" Known: {', '.join(known)}.")
+        return cls(**values)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _bad(key: str, value: object, expected: str) -> BadValue:
+    return BadValue(key=key, where="the calibration", value=repr(value), expected=expected)
+
+
+def check_threshold(threshold: float) -> float:
+    """`threshold` (T, of the squared contract distance) as a float. Raises BadValue unless finite in [0, 4]."""
+    if not _is_number(threshold) or not 0 <= threshold <= MAX_THRESHOLD:
+        raise BadValue(
+            key="threshold", where="the match settings", value=repr(threshold), expected="must be a number in [0, 4]"
+        )
+    return float(threshold)
+
+
+def exact_dots(a: FloatArray, b: FloatArray) -> DoubleArray:
+    """Row-wise dot products of `a` and `b`, both [n, d] float32, d >= 1: [n] float64.
+
+    The products of two float32 are exact in float64; their sum is taken in index order, bit for bit what
+    `total = 0.0; for x, y in zip(a, b): total += x * y` gives. Raises UsageError for other shapes or types.
+    """
+    if a.dtype != np.float32 or b.dtype != np.float32 or a.shape != b.shape or a.ndim != 2 or a.shape[1] == 0:
+        raise UsageError(
+            message=f"Dot products need two [n, d] float32 arrays of one shape, not {a.dtype} {list(a.shape)} "
+            f"and {b.dtype} {list(b.shape)}."
+        )
+    total = np.empty(len(a))
+    for start in range(0, len(a), _PAIRS):
+        part = slice(start, start + _PAIRS)
+        products = np.multiply(a[part], b[part], dtype=np.float64)
+        # `accumulate` is sequential by definition; `sum`, `dot` and `einsum` are pairwise or unrolled.
+        total[part] = np.add.accumulate(products, axis=1)[:, -1]
+    return total + 0.0  # a sum of negative zeros only is -0.0 here and 0.0 in the loop
+
+
+@overload
+def contract_distance(dots: float, calibration: Calibration) -> float: ...
+@overload
+def contract_distance(dots: DoubleArray, calibration: Calibration) -> DoubleArray: ...
+def contract_distance(dots: float | DoubleArray, calibration: Calibration) -> float | DoubleArray:
+    """Contract distances d in [0, 2], float64 of the shape of `dots` (a float for a float)."""
+    values = np.asarray(dots, dtype=np.float64)
+    half_raw = np.sqrt(np.maximum(2.0 - 2.0 * values, 0.0)) / 2.0
+    # numpy's vectorised power takes other code paths for other lengths and strides; math.pow has one.
+    powers = [math.pow(x, calibration.exponent) for x in half_raw.ravel().tolist()]
+    distances = np.minimum(2.0 * np.array(powers, dtype=np.float64).reshape(values.shape), MAX_DISTANCE)
+    return float(distances) if np.ndim(dots) == 0 else distances
+
+
+def score_denominator(threshold: float) -> float:
+    """2 - sqrt(T), at least 2.5e-4 so that the formula serves up to T = 4. Raises BadValue."""
+    return max(MAX_DISTANCE - math.sqrt(check_threshold(threshold)), MIN_DENOMINATOR)
+
+
+@overload
+def similarity_score(distance: float, threshold: float) -> float: ...
+@overload
+def similarity_score(distance: DoubleArray, threshold: float) -> DoubleArray: ...
+def similarity_score(distance: float | DoubleArray, threshold: float) -> float | DoubleArray:
+    """The contract's similarityScore, float64 of the shape of `distance` (a float for a float); NaN stays NaN.
+
+    A face matches iff this number is >= 1.0. At T = 4 every identity matches: the score is at least 1, and
+    candidates are ranked by d. Raises BadValue for T not finite or outside [0, 4].
+    """
+    scores = (MAX_DISTANCE - np.asarray(distance, dtype=np.float64)) / score_denominator(threshold)
+    if threshold == MAX_THRESHOLD:
+        scores = np.maximum(scores, 1.0)
+    return float(scores) if np.ndim(distance) == 0 else scores

@@ -1,0 +1,112 @@
+"""Which candidates of a chunked search are still worth an exact score, and the best k of those that got one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from pipeline.bound import ProductFilter
+from pipeline.types import DoubleArray, FloatArray, IntArray
+
+# Candidates kept before they are scored: 24 MB. Only archives of near-copies reach it.
+_PENDING: Final = 2**20
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Candidates with their exact distance, sorted by row and, within a row, best first."""
+
+    rows: IntArray  # [c] the query
+    positions: IntArray  # [c] the reference
+    orders: IntArray  # [c] its order number
+    distances: DoubleArray  # [c] contract distance
+    ranks: DoubleArray  # [c] higher is better
+    columns: IntArray  # [c] place within its row: 0 is the best
+
+
+class Shortlist:
+    """The best k references of `rows` queries, from chunks of float32 products.
+
+    `add` looks at each row's k largest products first, so that rows whose best cannot enter cost no more; it
+    keeps what `products.cut` cannot exclude and what is not below `floor`. `settle` scores what was kept.
+    """
+
+    def __init__(self, rows: int, k: int, products: ProductFilter, floor: float) -> None:
+        self.best = Scored(*(np.empty(0, dtype=t) for t in (np.int64, np.int64, np.int64, float, float, np.int64)))
+        self._k = k
+        self._products = products
+        self._floor = floor
+        self._top = np.full((rows, k), -np.inf, dtype=np.float32)  # the k largest products of each row so far
+        self._pending: list[tuple[IntArray, IntArray, FloatArray]] = []
+        self._count = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether enough is pending that it should be settled now."""
+        return self._count >= _PENDING
+
+    def add(self, offset: int, products: torch.Tensor) -> None:
+        """Takes the float32 products [rows, c] of the references at positions offset .. offset + c - 1."""
+        highest = self._raise_top(products)
+        cuts = self._cuts()
+        rows = np.flatnonzero(highest >= cuts)
+        if len(rows) == 0:
+            return
+        chosen = products[torch.from_numpy(rows).to(products.device)]
+        limits = torch.from_numpy(cuts[rows]).to(products.device)
+        row, column = torch.nonzero(chosen >= limits[:, None], as_tuple=True)
+        values = chosen[row, column].cpu().numpy()
+        self._pending.append((rows[row.cpu().numpy()], offset + column.cpu().numpy(), values))
+        self._count += len(values)
+
+    def _raise_top(self, products: torch.Tensor) -> FloatArray:
+        """Updates the k largest products of each row; returns the largest of this chunk, [rows]."""
+        if self._k == 1:
+            highest: FloatArray = products.amax(dim=1).cpu().numpy()
+            self._top = np.maximum(self._top, highest[:, None])
+            return highest
+        top = torch.topk(products, min(self._k, products.shape[1]), dim=1).values.cpu().numpy()
+        both = np.concatenate([self._top, top], axis=1)
+        self._top = np.partition(both, both.shape[1] - self._k, axis=1)[:, -self._k :]
+        return np.asarray(top[:, 0])
+
+    def _cuts(self) -> FloatArray:
+        """[rows] float32: products below are out."""
+        kth = self._top.min(axis=1).astype(np.float64)
+        return np.maximum(self._products.cut(kth), self._floor).astype(np.float32)
+
+    def settle(
+        self,
+        score: Callable[[IntArray, IntArray], tuple[DoubleArray, IntArray]],
+        rank: Callable[[DoubleArray], DoubleArray],
+    ) -> None:
+        """Scores what is pending and not yet excluded, and keeps the best k of each row in `best`.
+
+        `score` gives distances and order numbers of (rows, positions); `rank` what to order distances by.
+        """
+        if not self._pending:
+            return
+        rows, positions, values = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+        self._pending, self._count = [], 0
+        keep = values >= self._cuts()[rows]
+        rows, positions = rows[keep], positions[keep]
+        distances, orders = score(rows, positions)
+        self._merge(rows, positions, orders, distances, rank(distances))
+
+    def _merge(
+        self, rows: IntArray, positions: IntArray, orders: IntArray, distances: DoubleArray, ranks: DoubleArray
+    ) -> None:
+        old = self.best
+        rows = np.concatenate([old.rows, rows])
+        positions = np.concatenate([old.positions, positions])
+        orders = np.concatenate([old.orders, orders])
+        distances = np.concatenate([old.distances, distances])
+        ranks = np.concatenate([old.ranks, ranks])
+        sort = np.lexsort((positions, orders, -ranks, rows))
+        columns = np.arange(len(sort)) - np.searchsorted(rows[sort], rows[sort])
+        sort, columns = sort[columns < self._k], columns[columns < self._k]
+        self.best = Scored(rows[sort], positions[sort], orders[sort], distances[sort], ranks[sort], columns)

@@ -1,0 +1,130 @@
+"""The catalog: a DuckDB file. Connecting, transactions, reading, and what DuckDB's errors mean to a user.
+
+A Catalog belongs to one thread at a time: StoreClient's writer thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from pipeline.errors import StoreDamaged, StoreError, StoreFull, StoreUnwritable
+from pipeline.faults import point
+from pipeline.store import schema
+from pipeline.store.durable import Folder
+
+# DuckDB names the system's reason in the message only.
+_FULL = re.compile("No space left on device|Disk quota exceeded|File too large|Out of disk", re.IGNORECASE)
+_UNWRITABLE = re.compile("Read-only file system|Permission denied|read-only mode", re.IGNORECASE)
+_DAMAGED = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
+_DAMAGED_TEXT = re.compile("corrupt|checksum", re.IGNORECASE)
+
+
+def check_cure(root: Path) -> str:
+    return f"`facepipe check --store {root}` lists what is wrong; where it cannot be read at all, restore a backup."
+
+
+def translate(exc: duckdb.Error, root: Path) -> StoreError | duckdb.Error:
+    """The error of ours that a DuckDB error means, or itself where it is a mistake of the caller."""
+    text = str(exc).split("\n")[0]
+    if _FULL.search(str(exc)):
+        return StoreFull(path=root, detail="no space left on device")
+    if _UNWRITABLE.search(text):
+        return StoreUnwritable(path=root, detail=text)
+    if isinstance(exc, _DAMAGED) or _DAMAGED_TEXT.search(text):
+        return StoreDamaged(path=root, detail=text, cure=check_cure(root))
+    return exc
+
+
+def connect(file: Path, root: Path) -> duckdb.DuckDBPyConnection:
+    """Opens, or makes, a DuckDB file. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    try:
+        # Without the setting DuckDB would look for missing extensions on the network.
+        return duckdb.connect(str(file), config={"autoinstall_known_extensions": "false"})
+    except duckdb.Error as exc:
+        raise translate(exc, root) from exc
+
+
+class Catalog:
+    """An open catalog. Methods raise StoreDamaged, StoreFull and StoreUnwritable."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Folder) -> None:
+        self.connection = connection
+        self.folder = folder
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as exc:
+            known = translate(exc, self.folder.root)
+            if known is exc:
+                raise
+            raise known from exc
+
+    @contextmanager
+    def transaction(self, name: str) -> Iterator[Catalog]:
+        """One transaction: committed and durable when the block ends, rolled back when it raises."""
+        point(f"{name}.begin")
+        with self.errors():
+            self.connection.execute("BEGIN TRANSACTION")
+            try:
+                yield self
+                point(f"{name}.commit")
+                self.connection.execute("COMMIT")
+            except BaseException:
+                with suppress(duckdb.Error):  # a failed COMMIT has rolled back already
+                    self.connection.execute("ROLLBACK")
+                raise
+        # DuckDB fsyncs its log, but not the folder that a new log file's name stands in.
+        self.folder.sync_folder(".", "catalog")
+        point(f"{name}.committed")
+
+    def execute(self, sql: str, params: Sequence[object] = ()) -> None:
+        with self.errors():
+            self.connection.execute(sql, list(params))
+
+    def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
+        with self.errors():
+            return self.connection.sql(sql, params=list(params)).to_arrow_table()
+
+    def rows(self, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with self.errors():
+            return self.connection.execute(sql, list(params)).fetchall()
+
+    def one(self, sql: str, params: Sequence[object] = ()) -> Any:
+        """The first column of the first row."""
+        return self.rows(sql, params)[0][0]
+
+    @contextmanager
+    def tables(self, **tables: pa.Table) -> Iterator[None]:
+        """Arrow tables that SQL sees under these names."""
+        for name, table in tables.items():
+            self.connection.register(name, table)
+        try:
+            yield
+        finally:
+            for name in tables:
+                self.connection.unregister(name)
+
+    def differences(self) -> list[str]:
+        """What of the schema is missing or otherwise."""
+        columns: dict[str, dict[str, str]] = {}
+        for table, column, kind in self.rows(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns()"
+            " WHERE schema_name = 'core' AND database_name = current_database()"
+        ):
+            columns.setdefault(table, {})[column] = kind
+        views = self.rows(
+            "SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND database_name = current_database()"
+        )
+        return schema.differences(columns, {view for (view,) in views})
+
+    def close(self) -> None:
+        self.connection.close()

@@ -1,0 +1,149 @@
+"""What must hold inside the catalog: each rule is a query for the rows that break it.
+
+There are no foreign keys and few primary keys (see schema.py), so this is where references and uniqueness are
+verified. Every query answers one text column that says where; `{g}` is the current generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog import Catalog
+from pipeline.store.problems import RESTORE, Problem
+from pipeline.store.schema import MAX_DIRECTORIES, TABLES, VIEWS
+
+_SHOWN = 20  # of the rows that break one rule
+
+# child column -> parent column; a null child refers to nothing.
+_REFERENCES = (
+    ("directories.account_id", "accounts.account_id"),
+    ("runs.account_id", "accounts.account_id"),
+    ("shards.run_id", "runs.run_id"),
+    ("media.run_id", "runs.run_id"),
+    ("media.account_id", "accounts.account_id"),
+    ("media.duplicate_of", "media.media_id"),
+    ("faces.media_id", "media.media_id"),
+    ("faces.person_id", "persons.person_id"),
+    ("detections.face_id", "faces.face_id"),
+    ("embeddings.face_id", "faces.face_id"),
+    ("embeddings.embedding_shard_id", "embedding_shards.embedding_shard_id"),
+    ("pending_embeddings.face_id", "faces.face_id"),
+    ("embedding_shards.run_id", "runs.run_id"),
+    ("persons.directory_id", "directories.directory_id"),
+    ("persons.parent_id", "persons.person_id"),
+    ("reference_faces.person_id", "persons.person_id"),
+    ("reference_faces.face_id", "faces.face_id"),
+    ("reference_faces.image_guid", "objects.image_guid"),
+)
+_UNIQUE = (
+    ("media", "media_id"),
+    ("faces", "face_id"),
+    ("faces", "media_id, ordinal"),
+    ("persons", "person_id"),
+    ("persons", "seq"),
+    ("objects", "image_guid"),
+    ("embedding_shards", "embedding_shard_id"),
+    ("embedding_shards", "file"),
+    ("detections", "generation, face_id"),
+    ("reference_faces", "generation, person_id"),
+    ("reference_faces", "generation, face_id"),
+)
+_COUNTERS = (("next_media_id", "media", "media_id"), ("next_face_id", "faces", "face_id"))
+_HAS_EMBEDDING = (
+    "(SELECT face_id FROM core.embeddings WHERE generation = {g}"
+    " UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {g})"
+)
+_RULES = {
+    "two embeddings of one face": f"SELECT 'face ' || face_id FROM {_HAS_EMBEDDING} GROUP BY face_id HAVING count(*) > 1",
+    "a face without detection": "SELECT 'face ' || face_id FROM core.faces WHERE face_id NOT IN"
+    " (SELECT face_id FROM core.detections WHERE generation = {g})",
+    "a person without reference": "SELECT 'person ' || person_id FROM core.persons WHERE person_id NOT IN"
+    " (SELECT person_id FROM core.reference_faces WHERE generation = {g})",
+    "a reference without embedding": "SELECT 'face ' || face_id FROM core.reference_faces WHERE generation = {g}"
+    f" AND face_id NOT IN {_HAS_EMBEDDING}",
+    "a rejected face with a person or an embedding": "SELECT 'face ' || face_id FROM core.faces"
+    f" WHERE outcome = 'rejected' AND (person_id IS NOT NULL OR face_id IN {_HAS_EMBEDDING})",
+    "an inserted or matched face without person": "SELECT 'face ' || face_id FROM core.faces"
+    " WHERE outcome IN ('inserted', 'matched') AND person_id IS NULL",
+    "a parent in another directory": "SELECT 'person ' || p.person_id FROM core.persons p"
+    " JOIN core.persons q ON q.person_id = p.parent_id WHERE q.directory_id <> p.directory_id",
+    "a cycle of parents": "SELECT 'person ' || p.person_id FROM core.persons p"
+    " JOIN main.persons v ON v.person_id = p.person_id::VARCHAR"
+    " WHERE p.parent_id IS NOT NULL AND v.root_person_id = v.person_id",
+    "a shard whose media don't count up": "SELECT 'shard ' || s.shard || ' of run ' || s.run_id FROM core.shards s"
+    " WHERE s.media <> (SELECT count(*) FROM core.media m WHERE m.run_id = s.run_id AND m.shard = s.shard)",
+    "a shard whose faces don't count up": "SELECT 'shard ' || s.shard || ' of run ' || s.run_id FROM core.shards s"
+    " WHERE s.faces <> (SELECT count(*) FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
+    " WHERE m.run_id = s.run_id AND m.shard = s.shard)",
+    "media of a shard that is not in": "SELECT 'media ' || media_id FROM core.media m WHERE NOT EXISTS"
+    " (SELECT 1 FROM core.shards s WHERE s.run_id = m.run_id AND s.shard = m.shard)",
+    "an embedding shard whose rows don't count up": "SELECT file FROM core.embedding_shards s WHERE s.rows <>"
+    " (SELECT count(*) FROM core.embeddings e WHERE e.embedding_shard_id = s.embedding_shard_id)",
+    "an account with too many directories": "SELECT 'account ' || account_id FROM core.directories WHERE directory_id"
+    f" IN (SELECT directory_id FROM core.persons) GROUP BY account_id HAVING count(*) > {MAX_DIRECTORIES}",
+    "a finished run with missing shards": "SELECT 'run ' || run_id FROM core.runs r WHERE state = 'finished'"
+    " AND shards <> (SELECT count(*) FROM core.shards s WHERE s.run_id = r.run_id)",
+}
+
+
+def _rules(generation: int) -> Iterator[tuple[str, str]]:
+    """(what is wrong, query for where)."""
+    for child, parent in _REFERENCES:
+        (table, column), (target, key) = child.split("."), parent.split(".")
+        yield (
+            f"{child} refers to a missing {parent}",
+            f"SELECT DISTINCT '{column} ' || {column} FROM core.{table} WHERE {column} IS NOT NULL"
+            f" AND {column} NOT IN (SELECT {key} FROM core.{target} WHERE {key} IS NOT NULL)",
+        )
+    for table, key in _UNIQUE:
+        where = f"concat_ws(', ', {key})"
+        yield (
+            f"two rows of {table} with one ({key})",
+            f"SELECT {where} FROM core.{table} GROUP BY {key} HAVING count(*) > 1",
+        )
+    for counter, table, key in (*_COUNTERS, ("next_person_seq", "persons", "seq")):
+        yield (
+            f"{counter} is not above {table}.{key}",
+            f"SELECT '{key} ' || max({key}) FROM core.{table} HAVING max({key}) >= (SELECT {counter} FROM core.store)",
+        )
+    for what, query in _RULES.items():
+        yield what, query.replace("{g}", str(generation))
+
+
+def check_tables(catalog: Catalog, generation: int) -> list[Problem]:
+    """Everything that is wrong inside the catalog, each rule's first rows."""
+    problems = _check_blocks(catalog)
+    if problems:
+        return problems  # the rules would only meet the same broken blocks
+    for what, query in _rules(generation):
+        rows = catalog.rows(query)
+        problems.extend(Problem("reference", where, what, RESTORE) for (where,) in rows[:_SHOWN])
+        if len(rows) > _SHOWN:
+            problems.append(Problem("reference", f"{len(rows) - _SHOWN} more", what, RESTORE))
+    return problems + _check_views(catalog)
+
+
+def _check_blocks(catalog: Catalog) -> list[Problem]:
+    """Reads every value of every table: DuckDB verifies the checksum of each block it reads."""
+    problems = []
+    for table in TABLES:
+        try:
+            catalog.rows(f"SELECT bit_xor(hash(t)) FROM core.{table} t")
+        except (StoreError, duckdb.Error) as exc:
+            problems.append(Problem("catalog", f"core.{table}", str(exc).split("\n")[0], RESTORE))
+    return problems
+
+
+def _check_views(catalog: Catalog) -> list[Problem]:
+    """Each view must answer with as many rows as its table has."""
+    problems = []
+    for view in VIEWS:
+        found = catalog.one(f"SELECT count(*) FROM main.{view}")
+        expected = catalog.one(f"SELECT count(*) FROM core.{view}")
+        if found != expected:
+            detail = f"answers {found} rows, the table has {expected}"
+            problems.append(Problem("view", f"main.{view}", detail, RESTORE))
+    return problems

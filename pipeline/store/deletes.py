@@ -1,0 +1,41 @@
+"""Files that a transaction said are no longer needed: unlinked after it, and again at opening after a crash."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from pipeline.store.catalog import Catalog
+from pipeline.store.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.opening import CURRENT_NAME
+
+# Only files in these folders are ever deleted, whatever the table says.
+_DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
+
+
+def is_deletable(relative: str) -> bool:
+    """Whether a path of core.pending_deletes is a relative path to a file inside a part of the store."""
+    parts = PurePosixPath(relative).parts
+    return len(parts) > 1 and parts[0] in _DELETABLE and ".." not in parts
+
+
+def replay(catalog: Catalog) -> int:
+    """Unlinks every pending file, then clears the list; returns how many there were."""
+    paths = [path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY path")]
+    if not paths:
+        return 0
+    for path in paths:
+        if is_deletable(path):
+            catalog.folder.unlink(path)
+    with catalog.transaction("clear_deletes"):
+        catalog.execute("DELETE FROM core.pending_deletes")
+    return len(paths)
+
+
+def sweep(folder: Folder) -> None:
+    """Removes half-written files from where looking is cheap; among objects and embeddings they are `check`'s."""
+    found = [folder.path(CURRENT_NAME + TEMPORARY)]
+    for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
+        found.extend(folder.root.glob(pattern + TEMPORARY))
+    with disk_errors(folder.root):
+        for path in found:
+            path.unlink(missing_ok=True)

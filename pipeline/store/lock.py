@@ -1,0 +1,100 @@
+"""The lock of a store: one process, one StoreClient, at a time.
+
+`flock` on the file LOCK for as long as the client lives. The kernel frees it with its holder, so a crash leaves
+no stale lock; the file itself stays. What it says of the holder is for people, and for the refusal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import time
+import weakref
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import StoreLocked
+from pipeline.store.durable import disk_errors
+
+LOCK_NAME = "LOCK"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(eq=False)
+class StoreLock:
+    """A lock that is held. `release()` ends it."""
+
+    path: Path
+    fd: int
+
+    @classmethod
+    def acquire(cls, root: Path, command: str) -> StoreLock:
+        """Takes the lock of the store at `root`, at once or not at all.
+
+        Raises StoreLocked naming the holder, or StoreUnwritable.
+        """
+        path = root / LOCK_NAME
+        with disk_errors(root):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise _locked(root, path) from None
+        lock = cls(path, fd)
+        _held.add(lock)
+        with disk_errors(root):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(_holder(command)).encode() + b"\n", 0)
+        return lock
+
+    def release(self) -> None:
+        if self.fd >= 0:
+            _held.discard(self)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.fd, 0)
+            os.close(self.fd)
+            self.fd = -1
+
+
+_held: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+
+
+def _drop_in_child() -> None:
+    """A forked child shares the lock's file: it would keep the store locked after its parent's death."""
+    for lock in list(_held):
+        with contextlib.suppress(OSError):
+            os.close(lock.fd)
+        lock.fd = -1
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
+
+
+def _holder(command: str) -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "boot_id": _BOOT_ID.read_text("ascii").strip() if _BOOT_ID.exists() else "",
+        "url": None,
+        "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": command,
+    }
+
+
+def _locked(root: Path, path: Path) -> StoreLocked:
+    holder: dict[str, Any] = {}
+    for _ in range(20):  # the holder may be between taking the lock and writing its name
+        with contextlib.suppress(OSError, ValueError):
+            holder = json.loads(path.read_text("utf-8"))
+        if holder:
+            break
+        time.sleep(0.01)
+    known = {key: holder.get(key, "unknown") for key in ("pid", "host", "since", "command")}
+    return StoreLocked(path=root, **known)

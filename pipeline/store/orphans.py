@@ -1,0 +1,69 @@
+"""Files that nothing in the catalog speaks of: left by a crash, or by a command that was never repeated.
+
+Files of a run that is not finished are no orphans: the same command goes on with them. Its objects can't be told
+by name, so as long as such a run exists no object is one. In the store's own folder only names that facepipe
+gives are looked at: anything else there is not ours to remove.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from pipeline.store import matrix
+from pipeline.store.catalog import Catalog
+from pipeline.store.durable import TEMPORARY
+from pipeline.store.objects import object_file
+from pipeline.store.opening import CURRENT_NAME, PARTS
+from pipeline.store.problems import REPAIR, Problem
+
+_OURS = re.compile(rf"({CURRENT_NAME}{re.escape(TEMPORARY)}|catalog-\d{{4,}}(\.new)?\.duckdb(\.wal)?)")
+
+
+def check_orphans(catalog: Catalog) -> list[Problem]:
+    """One problem per file that nothing needs."""
+    runs = dict(catalog.rows("SELECT run_id, state FROM core.runs"))
+    unfinished = {run for run, state in runs.items() if state != "finished"}
+    needed = _needed(catalog)
+    found = [file for file in _files(catalog) if file not in needed and not _of_run(file, runs, unfinished)]
+    return [Problem("orphan", file, "nothing in the catalog speaks of it", REPAIR) for file in sorted(found)]
+
+
+def _files(catalog: Catalog) -> Iterator[str]:
+    root = catalog.folder.root
+    current = (root / CURRENT_NAME).read_text("utf-8").strip()
+    for entry in root.iterdir():
+        if entry.is_file() and _OURS.fullmatch(entry.name) and entry.name not in (current, current + ".wal"):
+            yield entry.name
+    for part in PARTS:
+        for entry in (root / part).rglob("*"):
+            if not entry.is_dir():
+                yield entry.relative_to(root).as_posix()
+
+
+def _needed(catalog: Catalog) -> set[str]:
+    files = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
+    files |= {path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes")}
+    files |= {object_file(guid) for (guid,) in catalog.rows("SELECT image_guid FROM core.objects")}
+    generations = catalog.rows(
+        "SELECT g.generation, d.directory_id FROM core.directories d,"
+        " (SELECT DISTINCT generation FROM core.reference_faces) g"
+    )
+    for generation, directory in generations:
+        files |= {matrix.stem(generation, directory) + end for end in (".f32", ".seq")}
+    return files
+
+
+def _of_run(file: str, runs: dict[str, str], unfinished: set[str]) -> bool:
+    """Whether the file belongs to a run that is known, or may belong to one that goes on."""
+    parts = PurePosixPath(file).parts
+    if parts[0] == "objects":
+        return bool(unfinished)
+    if parts[0] == "embeddings":
+        return any(parts[-1].startswith(f"{run}-") for run in unfinished)
+    if parts[0] == "runs":
+        if parts[1] in unfinished:
+            return True
+        return parts[1] in runs and len(parts) == 3 and not file.endswith(TEMPORARY)
+    return False

@@ -1,0 +1,190 @@
+"""What goes into the store and comes out of it: dataclasses, and the Arrow schemas of their tables.
+
+The schemas are the interface of `StoreClient`, not the format on disk (that is FORMAT.md). Boxes are xyxy and
+landmarks (x, y) pairs in pixels of the upright original; hashes are lower-case hexadecimal SHA-256; directories
+are given by name and belong to the account of the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.types import FloatArray, IntArray
+
+LANDMARK_NUMBERS = 10  # five points, x and y
+
+
+def _column(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+_LANDMARKS = pa.list_(pa.float32(), LANDMARK_NUMBERS)
+_BOX = [_column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")]
+_QUALITIES = [
+    _column(name, pa.float32())
+    for name in ("confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
+]
+
+MEDIA_SCHEMA = pa.schema(
+    [
+        _column("media_id", pa.int64()),
+        _column("row", pa.int64()),  # of the run's manifest, from 0
+        _column("path", pa.string()),
+        _column("directory", pa.string()),
+        pa.field("sha256", pa.string()),
+        pa.field("pixel_sha256", pa.string()),
+        pa.field("bytes", pa.int64()),
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+        pa.field("format", pa.string()),
+        _column("status", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("external_id", pa.string()),
+        pa.field("extra", pa.string()),  # JSON object
+        pa.field("duplicate_of", pa.int64()),  # the media_id whose faces were used
+    ]
+)
+
+FACES_SCHEMA = pa.schema(
+    [
+        _column("face_id", pa.int64()),
+        _column("media_id", pa.int64()),
+        _column("ordinal", pa.int32()),  # in the photo, from the largest face, from 0
+        pa.field("person_id", pa.string()),
+        _column("outcome", pa.string()),
+        pa.field("rejection_reasons", pa.string()),  # comma-joined
+        pa.field("similarity_score", pa.float64()),
+        *_BOX,
+        _column("landmarks", _LANDMARKS),
+        *_QUALITIES,
+    ]
+)
+
+PERSONS_SCHEMA = pa.schema(
+    [
+        _column("person_id", pa.string()),  # UUID text
+        _column("seq", pa.int64()),
+        _column("directory", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("external_id", pa.string()),
+        _column("face_id", pa.int64()),  # of the reference
+        _column("image_guid", pa.string()),
+        _column("occurrence", pa.int64()),
+    ]
+)
+
+KNOWN_ROWS_SCHEMA = pa.schema(
+    [_column("path", pa.string()), _column("directory", pa.string()), pa.field("sha256", pa.string())]
+)
+
+
+def embedding_type(size: int) -> pa.DataType:
+    """One embedding: `size` float32 numbers, L2 norm 1."""
+    return pa.list_(pa.float32(), size)
+
+
+def embeddings_schema(size: int) -> pa.Schema:
+    """Embeddings of faces: `face_id` and `size` numbers each."""
+    return pa.schema([_column("face_id", pa.int64()), _column("embedding", embedding_type(size))])
+
+
+def faces_of_media_schema(size: int) -> pa.Schema:
+    """What `StoreClient.faces_of_media` answers: one row per face, by media_id and ordinal."""
+    return pa.schema(
+        [
+            _column("media_id", pa.int64()),
+            _column("ordinal", pa.int32()),
+            *_BOX,
+            _column("landmarks", _LANDMARKS),
+            *_QUALITIES,
+            _column("embedding", embedding_type(size)),
+            pa.field("pixel_sha256", pa.string()),
+            pa.field("width", pa.int32()),
+            pa.field("height", pa.int32()),
+            pa.field("format", pa.string()),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class StoreIdentity:
+    """What can't change in one generation of a store."""
+
+    embedder: str
+    weights: str
+    weights_sha256: str
+    embedding_size: int
+    preprocessing: Mapping[str, Any]
+    calibration: Mapping[str, Any]
+    mode: str
+    output_settings: Mapping[str, Any]
+    output_hash: str
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run. `state`: scanning (the manifest is being made), open (planned, shards come in), finished."""
+
+    run_id: str
+    source: str
+    source_kind: str
+    account_id: int
+    directory: str  # the default of rows that name none
+    settings: Mapping[str, Any]
+    state: str
+    rows: int | None  # None while scanning
+    shards: int | None
+    started_at: datetime  # UTC, naive
+    finished_at: datetime | None
+    summary: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The next free numbers. Media and face ids run over the whole store, person sequence numbers too."""
+
+    next_media_id: int
+    next_face_id: int
+    next_person_seq: int
+
+
+@dataclass(frozen=True)
+class References:
+    """The current references of one directory in the order of `seq` (of insertion); n of them."""
+
+    vectors: FloatArray  # [n, d], L2 norm 1; read-only
+    seq: IntArray  # [n] ascending
+    person_ids: Sequence[str]
+    names: Sequence[str | None]
+    external_ids: Sequence[str | None]
+    image_hashes: Sequence[tuple[str, ...]]  # of the reference's media: sha256 of its bytes, of its pixels
+    boxes: FloatArray  # [n, 4] xyxy
+
+    def __len__(self) -> int:
+        return int(self.vectors.shape[0])
+
+
+@dataclass(frozen=True)
+class ShardCommit:
+    """All that one shard of a run brings, committed as a whole or not at all.
+
+    Ids are the caller's, from `StoreClient.counters()`; object names too. Told the same names again after a
+    crash, the store overwrites the same files, so nothing is orphaned.
+    """
+
+    run_id: str
+    shard: int
+    account_id: int
+    media: pa.Table  # MEDIA_SCHEMA
+    faces: pa.Table  # FACES_SCHEMA
+    embeddings: pa.Table  # embeddings_schema(d): of the faces that are not rejected
+    persons: pa.Table  # PERSONS_SCHEMA: the new ones
+    objects: Sequence[tuple[str, bytes, str]] = ()  # (guid, bytes, media type)
+    occurrences: Mapping[str, int] = field(default_factory=dict)  # person_id -> added to one already there
+    finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed

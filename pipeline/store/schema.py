@@ -1,0 +1,220 @@
+"""The tables of the catalog, their version, and the three public views. FORMAT.md describes them.
+
+All timestamps are UTC. There are no foreign keys: DuckDB checks them against the state before the transaction,
+so a parent and its child could not go, or come, in one. The large tables have no primary key either: an index
+would have to stay in memory; ids come from counters in the same transaction. `check` verifies both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
+SCHEMA_VERSION: Final = 1  # of the tables
+MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
+
+TABLES: Final[dict[str, dict[str, str]]] = {
+    "store": {
+        "format_version": "INTEGER",
+        "schema_version": "INTEGER",
+        "created_at": "TIMESTAMP",
+        "current_generation": "INTEGER",
+        "mode": "VARCHAR",
+        "embedder": "VARCHAR",
+        "weights": "VARCHAR",
+        "weights_sha256": "VARCHAR",
+        "embedding_size": "INTEGER",
+        "preprocessing": "VARCHAR",
+        "calibration": "VARCHAR",
+        "output_settings": "VARCHAR",
+        "output_hash": "VARCHAR",
+        "encrypted": "BOOLEAN",
+        "next_media_id": "BIGINT",
+        "next_face_id": "BIGINT",
+        "next_person_seq": "BIGINT",
+    },
+    "accounts": {
+        "account_id": "INTEGER",
+        "user_id": "VARCHAR",
+        "password_hash": "VARCHAR",
+        "added_at": "TIMESTAMP",
+    },
+    "directories": {
+        "directory_id": "INTEGER",
+        "account_id": "INTEGER",
+        "name": "VARCHAR",
+        "added_at": "TIMESTAMP",
+    },
+    "runs": {
+        "run_id": "VARCHAR",
+        "source": "VARCHAR",
+        "source_kind": "VARCHAR",
+        "account_id": "INTEGER",
+        "directory": "VARCHAR",
+        "settings": "VARCHAR",
+        "state": "VARCHAR",
+        "rows": "BIGINT",
+        "shards": "BIGINT",
+        "started_at": "TIMESTAMP",
+        "finished_at": "TIMESTAMP",
+        "summary": "VARCHAR",
+    },
+    "shards": {
+        "run_id": "VARCHAR",
+        "shard": "BIGINT",
+        "committed_at": "TIMESTAMP",
+        "media": "BIGINT",
+        "faces": "BIGINT",
+        "sha256": "VARCHAR",
+    },
+    "media": {
+        "media_id": "BIGINT",
+        "run_id": "VARCHAR",
+        "shard": "BIGINT",
+        "row": "BIGINT",
+        "account_id": "INTEGER",
+        "directory": "VARCHAR",
+        "path": "VARCHAR",
+        "sha256": "VARCHAR",
+        "pixel_sha256": "VARCHAR",
+        "bytes": "BIGINT",
+        "width": "INTEGER",
+        "height": "INTEGER",
+        "format": "VARCHAR",
+        "status": "VARCHAR",
+        "reason": "VARCHAR",
+        "name": "VARCHAR",
+        "external_id": "VARCHAR",
+        "extra": "VARCHAR",
+        "duplicate_of": "BIGINT",
+        "added_at": "TIMESTAMP",
+    },
+    "faces": {
+        "face_id": "BIGINT",
+        "media_id": "BIGINT",
+        "ordinal": "INTEGER",
+        "person_id": "UUID",
+        "outcome": "VARCHAR",
+        "rejection_reasons": "VARCHAR",
+        "similarity_score": "DOUBLE",
+    },
+    "detections": {
+        "generation": "INTEGER",
+        "face_id": "BIGINT",
+        "x1": "FLOAT",
+        "y1": "FLOAT",
+        "x2": "FLOAT",
+        "y2": "FLOAT",
+        "landmarks": "FLOAT[10]",
+        "confidence": "FLOAT",
+        "center_pose_quality": "FLOAT",
+        "sharpness_quality": "FLOAT",
+        "contrast_quality": "FLOAT",
+    },
+    "embeddings": {"generation": "INTEGER", "face_id": "BIGINT", "embedding_shard_id": "BIGINT"},
+    "embedding_shards": {
+        "embedding_shard_id": "BIGINT",
+        "generation": "INTEGER",
+        "file": "VARCHAR",
+        "rows": "BIGINT",
+        "bytes": "BIGINT",
+        "sha256": "VARCHAR",
+        "run_id": "VARCHAR",
+        "shard": "BIGINT",
+    },
+    "pending_embeddings": {"generation": "INTEGER", "face_id": "BIGINT", "embedding": "FLOAT[]"},
+    "persons": {
+        "person_id": "UUID",
+        "seq": "BIGINT",
+        "directory_id": "INTEGER",
+        "parent_id": "UUID",
+        "name": "VARCHAR",
+        "external_id": "VARCHAR",
+        "occurrence": "BIGINT",
+        "last_occurrence_at": "TIMESTAMP",
+        "added_at": "TIMESTAMP",
+        "modified_at": "TIMESTAMP",
+    },
+    "reference_faces": {
+        "generation": "INTEGER",
+        "person_id": "UUID",
+        "face_id": "BIGINT",
+        "image_guid": "VARCHAR",
+        "seq": "BIGINT",
+    },
+    "objects": {
+        "image_guid": "VARCHAR",
+        "bytes": "BIGINT",
+        "sha256": "VARCHAR",
+        "media_type": "VARCHAR",
+        "encrypted": "BOOLEAN",
+    },
+    "pending_deletes": {"path": "VARCHAR", "added_at": "TIMESTAMP"},
+}
+
+# Small tables only; of shards it is what makes a second commit impossible.
+_KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "accounts": ("PRIMARY KEY (account_id)", "UNIQUE (user_id)"),
+    "directories": ("PRIMARY KEY (directory_id)", "UNIQUE (account_id, name)"),
+    "runs": ("PRIMARY KEY (run_id)",),
+    "shards": ("PRIMARY KEY (run_id, shard)",),
+}
+
+# A merge sets parent pointers only, so pointers may form a chain. UNION (not UNION ALL) ends on a damaged cycle.
+_PERSONS_VIEW: Final = """
+    WITH RECURSIVE ancestors(person_id, ancestor_id) AS (
+        SELECT person_id, parent_id FROM core.persons WHERE parent_id IS NOT NULL
+        UNION
+        SELECT a.person_id, p.parent_id FROM ancestors a JOIN core.persons p ON p.person_id = a.ancestor_id
+        WHERE p.parent_id IS NOT NULL
+    ), roots AS (
+        SELECT a.person_id, a.ancestor_id FROM ancestors a JOIN core.persons p ON p.person_id = a.ancestor_id
+        WHERE p.parent_id IS NULL
+    )
+    SELECT p.person_id::VARCHAR AS person_id, coalesce(t.ancestor_id, p.person_id)::VARCHAR AS root_person_id,
+        p.name, p.external_id, a.user_id AS account, d.name AS directory, p.occurrence, r.image_guid, p.added_at
+    FROM core.persons p
+    JOIN core.directories d ON d.directory_id = p.directory_id
+    JOIN core.accounts a ON a.account_id = d.account_id
+    LEFT JOIN roots t ON t.person_id = p.person_id
+    LEFT JOIN core.reference_faces r ON r.person_id = p.person_id
+        AND r.generation = (SELECT current_generation FROM core.store)
+"""
+
+# Names and columns are public: they don't change without a major version.
+VIEWS: Final[dict[str, str]] = {
+    "media": "SELECT media_id, path, sha256, status, reason, width, height FROM core.media",
+    "faces": """
+    SELECT f.face_id, f.media_id, m.path, f.person_id::VARCHAR AS person_id, f.outcome, d.x1, d.y1, d.x2, d.y2,
+        d.confidence, d.center_pose_quality, d.sharpness_quality, d.contrast_quality, f.similarity_score
+    FROM core.faces f
+    JOIN core.media m ON m.media_id = f.media_id
+    JOIN core.detections d ON d.face_id = f.face_id
+        AND d.generation = (SELECT current_generation FROM core.store)
+""",
+    "persons": _PERSONS_VIEW,
+}
+
+
+def statements() -> list[str]:
+    """The statements that make an empty catalog, in order."""
+    made = ["CREATE SCHEMA core"]
+    for table, columns in TABLES.items():
+        parts = [f'"{name}" {kind}' for name, kind in columns.items()] + list(_KEYS.get(table, ()))
+        made.append(f"CREATE TABLE core.{table} ({', '.join(parts)})")
+    made.extend(f"CREATE VIEW main.{view} AS {query}" for view, query in VIEWS.items())
+    return made
+
+
+def differences(columns: dict[str, dict[str, str]], views: set[str]) -> list[str]:
+    """What a catalog with these tables (name -> column -> type) lacks or has otherwise; empty: nothing."""
+    found = []
+    for table, expected in TABLES.items():
+        if table not in columns:
+            found.append(f"the table core.{table} is missing")
+            continue
+        for name, kind in expected.items():
+            if columns[table].get(name) != kind:
+                found.append(f"core.{table}.{name} is {columns[table].get(name, 'missing')}, not {kind}")
+    found.extend(f"the view main.{view} is missing" for view in VIEWS if view not in views)
+    return found

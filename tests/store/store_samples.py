@@ -1,0 +1,201 @@
+"""A small store with random vectors, made by the calls that a run makes. Also a script: `store_samples.py DIR`
+plays the scenario, and is killed at the n-th fault point with `--kill N`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import os
+import signal
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import faults
+from pipeline.store.client import StoreClient
+from pipeline.store.export import export_store
+from pipeline.store.records import (
+    FACES_SCHEMA,
+    MEDIA_SCHEMA,
+    PERSONS_SCHEMA,
+    RunRow,
+    ShardCommit,
+    StoreIdentity,
+    embeddings_schema,
+)
+
+SIZE = 8
+SHARD_ROWS = 4
+SHARDS = 2
+SOURCE = "/photos"
+MANIFEST = pa.schema([("row", pa.int64()), ("path", pa.string())])
+JPEG = b"\xff\xd8\xff\xe0"
+
+
+def identity() -> StoreIdentity:
+    return StoreIdentity(
+        embedder="random",
+        weights="none",
+        weights_sha256="0" * 64,
+        embedding_size=SIZE,
+        preprocessing={"size": 160},
+        calibration={"g": 1.0},
+        mode="exact",
+        output_settings={"detect": {"min_face_px": 20}},
+        output_hash="1" * 64,
+    )
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def unit_vectors(count: int, seed: int, size: int = SIZE) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(count, size)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def embeddings_table(face_ids: list[int], vectors: np.ndarray) -> pa.Table:
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    return pa.table([pa.array(face_ids, pa.int64()), column], schema=embeddings_schema(vectors.shape[1]))
+
+
+def shard_commit(
+    client: StoreClient, run: RunRow, shard: int, *, rows: int = SHARD_ROWS, directory: str = "main"
+) -> ShardCommit:
+    """`rows` media of two faces each: the first becomes a person, the second is rejected; all from the counters.
+
+    From the second shard on the first person of the first one is met again.
+    """
+    counters = client.counters()
+    media, faces, persons, objects = [], [], [], []
+    for row in range(rows):
+        media_id = counters.next_media_id + row
+        path = f"{SOURCE}/{shard}-{row}.jpg"
+        face_id = counters.next_face_id + 2 * row
+        guid = str(uuid.uuid5(uuid.NAMESPACE_OID, f"object-{face_id}"))
+        person = str(uuid.uuid5(uuid.NAMESPACE_OID, f"person-{face_id}"))
+        data = JPEG + path.encode()
+        media.append(
+            {
+                **dict.fromkeys(MEDIA_SCHEMA.names),
+                "media_id": media_id,
+                "row": shard * rows + row,
+                "path": path,
+                "directory": directory,
+                "sha256": sha(path),
+                "pixel_sha256": sha("pixels" + path),
+                "bytes": len(data),
+                "width": 250,
+                "height": 200,
+                "format": "jpeg",
+                "status": "ok",
+                "extra": '{"note":"x"}',
+            }
+        )
+        for ordinal in range(2):
+            faces.append(
+                {
+                    "face_id": face_id + ordinal,
+                    "media_id": media_id,
+                    "ordinal": ordinal,
+                    "person_id": person if ordinal == 0 else None,
+                    "outcome": "inserted" if ordinal == 0 else "rejected",
+                    "rejection_reasons": None if ordinal == 0 else "center-pose,contrast",
+                    "similarity_score": 1.5 if ordinal == 0 else None,
+                    "x1": 10.0 + row,
+                    "y1": 20.0,
+                    "x2": 60.0,
+                    "y2": 80.0,
+                    "landmarks": [float(n) for n in range(10)],
+                    "confidence": 0.99,
+                    "center_pose_quality": 0.9,
+                    "sharpness_quality": 0.8,
+                    "contrast_quality": 0.7,
+                }
+            )
+        persons.append(
+            {
+                "person_id": person,
+                "seq": counters.next_person_seq + row,
+                "directory": directory,
+                "name": f"Person {row}",
+                "external_id": None,
+                "face_id": face_id,
+                "image_guid": guid,
+                "occurrence": 1,
+            }
+        )
+        objects.append((guid, data, "image/jpeg"))
+    kept = [face["face_id"] for face in faces if face["ordinal"] == 0]
+    earlier = client.references(run.account_id, directory).person_ids[:1]
+    return ShardCommit(
+        run_id=run.run_id,
+        shard=shard,
+        account_id=run.account_id,
+        media=pa.Table.from_pylist(media, MEDIA_SCHEMA),
+        faces=pa.Table.from_pylist(faces, FACES_SCHEMA),
+        embeddings=embeddings_table(kept, unit_vectors(rows, seed=shard)),
+        persons=pa.Table.from_pylist(persons, PERSONS_SCHEMA),
+        objects=objects,
+        occurrences=dict.fromkeys(earlier, 1),
+        finished_run_shards=[shard],
+    )
+
+
+def manifest_batches() -> list[pa.RecordBatch]:
+    rows = [{"row": n, "path": f"{SOURCE}/{n}.jpg"} for n in range(SHARDS * SHARD_ROWS)]
+    return [pa.RecordBatch.from_pylist(rows[n : n + 3], MANIFEST) for n in range(0, len(rows), 3)]
+
+
+def play(path: Path) -> None:
+    """Makes the store, or goes on with one that was left at any point; then exports it."""
+    with StoreClient.open_or_create(path, identity, command="play") as client:
+        if "ann" not in client.accounts():
+            client.create_account("ann", None)
+        account = client.account_id("ann")
+        last = client.last_run(SOURCE, account)
+        if last is None or last.state != "finished":
+            finish(client, last or client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54}))
+        client.references(account, "main")
+        target = path.parent / (path.name + "-export")
+        for left in target.iterdir() if target.exists() else ():
+            left.unlink()
+        export_store(client, target)
+
+
+def finish(client: StoreClient, run: RunRow) -> None:
+    if run.state == "scanning":
+        rows = client.write_manifest(run.run_id, manifest_batches(), MANIFEST, shard_rows=SHARD_ROWS)
+        client.plan_run(run.run_id, rows, SHARDS)
+    for shard in range(SHARDS):
+        if shard in client.committed_shards(run.run_id):
+            continue
+        if not client.has_run_shard(run.run_id, shard):
+            table = client.read_manifest(run.run_id, SHARD_ROWS, shard)
+            client.write_run_shard(run.run_id, shard, table, {"shard": shard})
+        client.commit_shard(shard_commit(client, run, shard))
+    client.write_report(run.run_id, "run.json", b"{}")
+    client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--kill", type=int, default=-1)
+    arguments = parser.parse_args()
+    count = itertools.count()
+
+    def die(name: str) -> None:
+        if next(count) == arguments.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    faults.install(die)
+    play(arguments.path)
+
+
+if __name__ == "__main__":
+    main()

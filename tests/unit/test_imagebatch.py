@@ -1,0 +1,83 @@
+"""Summed-area tables against the reference resampling of torch and Pillow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from pipeline.imagebatch import ImageBatch, area_levels
+
+
+@pytest.fixture(scope="module")
+def images() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((40, 50), (31, 17), (40, 50), (90, 200))]
+
+
+def _planes(image: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(image).permute(2, 0, 1)[None].float()
+
+
+def test_area_crops_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
+    batch = ImageBatch(images, device)
+    index = torch.tensor([0, 1, 2, 3, 3, 1], device=device)
+    boxes = torch.tensor(
+        [[0, 0, 50, 40], [3, 4, 16, 31], [10, 10, 11, 11], [5, 6, 190, 88], [100, 3, 103, 80], [0, 0, 1, 31]],
+        device=device,
+    )
+    crops = batch.area_crops(index, boxes, 24).cpu()
+    for crop, image, (x0, y0, x1, y1) in zip(crops, index.tolist(), boxes.tolist(), strict=True):
+        expected = interpolate(_planes(images[image])[:, :, y0:y1, x0:x1], size=(24, 24), mode="area")[0]
+        assert torch.allclose(crop, expected, atol=1e-3)
+
+
+def test_levels_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
+    batch = ImageBatch(images, device)
+    assert sorted(i for g in batch.groups for i in g.images) == [0, 1, 2, 3]
+    assert [g.images for g in batch.groups if g.height == 40] == [(0, 2)]
+    for group in batch.groups:
+        levels = area_levels(group, 13, 29).cpu()
+        for level, image in zip(levels, group.images, strict=True):
+            expected = interpolate(_planes(images[image]), size=(13, 29), mode="area")[0].permute(1, 2, 0)
+            assert torch.allclose(level, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("box", [(0, 0, 50, 40), (3, 4, 16, 17), (49, 39, 50, 40), (2, 3, 9, 40)])
+def test_smooth_crops_enlarge_as_pillow_does(images: list[np.ndarray], device: str, box: tuple[int, ...]) -> None:
+    crop = ImageBatch(images, device).smooth_crops(
+        torch.tensor([2], device=device), torch.tensor([box], device=device), 64
+    )
+    expected = np.asarray(Image.fromarray(images[2]).crop(box).resize((64, 64), Image.Resampling.BILINEAR), np.float32)
+    assert np.abs(crop[0].permute(1, 2, 0).cpu().numpy() - expected).max() <= 1.0  # Pillow rounds, twice
+
+
+def test_smooth_crops_shrink_by_exact_area(images: list[np.ndarray], device: str) -> None:
+    box = torch.tensor([[10, 5, 190, 85]], device=device)
+    crop = ImageBatch(images, device).smooth_crops(torch.tensor([3], device=device), box, 20)
+    expected = interpolate(_planes(images[3])[:, :, 5:85, 10:190], size=(20, 20), mode="area")
+    assert torch.allclose(crop.cpu(), expected, atol=1e-2)  # 180 / 20 and 80 / 20 are whole
+
+
+def test_smooth_crops_do_not_depend_on_their_neighbours(images: list[np.ndarray], device: str) -> None:
+    batch = ImageBatch(images, device)
+    index = torch.tensor([3, 1, 0, 2], device=device)
+    boxes = torch.tensor([[0, 0, 200, 90], [1, 1, 5, 30], [0, 0, 50, 40], [7, 7, 8, 8]], device=device)
+    together = batch.smooth_crops(index, boxes, 32)
+    for k in range(4):
+        assert torch.allclose(batch.smooth_crops(index[k : k + 1], boxes[k : k + 1], 32)[0], together[k], atol=1e-3)
+
+
+def test_large_sums_wrap_around_exactly(device: str) -> None:
+    image = np.full((3000, 3000, 3), 255, dtype=np.uint8)  # the table's last sum is 2.3e9: over 2^31
+    batch = ImageBatch([image], device)
+    crops = batch.area_crops(torch.tensor([0], device=device), torch.tensor([[1, 1, 3000, 3000]], device=device), 24)
+    assert torch.equal(crops, torch.full_like(crops, 255.0))
+
+
+def test_no_images(device: str) -> None:
+    batch = ImageBatch([], device)
+    assert len(batch) == 0
+    assert batch.groups == []
