@@ -22,7 +22,7 @@ from pipeline.types import BoolArray, Decisions, DoubleArray, FaceBatch, FloatAr
 if TYPE_CHECKING:
     from pipeline.match import Matcher
 
-MAX_BLOCK_FACES: Final = 16_384  # its own matrix is 1 GB then
+MAX_BLOCK_FACES: Final = 8192
 
 
 def group_faces(faces: FaceBatch, index: ReferenceIndex, matcher: Matcher, block_faces: int = 1024) -> Decisions:
@@ -33,7 +33,8 @@ def group_faces(faces: FaceBatch, index: ReferenceIndex, matcher: Matcher, block
     if that score is >= 1.0. Else the face is inserted as a new identity, if it is insertable.
 
     `index` is not changed: the caller appends the inserted faces, in order, when they are committed. Memory: the
-    inserted vectors twice, and 4 block_faces^2 bytes. `block_faces`, in [1, 16384], does not change the result.
+    inserted vectors once or twice more, and 6 block_faces^2 bytes, plus 24 for each pair in a block that may match.
+    `block_faces`, in [1, 8192], does not change the result.
     Raises UsageError, EmbeddingInvalid, and DeviceError where float32 products are not float32.
     """
     if not 1 <= block_faces <= MAX_BLOCK_FACES:

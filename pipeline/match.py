@@ -26,7 +26,7 @@ from pipeline.score import (
     similarity_score,
 )
 from pipeline.shortlist import Shortlist
-from pipeline.types import DoubleArray, FloatArray, IntArray
+from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 __all__ = [
     "Calibration",
@@ -75,9 +75,9 @@ class Matcher:
         """What candidates are ordered by, higher first: the score, and at T = 4, where scores are levelled, -d."""
         return -distances if self.threshold == MAX_THRESHOLD else self.scores(distances)
 
-    def matches(self, distances: DoubleArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def matches(self, distances: DoubleArray) -> BoolArray:
         """Which contract distances are a match: score >= 1.0; NaN is none."""
-        return self.scores(distances) >= 1.0
+        return np.asarray(self.scores(distances) >= 1.0)
 
     def top_k(self, index: ReferenceIndex, queries: FloatArray, k: int) -> tuple[IntArray, DoubleArray]:
         """The k best references of each query [m, d] (norm 1): positions and scores [m, min(k, len(index))].

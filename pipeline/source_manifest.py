@@ -134,6 +134,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             if header is None:
                 _invalid(path, "it is empty; it needs a header line with path or uri")
             columns = _columns(path, header)
+            line = reader.line_num
             for fields in reader:
                 line = reader.line_num
                 if fields:

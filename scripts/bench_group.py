@@ -10,7 +10,6 @@ for all faces, and for the first 2,000 the decisions of a plain loop over exact 
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from bench_common import interleave, paired_ratio, result, write_result
 
 from pipeline.group import group_faces
-from pipeline.match import Calibration, Matcher, ReferenceIndex, exact_dots
+from pipeline.match import Calibration, Matcher, ReferenceIndex
 from pipeline.types import Decisions, FaceBatch, IntArray
 
 SIZE = 512
@@ -96,7 +95,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--block", type=int, default=1024)
-    parser.add_argument("--max-ratio", type=float, default=math.inf, help="fail above it")
+    parser.add_argument("--max-ratio", type=float, default=None, help="fail above it")
     args = parser.parse_args()
     task, matcher = make_task(args.faces, seed=1), Matcher(CALIBRATION, THRESHOLD)
     index = ReferenceIndex(SIZE, args.device)
@@ -122,7 +121,7 @@ def main() -> None:
     print(write_result(document))
     for name, value in figures.items():
         print(f"{name:20} {value:,.3f}")
-    assert figures["ratio"] <= args.max_ratio, figures["ratio"]
+    assert args.max_ratio is None or figures["ratio"] <= args.max_ratio, figures["ratio"]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -37,22 +38,30 @@ COMMANDS = {
 class FacepipeGroup(click.Group):
     """Loads commands by name, and turns every failure into a message and an exit code."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
         return command
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Runs the command line and exits; with `standalone_mode=False` behaves as click's own."""
-        if not extra.pop("standalone_mode", True):
-            return super().main(args, prog_name or "facepipe", standalone_mode=False, **extra)
+        run = partial(super().main, prog_name=prog_name or "facepipe", complete_var=complete_var, **extra)
         words = list(sys.argv[1:] if args is None else args)
+        if not standalone_mode:
+            return run(words, standalone_mode=False)
         _prepare()
-        sys.exit(_run(super().main, words, prog_name or "facepipe", **extra))
+        sys.exit(_exit_code(partial(run, words, standalone_mode=False), words))
 
 
 def _prepare() -> None:
@@ -64,13 +73,13 @@ def _prepare() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-def _run(click_main: Any, words: list[str], prog_name: str, **extra: Any) -> int:
-    """Runs click's `main` without its error handling; returns the exit code."""
+def _exit_code(run: Callable[[], object], words: list[str]) -> int:
+    """What click's `run` ends with, its errors turned into messages."""
     # Looked up in the words: an error in parsing them comes before any option is set.
     options = words[: words.index("--")] if "--" in words else words
     as_json = "--json" in options
     try:
-        result = click_main(words, prog_name, standalone_mode=False, **extra)
+        result = run()
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except BrokenPipeError:
@@ -83,13 +92,15 @@ def _run(click_main: Any, words: list[str], prog_name: str, **extra: Any) -> int
     except click.ClickException as error:
         return _show_click_error(error, as_json)
     except Exception as error:  # noqa: BLE001  the outermost frame: whatever it is, one line and exit code 3
-        if "--traceback" in options:
-            traceback.print_exc()
-        message = " ".join(f"{type(error).__name__}: {error}".split())
-        hint = "" if "--traceback" in options else " (--traceback shows all)"
-        return show_error(
-            "unexpected", f"facepipe: unexpected error: {message}{hint}", FacepipeError.exit_code, as_json
-        )
+        return _show_unexpected(error, "--traceback" in options, as_json)
+
+
+def _show_unexpected(error: Exception, whole: bool, as_json: bool) -> int:
+    if whole:
+        traceback.print_exc()
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    hint = "" if whole else " (--traceback shows all)"
+    return show_error("unexpected", f"facepipe: unexpected error: {message}{hint}", FacepipeError.exit_code, as_json)
 
 
 def _show_click_error(error: click.ClickException, as_json: bool) -> int:

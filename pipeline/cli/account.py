@@ -57,5 +57,7 @@ def _password_from_stdin() -> str:
     """The first line, without its line end. Raises UsageError where it is empty."""
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise UsageError(message="The first line of standard input is empty, and --password-stdin takes it as password.")
+        raise UsageError(
+            message="The first line of standard input is empty, and --password-stdin takes it as password."
+        )
     return password

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +13,9 @@ from pipeline.cli.options import store_option
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import LongWork
 from pipeline.errors import StoreDamaged
+
+if TYPE_CHECKING:
+    from pipeline.store.problems import Problem
 
 
 @click.command()
@@ -31,13 +37,25 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
     from pipeline.store.check import check_store, repair_store
     from pipeline.store.client import StoreClient
 
+    def tell(what: str) -> None:
+        long.progress.start(f"checking {what}", None)
+
     with StoreClient.open(store, command="check") as client, LongWork() as long:
-        if repair:
-            for line in repair_store(client):
-                long.progress.note(line)
-        report = check_store(client, long.progress)
-    if not report.problems:
-        return emit(report.as_dict(), report.lines(), as_json)
-    cure = "See the cures above" if repair else f"`facepipe check --store {store} --repair` mends what can be mended"
-    error = StoreDamaged(path=store, detail=f"{len(report.problems)} problems", cure=f"{cure}.")
-    end_with(error, report.as_dict(), report.lines(), as_json)
+        report = check_store(client, tell)
+        cured = repair_store(client, report) if repair else []
+        report = check_store(client, tell) if cured else report
+    result = {
+        "problems": [asdict(problem) for problem in report.problems],
+        "repaired": [asdict(problem) for problem in cured],
+        "counts": report.counts,
+    }
+    lines = [*_lines("repaired", cured), *_lines("problem", report.problems)]
+    if report.problems:
+        error = StoreDamaged(path=store, detail=f"{len(report.problems)} problems", cure="Each has its cure beside it.")
+        end_with(error, result, lines, as_json)
+    counts = ", ".join(f"{count} {name}" for name, count in report.counts.items() if count)
+    emit(result, [*lines, f"{store} is whole: {counts or 'it is empty'}"], as_json)
+
+
+def _lines(what: str, problems: Sequence[Problem]) -> list[str]:
+    return [f"{what}: {p.kind} {p.where}: {p.detail}" + (f" {p.cure}" if what == "problem" else "") for p in problems]

@@ -93,7 +93,9 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     for assignment in options["assignments"]:
         key, equals, value = assignment.partition("=")
         if not equals:
-            raise UsageError(message=f'--set takes SECTION.KEY=VALUE, as in --set run.batch_images=16, not "{assignment}".')
+            raise UsageError(
+                message=f'--set takes SECTION.KEY=VALUE, as in --set run.batch_images=16, not "{assignment}".'
+            )
         values[key.strip()] = value.strip()
     for flag in _FLAGS:
         if options.get(flag.argument) is not None:

@@ -32,8 +32,8 @@ def output_options(function: Command) -> Command:
 
 def emit(report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
     """Prints `report` as JSON, or `lines` as text, on standard output, and flushes it."""
-    text = dumps(report) if as_json else "\n".join(lines)
-    click.echo(text)
+    for line in [dumps(report)] if as_json else lines:
+        click.echo(line)
     # Here, where a closed pipe can still be reported, and not at the interpreter's end.
     sys.stdout.flush()
 
@@ -58,13 +58,16 @@ def error_report(code: str, message: str, exit_code: int) -> dict[str, Any]:
     return {"error": code, "message": message, "exit_code": exit_code}
 
 
-def end_with(error: FacepipeError, report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> NoReturn:
+def end_with(
+    error: FacepipeError, report: Mapping[str, Any], lines: Iterable[str], as_json: bool, about: str = ""
+) -> NoReturn:
     """Prints a finished report that amounts to a failure, and ends with the failure's exit code.
 
-    Under --json the error's three keys stand in the report itself: still one object.
+    Under --json the error's three keys stand in the report itself: still one object. `about` goes before the message.
     """
-    emit({**report, **error_report(error.code, str(error), error.exit_code)}, lines, as_json)
-    click.echo(f"facepipe: {error}", err=True)
+    message = f"{about}: {error}" if about else str(error)
+    emit({**report, **error_report(error.code, message, error.exit_code)}, lines, as_json)
+    click.echo(f"facepipe: {message}", err=True)
     raise click.exceptions.Exit(error.exit_code)
 
 

@@ -8,13 +8,13 @@ is an error. (The graph's integer constants are shapes and axes.)
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import nn
 
-from pipeline.models.graphdef import GraphInvalid, Node, read_graph
+from pipeline.models.graphdef import GraphInvalid, float_constants, read_graph
 from pipeline.models.inception_resnet import empty_network
 from pipeline.types import FloatArray
 
@@ -38,7 +38,7 @@ _BOTTLENECK = {
 
 def convert_graph(data: bytes) -> dict[str, torch.Tensor]:
     """The state dict of `InceptionResnetV1` from a serialised frozen graph. Raises GraphInvalid."""
-    constants = _float_constants(read_graph(data))
+    constants = float_constants(read_graph(data))
     network = empty_network()
     constants.pop(_NORM_EPSILON, None)
     _check_scales(constants, network)
@@ -51,14 +51,10 @@ def convert_graph(data: bytes) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _float_constants(nodes: list[Node]) -> dict[str, FloatArray]:
-    return {n.name: n.value.astype(np.float32) for n in nodes if n.value is not None and n.value.dtype.kind == "f"}
-
-
 def _check_scales(constants: dict[str, FloatArray], network: nn.Module) -> None:
     """Takes the residual scales (`.../mul/x`) out of `constants`; the module has them in its code."""
     for name in [name for name in constants if name.endswith("/mul/x")]:
-        block = network.get_submodule(_block(name.removeprefix(_PREFIX).split("/")[:-2]))
+        block: Any = network.get_submodule(_block(name.removeprefix(_PREFIX).split("/")[:-2]))
         if np.float32(block.scale) != constants.pop(name):
             raise GraphInvalid(f"the scale {name} differs from the module's {block.scale}")
 

@@ -82,9 +82,7 @@ def _start(url: str, response: Answer, file: BinaryIO, have: int) -> int | None:
     return int(length) if length.isdecimal() else None
 
 
-def _copy(
-    url: str, response: Answer, file: BinaryIO, total: int | None, progress: ProgressFn
-) -> None:
+def _copy(url: str, response: Answer, file: BinaryIO, total: int | None, progress: ProgressFn) -> None:
     done = file.seek(0, os.SEEK_END)
     progress(done, total)
     while chunk := _read(url, response, done, total):

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
+
+from pipeline.types import FloatArray
 
 # tensorflow/core/framework/types.proto, little-endian as TensorProto.tensor_content is written on every machine
 # that made such files.
@@ -52,13 +55,13 @@ def read_graph(data: bytes) -> list[Node]:
     return nodes
 
 
-def float_constants(nodes: list[Node]) -> dict[str, npt.NDArray[np.float32]]:
-    """The float32 constants of rank 1 and more, by name: the weights. (Scalars and shapes are the graph's own.)"""
-    return {
-        node.name: node.value
-        for node in nodes
-        if node.value is not None and node.value.dtype == np.float32 and node.value.ndim > 0
-    }
+def float_constants(nodes: list[Node]) -> dict[str, FloatArray]:
+    """The float32 constants, by name: weights, and a few scalars. (Whole numbers are the graph's shapes and axes.)"""
+    return {node.name: node.value for node in nodes if _is_float32(node.value)}
+
+
+def _is_float32(value: npt.NDArray[np.generic] | None) -> TypeGuard[FloatArray]:
+    return value is not None and value.dtype == np.float32
 
 
 def _node(view: memoryview) -> Node:

@@ -7,6 +7,7 @@ Szegedy et al. 2016, "Inception-v4, Inception-ResNet and the Impact of Residual 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from facenet_pytorch.models.inception_resnet_v1 import BasicConv2d, InceptionResnetV1
@@ -17,10 +18,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 CLASSIFIER = "logits."
 
 
-def empty_network() -> nn.Module:
+def empty_network() -> Any:
     """The module without memory for its tensors (on the meta device): names and shapes to fill."""
     with torch.device("meta"):
-        network: nn.Module = InceptionResnetV1(pretrained=None)
+        network = InceptionResnetV1(pretrained=None)
     return network.eval()
 
 
@@ -32,15 +33,16 @@ def build_network(tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     tensors, where one is missing, unknown or of another shape.
     """
     network = empty_network()
-    wanted = {name: value.detach() for name, value in tensors.items() if not name.startswith(CLASSIFIER)}
+    wanted = {name: _single(value) for name, value in tensors.items() if not name.startswith(CLASSIFIER)}
     # assign: the given tensors become the parameters, without a second copy.
     network.load_state_dict(wanted, strict=True, assign=True)
     network.requires_grad_(False)
     fold_batch_norm(network)
-    return network.to(memory_format=torch.channels_last)
+    folded: nn.Module = network.to(memory_format=torch.channels_last)
+    return folded
 
 
-def fold_batch_norm(network: nn.Module) -> None:
+def fold_batch_norm(network: Any) -> None:
     """Replaces each convolution (and the last linear layer) and its batch norm by one layer, in place."""
     for module in network.modules():
         if isinstance(module, BasicConv2d):
@@ -48,3 +50,8 @@ def fold_batch_norm(network: nn.Module) -> None:
             module.bn = nn.Identity()
     network.last_linear = fuse_linear_bn_eval(network.last_linear, network.last_bn)
     network.last_bn = nn.Identity()
+
+
+def _single(value: torch.Tensor) -> torch.Tensor:
+    """Weights may be stored in half precision; counters stay whole numbers."""
+    return value.detach().float() if value.is_floating_point() else value.detach()

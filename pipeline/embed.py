@@ -1,0 +1,58 @@
+"""Turns face crops into embeddings: vectors whose distance says how unlike two faces are.
+
+Schroff et al. 2015, "FaceNet: A Unified Embedding for Face Recognition and Clustering".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pipeline.models.load import load_network
+from pipeline.models.registry import WeightSet
+from pipeline.models.weights import ResolvedWeights
+
+# Crops in one forward pass: bounds the memory (about 12 MB a crop), and more gains nothing on a CPU.
+BATCH_CROPS: Final = 32
+
+
+class Embedder:
+    """An embedding network on one device, in float32. `calls` and `items` count forward passes and crops."""
+
+    def __init__(self, weights: WeightSet, network: nn.Module, device: torch.device) -> None:
+        self.name = weights.name
+        self.input_size = weights.input_size
+        self.embedding_size = weights.embedding_size
+        self.device = device
+        self.calls = 0
+        self.items = 0
+        self._preprocessing = weights.preprocessing
+        self._network = network.to(device)
+
+    @torch.inference_mode()
+    def __call__(self, crops: torch.Tensor) -> torch.Tensor:
+        """crops [n, 3, S, S] float32 RGB in [0, 255], S the `input_size` -> [n, d] float32 of L2 norm 1, on the device.
+
+        n may be 0, and any number: it goes through the network in parts of at most BATCH_CROPS. A crop's embedding
+        does not depend on its neighbours, but for rounding (about 1e-6). Raises ValueError for another shape.
+        """
+        size = self.input_size
+        if crops.ndim != 4 or tuple(crops.shape[1:]) != (3, size, size):
+            raise ValueError(f"crops must be [n, 3, {size}, {size}], not {list(crops.shape)}")
+        parts = [self._forward(part) for part in torch.split(crops, BATCH_CROPS) if len(part)]
+        return torch.cat(parts) if parts else torch.empty(0, self.embedding_size, device=self.device)
+
+    def _forward(self, crops: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.items += len(crops)
+        pixels = crops.to(self.device, torch.float32, memory_format=torch.channels_last)
+        embeddings = self._network((pixels - self._preprocessing.mean) * self._preprocessing.scale)
+        return functional.normalize(embeddings.float(), dim=1)
+
+
+def load_embedder(resolved: ResolvedWeights, device: torch.device) -> Embedder:
+    """The embedder of `resolved` on `device`. Raises WeightsMissing or WeightsCorrupt."""
+    return Embedder(resolved.weight_set, load_network(resolved), device)

@@ -1,0 +1,122 @@
+"""Brings a weight set into the cache: converts it, copies it from a file, or downloads it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pipeline.errors import UsageError, WeightsCorrupt
+from pipeline.models.cache import cache_errors, exclusive, publish, replacing, sha256_of
+from pipeline.models.download import TIMEOUT_S, ProgressFn, download
+from pipeline.models.registry import WeightSet
+from pipeline.models.weights import (
+    acceptance_file,
+    cached_file,
+    check_hash,
+    convert,
+    hash_weights,
+    known_hashes,
+    package_files,
+)
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def fetch(
+    row: WeightSet,
+    cache: Path,
+    *,
+    file: Path | None = None,
+    accept_sha256: str | None = None,
+    progress: ProgressFn | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> list[Path]:
+    """Makes the weights of `row` ready for use, from `file` or from their source; returns where they lie.
+
+    What is there already and whole stays; what is damaged is replaced. `accept_sha256` lets a downloaded set have
+    this hash from now on, beside the registry's. Raises UsageError, WeightsMissing, WeightsCorrupt, DownloadFailed or
+    CacheUnwritable.
+    """
+    accepted = _check_options(row, file, accept_sha256)
+    if row.kind == "detector":
+        return package_files(row)
+    with exclusive(cache, row.name):
+        target = cached_file(row, cache)
+        if row.package:
+            _make_converted(row, file, target)
+        else:
+            _bring(row, file, target, accepted, progress, timeout_s)
+    return [target]
+
+
+def _check_options(row: WeightSet, file: Path | None, accept_sha256: str | None) -> str | None:
+    """The accepted hash in lower case. Raises UsageError."""
+    if row.kind == "detector" and file is not None:
+        raise UsageError(message="The detector's weights come with an installed package, never from --file.")
+    if accept_sha256 is None:
+        return None
+    if row.package:
+        raise UsageError(
+            message=f"{row.name} comes from {row.distribution}, which has one hash; none other is accepted."
+        )
+    if not _SHA256.fullmatch(accept_sha256.lower()):
+        raise UsageError(message=f"--accept-sha256 takes 64 hexadecimal digits, not {accept_sha256!r}.")
+    return accept_sha256.lower()
+
+
+def _make_converted(row: WeightSet, file: Path | None, target: Path) -> None:
+    from pipeline.models.converted import is_current, read_converted
+
+    try:
+        if is_current(target, row.file.sha256):
+            read_converted(target)
+            return
+    except WeightsCorrupt:
+        pass  # made anew below
+    convert(row, file or package_files(row)[0], target)
+
+
+def _bring(
+    row: WeightSet, file: Path | None, target: Path, accepted: str | None, progress: ProgressFn | None, timeout_s: float
+) -> None:
+    known = known_hashes(row, target.parent) | ({accepted} if accepted else set())
+    refused = target.with_name(target.name + ".refused")
+    if file is not None:
+        found = _copy(row, file, target, known)
+    elif target.exists() and (found := hash_weights(row, target)) in known:
+        pass
+    elif refused.exists() and (found := hash_weights(row, refused)) in known:
+        publish(refused, target)
+    else:
+        found = _download(row, target, refused, known, progress, timeout_s)
+    if accepted is not None and found == accepted:
+        _record(row, target.parent, accepted)
+
+
+def _copy(row: WeightSet, file: Path, target: Path, known: set[str]) -> str:
+    found = hash_weights(row, file)
+    if found not in known:
+        check_hash(row, file, found)
+    with replacing(target) as copy:
+        if sha256_of(file, copy_to=copy) != found:
+            raise WeightsCorrupt(path=file, detail="it changed while it was read", cure="Run the same command again.")
+    return found
+
+
+def _download(
+    row: WeightSet, target: Path, refused: Path, known: set[str], progress: ProgressFn | None, timeout_s: float
+) -> str:
+    """Downloads to `target`; a file of an unknown hash is kept as `refused`, should the user accept it."""
+    part = target.with_name(target.name + ".part")
+    with cache_errors(target.parent):
+        download(row.url or "", part, progress, timeout_s)
+    found = hash_weights(row, part)
+    publish(part, target if found in known else refused)
+    if found not in known:
+        check_hash(row, refused, found)
+    return found
+
+
+def _record(row: WeightSet, cache: Path, accepted: str) -> None:
+    with replacing(acceptance_file(row, cache)) as file:
+        file.write(accepted.encode() + b"\n")

@@ -1,0 +1,44 @@
+"""Loads resolved weights into the network, verifying what is loaded. No code is unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pipeline.errors import WeightsCorrupt
+from pipeline.models.converted import read_converted
+from pipeline.models.inception_resnet import build_network
+from pipeline.models.weights import ResolvedWeights, read_weights
+
+
+def load_network(resolved: ResolvedWeights) -> nn.Module:
+    """The network of `resolved`, on the CPU (see `build_network`). Raises WeightsMissing or WeightsCorrupt."""
+    tensors = read_converted(resolved.path) if resolved.path.suffix == ".safetensors" else _read_state_dict(resolved)
+    try:
+        return build_network(tensors)
+    except RuntimeError as exc:
+        raise _unusable(resolved.path, " ".join(str(exc).split())[:300]) from exc
+
+
+def _read_state_dict(resolved: ResolvedWeights) -> Mapping[str, torch.Tensor]:
+    """A state dict saved by torch. The bytes that are parsed are the bytes that were hashed."""
+    data = read_weights(resolved.weight_set, resolved.path)
+    if hashlib.sha256(data).hexdigest() != resolved.sha256:
+        raise WeightsCorrupt(path=resolved.path, detail="it changed while it was read", cure="Run it again.")
+    try:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as exc:
+        raise _unusable(resolved.path, str(exc).split("\n", 1)[0]) from exc
+    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise _unusable(resolved.path, "it holds no plain state dict")
+    return state
+
+
+def _unusable(path: Path, detail: str) -> WeightsCorrupt:
+    return WeightsCorrupt(path=path, detail=f"no weights of InceptionResnetV1: {detail}", cure="Use another file.")

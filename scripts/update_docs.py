@@ -1,0 +1,126 @@
+#!/usr/bin/env python
+"""Writes what README.md says about commands, exit codes, statuses and settings, from the code.
+
+python scripts/update_docs.py            writes
+python scripts/update_docs.py --check    ends with 1 where something is out of date
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from pipeline.cli import main
+from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE
+from pipeline.config import Settings, known_keys
+from pipeline.errors import FacepipeError, ImageRejected, all_errors
+from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+
+# Codes that are no class of their own, and classes whose message says nothing without its fields.
+_MEANINGS = {
+    0: "done",
+    1: "`--strict`: done, and inputs were rejected; `search`: the photo could not be used",
+    2: "the command line or the configuration is off",
+    3: "an error that nobody expected; `--traceback` shows all of it",
+    4: "another error of the source",
+    5: "another error of the device",
+    6: "another error of the weights",
+    7: "another error of the store",
+    EXIT_ABORTED: "stopped by a second Ctrl-C, or where nothing was under way that could be finished",
+    EXIT_BROKEN_PIPE: "the reader of standard output went away",
+}
+_STATUSES = {
+    OK: "faces were found",
+    NO_FACE: "no face was found",
+    DUPLICATE: "the bytes of another row: not decoded again, its faces are counted again",
+    DUPLICATE_ROW: "the same path, directory and bytes a second time: not counted again",
+}
+
+
+def commands() -> str:
+    """Every command, those of groups as well, with the first sentence of its help."""
+    rows = []
+    with click.Context(main) as context:
+        for name in main.list_commands(context):
+            command = main.get_command(context, name)
+            assert command is not None
+            inner = command.commands if isinstance(command, click.Group) else {"": command}
+            rows += [
+                (f"`{name} {sub}`".replace(" `", "`"), each.get_short_help_str(100)) for sub, each in inner.items()
+            ]
+    return _table(("command", "does"), rows)
+
+
+def exit_codes() -> str:
+    """One row per code; where several classes share one, its meaning stands for them."""
+    rows = {code: ("", meaning) for code, meaning in _MEANINGS.items()}
+    for error in all_errors():
+        if error.exit_code not in rows:
+            rows[error.exit_code] = (f"`{_code(error)}`", _first_sentence(error))
+    return _table(("code", "error", "meaning"), [(str(code), *rows[code]) for code in sorted(rows)])
+
+
+def statuses() -> str:
+    """What becomes of a row of the source."""
+    rejected = {c.status: _first_sentence(c) for c in all_errors(ImageRejected) if c is not ImageRejected}
+    return _table(("status", "meaning"), [(f"`{k}`", v) for k, v in {**_STATUSES, **rejected}.items()])
+
+
+def settings() -> str:
+    """Every setting with its default; configs/default.yaml explains them."""
+    defaults = Settings()
+    rows = []
+    for key in known_keys():
+        section, name = key.split(".")
+        value = getattr(getattr(defaults, section), name)
+        rows.append((f"`{key}`", "" if value is None else f"`{str(value).lower() if value is True else value}`"))
+    return _table(("setting", "default"), rows)
+
+
+def _code(error: type[FacepipeError]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__).lower()
+
+
+def _first_sentence(error: type[FacepipeError]) -> str:
+    template = (error.__doc__ or "").strip()
+    sentence = re.split(r"(?<=[.;])\s", template, maxsplit=1)[0].rstrip(".;")
+    return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), sentence).replace("|", "\\|")
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "exit codes": exit_codes,
+    "statuses": statuses,
+    "settings": settings,
+}
+
+
+def updated(text: str) -> str:
+    """`text` with every generated section made anew. Raises ValueError where one has no markers."""
+    for name, make in SECTIONS.items():
+        begin, end = f"<!-- generated: {name} -->\n", "\n<!-- end -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f'README.md has no section "{name}"')
+        text = before + begin + make() + end + after
+    return text
+
+
+if __name__ == "__main__":
+    old = README.read_text("utf-8")
+    new = updated(old)
+    if "--check" in sys.argv[1:]:
+        sys.exit(f"{README.name} is out of date: python scripts/update_docs.py" if old != new else 0)
+    README.write_text(new, "utf-8")

@@ -1,0 +1,77 @@
+"""Real runs over a few photos made from the two public-domain portraits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pipeline.config import Settings, load_settings
+from pipeline.report import RunReport
+from pipeline.run import RunRequest, run
+
+
+class SilentProgress:
+    """Progress that only remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.phases: list[str] = []
+        self.advanced = 0
+
+    def start(self, phase: str, total: int | None) -> None:
+        self.phases.append(phase)
+
+    def advance(self, count: int = 1) -> None:
+        self.advanced += count
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> Path:
+    """Ten files: three of each portrait, a photo of both, an exact copy, a faceless and a broken one."""
+    folder = tmp_path / "photos"
+    write_photos(folder, hopper_path, astronaut_path)
+    return folder
+
+
+def write_photos(folder: Path, hopper_path: Path, astronaut_path: Path) -> None:
+    folder.mkdir()
+    hopper = Image.open(hopper_path).convert("RGB").resize((256, 300))
+    astronaut = Image.open(astronaut_path).convert("RGB").resize((300, 300))
+    hopper.save(folder / "a1.jpg", quality=95)
+    hopper.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / "a2.png")
+    astronaut.save(folder / "b1.jpg", quality=95)
+    astronaut.crop((20, 0, 280, 260)).save(folder / "b2.jpg", quality=80)
+    both = Image.new("RGB", (560, 300))
+    both.paste(hopper, (0, 0))
+    both.paste(astronaut, (260, 0))
+    both.save(folder / "c-both.png")
+    (folder / "d-copy.jpg").write_bytes((folder / "a1.jpg").read_bytes())
+    Image.effect_noise((200, 150), 40).convert("RGB").save(folder / "e-noise.png")
+    (folder / "f-broken.jpg").write_bytes((folder / "a1.jpg").read_bytes()[:3000])
+    hopper.resize((200, 234)).save(folder / "g1.webp")
+    astronaut.resize((220, 220)).save(folder / "h1.bmp")
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return load_settings(environ={}, flags={"run.shard_rows": 3, "run.device": "cpu", "model.weights": "casia-webface"})
+
+
+@pytest.fixture
+def runner(tmp_path: Path, settings: Settings) -> Callable[..., RunReport]:
+    """Runs the pipeline over a source into tmp_path/store."""
+
+    def go(source: Path, **changes: object) -> RunReport:
+        request = RunRequest(source=source, store=tmp_path / "store", settings=settings)
+        for name, value in changes.items():
+            object.__setattr__(request, name, value)
+        return run(request, SilentProgress(), threading.Event())
+
+    return go

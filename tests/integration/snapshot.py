@@ -1,0 +1,53 @@
+"""A store's contents without ids and times, read with plain DuckDB: what two equal stores have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+
+
+def snapshot(store: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Rows of media, faces, persons and embeddings in a canonical order; persons are named by their first face."""
+    catalog = store / (store / "CURRENT").read_text().strip()
+    with duckdb.connect(str(catalog), read_only=True) as con:
+        first = (
+            "SELECT person_id, min(path || '#' || ordinal) AS who FROM core.faces JOIN core.media USING (media_id)"
+            " WHERE person_id IS NOT NULL GROUP BY person_id"
+        )
+        media = con.execute(
+            "SELECT path, directory, sha256, pixel_sha256, bytes, width, height, format, status, reason, name,"
+            " external_id FROM core.media ORDER BY ALL"
+        ).fetchall()
+        faces = con.execute(
+            f"SELECT m.path, m.directory, f.ordinal, f.outcome, f.rejection_reasons, f.similarity_score, w.who,"
+            f" d.* EXCLUDE (face_id) FROM core.faces f JOIN core.media m USING (media_id)"
+            f" JOIN core.detections d USING (face_id) LEFT JOIN ({first}) w USING (person_id) ORDER BY ALL"
+        ).fetchall()
+        persons = con.execute(
+            f"SELECT w.who, p.name, p.external_id, d.name, p.occurrence, row_number() OVER (ORDER BY p.seq)"
+            f" FROM core.persons p JOIN ({first}) w USING (person_id) JOIN core.directories d USING (directory_id)"
+            " ORDER BY ALL"
+        ).fetchall()
+        runs = con.execute("SELECT source, state, rows, shards FROM core.runs ORDER BY ALL").fetchall()
+        names = dict(
+            con.execute(
+                "SELECT face_id, path || '#' || ordinal FROM core.faces JOIN core.media USING (media_id)"
+            ).fetchall()
+        )
+    embeddings = []
+    for file in sorted((store / "embeddings").rglob("*.parquet")):
+        table = pq.read_table(file)
+        for face, vector in zip(table["face_id"].to_pylist(), table["embedding"].to_pylist(), strict=True):
+            embeddings.append((names[face], tuple(vector)))
+    files = sorted(str(p.relative_to(store).parts[0]) for p in (store / "objects").rglob("*") if p.is_file())
+    return {
+        "media": media,
+        "faces": faces,
+        "persons": persons,
+        "runs": runs,
+        "embeddings": sorted(embeddings),
+        "objects": [(len(files),)],
+    }

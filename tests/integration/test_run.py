@@ -1,0 +1,181 @@
+"""The main job on real weights and real photos: what is found, and what a second run does not do again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Settings
+from pipeline.errors import Interrupted, StoreMismatch, UsageError
+from pipeline.report import RunReport
+from pipeline.run import RunRequest, extract, group, run, scan
+from pipeline.search import search
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from tests.integration.conftest import SilentProgress
+from tests.integration.snapshot import snapshot
+
+Runner = Callable[..., RunReport]
+
+
+def _faces(store: Path) -> list[tuple[str, str, str]]:
+    """(file, outcome, person) of every face."""
+    return [(Path(f[0]).name, f[3], Path(f[6].split("#")[0]).name if f[6] else "") for f in snapshot(store)["faces"]]
+
+
+def test_finds_the_two_people(photos: Path, runner: Runner, tmp_path: Path) -> None:
+    report = runner(photos)
+    assert (report.images, report.new, report.changed, report.already_in) == (10, 10, 0, 0)
+    assert report.statuses == {"duplicate": 1, "no_face": 1, "ok": 7, "truncated": 1}
+    assert (report.persons, report.new_persons, report.faces) == (2, 2, 9)
+    assert report.rejected == {"truncated": 1}
+    assert report.work.decoded == 9
+    assert set(_faces(tmp_path / "store")) == {
+        ("a1.jpg", "inserted", "a1.jpg"),
+        ("a2.png", "matched", "a1.jpg"),
+        ("b1.jpg", "inserted", "b1.jpg"),
+        ("b2.jpg", "matched", "b1.jpg"),
+        ("c-both.png", "matched", "a1.jpg"),
+        ("c-both.png", "matched", "b1.jpg"),
+        ("d-copy.jpg", "matched", "a1.jpg"),
+        ("g1.webp", "matched", "a1.jpg"),
+        ("h1.bmp", "matched", "b1.jpg"),
+    }
+    occurrences = {Path(p[0].split("#")[0]).name: p[4] for p in snapshot(tmp_path / "store")["persons"]}
+    assert occurrences == {"a1.jpg": 5, "b1.jpg": 4}
+    summary = json.loads(next((tmp_path / "store" / "runs").glob("*/run.json")).read_text())
+    assert summary["persons"] == 2
+    with StoreClient.open(tmp_path / "store", command="test") as client:
+        assert check_store(client).problems == []
+
+
+def test_the_same_run_again_does_no_image_work(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    first = runner(photos)
+    before = snapshot(tmp_path / "store")
+    nowhere = dataclasses.replace(settings.model, weights="auto", cache=str(tmp_path / "no-such-cache"))
+    again = runner(photos, settings=dataclasses.replace(settings, model=nowhere))
+    assert (again.new, again.changed, again.already_in, again.images) == (0, 0, 10, 0)
+    assert (again.work.decoded, again.work.detector_calls, again.work.embedder_calls) == (0, 0, 0)
+    assert (again.run_id, again.persons) == (first.run_id, 2)
+    assert not (tmp_path / "no-such-cache").exists()
+    assert snapshot(tmp_path / "store") == before
+
+
+def test_new_and_changed_files_are_taken_up(photos: Path, runner: Runner, tmp_path: Path) -> None:
+    runner(photos)
+    (photos / "i-new.jpg").write_bytes((photos / "b2.jpg").read_bytes())
+    (photos / "e-noise.png").write_bytes((photos / "h1.bmp").read_bytes())
+    report = runner(photos)
+    assert (report.new, report.changed, report.already_in) == (1, 1, 9)
+    # Both have bytes that the store knows: nothing is decoded, and their faces are grouped again.
+    assert (report.work.decoded, report.statuses, report.persons) == (0, {"duplicate": 2}, 2)
+    assert ("i-new.jpg", "matched", "b1.jpg") in _faces(tmp_path / "store")
+    assert runner(photos).already_in == 11
+
+
+def test_a_known_photo_in_another_directory_makes_its_own_identity(
+    photos: Path, runner: Runner, tmp_path: Path
+) -> None:
+    runner(photos)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x.png").write_bytes((photos / "a2.png").read_bytes())  # matched there: has no stored image
+    report = runner(tmp_path / "other", directory="second")
+    assert (report.new_persons, report.work.detector_calls) == (1, 0)
+    with StoreClient.open(tmp_path / "store", command="test") as client:
+        assert check_store(client).problems == []
+
+
+def test_scan_extract_group_are_the_run_in_steps(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    runner(photos)
+    steps = RunRequest(source=photos, store=tmp_path / "steps", settings=settings)
+    rest = dataclasses.replace(steps, source=None)
+    stop = threading.Event()
+    assert scan(steps, SilentProgress(), stop).new == 10
+    with pytest.raises(UsageError, match="extract"):
+        group(rest, SilentProgress(), stop)
+    with pytest.raises(UsageError, match="planned already"):
+        scan(steps, SilentProgress(), stop)
+    assert extract(rest, SilentProgress(), stop).persons == 0
+    report = group(rest, SilentProgress(), stop)
+    assert (report.persons, report.work.decoded) == (2, 0)
+    assert snapshot(tmp_path / "steps") == snapshot(tmp_path / "store")
+
+
+def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
+    photos: Path, settings: Settings, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+
+    class StopSoon(SilentProgress):
+        def advance(self, count: int = 1) -> None:
+            super().advance(count)
+            if self.phases[-1] == "run":
+                stop.set()
+
+    request = RunRequest(source=photos, store=tmp_path / "store", settings=settings)
+    with pytest.raises(Interrupted, match="1 of 4 shards"):
+        run(request, StopSoon(), stop)
+    progress = SilentProgress()
+    report = run(request, progress, threading.Event())
+    assert (report.images, report.persons, report.already_in) == (10, 2, 10)
+    assert report.work.decoded == 6
+    assert "unfinished run" in progress.notes[0]
+
+
+def test_the_photo_of_a_known_person_is_recognised(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    runner(photos)
+    (face,) = search(photos / "b2.jpg", tmp_path / "store", settings, None, "main", 5)
+    assert face.identity is not None
+    assert face.identity.similarity_score >= 1.0
+    assert face.similar[0].person_id == face.identity.person_id
+    assert len(face.similar) == 2
+    assert face.similar[1].similarity_score < 1.0
+    (same,) = search(photos / "a1.jpg", tmp_path / "store", settings, None, "main", 1)
+    assert same.identity is not None
+    assert same.identity.similarity_score == pytest.approx(2 / (2 - 0.54**0.5), abs=1e-12)
+    assert search(photos / "e-noise.png", tmp_path / "store", settings, None, "main", 5) == []
+
+
+def test_other_settings_than_the_stores_are_refused(photos: Path, runner: Runner, settings: Settings) -> None:
+    runner(photos)
+    other = dataclasses.replace(settings, detect=dataclasses.replace(settings.detect, min_face_px=40))
+    with pytest.raises(StoreMismatch, match=r"detect\.min_face_px = 20"):
+        runner(photos, settings=other)
+    weights = dataclasses.replace(settings, model=dataclasses.replace(settings.model, weights="vggface2"))
+    with pytest.raises(StoreMismatch, match="casia-webface"):
+        runner(photos, settings=weights)
+
+
+def test_named_rows_follow_the_contract(photos: Path, runner: Runner, tmp_path: Path) -> None:
+    """Only the largest face of a named photo may become a person; a face of another name keeps its match."""
+    rows = [
+        {"path": "c-both.png", "name": "Grace", "external_id": "g-1"},  # hopper is the larger face
+        {"path": "b1.jpg", "name": "Eileen", "external_id": "e-1"},
+        {"path": "a2.png", "name": "Somebody Else", "note": "kept"},
+        {"path": "b1.jpg", "name": "Eileen", "external_id": "e-1"},
+    ]
+    manifest = photos / "rows.jsonl"
+    manifest.write_text("\n".join(json.dumps(row) for row in rows))
+    report = runner(manifest)
+    found = snapshot(tmp_path / "store")
+    assert sorted((p[1], p[2]) for p in found["persons"]) == [("Eileen", "e-1"), ("Grace", "g-1")]
+    outcomes = sorted((Path(f[0]).name, f[2], f[3]) for f in found["faces"])
+    assert outcomes == [
+        ("a2.png", 0, "matched"),
+        ("b1.jpg", 0, "inserted"),
+        ("c-both.png", 0, "inserted"),
+        ("c-both.png", 1, "recognised"),
+    ]
+    assert report.statuses == {"duplicate_row": 1, "ok": 3}
+    assert [(c["name"], c["person_name"]) for c in report.label_conflicts] == [("Somebody Else", "Grace")]
