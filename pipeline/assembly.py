@@ -35,7 +35,7 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> StoreC
 def make_identity(settings: Settings) -> StoreIdentity:
     """What a new store records of its model and of what made its numbers."""
     resolved = resolve(settings.model.weights, _weights_file(settings), cache_folder(settings.model.cache))
-    weights = resolved.weights
+    weights = resolved.weight_set
     return StoreIdentity(
         embedder=EMBEDDER,
         weights=weights.name,

@@ -245,11 +245,10 @@ def _accepted(key: str, value: Any, where: str) -> Any:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    """The known key that was probably meant: by spelling, or by the same name in another section."""
-    known = list(known)
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    name = key.rpartition(".")[2]
-    close = close or [k for k in known if difflib.get_close_matches(name, [k.rpartition(".")[2]], n=1, cutoff=0.8)]
+    """The known key that was probably meant: the same name in another section, or a similar spelling."""
+    known, name = list(known), key.rpartition(".")[2]
+    same_name = [each for each in known if each.rpartition(".")[2] == name]
+    close = same_name or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     return f' Did you mean "{close[0]}"?' if close else f" Known: {', '.join(sorted(known))}."
 
 

@@ -40,6 +40,7 @@ class RunReport:
     new: int
     changed: int
     already_in: int
+    other_files: int  # left alone by the scan: no images
     faces: int
     persons: int  # identities of the account's directories, after the command
     new_persons: int
@@ -75,6 +76,8 @@ class RunReport:
             + (f" on {self.work.device}" if self.work.device else ""),
             f"weights     {self.weights}",
         ]
+        if self.other_files:
+            lines.append(f"left alone  {self.other_files:,} files that are no images")
         if self.label_conflicts:
             lines.append(f"conflicts   {len(self.label_conflicts)} named photos match a person of another name")
         if self.shared_external_id:
@@ -85,7 +88,7 @@ class RunReport:
 def make_report(
     client: StoreClient, account_id: int, run_ids: Sequence[str], counts: dict[str, int], work: WorkDone
 ) -> RunReport:
-    """Counts the rows of `run_ids`. `counts`: new, changed, already_in of the scan."""
+    """Counts the rows of `run_ids`. `counts`: new, changed, already_in and other_files of the scan."""
     statuses = _count(client, "SELECT status FROM core.media WHERE list_contains(?, run_id)", run_ids)
     faces = (
         "FROM core.faces f JOIN core.media m USING (media_id)"

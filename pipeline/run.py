@@ -31,7 +31,7 @@ from pipeline.files import shown
 from pipeline.manifest import MANIFEST_SCHEMA
 from pipeline.plan import PlanCounts, Planner
 from pipeline.report import RunReport, WorkDone, make_report
-from pipeline.source import scan_source, source_kind
+from pipeline.source import ScanCounts, scan_source, source_kind
 from pipeline.store.records import RunRow
 from pipeline.types import ImageRef
 
@@ -114,6 +114,7 @@ class _Session:
         self._started = time.monotonic()
         self._image_seconds = 0.0
         self._counts = PlanCounts()
+        self._scanned = ScanCounts()
         self._runs: list[str] = []
         self._extractor: FaceExtractor | None = None
         self._client = open_or_create_store(request.store, request.settings, request.command)
@@ -174,7 +175,7 @@ class _Session:
 
     def _watched(self, source: Path) -> Iterator[ImageRef]:
         """The rows of the source, counted for the progress, until somebody stops us."""
-        for ref in scan_source(source, self._settings.source):
+        for ref in scan_source(source, self._settings.source, self._scanned):
             if self._stop.is_set():
                 raise Interrupted(detail="the scan was not finished, and nothing was changed")
             self._progress.advance()
@@ -273,4 +274,5 @@ class _Session:
             detector_calls=extractor.detector.counts.pnet_calls if extractor else 0,
             embedder_calls=extractor.embedder.calls if extractor else 0,
         )
-        return make_report(self._client, self._account_id, run_ids, dataclasses.asdict(self._counts), work)
+        counts = {**dataclasses.asdict(self._counts), "other_files": self._scanned.other_files}
+        return make_report(self._client, self._account_id, run_ids, counts, work)

@@ -14,6 +14,8 @@ from pipeline.types import DoubleArray, FloatArray, IntArray
 
 # Candidates kept before they are scored: 24 MB. Only archives of near-copies reach it.
 _PENDING: Final = 2**20
+# References whose largest product is looked at before any of them.
+_CELL: Final = 512
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,9 @@ class Scored:
 class Shortlist:
     """The best k references of `rows` queries, from chunks of float32 products.
 
-    `add` looks at each row's k largest products first, so that rows whose best cannot enter cost no more; it
-    keeps what `products.cut` cannot exclude and what is not below `floor`. `settle` scores what was kept.
+    `add` looks at the largest product of each run of references first, so that those which cannot enter cost no
+    more; it keeps what `products.cut` cannot exclude and what is not below `floor`.
+    `settle` scores what was kept.
     """
 
     def __init__(self, rows: int, k: int, products: ProductFilter, floor: float) -> None:
@@ -40,7 +43,7 @@ class Shortlist:
         self._k = k
         self._products = products
         self._floor = floor
-        self._top = np.full((rows, k), -np.inf, dtype=np.float32)  # the k largest products of each row so far
+        self._top = np.full((rows, k), -np.inf, dtype=np.float32)  # each row's k largest maxima so far
         self._pending: list[tuple[IntArray, IntArray, FloatArray]] = []
         self._count = 0
 
@@ -51,28 +54,36 @@ class Shortlist:
 
     def add(self, offset: int, products: torch.Tensor) -> None:
         """Takes the float32 products [rows, c] of the references at positions offset .. offset + c - 1."""
-        highest = self._raise_top(products)
+        rows, count = products.shape
+        # At least four cells per wanted candidate: their maxima then give nearly the k largest products.
+        width = max(1, min(_CELL, count // (4 * self._k)))
+        whole = count - count % width
+        self._add_cells(offset, products[:, :whole].view(rows, whole // width, width))
+        if whole < count:
+            self._add_cells(offset + whole, products[:, None, whole:])
+
+    def _add_cells(self, offset: int, cells: torch.Tensor) -> None:
+        """Takes products [rows, n, width]; only cells whose largest product may enter are looked into."""
+        highest = cells.amax(dim=2)
+        self._raise_top(highest)
         cuts = self._cuts()
-        rows = np.flatnonzero(highest >= cuts)
-        if len(rows) == 0:
+        row, cell = np.nonzero(highest.cpu().numpy() >= cuts[:, None])
+        if len(row) == 0:
             return
-        chosen = products[torch.from_numpy(rows).to(products.device)]
-        limits = torch.from_numpy(cuts[rows]).to(products.device)
-        row, column = torch.nonzero(chosen >= limits[:, None], as_tuple=True)
-        values = chosen[row, column].cpu().numpy()
-        self._pending.append((rows[row.cpu().numpy()], offset + column.cpu().numpy(), values))
+        device, width = cells.device, cells.shape[2]
+        chosen = cells[torch.from_numpy(row).to(device), torch.from_numpy(cell).to(device)]
+        limits = torch.from_numpy(cuts[row]).to(device)
+        which, place = torch.nonzero(chosen >= limits[:, None], as_tuple=True)
+        values = chosen[which, place].cpu().numpy()
+        found = which.cpu().numpy()
+        self._pending.append((row[found], offset + cell[found] * width + place.cpu().numpy(), values))
         self._count += len(values)
 
-    def _raise_top(self, products: torch.Tensor) -> FloatArray:
-        """Updates the k largest products of each row; returns the largest of this chunk, [rows]."""
-        if self._k == 1:
-            highest: FloatArray = products.amax(dim=1).cpu().numpy()
-            self._top = np.maximum(self._top, highest[:, None])
-            return highest
-        top = torch.topk(products, min(self._k, products.shape[1]), dim=1).values.cpu().numpy()
-        both = np.concatenate([self._top, top], axis=1)
+    def _raise_top(self, highest: torch.Tensor) -> None:
+        """Takes the maxima [rows, n] of disjoint sets of candidates: at least k products reach the k-th largest."""
+        top = torch.topk(highest, min(self._k, highest.shape[1]), dim=1).values
+        both = np.concatenate([self._top, top.cpu().numpy()], axis=1)
         self._top = np.partition(both, both.shape[1] - self._k, axis=1)[:, -self._k :]
-        return np.asarray(top[:, 0])
 
     def _cuts(self) -> FloatArray:
         """[rows] float32: products below are out."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes what README.md says about commands, exit codes, statuses and settings, from the code.
+"""Writes what README.md says about commands, exit codes and statuses, from the code.
 
 python scripts/update_docs.py            writes
 python scripts/update_docs.py --check    ends with 1 where something is out of date
@@ -16,7 +16,6 @@ import click
 
 from pipeline.cli import main
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE
-from pipeline.config import Settings, known_keys
 from pipeline.errors import FacepipeError, ImageRejected, all_errors
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
 
@@ -32,9 +31,13 @@ _MEANINGS = {
     5: "another error of the device",
     6: "another error of the weights",
     7: "another error of the store",
+    8: "`demo` or `doctor` found something wrong",
+    9: "Ctrl-C: the shard in hand was finished, and the same command goes on from there",
+    34: "an embedding in the store or from the model is not finite, or not of norm 1",
     EXIT_ABORTED: "stopped by a second Ctrl-C, or where nothing was under way that could be finished",
     EXIT_BROKEN_PIPE: "the reader of standard output went away",
 }
+_FIRST_OWN_CODE = 8  # below, codes of families and of the command line itself
 _STATUSES = {
     OK: "faces were found",
     NO_FACE: "no face was found",
@@ -51,9 +54,8 @@ def commands() -> str:
             command = main.get_command(context, name)
             assert command is not None
             inner = command.commands if isinstance(command, click.Group) else {"": command}
-            rows += [
-                (f"`{name} {sub}`".replace(" `", "`"), each.get_short_help_str(100)) for sub, each in inner.items()
-            ]
+            rows += [(f"`{name} {sub}`", each.get_short_help_str(100)) for sub, each in inner.items()]
+    rows = [(name.replace(" `", "`"), does) for name, does in rows]
     return _table(("command", "does"), rows)
 
 
@@ -61,8 +63,10 @@ def exit_codes() -> str:
     """One row per code; where several classes share one, its meaning stands for them."""
     rows = {code: ("", meaning) for code, meaning in _MEANINGS.items()}
     for error in all_errors():
-        if error.exit_code not in rows:
-            rows[error.exit_code] = (f"`{_code(error)}`", _first_sentence(error))
+        # A class that only inherits its family's code has no row of its own.
+        if error.exit_code >= _FIRST_OWN_CODE and "exit_code" in vars(error):
+            meaning = _MEANINGS.get(error.exit_code) or _first_sentence(error)
+            rows[error.exit_code] = (f"`{error.__new__(error).code}`", meaning)
     return _table(("code", "error", "meaning"), [(str(code), *rows[code]) for code in sorted(rows)])
 
 
@@ -72,23 +76,11 @@ def statuses() -> str:
     return _table(("status", "meaning"), [(f"`{k}`", v) for k, v in {**_STATUSES, **rejected}.items()])
 
 
-def settings() -> str:
-    """Every setting with its default; configs/default.yaml explains them."""
-    defaults = Settings()
-    rows = []
-    for key in known_keys():
-        section, name = key.split(".")
-        value = getattr(getattr(defaults, section), name)
-        rows.append((f"`{key}`", "" if value is None else f"`{str(value).lower() if value is True else value}`"))
-    return _table(("setting", "default"), rows)
-
-
-def _code(error: type[FacepipeError]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__).lower()
-
-
 def _first_sentence(error: type[FacepipeError]) -> str:
-    template = (error.__doc__ or "").strip()
+    """Of the message's template; its fields in capitals, the details left out."""
+    template = re.sub(
+        r":? *\(?\{detail\}\)?", "", (error.__doc__ or "").strip().replace(", but {detail}", " and is not there")
+    )
     sentence = re.split(r"(?<=[.;])\s", template, maxsplit=1)[0].rstrip(".;")
     return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), sentence).replace("|", "\\|")
 
@@ -102,19 +94,18 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "exit codes": exit_codes,
     "statuses": statuses,
-    "settings": settings,
 }
 
 
 def updated(text: str) -> str:
     """`text` with every generated section made anew. Raises ValueError where one has no markers."""
     for name, make in SECTIONS.items():
-        begin, end = f"<!-- generated: {name} -->\n", "\n<!-- end -->"
+        begin, end = f"<!-- generated: {name} -->\n", "<!-- end -->"
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(end)
         if not (found and closed):
             raise ValueError(f'README.md has no section "{name}"')
-        text = before + begin + make() + end + after
+        text = before + begin + make() + "\n" + end + after
     return text
 
 

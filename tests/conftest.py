@@ -53,3 +53,13 @@ def _devices() -> list[str]:
 def device(request: pytest.FixtureRequest) -> str:
     """Each model test runs on the CPU, and on CUDA where there is one."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with casia-webface converted from its package: made once, only to be read."""
+    from pipeline.models.weights import resolve
+
+    cache = tmp_path_factory.mktemp("weights-cache")
+    resolve("casia-webface", None, cache)
+    return cache

@@ -47,6 +47,14 @@ class FacepipeGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """The command, and EXIT_BROKEN_PIPE where the reader of its output went away (click would say 1)."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            drop_output()
+            return EXIT_BROKEN_PIPE
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -80,15 +88,11 @@ def _exit_code(run: Callable[[], object], words: list[str]) -> int:
     as_json = "--json" in options
     try:
         result = run()
-        sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except BrokenPipeError:
-        drop_output()
-        return EXIT_BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
-        return show_error("aborted", "facepipe: stopped.", EXIT_ABORTED, as_json)
+        return show_error("aborted", "stopped.", EXIT_ABORTED, as_json)
     except FacepipeError as error:
-        return show_error(error.code, f"facepipe: {error}", error.exit_code, as_json)
+        return show_error(error.code, str(error), error.exit_code, as_json)
     except click.ClickException as error:
         return _show_click_error(error, as_json)
     except Exception as error:  # noqa: BLE001  the outermost frame: whatever it is, one line and exit code 3
@@ -100,7 +104,7 @@ def _show_unexpected(error: Exception, whole: bool, as_json: bool) -> int:
         traceback.print_exc()
     message = " ".join(f"{type(error).__name__}: {error}".split())
     hint = "" if whole else " (--traceback shows all)"
-    return show_error("unexpected", f"facepipe: unexpected error: {message}{hint}", FacepipeError.exit_code, as_json)
+    return show_error("unexpected", f"unexpected error: {message}{hint}", FacepipeError.exit_code, as_json)
 
 
 def _show_click_error(error: click.ClickException, as_json: bool) -> int:
@@ -110,7 +114,7 @@ def _show_click_error(error: click.ClickException, as_json: bool) -> int:
         return error.exit_code
     usage = f"{context.get_usage()}\nSee `{context.command_path} --help`.\n" if context is not None else ""
     click.echo(usage, err=True, nl=False)
-    return show_error("usage-error", f"facepipe: {error.format_message()}", UsageError.exit_code, as_json)
+    return show_error("usage-error", error.format_message(), UsageError.exit_code, as_json)
 
 
 @click.group(cls=FacepipeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

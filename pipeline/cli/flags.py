@@ -62,7 +62,6 @@ GROUP_FLAGS = ("run.threads",)
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
 DEMO_FLAGS = (*_MACHINE, *_MODEL)
 ACCOUNT_FLAGS = _MODEL
-NO_FLAGS = ()
 
 
 def settings_options(keys: tuple[str, ...]) -> Callable[[Command], Command]:

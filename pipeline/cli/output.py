@@ -73,12 +73,18 @@ def end_with(
 
 def show_error(code: str, message: str, exit_code: int, as_json: bool) -> int:
     """Says on standard error what went wrong, with --json also on standard output; returns `exit_code`."""
-    click.echo(message, err=True)
-    if as_json:
-        emit(error_report(code, message.removeprefix("facepipe: "), exit_code), (), as_json)
+    try:
+        click.echo(f"facepipe: {message}", err=True)
+        if as_json:
+            emit(error_report(code, message, exit_code), (), as_json)
+    except BrokenPipeError:  # nobody listens; the exit code still says it
+        drop_output()
     return exit_code
 
 
 def drop_output() -> None:
-    """After a closed pipe: points standard output at nothing, so that Python's last flush cannot fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """After a closed pipe: points both streams at nothing, so that Python's last flush cannot fail again."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nothing, stream.fileno())
+    os.close(nothing)

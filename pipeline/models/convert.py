@@ -8,6 +8,7 @@ is an error. (The graph's integer constants are shapes and axes.)
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -38,13 +39,18 @@ _BOTTLENECK = {
 
 def convert_graph(data: bytes) -> dict[str, torch.Tensor]:
     """The state dict of `InceptionResnetV1` from a serialised frozen graph. Raises GraphInvalid."""
-    constants = float_constants(read_graph(data))
+    return convert_constants(float_constants(read_graph(data)))
+
+
+def convert_constants(constants: Mapping[str, FloatArray]) -> dict[str, torch.Tensor]:
+    """The state dict from the graph's float constants by name. Raises GraphInvalid unless they are all used and all
+    tensors filled."""
     network = empty_network()
-    constants.pop(_NORM_EPSILON, None)
-    _check_scales(constants, network)
-    modules = _branch_modules(constants)
-    tensors = {_tensor_name(name, modules): _as_torch(value) for name, value in constants.items()}
-    if len(tensors) != len(constants):
+    left = {name: value for name, value in constants.items() if name != _NORM_EPSILON}
+    _check_scales(left, network)
+    modules = _branch_modules(left)
+    tensors = {_tensor_name(name, modules): _as_torch(value) for name, value in left.items()}
+    if len(tensors) != len(left):
         raise GraphInvalid("two constants of the graph map onto one tensor")
     tensors.update(_implied(network))
     _check_complete(tensors, network)
@@ -112,7 +118,8 @@ def _tensor_name(constant: str, branch_modules: dict[str, str]) -> str:
 def _as_torch(value: FloatArray) -> torch.Tensor:
     """TensorFlow's layout (height, width, in, out; in, out) as torch's (out, in, height, width; out, in)."""
     axes = {4: (3, 2, 0, 1), 2: (1, 0)}.get(value.ndim)
-    return torch.from_numpy(np.ascontiguousarray(value if axes is None else value.transpose(axes)))
+    # A copy in any case: the constants are views of the file's bytes, which no tensor may write to.
+    return torch.from_numpy(np.array(value if axes is None else value.transpose(axes), order="C"))
 
 
 def _implied(network: nn.Module) -> dict[str, torch.Tensor]:

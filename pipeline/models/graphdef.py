@@ -8,6 +8,7 @@ attr_value.proto, tensor.proto and tensor_shape.proto.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeGuard
@@ -26,6 +27,7 @@ _DTYPES: dict[int, np.dtype[np.generic]] = {
     9: np.dtype("<i8"),
     10: np.dtype("?"),
 }
+_MAX_ELEMENTS = 2**28
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -107,7 +109,9 @@ def _tensor(view: memoryview) -> npt.NDArray[np.generic] | None:
 
 
 def _array(dtype: np.dtype[np.generic], shape: list[int], content: memoryview) -> npt.NDArray[np.generic] | None:
-    size = int(np.prod(shape, dtype=np.int64))
+    size = math.prod(shape)
+    if size > _MAX_ELEMENTS:  # also a negative dimension, which reads as a huge number
+        raise GraphInvalid(f"a tensor of shape {shape}")
     if size and len(content) == dtype.itemsize:  # tensor.proto: a single value stands for all elements
         return np.full(shape, np.frombuffer(content, dtype)[0])
     if len(content) != size * dtype.itemsize:

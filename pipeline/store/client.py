@@ -206,7 +206,7 @@ class StoreClient:
 
     def write_report(self, run_id: str, name: str, data: bytes) -> None:
         """Writes a file such as run.json into the run's folder, atomically."""
-        if Path(name).name != name or name.endswith(TEMPORARY):
+        if not name or Path(name).name != name or name.endswith(TEMPORARY):
             raise StoreError(message=f'"{name}" cannot name a report.')
         self.folder.make(f"runs/{run_id}")
         self.folder.write(f"runs/{run_id}/{name}", data, "report")

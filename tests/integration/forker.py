@@ -16,7 +16,6 @@ import threading
 import time
 import traceback
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def main() -> None:
     from pipeline.assembly import make_identity
 
     extractor = load(SETTINGS, make_identity(SETTINGS), Path())
-    pipeline.run.load_extractor = cache(lambda *_: extractor)  # type: ignore[assignment]
+    pipeline.run.load_extractor = lambda *_: extractor
     for line in sys.stdin:
         print(json.dumps({"status": run_child(json.loads(line))}), flush=True)
 

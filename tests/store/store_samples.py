@@ -265,6 +265,7 @@ def kill_everywhere(root: Path, every: bool) -> None:
     (root / "seen").write_text("\n".join(sorted(set(points))))
 
     expected = contents(root / "whole")
+    assert not expected["problems"], expected["problems"]
 
     def go_on(path: Path) -> None:
         play(path)

@@ -350,16 +350,19 @@ def test_flipped_bits_give_an_image_or_a_reason(name: str, picture: Image.Image)
 
 
 def test_warnings_of_the_readers_stay_inside(picture: Image.Image) -> None:
-    """Pillow warns of this file's EXIF block; neither an "error" filter nor a listener may see it."""
-    data = encode(picture, format="TIFF")
-    cut = bytearray(data)
-    ifd = struct.unpack_from("<I", cut, 4)[0]
-    struct.pack_into("<HHII", cut, ifd + 2, 0x010F, 2, 5000, len(cut) - 3)  # a tag whose data end early
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        outcome(bytes(cut))
-        Image.open(io.BytesIO(encode(picture, format="PNG")))
-    assert seen == []
+    """Pillow warns of this file's directory; neither an "error" filter nor a listener may see it."""
+    data = bytearray(encode(picture, format="TIFF"))
+    directory = struct.unpack_from("<I", data, 4)[0]
+    tags = [struct.unpack_from("<H", data, directory + 2 + 12 * n)[0] for n in range(data[directory])]
+    entry = directory + 2 + 12 * tags.index(0x011C)  # PlanarConfiguration becomes a text longer than the file
+    struct.pack_into("<HHII", data, entry, 0x010F, 2, 50_000, 8)
+    with pytest.warns(UserWarning, match="larger than file"):
+        Image.open(io.BytesIO(bytes(data))).close()
+    for action in ("error", "always"):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter(action)  # type: ignore[arg-type]
+            outcome(bytes(data))
+        assert seen == []
 
 
 def test_the_bomb_limit_of_the_process_is_never_lowered(picture: Image.Image) -> None:

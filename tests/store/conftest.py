@@ -1,0 +1,42 @@
+"""A store with two committed shards, made once and copied for each test."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_samples import SOURCE, identity, play
+
+from pipeline.store.client import StoreClient
+from pipeline.store.records import RunRow
+
+
+@pytest.fixture(scope="session")
+def finished_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("finished") / "store"
+    play(path)
+    return path
+
+
+@pytest.fixture
+def store(finished_store: Path, tmp_path: Path) -> Path:
+    """A store of one finished run, that the test may damage."""
+    return Path(shutil.copytree(finished_store, tmp_path / "store"))
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[StoreClient]:
+    """A new store, open."""
+    with StoreClient.open_or_create(tmp_path / "store", identity, command="test") as made:
+        yield made
+
+
+@pytest.fixture
+def run(client: StoreClient) -> RunRow:
+    """A run of ten shards that shards can be committed to."""
+    account = client.create_account("ann", None)
+    begun = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
+    client.plan_run(begun.run_id, 40, 10)
+    return client.run_row(begun.run_id)

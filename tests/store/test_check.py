@@ -1,0 +1,259 @@
+"""`check` finds every kind of damage; `repair` cures what is derived, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from store_samples import SIZE, embeddings_table, play, shard_commit, unit_vectors
+
+from pipeline.errors import StoreDamaged
+from pipeline.store.check import CheckReport, check_store, repair_store
+from pipeline.store.client import StoreClient
+from pipeline.store.records import RunRow
+from pipeline.store.shards import parquet_bytes
+
+
+def check(store: Path) -> CheckReport:
+    with StoreClient.open(store, command="test") as client:
+        return check_store(client)
+
+
+def kinds(report: CheckReport) -> set[str]:
+    return {problem.kind for problem in report.problems}
+
+
+def first(store: Path, pattern: str) -> Path:
+    return sorted(path for path in store.glob(pattern) if path.is_file())[0]
+
+
+def flip(file: Path, position: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 0x01
+    file.write_bytes(data)
+
+
+def test_a_whole_store_is_clean_and_counted(store: Path) -> None:
+    seen: list[str] = []
+    with StoreClient.open(store, command="test") as client:
+        report = check_store(client, seen.append)
+    assert report.clean
+    assert (report.counts["media"], report.counts["faces"], report.counts["persons"]) == (8, 16, 8)
+    assert sum(name.startswith("embeddings/") for name in seen) == 2
+    assert sum(name.startswith("objects/") for name in seen) == 8
+
+
+@pytest.mark.parametrize("position", [0, 3, 100, -1, -100])
+@pytest.mark.parametrize(
+    ("pattern", "kind"),
+    [("embeddings/*/*", "embedding"), ("objects/*/*/*", "object"), ("references/*/*.f32", "matrix")],
+)
+def test_a_flipped_bit_is_found(store: Path, pattern: str, kind: str, position: int) -> None:
+    file = first(store, pattern)
+    flip(file, position % file.stat().st_size)
+    report = check(store)
+    assert kinds(report) == {kind}
+    assert report.problems[0].where == file.relative_to(store).as_posix()
+    assert report.problems[0].cure
+
+
+@pytest.mark.parametrize("damage", ["truncated", "deleted", "emptied"])
+@pytest.mark.parametrize(("pattern", "kind"), [("embeddings/*/*", "embedding"), ("objects/*/*/*", "object")])
+def test_a_lost_file_is_found(store: Path, pattern: str, kind: str, damage: str) -> None:
+    file = first(store, pattern)
+    if damage == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-7] if damage == "truncated" else b"")
+    assert kinds(check(store)) == {kind}
+
+
+def test_flipped_bits_in_the_catalog_are_found_at_opening_or_by_check(store: Path) -> None:
+    file = store / "catalog-0001.duckdb"
+    whole = file.read_bytes()
+    found = 0
+    for position in range(4096, len(whole), len(whole) // 12):
+        flip(file, position)
+        try:
+            found += kinds(check(store)) == {"catalog"}
+        except StoreDamaged:
+            found += 1
+        file.write_bytes(whole)
+        (store / "catalog-0001.duckdb.wal").unlink(missing_ok=True)
+    assert found >= 6  # the rest hit free blocks
+    assert check(store).clean
+
+
+# What is done to the catalog, and what `check` says of it.
+BROKEN = {
+    "DELETE FROM core.media WHERE media_id = 1": "faces.media_id refers to a missing media.media_id",
+    "DELETE FROM core.directories": "persons.directory_id refers to a missing directories.directory_id",
+    "DELETE FROM core.accounts": "media.account_id refers to a missing accounts.account_id",
+    "DELETE FROM core.runs": "shards.run_id refers to a missing runs.run_id",
+    "DELETE FROM core.persons WHERE seq = 1": "reference_faces.person_id refers to a missing persons.person_id",
+    "DELETE FROM core.objects": "reference_faces.image_guid refers to a missing objects.image_guid",
+    "DELETE FROM core.faces WHERE face_id = 1": "reference_faces.face_id refers to a missing faces.face_id",
+    "DELETE FROM core.detections WHERE face_id = 2": "a face without detection",
+    "DELETE FROM core.embeddings WHERE face_id = 1": "a reference without embedding",
+    "DELETE FROM core.embedding_shards": "embeddings.embedding_shard_id refers to a missing",
+    "DELETE FROM core.reference_faces WHERE seq = 1": "a person without reference",
+    "DELETE FROM core.shards WHERE shard = 0": "media of a shard that is not in",
+    "INSERT INTO core.media SELECT * FROM core.media WHERE media_id = 1": "two rows of media with one (media_id)",
+    "INSERT INTO core.faces SELECT * FROM core.faces WHERE face_id = 1": "two rows of faces with one (face_id)",
+    "INSERT INTO core.reference_faces SELECT * REPLACE (99 AS seq, 3 AS face_id) FROM core.reference_faces"
+    " WHERE seq = 1": "two rows of reference_faces with one (generation, person_id)",
+    "INSERT INTO core.embeddings SELECT * FROM core.embeddings WHERE face_id = 1": "two embeddings of one face",
+    "INSERT INTO core.embeddings VALUES (1, 2, 1)": "a rejected face with a person or an embedding",
+    "UPDATE core.faces SET person_id = NULL WHERE face_id = 1": "an inserted or matched face without person",
+    "UPDATE core.persons SET seq = 2 WHERE seq = 1": "two rows of persons with one (seq)",
+    "UPDATE core.media SET duplicate_of = 77 WHERE media_id = 1": "media.duplicate_of refers to a missing",
+    "UPDATE core.store SET next_media_id = 8": "next_media_id is not above media.media_id",
+    "UPDATE core.store SET next_face_id = 1": "next_face_id is not above faces.face_id",
+    "UPDATE core.store SET next_person_seq = 8": "next_person_seq is not above persons.seq",
+    "UPDATE core.shards SET faces = 1 WHERE shard = 0": "a shard whose faces don't count up",
+    "UPDATE core.shards SET media = 1 WHERE shard = 0": "a shard whose media don't count up",
+    "UPDATE core.persons SET parent_id = person_id WHERE seq = 1": "a cycle of parents",
+    "UPDATE core.persons SET parent_id = uuid() WHERE seq = 1": "persons.parent_id refers to a missing",
+    "UPDATE core.runs SET shards = 3": "a finished run with missing shards",
+    "CREATE OR REPLACE VIEW main.persons AS SELECT person_id::VARCHAR AS person_id, person_id::VARCHAR AS"
+    " root_person_id FROM core.persons WHERE seq > 1": "answers 7 rows, the table has 8",
+    "INSERT INTO core.pending_deletes VALUES ('../x', now()::TIMESTAMP)": "is no path of a file of the store",
+}
+
+
+@pytest.mark.parametrize("sql", list(BROKEN), ids=lambda sql: sql[:40])
+def test_a_broken_rule_of_the_catalog_is_found(store: Path, sql: str) -> None:
+    with StoreClient.open(store, command="test") as client:
+        client.submit(lambda catalog: catalog.execute(sql))
+        report = check_store(client)
+    assert any(BROKEN[sql] in problem.detail for problem in report.problems), report.problems
+
+
+def test_a_merge_chain_is_no_cycle_and_has_one_root(store: Path) -> None:
+    with StoreClient.open(store, command="test") as client:
+        for child, parent in ((1, 2), (2, 3), (4, 3)):
+            sql = (
+                f"UPDATE core.persons SET parent_id = (SELECT person_id FROM core.persons WHERE seq = {parent})"
+                f" WHERE seq = {child}"
+            )
+            client.submit(lambda catalog, sql=sql: catalog.execute(sql))
+        roots = client.read(
+            "SELECT c.seq, r.seq AS root FROM main.persons v JOIN core.persons c ON c.person_id::VARCHAR = v.person_id"
+            " JOIN core.persons r ON r.person_id::VARCHAR = v.root_person_id ORDER BY c.seq"
+        )
+        assert roots["root"].to_pylist() == [3, 3, 3, 3, 5, 6, 7, 8]
+        assert check_store(client).clean
+        sql = "UPDATE core.persons SET parent_id = (SELECT person_id FROM core.persons WHERE seq = 1) WHERE seq = 3"
+        client.submit(lambda catalog: catalog.execute(sql))
+        cycle = [problem for problem in check_store(client).problems if problem.detail == "a cycle of parents"]
+        assert len(cycle) == 4
+
+
+@pytest.mark.parametrize(
+    ("ids", "scale", "metadata", "told"),
+    [
+        ([1, 3, 5, 8], 1.0, {}, "face ids are not those of the catalog"),
+        ([1, 3, 5, 7], 1.1, {}, "norm is not 1"),
+        ([1, 3, 5, 7], float("nan"), {}, "norm is not 1"),
+        ([1, 3, 5, 7], 1.0, {"weights_sha256": "f" * 64}, "its metadata say weights_sha256"),
+    ],
+)
+def test_an_embedding_shard_that_says_otherwise(
+    client: StoreClient, run: RunRow, ids: list[int], scale: float, metadata: dict[str, str], told: str
+) -> None:
+    """Its hash is right, its contents are not: as a faulty writer would leave it."""
+    client.commit_shard(shard_commit(client, run, 0))
+    file = first(client.path, "embeddings/*/*")
+    said = json.loads(pq.read_schema(file).metadata[b"facepipe"])
+    data = parquet_bytes(embeddings_table(ids, unit_vectors(4, 0) * np.float32(scale)), {**said, **metadata})
+    file.write_bytes(data)
+    values = [len(data), hashlib.sha256(data).hexdigest()]
+    client.submit(lambda catalog: catalog.execute("UPDATE core.embedding_shards SET bytes = ?, sha256 = ?", values))
+    assert any(told in p.detail for p in check_store(client).problems if p.kind == "embedding")
+
+
+def test_an_image_that_is_none_is_found(client: StoreClient, run: RunRow) -> None:
+    client.commit_shard(shard_commit(client, run, 0))
+    client.submit(lambda catalog: catalog.execute("UPDATE core.objects SET media_type = 'image/png'"))
+    assert {p.detail for p in check_store(client).problems} == {"is not image/png"}
+
+
+def test_orphans_are_found_and_removed_and_nothing_else(store: Path) -> None:
+    run = first(store, "runs/*/run.json").parent
+    left = [
+        "objects/ab/cd/abcd0000-0000-0000-0000-000000000000",
+        "objects/ab/cd/abcd.tmp",
+        "embeddings/g0001/nobody-00000.parquet",
+        "references/g0001/77.f32",
+        "runs/nobody/manifest.parquet",
+        f"runs/{run.name}/shards/00009.parquet",
+        "catalog-0002.duckdb",
+    ]
+    for name in left:
+        (store / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / name).write_bytes(b"x")
+    (store / "notes.txt").write_text("the user's own")
+    before = {path for path in store.rglob("*") if path.is_file()} - {store / name for name in left}
+    with StoreClient.open(store, command="test") as client:
+        report = check_store(client)
+        assert sorted(problem.where for problem in report.problems) == sorted(left)
+        assert kinds(report) == {"orphan"}
+        assert len(repair_store(client, report)) == len(left)
+        assert check_store(client).clean
+    assert before <= {path for path in store.rglob("*") if path.is_file()}
+    assert not any((store / name).exists() for name in left)
+
+
+def test_files_of_an_unfinished_run_are_no_orphans(client: StoreClient, run: RunRow) -> None:
+    client.write_run_shard(run.run_id, 0, embeddings_table([1], unit_vectors(1, 0)), {})
+    client.folder.make("embeddings/g0001")
+    client.folder.write(f"embeddings/g0001/{run.run_id}-00000.parquet", b"x", "embeddings")
+    client.folder.make("objects/ab/cd")
+    client.folder.write("objects/ab/cd/abcd0000", b"x", "object")
+    assert check_store(client).clean
+    client.submit(lambda catalog: catalog.execute("UPDATE core.runs SET state = 'finished', shards = 0"))
+    assert len(check_store(client).problems) == 3
+
+
+def test_half_written_files_go_at_opening(store: Path) -> None:
+    run = first(store, "runs/*/run.json").parent
+    for name in ("CURRENT.tmp", "references/g0001/1.f32.tmp", f"runs/{run.name}/report.html.tmp"):
+        (store / name).write_bytes(b"x")
+    assert check(store).clean
+    assert not list(store.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("end", [".f32", ".seq"])
+def test_a_wrong_matrix_is_made_anew(store: Path, end: str) -> None:
+    flip(store / f"references/g0001/1{end}", 5)
+    with StoreClient.open(store, command="test") as client:
+        report = check_store(client)
+        assert kinds(report) == {"matrix"}
+        repair_store(client, report)
+        assert check_store(client).clean
+        assert client.references(1, "main").vectors.shape == (8, SIZE)
+
+
+def test_what_cannot_be_cured_is_left_alone(store: Path) -> None:
+    flip(first(store, "objects/*/*/*"), 5)
+    first(store, "embeddings/*/*").unlink()
+    with StoreClient.open(store, command="test") as client:
+        report = check_store(client)
+        assert kinds(report) == {"object", "embedding"}
+        assert repair_store(client, report) == []
+        assert check_store(client).problems == report.problems
+
+
+def test_a_store_goes_on_after_repair(store: Path) -> None:
+    (store / "objects/ab").mkdir(exist_ok=True)
+    (store / "objects/ab/x").write_bytes(b"x")
+    with StoreClient.open(store, command="test") as client:
+        repair_store(client, check_store(client))
+    play(store)
+    with duckdb.connect(str(store / "catalog-0001.duckdb"), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM main.persons").fetchall() == [(8,)]

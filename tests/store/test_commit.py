@@ -1,0 +1,220 @@
+"""A shard comes in as a whole, once, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from store_samples import SHARD_ROWS, SIZE, embeddings_table, identity, shard_commit, unit_vectors
+
+from pipeline import faults
+from pipeline.errors import StoreDamaged, StoreError, TooManyDirectories
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.store.records import Counters, RunRow, ShardCommit
+from pipeline.store.schema import MAX_DIRECTORIES, TABLES
+
+
+def rows_of(client: StoreClient) -> dict[str, int]:
+    return {table: client.read(f"SELECT count(*) AS n FROM core.{table}")["n"][0].as_py() for table in TABLES}
+
+
+def test_what_was_committed_is_read_back(client: StoreClient, run: RunRow) -> None:
+    first = shard_commit(client, run, 0)
+    client.commit_shard(first)
+    client.commit_shard(shard_commit(client, run, 1))
+    assert client.committed_shards(run.run_id) == {0, 1}
+    assert client.counters() == Counters(1 + 2 * SHARD_ROWS, 1 + 4 * SHARD_ROWS, 1 + 2 * SHARD_ROWS)
+    found = client.references(run.account_id, "main")
+    assert found.seq.tolist() == list(range(1, 2 * SHARD_ROWS + 1))
+    np.testing.assert_array_equal(found.vectors[:SHARD_ROWS], unit_vectors(SHARD_ROWS, seed=0))
+    np.testing.assert_array_equal(found.vectors[SHARD_ROWS:], unit_vectors(SHARD_ROWS, seed=1))
+    assert list(found.person_ids[:SHARD_ROWS]) == first.persons["person_id"].to_pylist()
+    assert found.names[:2] == ["Person 0", "Person 1"]
+    media = first.media.to_pylist()[1]
+    assert found.image_hashes[1] == (media["sha256"], media["pixel_sha256"])
+    assert found.boxes[1].tolist() == [11.0, 20.0, 60.0, 80.0]
+    for guid, data, _ in first.objects:
+        assert client.read_object(guid) == data
+    person = client.read("SELECT * FROM main.persons ORDER BY added_at, person_id").to_pylist()
+    assert {row["occurrence"] for row in person} == {1, 2}  # the second shard met the first person again
+    assert {(row["account"], row["directory"]) for row in person} == {("ann", "main")}
+    assert check_store(client).problems == []
+
+
+def test_a_second_commit_of_a_shard_changes_nothing(client: StoreClient, run: RunRow) -> None:
+    shard = shard_commit(client, run, 0)
+    client.commit_shard(shard)
+    before, files = rows_of(client), sorted(client.path.rglob("*"))
+    again = dataclasses.replace(shard, embeddings=embeddings_table([2], unit_vectors(1, seed=9)))
+    with pytest.raises(StoreError, match="is in already"):
+        client.commit_shard(again)
+    assert rows_of(client) == before
+    assert sorted(client.path.rglob("*")) == files
+    assert check_store(client).problems == []
+
+
+def _of_no_person(commit: ShardCommit) -> ShardCommit:
+    return dataclasses.replace(commit, occurrences={"00000000-0000-0000-0000-000000000000": 1})
+
+
+def _with_old_ids(commit: ShardCommit) -> ShardCommit:
+    ids = pa.array([0] * len(commit.media), pa.int64())
+    return dataclasses.replace(commit, media=commit.media.set_column(0, "media_id", ids))
+
+
+def _without_column(commit: ShardCommit) -> ShardCommit:
+    return dataclasses.replace(commit, faces=commit.faces.drop_columns(["outcome"]))
+
+
+def _of_other_size(commit: ShardCommit) -> ShardCommit:
+    return dataclasses.replace(commit, embeddings=embeddings_table([1], unit_vectors(1, 0, SIZE + 1)))
+
+
+def _of_other_run(commit: ShardCommit) -> ShardCommit:
+    return dataclasses.replace(commit, run_id="nobody")
+
+
+def _past_the_end(commit: ShardCommit) -> ShardCommit:
+    return dataclasses.replace(commit, shard=10)
+
+
+def _with_path_as_guid(commit: ShardCommit) -> ShardCommit:
+    return dataclasses.replace(commit, objects=[("../../../etc/x", b"x", "image/jpeg")])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_of_no_person, "1 of the matched persons are not in the store"),
+        (_with_old_ids, "ids below 1, which are taken"),
+        (_without_column, "faces of shard 0 don't have the right columns"),
+        (_of_other_size, "embeddings of shard 0 don't have the right columns"),
+        (_of_other_run, 'no run "nobody"'),
+        (_past_the_end, "has 10 shards, and no shard 10"),
+        (_with_path_as_guid, "cannot name an object"),
+    ],
+)
+def test_a_commit_that_cannot_be_right_leaves_nothing(
+    client: StoreClient, run: RunRow, change: Callable[[ShardCommit], ShardCommit], told: str
+) -> None:
+    good = shard_commit(client, run, 0)
+    before = rows_of(client)
+    with pytest.raises(StoreError, match=told):
+        client.commit_shard(change(good))
+    assert rows_of(client) == before
+    client.commit_shard(good)
+    assert check_store(client).problems == []
+
+
+@pytest.mark.parametrize("step", ["object.rename", "embeddings.fsync", "commit_shard.begin", "commit_shard.commit"])
+def test_a_failure_before_the_commit_rolls_back_and_the_repeat_leaves_no_orphan(
+    client: StoreClient, run: RunRow, step: str
+) -> None:
+    shard = shard_commit(client, run, 0)
+    before = rows_of(client)
+
+    def fail(name: str) -> None:
+        if name == step:
+            raise RuntimeError(step)
+
+    faults.install(fail)
+    try:
+        with pytest.raises(RuntimeError, match=step):
+            client.commit_shard(shard)
+    finally:
+        faults.install(None)
+    assert rows_of(client) == before
+    client.commit_shard(shard)
+    client.submit(lambda catalog: catalog.execute("UPDATE core.runs SET state = 'finished', shards = 1"))
+    assert check_store(client).problems == []
+
+
+def test_at_most_ten_directories_hold_an_identity(client: StoreClient, run: RunRow) -> None:
+    for shard in range(MAX_DIRECTORIES - 1):
+        client.commit_shard(shard_commit(client, run, shard, rows=1, directory=f"d{shard}"))
+    client.commit_shard(shard_commit(client, run, 9, rows=1, directory="last"))
+    assert len(client.directories_with_identities(run.account_id)) == MAX_DIRECTORIES
+    other = client.begin_run("/more", "folder", run.account_id, "main", {})
+    client.plan_run(other.run_id, 2, 2)
+    before = rows_of(client)
+    with pytest.raises(TooManyDirectories, match='account "ann" 11 directories; an account holds at most 10'):
+        client.commit_shard(shard_commit(client, other, 0, rows=1, directory="eleventh"))
+    assert rows_of(client) == before
+    client.commit_shard(shard_commit(client, other, 0, rows=1, directory="d3"))
+
+
+def test_media_without_identity_make_no_directory(client: StoreClient, run: RunRow) -> None:
+    shard = shard_commit(client, run, 0)
+    empty = dataclasses.replace(
+        shard, faces=shard.faces[:0], embeddings=shard.embeddings[:0], persons=shard.persons[:0], objects=()
+    )
+    client.commit_shard(empty)
+    assert client.directories_with_identities(run.account_id) == set()
+    assert len(client.references(run.account_id, "main")) == 0
+    assert client.references(run.account_id, "main").vectors.shape == (0, SIZE)
+    assert not list(client.path.glob("embeddings/*/*"))
+    assert check_store(client).problems == []
+
+
+def test_the_embedding_shard_says_what_it_is(client: StoreClient, run: RunRow) -> None:
+    client.commit_shard(shard_commit(client, run, 0))
+    (file,) = client.path.glob("embeddings/g0001/*.parquet")
+    assert file.name == f"{run.run_id}-00000.parquet"
+    schema = pq.read_schema(file)
+    assert schema.field("embedding").type == pa.list_(pa.float32(), SIZE)
+    assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+    text = schema.metadata[b"facepipe"].decode()
+    for part in ('"weights_sha256": "0000', '"mode": "exact"', '"generation": 1', '"output_hash": "1111'):
+        assert part in text
+
+
+def test_finished_run_shards_go_and_pending_deletes_are_replayed(tmp_path: Path) -> None:
+    with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
+        account = client.create_account("ann", None)
+        run = client.begin_run("/x", "folder", account, "main", {})
+        client.plan_run(run.run_id, 4, 1)
+        client.write_run_shard(run.run_id, 0, pa.table({"a": [1]}), {})
+
+        def fail(name: str) -> None:
+            if name == "unlink":
+                raise RuntimeError(name)
+
+        faults.install(fail)
+        try:
+            with pytest.raises(RuntimeError, match="unlink"):
+                client.commit_shard(shard_commit(client, run, 0))
+        finally:
+            faults.install(None)
+        assert client.has_run_shard(run.run_id, 0)
+        assert client.committed_shards(run.run_id) == {0}
+        assert [p.kind for p in check_store(client).problems] == ["pending_delete"]
+    with StoreClient.open(tmp_path / "s", command="test") as client:
+        assert not client.has_run_shard(run.run_id, 0)
+        assert check_store(client).problems == []
+        assert len(client.references(account, "main")) == SHARD_ROWS  # whose matrix was never appended to
+
+
+def test_calls_from_many_threads_are_taken_one_after_another(client: StoreClient, run: RunRow) -> None:
+    def add(number: int) -> int:
+        client.references(run.account_id, "main")
+        return client.create_account(f"user{number}", None)
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(add, range(24)))
+    assert sorted(ids) == list(range(2, 26))
+
+
+def test_a_lost_object_is_damage(client: StoreClient, run: RunRow) -> None:
+    shard = shard_commit(client, run, 0)
+    client.commit_shard(shard)
+    guid = shard.objects[0][0]
+    (client.path / "objects" / guid[:2] / guid[2:4] / guid).unlink()
+    with pytest.raises(StoreDamaged, match=guid):
+        client.read_object(guid)

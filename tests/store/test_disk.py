@@ -1,0 +1,128 @@
+"""A full disk and a disk that can't be written: real ones, in a mount namespace of their own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import store_samples
+
+from pipeline.errors import StoreFull, StoreUnwritable
+from pipeline.store.durable import Folder, disk_errors
+
+PRELUDE = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(store_samples.__file__).parent)!r})
+from store_samples import *
+from pipeline.errors import *
+store = Path(sys.argv[1]) / "store"
+"""
+# Shards with large images, until the disk is full; then room is made, and the same shard comes in.
+FILL = """
+from dataclasses import replace
+filler = store.parent / "filler"
+filler.write_bytes(bytes(8 * 2**20))
+client = StoreClient.open_or_create(store, identity, command="fill")
+account = client.create_account("ann", None)
+run = client.begin_run(SOURCE, "folder", account, "main", {})
+client.plan_run(run.run_id, 400, 100)
+for shard in range(100):
+    commit = shard_commit(client, run, shard)
+    commit = replace(commit, objects=[(guid, data * SCALE, kind) for guid, data, kind in commit.objects])
+    try:
+        client.commit_shard(commit)
+    except StoreFull as exc:
+        assert exc.exit_code == 44, exc
+        break
+else:
+    raise AssertionError("the disk was never full")
+assert shard > 0
+assert client.committed_shards(run.run_id) == set(range(shard))
+client.close()
+filler.unlink()
+with StoreClient.open(store, command="go on") as client:
+    assert client.committed_shards(run.run_id) == set(range(shard))
+    assert check_store(client).clean, check_store(client).problems
+    client.commit_shard(commit)
+    assert check_store(client).clean, check_store(client).problems
+    assert len(client.references(account, "main")) == 4 * (shard + 1)
+print("full after", shard)
+"""
+READ_ONLY = """
+for attempt in (lambda: StoreClient.open(store, command="x"),
+                lambda: StoreClient.open_or_create(store, identity, command="x"),
+                lambda: StoreClient.open_or_create(store.parent / "new", identity, command="x")):
+    try:
+        attempt()
+    except StoreUnwritable as exc:
+        assert "Read-only file system" in str(exc), exc
+    else:
+        raise AssertionError("it could be written")
+print("refused")
+"""
+
+
+def in_namespace(folder: Path, mount: str, script: str) -> str:
+    """Runs `script` with something mounted at `folder`; nothing outside of the process sees the mount."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no unshare(1) here")
+    wanted = [unshare, "--mount"] if os.geteuid() == 0 else [unshare, "--map-root-user", "--mount"]
+    shell = f'{mount} || exit 77; exec "$@"'
+    command = [*wanted, "sh", "-c", shell, "sh", sys.executable, "-W", "error", "-c", PRELUDE + script, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("scale", [1, 2000], ids=["small images", "large images"])
+def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path, scale: int) -> None:
+    """With large images the disk fills in an object, with small ones anywhere, the catalog's log included."""
+    mount = f"mount -t tmpfs -o size={11 if scale == 1 else 14}m tmpfs '{tmp_path}'"
+    assert "full after" in in_namespace(tmp_path, mount, f"SCALE = {scale}\n" + FILL)
+
+
+def test_a_read_only_disk_is_refused(store: Path) -> None:
+    folder = store.parent
+    mount = f"mount --bind '{folder}' '{folder}' && mount -o remount,bind,ro '{folder}'"
+    assert in_namespace(folder, mount, READ_ONLY).strip() == "refused"
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.ENOSPC, StoreFull),
+        (errno.EDQUOT, StoreFull),
+        (errno.EROFS, StoreUnwritable),
+        (errno.EACCES, StoreUnwritable),
+        (errno.EIO, StoreUnwritable),
+    ],
+)
+def test_what_the_system_says(tmp_path: Path, number: int, error: type[Exception]) -> None:
+    with pytest.raises(error, match=str(tmp_path)), disk_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.write("a", b"old", "report")
+    with pytest.raises(LookupError), folder.replacing("a", "report") as file:
+        file.write(b"new")
+        raise LookupError
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_writing_to_a_full_device(tmp_path: Path) -> None:
+    (tmp_path / "a.tmp").symlink_to("/dev/full")
+    with pytest.raises(StoreFull, match="No space left on device"):
+        Folder(tmp_path).write("a", b"x" * 100_000, "report")
+    assert list(tmp_path.iterdir()) == []

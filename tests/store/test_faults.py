@@ -1,0 +1,42 @@
+"""A crash anywhere loses nothing and doubles nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import store_samples
+
+from pipeline import faults
+from pipeline.faults import FAULT_POINTS
+
+
+def test_every_declared_point_is_met(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    faults.install(seen.add)
+    try:
+        store_samples.play(tmp_path / "store")
+    finally:
+        faults.install(None)
+    assert seen == set(FAULT_POINTS)
+
+
+def test_an_undeclared_point_is_refused() -> None:
+    faults.install(lambda _: None)
+    try:
+        with pytest.raises(KeyError, match="nowhere"):
+            faults.point("nowhere")
+    finally:
+        faults.install(None)
+
+
+@pytest.mark.slow
+def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path) -> None:
+    """SIGKILL at the first and the last call of each point. In a process of its own, because it forks."""
+    command = [sys.executable, "-W", "error", store_samples.__file__, str(tmp_path), "--kill", "some"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kills = int(done.stdout.split()[0])
+    assert kills >= len(FAULT_POINTS)

@@ -1,0 +1,86 @@
+"""One process at a time, and the second is told who the first is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from store_samples import identity
+
+from pipeline.errors import StoreLocked
+from pipeline.store.client import StoreClient
+from pipeline.store.lock import StoreLock
+
+HOLD = """
+import sys, time
+from pipeline.store.client import StoreClient
+client = StoreClient.open(sys.argv[1], command="hold it")
+print("open", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_client_of_the_same_process_is_refused(store: Path) -> None:
+    with StoreClient.open(store, command="first"):
+        with pytest.raises(StoreLocked) as caught:
+            StoreClient.open(store, command="second")
+        assert caught.value.fields["pid"] == os.getpid()
+        assert caught.value.fields["command"] == "first"
+        assert caught.value.exit_code == 41
+    StoreClient.open(store, command="third").close()
+
+
+def test_another_process_is_named_and_its_death_frees_the_lock(store: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(store)], stdout=subprocess.PIPE, text=True)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        start = time.monotonic()
+        with pytest.raises(StoreLocked, match=f"process {holder.pid} on .*hold it"):
+            StoreClient.open_or_create(store, identity, command="second")
+        assert time.monotonic() - start < 1
+        holder.send_signal(signal.SIGKILL)
+    StoreClient.open(store, command="third").close()
+
+
+def test_a_forked_child_does_not_keep_the_lock(store: Path) -> None:
+    lock = StoreLock.acquire(store, "parent")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)  # until the parent closes its end
+        os._exit(0)
+    os.close(reading)
+    time.sleep(0.05)  # the child runs
+    os.close(lock.fd)  # as the death of the parent would, without unlocking
+    lock.fd = -1
+    try:
+        StoreLock.acquire(store, "next").release()
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
+
+
+def test_the_lock_says_who_holds_it(store: Path) -> None:
+    with StoreClient.open(store, command="facepipe run"):
+        holder = json.loads((store / "LOCK").read_text("utf-8"))
+    assert set(holder) == {"pid", "host", "boot_id", "url", "since", "command"}
+    assert holder["url"] is None
+    assert holder["command"] == "facepipe run"
+    assert holder["since"].endswith("+00:00")
+    assert (store / "LOCK").read_text("utf-8") == ""
+
+
+def test_a_holder_that_has_not_written_its_name_still_refuses(store: Path) -> None:
+    lock = StoreLock.acquire(store, "first")
+    os.ftruncate(lock.fd, 0)
+    with pytest.raises(StoreLocked, match="unknown"):
+        StoreLock.acquire(store, "second")
+    lock.release()

@@ -1,0 +1,138 @@
+"""Making a store, opening one, and what is told when that can't be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+from store_samples import identity
+
+from pipeline.errors import StoreDamaged, StoreError, StoreMissing, StoreTooNew, StoreUnwritable
+from pipeline.store.client import StoreClient
+from pipeline.store.records import StoreIdentity
+
+
+def never() -> StoreIdentity:
+    raise AssertionError("there is a store already")
+
+
+def edit(store: Path, sql: str) -> None:
+    with duckdb.connect(str(store / "catalog-0001.duckdb")) as connection:
+        connection.execute(sql)
+
+
+def test_a_new_store_knows_what_it_was_made_with(tmp_path: Path) -> None:
+    with StoreClient.open_or_create(tmp_path / "a" / "store", identity, command="test") as client:
+        assert client.identity == identity()
+        assert client.generation == 1
+        assert (client.path / "CURRENT").read_text() == "catalog-0001.duckdb\n"
+        made = client.identity
+    with StoreClient.open_or_create(tmp_path / "a" / "store", never, command="test") as client:
+        assert client.identity == made
+
+
+@pytest.mark.parametrize("make", [False, True])
+def test_no_store(tmp_path: Path, make: bool) -> None:
+    if make:
+        (tmp_path / "store").mkdir()
+    with pytest.raises(StoreMissing):
+        StoreClient.open(tmp_path / "store", command="test")
+    assert not (tmp_path / "store" / "LOCK").exists()
+
+
+def test_a_failing_identity_leaves_a_place_for_the_next_try(tmp_path: Path) -> None:
+    def fail() -> StoreIdentity:
+        raise LookupError("no weights")
+
+    with pytest.raises(LookupError):
+        StoreClient.open_or_create(tmp_path / "store", fail, command="test")
+    StoreClient.open_or_create(tmp_path / "store", identity, command="test").close()
+
+
+def test_a_folder_of_other_files_is_no_place_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    with pytest.raises(StoreUnwritable, match=r"holiday\.jpg"):
+        StoreClient.open_or_create(tmp_path, identity, command="test")
+    assert [p.name for p in tmp_path.iterdir()] == ["holiday.jpg"]
+    with pytest.raises(StoreUnwritable, match="is a file"):
+        StoreClient.open_or_create(tmp_path / "holiday.jpg", identity, command="test")
+
+
+def test_a_lost_current_is_damage_and_says_the_cure(store: Path) -> None:
+    text = (store / "CURRENT").read_text()
+    (store / "CURRENT").unlink()
+    for attempt in (
+        lambda: StoreClient.open(store, command="test"),
+        lambda: StoreClient.open_or_create(store, identity, command="test"),
+    ):
+        with pytest.raises(StoreDamaged, match=r"CURRENT was lost.*catalog-0001\.duckdb"):
+            attempt()
+    (store / "CURRENT").write_text(text)
+    StoreClient.open(store, command="test").close()
+
+
+def test_a_catalog_in_use_without_current_is_not_made_anew(tmp_path: Path) -> None:
+    with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
+        client.create_account("ann", None)
+    (tmp_path / "s" / "CURRENT").unlink()
+    with pytest.raises(StoreDamaged, match="a catalog in use"):
+        StoreClient.open_or_create(tmp_path / "s", identity, command="test")
+
+
+@pytest.mark.parametrize("text", ["", "../elsewhere.duckdb\n", "catalog-0002.duckdb\n"])
+def test_a_current_that_names_no_catalog(store: Path, text: str) -> None:
+    (store / "CURRENT").write_text(text)
+    with pytest.raises(StoreDamaged, match="CURRENT names"):
+        StoreClient.open(store, command="test")
+
+
+@pytest.mark.parametrize("column", ["format_version", "schema_version"])
+def test_a_newer_store_is_refused_before_its_tables_are_judged(store: Path, column: str) -> None:
+    edit(store, f"UPDATE core.store SET {column} = 2; DROP VIEW main.persons; DROP TABLE core.objects")
+    with pytest.raises(StoreTooNew, match=r"has format 2.*reads up to 1"):
+        StoreClient.open(store, command="test")
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("DROP TABLE core.objects", "core.objects is missing"),
+        ("ALTER TABLE core.media DROP COLUMN path", r"core\.media\.path is missing"),
+        ("DROP VIEW main.faces", r"main\.faces is missing"),
+        ("DELETE FROM core.store", "0 rows"),
+        ("UPDATE core.store SET calibration = '{'", "no JSON"),
+        ("DROP TABLE core.store", "core.store|store does not exist"),
+    ],
+)
+def test_a_catalog_with_another_schema(store: Path, sql: str, told: str) -> None:
+    edit(store, sql)
+    with pytest.raises(StoreDamaged, match=told):
+        StoreClient.open(store, command="test")
+    with pytest.raises(StoreDamaged):  # and no lock is left behind
+        StoreClient.open(store, command="test")
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "half", "header"])
+def test_a_catalog_that_duckdb_cannot_open(store: Path, damage: str) -> None:
+    file = store / "catalog-0001.duckdb"
+    data = bytearray(file.read_bytes())
+    data[4100] ^= 0xFF
+    contents = {
+        "empty": b"x",
+        "text": b"not a database" * 1000,
+        "half": file.read_bytes()[:9000],
+        "header": bytes(data),
+    }
+    file.write_bytes(contents[damage])
+    with pytest.raises(StoreDamaged) as caught:
+        StoreClient.open(store, command="test").close()
+    assert "facepipe check" in str(caught.value)
+
+
+def test_a_closed_client_says_so(store: Path) -> None:
+    client = StoreClient.open(store, command="test")
+    client.close()
+    client.close()
+    with pytest.raises(StoreError, match="is closed"):
+        client.counters()

@@ -1,0 +1,199 @@
+"""Runs, their manifests and shards, and what a later run learns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_samples import MANIFEST, SHARD_ROWS, SOURCE, identity, sha, shard_commit, unit_vectors
+
+from pipeline.errors import StoreDamaged, StoreError
+from pipeline.store.client import StoreClient
+from pipeline.store.records import RunRow
+
+
+def test_a_run_goes_from_scanning_to_finished(client: StoreClient) -> None:
+    account = client.create_account("ann", None)
+    assert client.unfinished_run(SOURCE, account) is None
+    run = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
+    assert (run.state, run.rows, run.shards, run.settings) == ("scanning", None, None, {"threshold": 0.54})
+    with pytest.raises(StoreError, match="is scanning, not open"):
+        client.finish_run(run.run_id, {})
+    client.plan_run(run.run_id, 4, 1)
+    with pytest.raises(StoreError, match="is open, not scanning"):
+        client.plan_run(run.run_id, 4, 1)
+    with pytest.raises(StoreError, match="0 of 1 shards are in"):
+        client.finish_run(run.run_id, {})
+    assert client.unfinished_run(None, None) == client.run_row(run.run_id)
+    client.commit_shard(shard_commit(client, run, 0))
+    client.finish_run(run.run_id, {"images": 4})
+    assert client.unfinished_run(SOURCE, account) is None
+    last = client.last_run(SOURCE, account)
+    assert last is not None
+    assert (last.run_id, last.state, last.summary) == (run.run_id, "finished", {"images": 4})
+    assert last.finished_at is not None
+    assert last.finished_at >= last.started_at
+    with pytest.raises(StoreError, match="is finished"):
+        client.commit_shard(shard_commit(client, run, 0))
+
+
+def test_runs_are_told_apart_by_source_and_account(client: StoreClient) -> None:
+    ann, bob = client.create_account("ann", None), client.create_account("bob", None)
+    first = client.begin_run("/a", "folder", ann, "main", {})
+    second = client.begin_run("/a", "folder", bob, "main", {})
+    third = client.begin_run("/b", "manifest", ann, "main", {})
+
+    def found(source: str | None, account: int | None) -> str | None:
+        run = client.unfinished_run(source, account)
+        return run and run.run_id
+
+    assert found("/a", ann) == first.run_id
+    assert found("/a", bob) == second.run_id
+    assert found(None, ann) == third.run_id
+    assert found("/a", None) == second.run_id
+    assert found("/c", ann) is None
+
+
+def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for size in sizes:
+        rows = [{"row": n, "path": f"/p/{n}"} for n in range(start, start + size)]
+        yield pa.RecordBatch.from_pylist(rows, MANIFEST)
+        start += size
+
+
+@given(
+    sizes=st.lists(st.integers(0, 9), max_size=8),
+    written=st.integers(1, 7),
+    shard_rows=st.integers(1, 7),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_manifest_is_read_back_by_shards(
+    client: StoreClient, sizes: list[int], written: int, shard_rows: int
+) -> None:
+    """Also with shards that are not its row groups."""
+    total = sum(sizes)
+    assert client.write_manifest("run", batches(sizes), MANIFEST, shard_rows=written) == total
+    rows: list[int] = []
+    for shard in range(-(-total // shard_rows)):
+        table = client.read_manifest("run", shard_rows, shard)
+        assert table.num_rows == min(shard_rows, total - shard * shard_rows)
+        rows += table["row"].to_pylist()
+    assert rows == list(range(total))
+    assert client.read_manifest_columns("run", ["path"]).num_rows == total
+
+
+def test_one_shard_is_one_row_group(client: StoreClient) -> None:
+    client.write_manifest("run", batches([3, 3, 3, 1]), MANIFEST, shard_rows=4)
+    client.read_manifest("run", 4, 0)
+    assert client._manifest is not None
+    metadata = client._manifest[1].metadata
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4, 4, 2]
+
+
+def test_a_manifest_whose_rows_fail_is_none(client: StoreClient) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches([2])
+        raise LookupError("the source went away")
+
+    with pytest.raises(LookupError):
+        client.write_manifest("run", failing(), MANIFEST, shard_rows=2)
+    assert list((client.path / "runs" / "run").iterdir()) == []
+
+
+def test_run_shards(client: StoreClient) -> None:
+    table = pa.table({"x": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2)), "y": [b"bytes"]})
+    assert not client.has_run_shard("run", 3)
+    client.write_run_shard("run", 3, table, {"weights": "w"})
+    assert client.has_run_shard("run", 3)
+    assert client.read_run_shard("run", 3).equals(table)
+    file = client.path / "runs/run/shards/00003.parquet"
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(StoreDamaged, match=r"00003\.parquet.*Delete the file"):
+        client.read_run_shard("run", 3)
+
+
+def test_report_names_stay_inside_the_run(client: StoreClient) -> None:
+    client.write_report("run", "run.json", b"{}")
+    assert (client.path / "runs/run/run.json").read_bytes() == b"{}"
+    for name in ("../x", "a/b", "x.tmp", ""):
+        with pytest.raises(StoreError, match="cannot name a report"):
+            client.write_report("run", name, b"")
+
+
+def test_known_rows_are_of_one_source_and_account(client: StoreClient, run: RunRow) -> None:
+    client.commit_shard(shard_commit(client, run, 0))
+    known = client.known_rows(SOURCE, run.account_id).to_pylist()
+    path = f"{SOURCE}/0-0.jpg"
+    assert len(known) == SHARD_ROWS
+    assert {"path": path, "directory": "main", "sha256": sha(path)} in known
+    assert client.known_rows("/elsewhere", run.account_id).num_rows == 0
+    assert client.known_rows(SOURCE, run.account_id + 1).num_rows == 0
+
+
+def test_known_rows_have_the_latest_content_last(client: StoreClient, run: RunRow) -> None:
+    client.commit_shard(shard_commit(client, run, 0))
+    client.commit_shard(shard_commit(client, run, 1))
+    client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = 'new' WHERE media_id = 6"))
+    client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = 'old' WHERE media_id = 2"))
+    client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = NULL WHERE media_id = 7"))
+    rows = client.known_rows(SOURCE, run.account_id).to_pylist()
+    assert [row["sha256"] for row in rows if row["path"] == "p"] == ["old", "new"]
+
+
+def test_known_media_have_all_their_embeddings(client: StoreClient, run: RunRow) -> None:
+    client.commit_shard(shard_commit(client, run, 0))
+    hashes = [sha(f"{SOURCE}/0-{row}.jpg") for row in range(SHARD_ROWS)]
+    assert client.known_media(hashes) == {}  # each has a rejected face, which has no embedding
+    client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected' AND media_id <= 2"))
+    client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE media_id = 3"))
+    client.submit(lambda c: c.execute("UPDATE core.media SET status = 'no_face' WHERE media_id = 3"))
+    assert client.known_media([*hashes, "unknown"]) == {hashes[0]: 1, hashes[1]: 2, hashes[2]: 3}
+    client.submit(lambda c: c.execute("UPDATE core.media SET status = 'truncated' WHERE media_id = 2"))
+    assert client.known_media(hashes[:2]) == {hashes[0]: 1}
+    assert client.known_media([]) == {}
+
+
+def test_faces_of_media(client: StoreClient, run: RunRow) -> None:
+    shard = shard_commit(client, run, 0)
+    client.commit_shard(shard)
+    with pytest.raises(StoreDamaged, match="has no stored embedding"):
+        client.faces_of_media([1])  # its second face was rejected
+    client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected'"))
+    faces = client.faces_of_media([3, 1])
+    assert faces["media_id"].to_pylist() == [1, 3]
+    vectors = np.array(faces["embedding"].to_pylist(), np.float32)
+    np.testing.assert_array_equal(vectors, unit_vectors(SHARD_ROWS, seed=0)[[0, 2]])
+    row = faces.to_pylist()[1]
+    given = shard.faces.to_pylist()[4]
+    for name in ("x1", "y2", "landmarks", "confidence", "contrast_quality"):
+        assert row[name] == given[name]
+    assert (row["width"], row["height"], row["format"]) == (250, 200, "jpeg")
+    assert client.faces_of_media([]).num_rows == 0
+
+
+def test_pending_embeddings_are_read_like_those_in_shards(client: StoreClient, run: RunRow) -> None:
+    client.commit_shard(shard_commit(client, run, 0))
+    before = np.array(client.references(run.account_id, "main").vectors)
+    vector = [float(value) for value in before[2]]
+    client.submit(lambda c: c.execute("DELETE FROM core.embeddings WHERE face_id = 5"))
+    client.submit(lambda c: c.execute("INSERT INTO core.pending_embeddings VALUES (1, 5, ?)", [vector]))
+    client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected'"))
+    np.testing.assert_array_equal(
+        np.array(client.faces_of_media([3])["embedding"].to_pylist(), np.float32), before[2:3]
+    )
+    for file in client.path.glob("references/*/*"):
+        file.unlink()
+    np.testing.assert_array_equal(client.references(run.account_id, "main").vectors, before)
+
+
+def test_a_store_is_reopened_with_its_runs(tmp_path: Path) -> None:
+    with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
+        run = client.begin_run("/a", "folder", client.create_account("ann", None), "main", {"a": [1]})
+    with StoreClient.open(tmp_path / "s", command="test") as client:
+        assert client.unfinished_run("/a", 1) == run

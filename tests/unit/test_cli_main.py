@@ -1,0 +1,197 @@
+"""The command line as a process: help, errors, exit codes, --json, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import COMMANDS, main
+from pipeline.cli.output import dumps
+from pipeline.errors import SourceMissing, StoreMissing
+
+
+def facepipe(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+def process(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "pipeline", *words], capture_output=True, text=True, check=False)
+
+
+def leaf_commands() -> dict[str, click.Command]:
+    """Every command by the words that call it."""
+    leaves: dict[str, click.Command] = {}
+    with click.Context(main) as context:
+        for name in COMMANDS:
+            command = main.get_command(context, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                leaves.update({f"{name} {sub}": each for sub, each in command.commands.items()})
+            else:
+                leaves[name] = command
+    return leaves
+
+
+def test_help_loads_no_heavy_library() -> None:
+    code = (
+        "import sys\nfrom pipeline.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
+        "heavy = {'torch', 'duckdb', 'pyarrow', 'PIL', 'cv2', 'numpy', 'rich', 'cryptography'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    for words in (["--help"], ["run", "--help"], ["models", "list", "--help"], ["account", "create", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Usage: facepipe" in done.stdout
+
+
+def test_the_package_itself_loads_no_torch() -> None:
+    code = "import sys, pipeline\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("words", "command"), leaf_commands().items())
+def test_every_command_has_help_an_example_and_json(words: str, command: click.Command) -> None:
+    assert f"facepipe {words}" in (command.help or "").split("Example")[1]
+    assert {"as_json"} <= {parameter.name for parameter in command.params}
+    options = [option for parameter in command.params for option in parameter.opts]
+    assert "--traceback" in options
+    for parameter in command.params:
+        assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None), parameter.name
+
+
+@pytest.mark.parametrize("words", leaf_commands())
+def test_the_examples_are_valid_command_lines(words: str) -> None:
+    command = leaf_commands()[words]
+    for line in (command.help or "").split("Example")[1].splitlines():
+        if line.strip().startswith("facepipe "):
+            arguments = line.split("<")[0].split()[1 + len(words.split()) :]
+            command.make_context(words, arguments, resilient_parsing=False).close()
+
+
+def test_version_and_the_module() -> None:
+    done = process("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("facepipe, version ")
+
+
+def test_without_a_command_the_help_and_exit_code_2() -> None:
+    result = facepipe()
+    assert result.exit_code == 2
+    assert "Commands:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rum",), "No such command 'rum'"),
+        (("run", "x", "--stor", "y"), "No such option"),
+        (("run", "x"), "Missing option '--store'"),
+        (("search", "x", "--store", "y", "--top", "-1"), "--top"),
+        (("run", "x", "--store", "y", "--threshold", "5"), 'Setting "match.threshold" in the flags is 5'),
+        (("run", "x", "--store", "y", "--set", "run.thread=5"), 'Did you mean "run.threads"'),
+        (("run", "x", "--store", "y", "--set", "threads"), "SECTION.KEY=VALUE"),
+        (("run", "x", "--store", "y", "--config", "/absent.yaml"), "cannot be read"),
+    ],
+)
+def test_usage_errors(words: tuple[str, ...], message: str) -> None:
+    plain, as_json = facepipe(*words), facepipe(*words, "--json")
+    assert plain.exit_code == as_json.exit_code == 2
+    assert message in plain.stderr
+    assert plain.stdout == ""
+    report = json.loads(as_json.stdout)
+    assert report.keys() == {"error", "message", "exit_code"}
+    assert message in report["message"]
+    assert report["exit_code"] == 2
+
+
+def test_an_error_of_the_tree_ends_with_its_exit_code(tmp_path: Path) -> None:
+    words = ("check", "--store", str(tmp_path / "absent"))
+    plain, as_json = facepipe(*words), facepipe(*words, "--json")
+    assert plain.exit_code == as_json.exit_code == StoreMissing.exit_code
+    assert plain.stdout == ""
+    assert plain.stderr == f"facepipe: {StoreMissing(path=tmp_path / 'absent')}\n"
+    assert json.loads(as_json.stdout) == {
+        "error": "store-missing",
+        "message": str(StoreMissing(path=tmp_path / "absent")),
+        "exit_code": 40,
+    }
+
+
+def test_a_missing_source_leaves_no_store(tmp_path: Path) -> None:
+    result = facepipe("run", str(tmp_path / "absent"), "--store", str(tmp_path / "store"))
+    assert result.exit_code == SourceMissing.exit_code
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_path_that_is_no_text_is_shown_and_not_the_end() -> None:
+    done = subprocess.run(
+        [os.fsencode(sys.executable), b"-m", b"pipeline", b"check", b"--json", b"--store", b"/absent/\xff"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == StoreMissing.exit_code, done.stderr
+    assert json.loads(done.stdout)["message"].startswith("There is no store at /absent/\udcff")
+    assert rb"/absent/\udcff" in done.stderr
+
+
+@pytest.fixture
+def broken_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command `broken`, which fails in a way that nobody foresaw."""
+
+    @click.command()
+    @click.option("--json", is_flag=True)
+    @click.option("--traceback", is_flag=True)
+    @click.option("--interrupt", is_flag=True)
+    def broken(interrupt: bool, **_: bool) -> None:
+        raise KeyboardInterrupt if interrupt else ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("pipeline.cli.run.broken", broken, raising=False)
+    monkeypatch.setitem(COMMANDS, "broken", "pipeline.cli.run")
+
+
+@pytest.mark.usefixtures("broken_command")
+def test_an_unexpected_error_is_one_line_and_exit_code_3() -> None:
+    result = facepipe("broken")
+    assert result.exit_code == 3
+    assert result.stderr == "facepipe: unexpected error: ZeroDivisionError: two lines (--traceback shows all)\n"
+    assert json.loads(facepipe("broken", "--json").stdout)["error"] == "unexpected"
+
+
+@pytest.mark.usefixtures("broken_command")
+def test_traceback_shows_all() -> None:
+    result = facepipe("broken", "--traceback")
+    assert result.exit_code == 3
+    assert "Traceback (most recent call last)" in result.stderr
+
+
+@pytest.mark.usefixtures("broken_command")
+def test_an_interrupt_where_nothing_can_be_finished() -> None:
+    assert facepipe("broken", "--interrupt").exit_code == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code"), [(["models", "list"], 141), (["check", "--json", "--store", "/absent"], 40)]
+)
+def test_a_reader_that_goes_away_is_no_traceback(words: list[str], exit_code: int) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "pipeline", *words]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.returncode == exit_code
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_json_is_standard_json() -> None:
+    text = dumps({"rate": float("nan"), "path": Path("/a"), "many": [1.5, float("inf")], "deep": {"x": (1, None)}})
+    assert json.loads(text) == {"rate": None, "path": "/a", "many": [1.5, None], "deep": {"x": [1, None]}}
+    assert "\n" not in text

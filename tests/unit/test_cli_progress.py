@@ -1,0 +1,135 @@
+"""What long work shows on standard error, and what Ctrl-C does to it."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.progress import BarProgress, LineProgress, LongWork, duration, open_progress
+
+
+class Clock:
+    """Time that passes when told."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_one_line_a_minute() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = LineProgress(stream, clock)
+    progress.start("run", 1000)
+    for _ in range(240):
+        clock.now += 0.5
+        progress.advance()
+    assert stream.getvalue().splitlines() == [
+        "run: 120 of 1000, 2.0/s, 7:20 left",
+        "run: 240 of 1000, 2.0/s, 6:20 left",
+    ]
+
+
+def test_the_rate_is_of_the_last_minute_and_not_of_what_was_there_before() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = LineProgress(stream, clock)
+    progress.start("run", 2000)
+    clock.now += 60
+    progress.advance(1000)
+    for _ in range(60):
+        clock.now += 1
+        progress.advance()
+    assert stream.getvalue().splitlines()[-1] == "run: 1060 of 2000, 1.0/s, 15:40 left"
+
+
+def test_an_unknown_total_has_no_time_left_and_a_new_phase_begins_anew() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = LineProgress(stream, clock)
+    progress.start("scan", None)
+    clock.now += 60
+    progress.advance(60)
+    progress.start("run", 10)
+    progress.advance(5)
+    progress.note("said at once")
+    progress.close()
+    assert stream.getvalue().splitlines() == ["scan: 60, 1.0/s", "said at once"]
+
+
+def test_lines_from_many_threads_count_everything() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = LineProgress(stream, clock)
+    progress.start("run", 4000)
+    threads = [threading.Thread(target=lambda: [progress.advance() for _ in range(999)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    clock.now += 60
+    progress.advance(4)
+    assert stream.getvalue().startswith("run: 4000 of 4000")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (754, "12:34"), (11220, "3:07:00")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_bars_on_a_terminal_lines_elsewhere() -> None:
+    main_end, terminal_end = pty.openpty()
+    with open(terminal_end, "w", encoding="utf-8") as terminal:  # noqa: PTH123  a descriptor, not a path
+        progress = open_progress(terminal)
+        assert isinstance(progress, BarProgress)
+        progress.advance()  # before any phase
+        progress.start("run", 10)
+        progress.advance(4)
+        progress.note("a file [red].jpg")
+        progress.start("next", None)
+        progress.close()
+        shown = os.read(main_end, 65536).decode()
+    os.close(main_end)
+    assert "4/10" in shown
+    assert "a file [red].jpg" in shown
+    assert isinstance(open_progress(io.StringIO()), LineProgress)
+
+
+def test_the_first_signal_sets_stop_and_the_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with LongWork() as long:
+            assert not long.stop.is_set()
+            signal.raise_signal(number)
+            assert long.stop.is_set()
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+WAITING = """
+import sys, time
+from pipeline.cli.progress import LongWork
+with LongWork() as long:
+    print("ready", flush=True)
+    long.stop.wait()
+    print("stopping", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_second_signal_ends_at_once() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        for expected in ("ready\n", "stopping\n"):
+            assert child.stdout.readline() == expected
+            child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=20) == -signal.SIGINT
+        assert "a second Ctrl-C ends at once" in child.stderr.read()

@@ -1,0 +1,115 @@
+"""Devices by name, batches by halves, and the message for a torch that does not fit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.device import describe, halving, mismatch, resolve_device, set_threads, torch_problem, usable_cores
+from pipeline.errors import DeviceMissing, DeviceOutOfMemory
+
+no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_cpu_and_auto() -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto") == torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+@no_cuda
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:3"])
+def test_cuda_asked_for_and_not_there_is_an_error(name: str) -> None:
+    with pytest.raises(DeviceMissing, match=f'"{name}" was asked for.*--device cpu'):
+        resolve_device(name)
+
+
+@cuda
+def test_cuda_is_named_with_its_index_and_computes_in_full_float32() -> None:
+    assert resolve_device("cuda") == torch.device("cuda:0")
+    assert not torch.backends.cudnn.allow_tf32
+    assert torch.cuda.get_device_name(0) in describe(resolve_device("cuda"))
+    with pytest.raises(DeviceMissing, match="this machine has"):
+        resolve_device(f"cuda:{torch.cuda.device_count()}")
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "mps", "cuda:", "cuda:x", "cuda:-1", "CUDA", "cpu:0"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(DeviceMissing, match="auto, cpu, cuda or cuda:N"):
+        resolve_device(name)
+
+
+def test_threads_are_set_and_described(threads: None) -> None:
+    assert set_threads(1) == 1
+    assert describe(torch.device("cpu")) == "cpu (1 threads)"
+    assert set_threads(0) == usable_cores() == torch.get_num_threads()
+
+
+def batch_of_at_most(limit: int, calls: list[int]) -> object:
+    def squares(items: Sequence[int]) -> list[int]:
+        calls.append(len(items))
+        if len(items) > limit:
+            raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB\nmore")
+        return [i * i for i in items]
+
+    return squares
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+def test_halving_gives_what_the_whole_batch_would(limit: int) -> None:
+    calls: list[int] = []
+    assert halving(batch_of_at_most(limit, calls), range(11)) == [i * i for i in range(11)]  # type: ignore[arg-type]
+    assert calls[0] == 11
+    assert sum(n for n in calls if n <= limit) == 11
+
+
+def test_halving_of_nothing_is_one_call() -> None:
+    calls: list[int] = []
+    assert halving(batch_of_at_most(1, calls), []) == []  # type: ignore[arg-type, var-annotated]
+    assert calls == [0]
+
+
+def test_one_item_that_is_too_much_is_an_error() -> None:
+    with pytest.raises(DeviceOutOfMemory, match=r"Tried to allocate 20\.00 GiB") as caught:
+        halving(batch_of_at_most(0, []), [1, 2, 3])  # type: ignore[arg-type, var-annotated]
+    assert "more" not in str(caught.value)
+
+
+def test_other_errors_pass_unchanged() -> None:
+    def broken(items: Sequence[int]) -> list[int]:
+        raise ValueError(len(items))
+
+    with pytest.raises(ValueError, match=r"^3$"):
+        halving(broken, [1, 2, 3])
+
+
+def test_this_installation_is_fine() -> None:
+    assert torch_problem() is None
+
+
+def test_a_torchvision_of_another_torch_is_named_with_its_cure(tmp_path: Path) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    program = "from pipeline.device import torch_problem; print(torch_problem())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert "CPU-only torch" in done.stdout
+    assert "pip install --force-reinstall" in done.stdout
+
+
+def test_another_failure_is_not_blamed_on_the_trap() -> None:
+    assert "CPU-only" not in mismatch("2.6", "No module named 'torchvision'")

@@ -1,0 +1,56 @@
+"""What the README says of the code is what the code has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import COMMANDS
+from pipeline.errors import all_errors
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+
+
+def section(name: str) -> str:
+    return README.split(f"<!-- generated: {name} -->")[1].split("<!-- end -->")[0]
+
+
+def test_the_generated_sections_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/update_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_command_is_listed() -> None:
+    listed = set(re.findall(r"^\| `(\w+)", section("commands"), re.MULTILINE))
+    assert listed == set(COMMANDS)
+
+
+def test_every_exit_code_is_listed() -> None:
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section("exit codes"), re.MULTILINE)}
+    assert {error.exit_code for error in all_errors()} <= listed
+    assert 0 in listed
+
+
+def test_exit_codes_from_3_up_are_unique_unless_inherited() -> None:
+    own = [error.exit_code for error in all_errors() if "exit_code" in vars(error)]
+    assert len(own) == len(set(own))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    text = (ROOT / document).read_text("utf-8")
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+def test_the_readme_starts_with_the_two_commands() -> None:
+    first = README.split("```")[1]
+    assert re.findall(r"^scripts/\w+", first, re.MULTILINE) == ["scripts/demo", "scripts/test"]

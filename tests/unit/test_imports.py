@@ -1,0 +1,116 @@
+"""Imports point one way. The table says what each part of the package may import of the others."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "pipeline"
+
+BASE = {"errors", "types", "faults"}
+MODEL_PARTS = BASE | {"config", "device", "models"}
+# A stage and the files that only it is made of.
+STAGES = {
+    "source": {"source", "source_folder", "source_manifest", "files", "formats"},
+    "decode": {"decode", "modes", "formats", "files"},
+    "detect": {"detect", "canvas", "nms", "imagebatch"},
+    "align": {"align", "imagebatch"},
+    "quality": {"quality"},
+    "embed": {"embed"},
+    "match": {"match", "score", "bound", "shortlist", "references"},
+    # Grouping is matching in a given order: it rests on the matcher's arithmetic.
+    "group": {"group", "match", "score", "bound", "shortlist", "references"},
+}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "faults": {"errors"},
+    "types": {"errors"},
+    "config": {"errors"},
+    "device": BASE | {"config"},
+    "models": MODEL_PARTS,
+    "store": BASE | {"config", "store"},
+}
+for parts in STAGES.values():
+    for part in parts:
+        ALLOWED[part] = ALLOWED.get(part, set()) | MODEL_PARTS
+for parts in STAGES.values():
+    for part in parts:
+        ALLOWED[part] |= parts
+# What two stages share must not lead from one to the other.
+SHARED = {"files", "formats", "imagebatch", "score", "bound", "shortlist", "references"}
+for part in SHARED:
+    ALLOWED[part] = MODEL_PARTS | SHARED
+ALLOWED["match"] = MODEL_PARTS | STAGES["match"]
+
+
+def edges() -> list[tuple[str, str, str]]:
+    """(file, its part, the part it imports), for every import in the package, also those inside functions."""
+    found = []
+    for file in sorted(ROOT.rglob("*.py")):
+        relative = file.relative_to(ROOT)
+        own = relative.parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            found += [(str(relative), own, target) for target in targets(node)]
+    return found
+
+
+def targets(node: ast.AST) -> set[str]:
+    """The parts of the package that an import statement names."""
+    if isinstance(node, ast.Import):
+        return {n.name.split(".")[1] for n in node.names if n.name.startswith("pipeline.")}
+    if not isinstance(node, ast.ImportFrom):
+        return set()
+    assert node.level == 0, "relative imports hide where they lead"
+    module = (node.module or "").split(".")
+    if module[0] != "pipeline":
+        return set()
+    return {module[1]} if len(module) > 1 else {name.name for name in node.names}
+
+
+def is_allowed(own: str, target: str) -> bool:
+    if own in ("cli", "__main__"):
+        return True
+    if target in ("cli", "__main__"):
+        return False
+    # What is in no table knows all: run, enrol, search, demo, doctor and their helpers.
+    return own not in ALLOWED or target in ALLOWED[own] or own == target
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _, _ in edges()}))
+def test_imports_point_one_way(file: str) -> None:
+    reverse = [f"{file} imports {target}" for name, own, target in edges() if name == file and not is_allowed(own, target)]
+    assert not reverse
+
+
+def test_the_table_names_parts_that_are_there() -> None:
+    parts = {path.name.removesuffix(".py") for path in ROOT.iterdir()}
+    assert set(ALLOWED) <= parts
+
+
+@pytest.mark.parametrize(
+    ("own", "target"),
+    [
+        ("errors", "types"),
+        ("config", "device"),
+        ("store", "run"),
+        ("store", "match"),
+        ("models", "embed"),
+        ("detect", "decode"),
+        ("decode", "source"),
+        ("imagebatch", "detect"),
+        ("match", "group"),
+        ("group", "quality"),
+        ("embed", "extract"),
+        ("run", "cli"),
+    ],
+)
+def test_a_reverse_edge_would_be_found(own: str, target: str) -> None:
+    assert not is_allowed(own, target)
+
+
+def test_an_import_is_seen_however_it_is_written() -> None:
+    code = "import pipeline.run\nfrom pipeline import store\ndef f():\n    from pipeline.models.cache import x\n"
+    found = set().union(*(targets(node) for node in ast.walk(ast.parse(code))))
+    assert found == {"run", "store", "models"}
