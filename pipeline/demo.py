@@ -14,10 +14,12 @@ from pipeline.report import RunReport
 from pipeline.run import Progress, RunRequest, run
 from pipeline.samples import Sample, write_samples
 from pipeline.store.client import StoreClient
+from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
 
 # What the store says of each file: its last row, and that row's largest face.
 _FOUND = """
-SELECT m.path, m.status, f.person_id::VARCHAR AS person_id, f.outcome, f.rejection_reasons
+SELECT m.path, m.status, f.person_id::VARCHAR AS person_id, f.rejection_reasons,
+       (SELECT count(*) FROM core.faces AS every WHERE every.media_id = m.media_id) AS faces
 FROM core.media m
 LEFT JOIN core.faces f ON f.media_id = m.media_id AND f.ordinal = 0
 QUALIFY row_number() OVER (PARTITION BY m.path ORDER BY m.media_id DESC) = 1
@@ -30,6 +32,7 @@ class Found:
     """What the store holds of one file."""
 
     status: str
+    faces: int
     person_id: str | None
     rejection: str | None
 
@@ -43,6 +46,8 @@ class DemoResult:
     store: Path
     example: Path  # a photo to try `search` on
     images: int
+    faceless: int
+    faces: int
     identities: int
     rejected: Mapping[str, int]
     differences: Sequence[str]
@@ -55,6 +60,8 @@ class DemoResult:
             "photos": str(self.photos),
             "store": str(self.store),
             "images": self.images,
+            "faceless": self.faceless,
+            "faces": self.faces,
             "identities": self.identities,
             "rejected": dict(self.rejected),
             "run": self.report.as_dict(),
@@ -65,8 +72,13 @@ class DemoResult:
         rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(self.rejected.items()))
         verdict = "as the samples' table says" if not self.differences else "NOT what the samples' table says:"
         return [
-            f"{self.images} files in {self.photos}: {self.identities} identities; rejected: {rejected}",
-            *self.report.lines(),
+            f"images      {self.images} files in {self.photos}, {self.faceless} without a face",
+            f"faces       {self.faces}",
+            f"identities  {self.identities}",
+            f"rejected    {rejected}",
+            f"speed       {self._speed()}",
+            f"weights     {self.report.weights}",
+            f"store       {self.store}",
             f"result      {verdict}",
             *(f"            {difference}" for difference in self.differences),
             "",
@@ -76,6 +88,12 @@ class DemoResult:
             f"  facepipe export --store {self.store} --to {self.store}-parquet",
             "  facepipe run YOUR-PHOTOS --store YOUR-STORE",
         ]
+
+    def _speed(self) -> str:
+        work = self.report.work
+        if not work.decoded:
+            return f"all files were in already: no image work, {work.seconds:.1f} s"
+        return f"{work.images_per_second:.1f} images/s on {work.device}, {work.seconds:.1f} s in all"
 
 
 def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, stop: threading.Event) -> DemoResult:
@@ -95,6 +113,8 @@ def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, 
         store=store,
         example=photos / next(s.file for s in samples if s.person and s.rejection is None),
         images=len(found),
+        faceless=sum(each.status == NO_FACE for each in found.values()),
+        faces=sum(each.faces for each in found.values()),
         identities=identities,
         rejected=_rejected(found.values()),
         differences=compare(samples, found, identities),
@@ -102,12 +122,12 @@ def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, 
 
 
 def _found(row: Mapping[str, Any]) -> Found:
-    return Found(row["status"], row["person_id"], row["rejection_reasons"] or None)
+    return Found(row["status"], row["faces"], row["person_id"], row["rejection_reasons"] or None)
 
 
 def _rejected(found: Iterable[Found]) -> dict[str, int]:
     """Refused faces by quality measure, refused files by status."""
-    accepted = {"ok", "no_face", "duplicate", "duplicate_row"}
+    accepted = {OK, NO_FACE, DUPLICATE, DUPLICATE_ROW}
     reasons = [reason for each in found for reason in (each.rejection or "").split(",") if reason]
     return dict(Counter([*reasons, *(each.status for each in found if each.status not in accepted)]))
 
@@ -129,7 +149,11 @@ def compare(samples: Sequence[Sample], found: Mapping[str, Found], identities: i
 def _compare_file(sample: Sample, found: Found | None) -> list[str]:
     if found is None:
         return [f"{sample.file}: not in the store"]
-    pairs = [("status", sample.status, found.status), ("rejection", sample.rejection, found.rejection)]
+    pairs = [
+        ("status", sample.status, found.status),
+        ("faces", int(sample.person is not None), found.faces),
+        ("rejection", sample.rejection, found.rejection),
+    ]
     return [f"{sample.file}: {what} {is_} instead of {should}" for what, should, is_ in pairs if should != is_]
 
 

@@ -15,7 +15,7 @@ from pipeline.models.load import load_network
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights
 
-# Crops in one forward pass: bounds the memory (about 12 MB a crop), and more gains nothing on a CPU.
+# Crops in one forward pass: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.
 BATCH_CROPS: Final = 32
 
 

@@ -20,6 +20,7 @@ from pipeline.errors import ImageRejected, TooManyDirectories
 from pipeline.files import hash_file
 from pipeline.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.store.client import StoreClient
+from pipeline.store.records import KNOWN_ROWS_SCHEMA
 from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef
 
@@ -48,7 +49,8 @@ class _Sight:
 
 @dataclass
 class Planner:
-    """Turns the source's rows into manifest rows. Memory: about 300 bytes per row of the source."""
+    """Turns the source's rows into manifest rows. Memory: about 0.5 KB per row of the source and of its rows
+    in the store."""
 
     client: StoreClient
     account: str
@@ -74,10 +76,13 @@ class Planner:
                 if rows:
                     yield pa.RecordBatch.from_pylist(rows, MANIFEST_SCHEMA)
 
-    def _known_rows(self, source: str) -> dict[tuple[str, str], str | None]:
+    def _known_rows(self, source: str) -> dict[tuple[str, str], set[str | None]]:
+        """The hashes that were committed of each path and directory; None: it could not be read."""
         table = self.client.known_rows(source, self.account_id)
-        paths, directories, hashes = (table[c].to_pylist() for c in ("path", "directory", "sha256"))
-        return dict(zip(zip(paths, directories, strict=True), hashes, strict=True))
+        known: dict[tuple[str, str], set[str | None]] = {}
+        for path, directory, sha256 in zip(*(table[c].to_pylist() for c in KNOWN_ROWS_SCHEMA.names), strict=True):
+            known.setdefault((path, directory), set()).add(sha256)
+        return known
 
     def _look(self, ref: ImageRef) -> _Sight:
         directory = ref.directory or self.directory
@@ -96,14 +101,13 @@ class Planner:
 
     def _is_new(self, sight: _Sight) -> bool:
         key = (sight.ref.path, sight.directory)
-        known = key in self._known
-        if known and self._known[key] == sight.sha256:
+        if key not in self._known:
+            self.counts.new += 1
+        elif sight.sha256 in self._known[key]:
             self.counts.already_in += 1
             return False
-        if known:
-            self.counts.changed += 1
         else:
-            self.counts.new += 1
+            self.counts.changed += 1
         self._check_directory(sight.directory)
         return True
 

@@ -7,6 +7,7 @@ verified. Every query answers one text column that says where; `{g}` is the curr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import duckdb
 
@@ -55,6 +56,15 @@ _COUNTERS = (("next_media_id", "media", "media_id"), ("next_face_id", "faces", "
 _HAS_EMBEDDING = (
     "(SELECT face_id FROM core.embeddings WHERE generation = {g}"
     " UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {g})"
+)
+# (table, a row of it with all but one key made new): one per index.
+_AGAIN = (
+    ("accounts", "* REPLACE ('' AS user_id)"),
+    ("accounts", "* REPLACE (-1 AS account_id)"),
+    ("directories", "* REPLACE ('' AS name)"),
+    ("directories", "* REPLACE (-1 AS directory_id)"),
+    ("runs", "*"),
+    ("shards", "*"),
 )
 _RULES = {
     "two embeddings of one face": f"SELECT 'face ' || face_id FROM {_HAS_EMBEDDING}"
@@ -116,7 +126,7 @@ def _rules(generation: int) -> Iterator[tuple[str, str]]:
 
 def check_tables(catalog: Catalog, generation: int) -> list[Problem]:
     """Everything that is wrong inside the catalog, each rule's first rows."""
-    problems = _check_blocks(catalog)
+    problems = _check_blocks(catalog) or _check_indexes(catalog)
     if problems:
         return problems  # the rules would only meet the same broken blocks
     for what, query in _rules(generation):
@@ -134,7 +144,33 @@ def _check_blocks(catalog: Catalog) -> list[Problem]:
         try:
             catalog.rows(f"SELECT bit_xor(hash(t)) FROM core.{table} t")
         except (StoreError, duckdb.Error) as exc:
-            problems.append(Problem("catalog", f"core.{table}", str(exc).split("\n")[0], RESTORE))
+            problems.append(Problem("catalog", f"core.{table}", _said(exc), RESTORE))
+    return problems
+
+
+def _said(exc: StoreError | duckdb.Error) -> str:
+    detail = exc.fields.get("detail") if isinstance(exc, StoreError) else None
+    return str(detail or exc).split("\n")[0]
+
+
+def _check_indexes(catalog: Catalog) -> list[Problem]:
+    """Inserts a row again that is there, rolled back: each index must be readable, and refuse it."""
+    problems = []
+    for table, columns in _AGAIN:
+        where = f"the index of core.{table}"
+        if not catalog.one(f"SELECT count(*) FROM core.{table}"):
+            continue
+        catalog.execute("BEGIN TRANSACTION")
+        try:
+            catalog.execute(f"INSERT INTO core.{table} SELECT {columns} FROM core.{table} LIMIT 1")
+            problems.append(Problem("catalog", where, "a row can come in twice", RESTORE))
+        except duckdb.ConstraintException:
+            pass
+        except (StoreError, duckdb.Error) as exc:
+            problems.append(Problem("catalog", where, _said(exc), RESTORE))
+        finally:
+            with suppress(StoreError, duckdb.Error):  # a broken index has ended the transaction already
+                catalog.execute("ROLLBACK")
     return problems
 
 

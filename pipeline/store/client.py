@@ -30,7 +30,9 @@ T = TypeVar("T")
 class StoreClient:
     """An open, locked store. Every method raises StoreDamaged, StoreFull or StoreUnwritable where it meets them."""
 
-    def __init__(self, lock: StoreLock, folder: Folder, catalog: Catalog, writer: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, lock: StoreLock, catalog: Catalog, writer: ThreadPoolExecutor, identity: StoreIdentity, generation: int
+    ) -> None:
         """Use `open` or `open_or_create`."""
         self._lock = lock
         self._catalog = catalog
@@ -38,9 +40,10 @@ class StoreClient:
         self._committing = threading.Lock()
         self._manifest: tuple[str, pq.ParquetFile] | None = None
         self._closed = False
-        self.folder = folder
-        self.path = folder.root
-        self.identity, self.generation = self.submit(opening.read_identity)
+        self.folder = catalog.folder
+        self.path = catalog.folder.root
+        self.identity = identity
+        self.generation = generation
 
     @classmethod
     def open(cls, path: Path | str, *, command: str) -> StoreClient:
@@ -74,8 +77,8 @@ class StoreClient:
         lock = StoreLock.acquire(root, command)
         writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         try:
-            catalog = writer.submit(_open_catalog, folder, make_identity).result()
-            return cls(lock, folder, catalog, writer)
+            catalog, identity, generation = writer.submit(_open_catalog, folder, make_identity).result()
+            return cls(lock, catalog, writer, identity, generation)
         except BaseException:
             writer.shutdown()
             lock.release()
@@ -263,7 +266,9 @@ class StoreClient:
             self.submit(lambda catalog: commit.after_commit(catalog, prepared, size))
 
 
-def _open_catalog(folder: Folder, make_identity: Callable[[], StoreIdentity] | None) -> Catalog:
+def _open_catalog(
+    folder: Folder, make_identity: Callable[[], StoreIdentity] | None
+) -> tuple[Catalog, StoreIdentity, int]:
     """Under the lock, on the writer thread."""
     if make_identity is None:
         opening.require_store(folder.root)
@@ -271,9 +276,10 @@ def _open_catalog(folder: Folder, make_identity: Callable[[], StoreIdentity] | N
         opening.create_store(folder, make_identity())
     catalog = opening.open_catalog(folder)
     try:
+        identity, generation = opening.read_identity(catalog)
         deletes.sweep(folder)
         deletes.replay(catalog)
     except BaseException:
         catalog.close()
         raise
-    return catalog
+    return catalog, identity, generation

@@ -61,13 +61,15 @@ class Folder:
         with disk_errors(self.root):
             file = self.path(temporary).open("wb")
         try:
-            with file:
-                yield file
-                with disk_errors(self.root):
-                    file.flush()
+            yield file
+            with disk_errors(self.root):
+                file.close()
             self.publish(temporary, relative, kind, sync_folder=sync_folder)
         except BaseException:
-            with suppress(OSError):  # the first error is the one to tell
+            # The first error is the one to tell: closing tries to write the rest again, and fails again.
+            with suppress(OSError):
+                file.close()
+            with suppress(OSError):
                 self.path(temporary).unlink()
             raise
 

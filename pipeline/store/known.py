@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from pipeline.errors import ImageChanged
 from pipeline.store import runs
 from pipeline.store.catalog import Catalog
 from pipeline.store.records import KNOWN_ROWS_SCHEMA, Counters, faces_of_media_schema
@@ -16,13 +17,15 @@ from pipeline.types import DUPLICATE, NO_FACE, OK
 def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
     """KNOWN_ROWS_SCHEMA: every (path, directory, sha256) committed from this source, the latest last.
 
-    Rows whose file could not be read have no hash and are not listed: they are tried again.
+    A file that could not be read has no hash and is listed all the same: it is known to be unreadable. Only what
+    changed under a run's hands is not: it was seen, and is to be taken up.
     """
     condition, params = runs.of_source(source, account_id)
     table = catalog.read(
         f"""
         SELECT path, directory, sha256 FROM core.media
-        WHERE sha256 IS NOT NULL AND run_id IN (SELECT run_id FROM core.runs WHERE {condition})
+        WHERE (sha256 IS NOT NULL OR status <> '{ImageChanged.status}')
+        AND run_id IN (SELECT run_id FROM core.runs WHERE {condition})
         GROUP BY path, directory, sha256 ORDER BY max(media_id)
         """,
         params,
@@ -35,14 +38,19 @@ def known_media(catalog: Catalog, generation: int, hashes: Sequence[str]) -> dic
     with catalog.tables(wanted_hashes=pa.table({"sha256": pa.array(list(hashes), pa.string())})):
         rows = catalog.rows(
             """
-            SELECT m.sha256, min(m.media_id) FROM core.media m
-            WHERE m.sha256 IN (SELECT sha256 FROM wanted_hashes) AND m.status IN (?, ?, ?)
-            AND NOT EXISTS (
-                SELECT 1 FROM core.faces f WHERE f.media_id = m.media_id
-                AND f.face_id NOT IN (SELECT face_id FROM core.embeddings WHERE generation = ?
-                    UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = ?)
+            WITH same AS MATERIALIZED (
+                SELECT media_id, sha256 FROM core.media
+                WHERE sha256 IN (SELECT sha256 FROM wanted_hashes) AND status IN (?, ?, ?)
+            ), theirs AS MATERIALIZED (
+                SELECT media_id, face_id FROM core.faces WHERE media_id IN (SELECT media_id FROM same)
+            ), stored AS (
+                SELECT face_id FROM core.embeddings
+                WHERE generation = ? AND face_id IN (SELECT face_id FROM theirs)
+                UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = ?
             )
-            GROUP BY m.sha256
+            SELECT sha256, min(media_id) FROM same WHERE media_id NOT IN
+                (SELECT media_id FROM theirs WHERE face_id NOT IN (SELECT face_id FROM stored))
+            GROUP BY sha256
             """,
             [OK, NO_FACE, DUPLICATE, generation, generation],
         )

@@ -80,6 +80,21 @@ def test_new_and_changed_files_are_taken_up(photos: Path, runner: Runner, tmp_pa
     assert runner(photos).already_in == 11
 
 
+def test_what_was_seen_once_is_no_new_sighting(photos: Path, runner: Runner, tmp_path: Path) -> None:
+    """A row of the manifest whose file is gone, comes back, and goes again: one row for each, and no more."""
+    manifest = tmp_path / "rows.csv"
+    manifest.write_text("path\nphotos/a1.jpg\n")
+    first = runner(manifest)
+    data = (photos / "a1.jpg").read_bytes()
+    (photos / "a1.jpg").unlink()
+    assert runner(manifest).statuses == {"missing": 1}
+    assert runner(manifest).already_in == 1
+    (photos / "a1.jpg").write_bytes(data)
+    again = runner(manifest)
+    assert (first.persons, again.new, again.changed, again.already_in) == (1, 0, 0, 1)
+    assert [p[4] for p in snapshot(tmp_path / "store")["persons"]] == [1]
+
+
 def test_a_known_photo_in_another_directory_makes_its_own_identity(
     photos: Path, runner: Runner, tmp_path: Path
 ) -> None:
@@ -179,3 +194,16 @@ def test_named_rows_follow_the_contract(photos: Path, runner: Runner, tmp_path: 
     ]
     assert report.statuses == {"duplicate_row": 1, "ok": 3}
     assert [(c["name"], c["person_name"]) for c in report.label_conflicts] == [("Somebody Else", "Grace")]
+
+
+@pytest.mark.faces
+def test_broken_files_all_end_as_rows(faces_dir: Path, runner: Runner, tmp_path: Path) -> None:
+    report = runner(faces_dir / "broken-files")
+    rows = {Path(row[0]).name: row[8] for row in snapshot(tmp_path / "store")["media"]}
+    assert rows == {
+        "corrupted.png": "unreadable",
+        "empty.png": "unsupported",
+        "truncated.jpg": "truncated",
+        **{f"einstein.{suffix}": "ok" for suffix in ("bmp", "gif", "ico", "jpeg", "png", "tiff", "webp")},
+    }
+    assert (report.persons, report.outcomes) == (1, {"inserted": 1, "matched": 6})

@@ -114,9 +114,14 @@ def test_what_the_system_says(tmp_path: Path, number: int, error: type[Exception
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.write("a", b"old", "report")
-    with pytest.raises(LookupError), folder.replacing("a", "report") as file:
-        file.write(b"new")
-        raise LookupError
+
+    def fail() -> None:
+        with folder.replacing("a", "report") as file:
+            file.write(b"new")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 

@@ -142,8 +142,12 @@ def test_known_rows_have_the_latest_content_last(client: StoreClient, run: RunRo
     client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = 'new' WHERE media_id = 6"))
     client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = 'old' WHERE media_id = 2"))
     client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = NULL WHERE media_id = 7"))
+    client.submit(
+        lambda c: c.execute("UPDATE core.media SET path = 'q', sha256 = NULL, status = 'changed' WHERE media_id = 8")
+    )
     rows = client.known_rows(SOURCE, run.account_id).to_pylist()
-    assert [row["sha256"] for row in rows if row["path"] == "p"] == ["old", "new"]
+    assert [row["sha256"] for row in rows if row["path"] == "p"] == ["old", "new", None]
+    assert "q" not in {row["path"] for row in rows}  # to be taken up
 
 
 def test_known_media_have_all_their_embeddings(client: StoreClient, run: RunRow) -> None:

@@ -124,7 +124,13 @@ def test_a_bad_value_is_refused_and_says_where_it_stands(text: str, message: str
 
 @pytest.mark.parametrize(
     "text",
-    ["[1, 2]", "just text", "match: {", "match: {threshold: 1}\nmatch: {min_cpq: 0}", "match: {min_cpq: 0, min_cpq: 1}"],
+    [
+        "[1, 2]",
+        "just text",
+        "match: {",
+        "match: {threshold: 1}\nmatch: {min_cpq: 0}",
+        "match: {min_cpq: 0, min_cpq: 1}",
+    ],
 )
 def test_a_file_that_is_no_mapping_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"facepipe\.yaml"):

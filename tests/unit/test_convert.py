@@ -51,7 +51,7 @@ def test_layouts_are_turned_from_tensorflow_to_torch(constants: dict[str, FloatA
     [WEIGHTS, "InceptionResnetV1/Block8/Conv2d_1x1/biases", "InceptionResnetV1/Bottleneck/BatchNorm/moving_mean"],
 )
 def test_a_missing_constant_is_an_error(constants: dict[str, FloatArray], name: str) -> None:
-    with pytest.raises(GraphInvalid, match="missing|no part of"):
+    with pytest.raises(GraphInvalid, match=r"missing|no part of"):
         convert_constants({key: value for key, value in constants.items() if key != name})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ for part in SHARED:
 ALLOWED["match"] = MODEL_PARTS | STAGES["match"]
 
 
+@functools.cache
 def edges() -> list[tuple[str, str, str]]:
     """(file, its part, the part it imports), for every import in the package, also those inside functions."""
     found = []
@@ -80,7 +82,9 @@ def is_allowed(own: str, target: str) -> bool:
 
 @pytest.mark.parametrize("file", sorted({file for file, _, _ in edges()}))
 def test_imports_point_one_way(file: str) -> None:
-    reverse = [f"{file} imports {target}" for name, own, target in edges() if name == file and not is_allowed(own, target)]
+    reverse = [
+        f"{file} imports {target}" for name, own, target in edges() if name == file and not is_allowed(own, target)
+    ]
     assert not reverse
 
 

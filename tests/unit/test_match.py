@@ -273,6 +273,18 @@ def test_scores_that_rounding_makes_equal_go_to_the_earlier_identity() -> None:
     assert Matcher(Calibration(4.0), 4.0).best(make_index(stored), query)[0].tolist() == [1]  # ranked by d
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_dots_beyond_1_tie_because_the_distance_is_clamped(sign: float) -> None:
+    """Norms are 1 only within 1e-3; all dots >= 1 are d = 0 and all <= -1 are d = 2."""
+    stored = np.array([[1.0002, 0.0], [1.0005, 0.0], [1.0, 0.0]], dtype=np.float32)
+    query = np.array([[sign * 1.0005, 0.0]], dtype=np.float32)
+    order = [1, 2, 0] if sign > 0 else [2, 0, 1]
+    for threshold in (0.54, 4.0):
+        positions, _ = Matcher(Calibration(1.281), threshold).top_k(make_index(stored, order), query, 3)
+        assert positions.tolist() == [np.argsort(order).tolist()]
+        assert Matcher(Calibration(1.281), threshold).best(make_index(stored, order), query)[0][0] == positions[0, 0]
+
+
 def test_best_of_an_empty_index_is_none_and_top_k_is_empty() -> None:
     index, queries = ReferenceIndex(4), unit_rows(1, 3, 4)
     matcher = Matcher(Calibration(), 0.54)

@@ -1,0 +1,85 @@
+"""`facepipe run` over a folder of photos, and the same command again: images/s, peak memory, and no work twice.
+
+    python scripts/bench_run.py --source FOLDER [--store DIR] [--device cpu]
+
+The second run has an empty cache of weights, and must leave it empty: it needs none. Asserts: all
+files are in, `check` finds nothing, the second run decoded nothing, called no model and left the tables as they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from bench_common import result, timing, write_result
+
+_TABLES = ("core.media", "core.faces", "core.persons", "core.reference_faces", "core.embeddings", "core.runs")
+
+
+def facepipe(*arguments: str, **environment: str) -> tuple[dict[str, Any], float]:
+    """Runs the command line in a process of its own: its JSON, and the seconds from start to exit."""
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments, "--json"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environment},
+        check=True,
+    )
+    return json.loads(done.stdout), time.perf_counter() - begun
+
+
+def tables(store: Path) -> str:
+    """A digest of the tables' rows."""
+    digest = hashlib.sha256()
+    with duckdb.connect(str(store / (store / "CURRENT").read_text().strip()), read_only=True) as con:
+        for table in _TABLES:
+            for row in con.execute(f"SELECT * FROM {table} ORDER BY ALL").fetchall():
+                digest.update(repr(row).encode())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        store = options.store or Path(scratch) / "store"
+        run = ("run", str(options.source), "--store", str(store), "--device", options.device)
+        first, first_s = facepipe(*run, "--weights", "casia-webface")
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        before = tables(store)
+        again, again_s = facepipe(*run, FACEPIPE_CACHE=str(Path(scratch) / "no-weights"))
+        check, check_s = facepipe("check", "--store", str(store))
+        assert first["images"] == first["new"] == again["already_in"], (first["images"], again["already_in"])
+        assert (again["decoded"], again["detector_calls"], again["embedder_calls"]) == (0, 0, 0)
+        assert not (Path(scratch) / "no-weights").exists()
+        assert tables(store) == before
+        kept = ("images", "faces", "persons", "statuses", "outcomes", "rejected", "images_per_second", "image_seconds")
+        figures = {
+            **{name: first[name] for name in kept},
+            "peak_rss_mib": round(peak, 1),
+            "again_already_in": again["already_in"],
+            "again_decoded": again["decoded"],
+            "again_model_calls": again["detector_calls"] + again["embedder_calls"],
+            "check": check,
+        }
+        timings = {"run": timing([first_s]), "again": timing([again_s]), "check": timing([check_s])}
+        settings = {"source": options.source.name, "weights": "casia-webface"}
+        print(write_result(result("run", settings, timings, figures, options.device)))
+        print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What the doctor says of a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load_settings
+from pipeline.doctor import FAIL, OK, WARN, Finding, disk_space, examine
+
+
+def by_subject(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(10**8, FAIL), (10**9, WARN), (10**10, OK)], ids=["none", "little", "enough"]
+)
+def test_disk_space(free: int, level: str, tmp_path: Path) -> None:
+    finding = disk_space(tmp_path, free)
+    assert finding.level == level
+    assert (finding.cure is None) == (level == OK)
+
+
+def test_what_would_stop_a_run_fails_and_has_a_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    flags = {
+        "run.device": "cuda:99",
+        "model.weights_file": str(tmp_path / "absent.pt"),
+        "model.weights": "vggface2",
+        "model.cache": str(tmp_path / "file" / "cache"),
+    }
+    findings = by_subject(examine(load_settings(environ={}, flags=flags), tmp_path / "no-store"))
+    for subject in ("device", "weights", "cache", "store"):
+        assert findings[subject].level == FAIL, subject
+        assert findings[subject].cure, subject
+    assert findings["python"].level == findings["torch"].level == findings["detector"].level == OK
+
+
+def test_a_cure_stands_below_its_finding() -> None:
+    assert Finding("disk", WARN, "little").lines() == ["warn  disk         little"]
+    assert Finding("disk", WARN, "little", "make room").lines()[1].strip() == "-> make room"
+
+
+def test_torch_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise OSError(f"libcudart.so.12: cannot open shared object file, for {name}")
+
+    monkeypatch.setattr("pipeline.doctor.importlib.import_module", broken)
+    findings = by_subject(examine(load_settings(environ={}), None))
+    assert findings["torch"].level == FAIL
+    assert "libcudart" in findings["torch"].detail
+    assert "weights" not in findings  # they need torch
+    assert findings["formats"].level == OK
