@@ -201,7 +201,7 @@ def test_broken_files_all_end_as_rows(faces_dir: Path, runner: Runner, tmp_path:
     report = runner(faces_dir / "broken-files")
     rows = {Path(row[0]).name: row[8] for row in snapshot(tmp_path / "store")["media"]}
     assert rows == {
-        "corrupted.png": "unreadable",
+        "corrupted.png": "truncated",
         "empty.png": "unsupported",
         "truncated.jpg": "truncated",
         **{f"einstein.{suffix}": "ok" for suffix in ("bmp", "gif", "ico", "jpeg", "png", "tiff", "webp")},
