@@ -93,11 +93,14 @@ def _why_no_cuda() -> str:
 
 def _weights(settings: Settings) -> Finding:
     from pipeline.models.cache import cache_folder
-    from pipeline.models.weights import resolve
+    from pipeline.models.weights import resolve, verify
 
     file = Path(settings.model.weights_file) if settings.model.weights_file else None
     try:
-        found = resolve(settings.model.weights, file, cache_folder(settings.model.cache))
+        cache = cache_folder(settings.model.cache)
+        found = resolve(settings.model.weights, file, cache)
+        if file is None:  # a file that was named is hashed by resolving it
+            verify(found.name, cache)
     except FacepipeError as exc:
         return Finding("weights", FAIL, str(exc), "facepipe models fetch casia-webface")
     return Finding("weights", OK, f"{found.name}, verified (SHA-256 {found.sha256[:12]}...)")
