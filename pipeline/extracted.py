@@ -79,4 +79,4 @@ def embedding_matrix(column: pa.ChunkedArray) -> FloatArray:
     """A column of fixed-size lists as [n, d] float32, a copy: Arrow's own memory is read-only, which torch refuses."""
     array = column.combine_chunks()
     numbers: FloatArray = array.flatten().to_numpy(zero_copy_only=False)
-    return numbers.reshape(len(array), -1).copy()
+    return np.array(numbers, dtype=np.float32).reshape(len(array), -1)
