@@ -9,9 +9,10 @@ one gather, and the number of waits for the device is the same for any number of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
 from pipeline.canvas import CELL, STRIDE, Packing, Tile, pack, pyramid
 from pipeline.config import DetectSettings
@@ -26,15 +27,25 @@ CROPS_PER_CALL = 512
 
 
 @dataclass
+class NetworkCounts:
+    """How often one network ran, and over how many inputs (canvases or crops) in all."""
+
+    calls: int = 0
+    inputs: int = 0
+
+    def add(self, inputs: int) -> None:
+        self.calls += 1
+        self.inputs += inputs
+
+
+@dataclass
 class DetectorCounts:
-    """How often the networks ran: what tests of batching and of resuming read."""
+    """What the networks did: tests of batching and of resuming read it."""
 
     images: int = 0
-    pnet_calls: int = 0
-    rnet_calls: int = 0
-    onet_calls: int = 0
-    rnet_crops: int = 0
-    onet_crops: int = 0
+    pnet: NetworkCounts = field(default_factory=NetworkCounts)
+    rnet: NetworkCounts = field(default_factory=NetworkCounts)
+    onet: NetworkCounts = field(default_factory=NetworkCounts)
 
 
 @dataclass
@@ -106,23 +117,16 @@ class MtcnnDetector:
                 for m in (packing.inside, packing.pooled_inside)
             )
             probabilities[part], regressions[part] = self.networks.pnet(normalise(canvases[part]), inside, pooled)
-            self.counts.pnet_calls += 1
+            self.counts.pnet.add(len(inside))
         return probabilities, regressions
 
     def _refine(self, batch: ImageBatch, faces: _Candidates) -> _Candidates:
         """Second stage: R-Net drops most candidates and moves the rest."""
-        faces, crops_of = _inside(batch, faces)
-        regressions, scores = [faces.boxes.new_zeros((0, 4))], [faces.scores[:0]]
-        for part in _slices(len(faces.scores), CROPS_PER_CALL):
-            crops = batch.area_crops(faces.image[part], crops_of[part], 24)
-            regression, probability = self.networks.rnet(normalise(crops))
-            regressions.append(regression)
-            scores.append(probability[:, 1])
-            self.counts.rnet_calls += 1
-            self.counts.rnet_crops += len(crops)
-        faces.scores = torch.cat(scores)
+        faces, crops = _inside(batch, faces)
+        regression, probability = _judge(batch, faces, crops, self.networks.rnet, self.counts.rnet, 24, (4, 2))
+        faces.scores = probability[:, 1]
         passed = (faces.scores > self.settings.rnet_threshold).nonzero()[:, 0]
-        faces, regression = faces.pick(passed), torch.cat(regressions)[passed]
+        faces, regression = faces.pick(passed), regression[passed]
         keep = grouped_nms(faces.boxes, faces.scores, faces.image, 0.7)
         faces = faces.pick(keep)
         faces.boxes = _square(_shift(faces.boxes, regression[keep], extra=1))
@@ -130,25 +134,36 @@ class MtcnnDetector:
 
     def _output(self, batch: ImageBatch, faces: _Candidates) -> tuple[_Candidates, torch.Tensor]:
         """Third stage: O-Net gives the final boxes and the landmarks [n, 5, 2]."""
-        faces, crops_of = _inside(batch, faces)
-        regressions, scores = [faces.boxes.new_zeros((0, 4))], [faces.scores[:0]]
-        points = [faces.boxes.new_zeros((0, 10))]
-        for part in _slices(len(faces.scores), CROPS_PER_CALL):
-            crops = batch.area_crops(faces.image[part], crops_of[part], 48)
-            regression, landmark, probability = self.networks.onet(normalise(crops))
-            regressions.append(regression)
-            points.append(landmark)
-            scores.append(probability[:, 1])
-            self.counts.onet_calls += 1
-            self.counts.onet_crops += len(crops)
-        faces.scores = torch.cat(scores)
+        faces, crops = _inside(batch, faces)
+        regression, points, probability = _judge(
+            batch, faces, crops, self.networks.onet, self.counts.onet, 48, (4, 10, 2)
+        )
+        faces.scores = probability[:, 1]
         passed = (faces.scores > self.settings.onet_threshold).nonzero()[:, 0]
-        faces, regression, point = faces.pick(passed), torch.cat(regressions)[passed], torch.cat(points)[passed]
+        faces, regression, points = faces.pick(passed), regression[passed], points[passed]
         sides = faces.boxes[:, None, 2:] - faces.boxes[:, None, :2] + 1
-        landmarks = point.view(-1, 2, 5).transpose(1, 2) * sides + faces.boxes[:, None, :2] - 1
+        landmarks = points.view(-1, 2, 5).transpose(1, 2) * sides + faces.boxes[:, None, :2] - 1
         faces.boxes = _shift(faces.boxes, regression, extra=1)
         keep = grouped_nms_min(faces.boxes, faces.scores, faces.image, 0.7)
         return faces.pick(keep), landmarks[keep]
+
+
+def _judge(
+    batch: ImageBatch,
+    faces: _Candidates,
+    crops: torch.Tensor,
+    network: nn.Module,
+    counts: NetworkCounts,
+    size: int,
+    widths: tuple[int, ...],
+) -> list[torch.Tensor]:
+    """The network's answers [n, width] to the candidates' crops [n, 4], resampled to size x size."""
+    answers = [tuple(faces.boxes.new_zeros((0, width)) for width in widths)]
+    for part in _slices(len(crops), CROPS_PER_CALL):
+        pixels = batch.area_crops(faces.image[part], crops[part], size)
+        answers.append(network(normalise(pixels)))
+        counts.add(len(pixels))
+    return [torch.cat(column) for column in zip(*answers, strict=True)]
 
 
 def _paint(batch: ImageBatch, packing: Packing) -> torch.Tensor:

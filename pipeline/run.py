@@ -271,7 +271,7 @@ class _Session:
             seconds=round(time.monotonic() - self._started, 3),
             image_seconds=round(self._image_seconds, 3),
             decoded=self._decoder.calls,
-            detector_calls=extractor.detector.counts.pnet_calls if extractor else 0,
+            detector_calls=extractor.detector.counts.pnet.calls if extractor else 0,
             embedder_calls=extractor.embedder.calls if extractor else 0,
         )
         counts = {**dataclasses.asdict(self._counts), "other_files": self._scanned.other_files}

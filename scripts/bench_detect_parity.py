@@ -86,9 +86,9 @@ def pnet_calls_by_images(detector: MtcnnDetector) -> dict[str, int]:
     images = [rng.integers(0, 256, (120, 120, 3), dtype=np.uint8) for _ in range(16)]
     calls = {}
     for count in (1, 2, 4, 8, 16):
-        before = detector.counts.pnet_calls
+        before = detector.counts.pnet.calls
         detector(ImageBatch(images[:count], detector.networks.device))
-        calls[str(count)] = detector.counts.pnet_calls - before
+        calls[str(count)] = detector.counts.pnet.calls - before
     assert len(set(calls.values())) == 1, calls
     return calls
 

@@ -80,13 +80,13 @@ def test_calls_depend_on_pixels_and_crops_only(networks: MtcnnNetworks, images: 
     detector = MtcnnDetector(networks, DetectSettings())
     small = [images[3]] * 3
     detector(ImageBatch(small, device))
-    assert detector.counts.pnet_calls == 1  # three pyramids of ten levels or so in one canvas
+    assert detector.counts.pnet.calls == 1  # three pyramids of ten levels or so in one canvas
     detector = MtcnnDetector(networks, DetectSettings())
     detector(ImageBatch(images * 3, device))
     counts = detector.counts
-    assert counts.pnet_calls * CANVASES_PER_CALL < 3 * len(images)
-    assert counts.rnet_calls <= counts.rnet_crops // CROPS_PER_CALL + 1
-    assert counts.onet_calls <= counts.onet_crops // CROPS_PER_CALL + 1
+    assert counts.pnet.calls * CANVASES_PER_CALL < 3 * len(images)
+    assert counts.rnet.calls <= counts.rnet.inputs // CROPS_PER_CALL + 1
+    assert counts.onet.calls <= counts.onet.inputs // CROPS_PER_CALL + 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
