@@ -30,6 +30,12 @@ class WorkDone:
     def images_per_second(self) -> float:
         return self.decoded / self.image_seconds if self.image_seconds else 0.0
 
+    def __str__(self) -> str:
+        if not self.decoded:
+            return "no image had to be decoded"
+        where = f" on {self.device}" if self.device else ""
+        return f"{self.decoded:,} images decoded, {self.images_per_second:.1f}/s over the image work{where}"
+
 
 @dataclass(frozen=True)
 class RunReport:
@@ -72,8 +78,7 @@ class RunReport:
             f"            {', '.join(f'{count} {outcome}' for outcome, count in sorted(self.outcomes.items())) or '-'}",
             f"identities  {self.persons} ({self.new_persons} new)",
             f"rejected    {rejected}",
-            f"time        {self.work.seconds:.1f} s; {self.work.images_per_second:.1f} images/s over the image work"
-            + (f" on {self.work.device}" if self.work.device else ""),
+            f"time        {self.work.seconds:.1f} s; {self.work}",
             f"weights     {self.weights}",
         ]
         if self.other_files:

@@ -16,6 +16,7 @@ import pytest
 
 FACEPIPE = [sys.executable, "-m", "pipeline"]
 TIMEOUT_S = 300
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def report_of(*words: object, exit_code: int = 0) -> dict[str, Any]:
@@ -114,3 +115,21 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     assert report["images"] == first["images"]
     assert 0 < report["decoded"] < first["run"]["decoded"]
     assert report_of("check", "--store", store)["problems"] == []
+
+
+def test_the_notebook_runs_over_the_demo(demo: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code, cell by cell in one namespace; a notebook server adds nothing to that."""
+    folder, _ = demo
+    (folder / "notebooks").mkdir()
+    monkeypatch.chdir(folder / "notebooks")
+    cells = json.loads((NOTEBOOKS / "explore_store.ipynb").read_text())["cells"]
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    names["con"].close()
+    assert dict(names["outcomes"]) == {"inserted": 2, "matched": 22, "rejected": 3}
+    assert [same for same, *_ in names["pairs"]] == [False, True]
+    (_, _, _, strangers_highest), (_, _, same_lowest, _) = names["pairs"]
+    assert strangers_highest < same_lowest
+    assert all(score >= 1 for _, score in names["closest"])
