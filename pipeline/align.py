@@ -23,4 +23,4 @@ def cut_crops(batch: ImageBatch, found: Detections, settings: AlignSettings, siz
     last = torch.minimum((high + margin).trunc().long(), limit)
     frames = torch.cat([first, torch.maximum(last, first + 1)], dim=1)
     pixels = batch.smooth_crops(found.image_index, frames, size)
-    return FaceCrops(pixels, frames.float())
+    return FaceCrops(pixels, frames.float(), (size - settings.margin_px) / size)

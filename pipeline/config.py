@@ -61,7 +61,7 @@ class DetectSettings:
 
 @dataclass(frozen=True)
 class AlignSettings:
-    margin_px: int = 14  # in pixels of the crop, both sides together, as facenet-pytorch counts it
+    margin_px: int = 32  # in pixels of the crop, both sides together, as facenet-pytorch counts it
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ class FaceCrops:
 
     pixels: torch.Tensor  # [n, 3, S, S] float32 in [0, 255], RGB
     frames: torch.Tensor  # [n, 4] float32 xyxy: what part of the upright original each crop shows
+    box_share: float  # of the crop's side: the face box without its margin, where no image edge cuts it
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from bench_common import result, write_result
@@ -23,13 +24,14 @@ from detection_parity import Faces, Parity, compare, largest_shift, make_referen
 
 from pipeline.config import DecodeSettings, DetectSettings
 from pipeline.decode import decode_image
-from pipeline.detect import CROPS_PER_CALL, MtcnnDetector
+from pipeline.detect import CROPS_PER_CALL, DetectorCounts, MtcnnDetector
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.mtcnn import load_networks
 from pipeline.models.weights import detector_files
 from pipeline.types import ByteArray
 
 BATCH = 24
+Cost: TypeAlias = dict[str, Any]  # DetectorCounts of one batch
 WANT_FOUND, WANT_EXTRA, WANT_LANDMARKS, WANT_SHIFT_PX = 0.99, 0.01, 0.01, 0.5
 
 
@@ -61,23 +63,23 @@ def read(files: Sequence[Path]) -> list[ByteArray]:
     return [decode_image(file.read_bytes(), DecodeSettings()).pixels for file in files]
 
 
-def detect_in_batches(detector: MtcnnDetector, images: Sequence[ByteArray]) -> tuple[list[Faces], list[dict[str, int]]]:
+def detect_in_batches(detector: MtcnnDetector, images: Sequence[ByteArray]) -> tuple[list[Faces], list[Cost]]:
     """The faces of all images, and what each batch cost."""
     found: list[Faces] = []
-    costs: list[dict[str, int]] = []
+    costs: list[Cost] = []
     for start in range(0, len(images), BATCH):
         part = images[start : start + BATCH]
-        before = vars(detector.counts).copy()
+        detector.counts = DetectorCounts()
         found += our_faces(detector, part)
-        costs.append({key: value - before[key] for key, value in vars(detector.counts).items()})
+        costs.append(asdict(detector.counts))
     return found, costs
 
 
-def assert_calls(costs: Sequence[dict[str, int]]) -> None:
+def assert_calls(costs: Sequence[Cost]) -> None:
     """R- and O-Net run at most once per full sub-batch of crops, and once more."""
     for cost in costs:
         for net in ("rnet", "onet"):
-            assert cost[f"{net}_calls"] <= cost[f"{net}_crops"] // CROPS_PER_CALL + 1, cost
+            assert cost[net]["calls"] <= cost[net]["inputs"] // CROPS_PER_CALL + 1, cost
 
 
 def pnet_calls_by_images(detector: MtcnnDetector) -> dict[str, int]:
@@ -128,7 +130,7 @@ def main() -> None:
     detector = MtcnnDetector(load_networks(detector_files(), arguments.device), settings)
     reference = make_reference(settings, arguments.device)
     by_source: dict[str, Parity] = {}
-    costs: list[dict[str, int]] = []
+    costs: list[Cost] = []
     images: dict[str, list[ByteArray]] = {}
     for source, files in photo_files(arguments.faces, arguments.photos).items():
         images[source] = read(files)

@@ -58,7 +58,7 @@ _MODEL = ("model.weights", "model.weights_file")
 # it makes the store where there is none, and settles the run's thresholds.
 ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_MODEL)
 EXTRACT_FLAGS = (*_MACHINE, *_MODEL)
-GROUP_FLAGS = ("run.threads",)
+MODEL_FLAGS = _MODEL
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
 DEMO_FLAGS = (*_MACHINE, *_MODEL)
 ACCOUNT_FLAGS = _MODEL

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.flags import ALL_FLAGS, EXTRACT_FLAGS, GROUP_FLAGS, settings_options
+from pipeline.cli.flags import ALL_FLAGS, EXTRACT_FLAGS, MODEL_FLAGS, settings_options
 from pipeline.cli.options import (
     account_option,
     directory_option,
@@ -49,7 +49,7 @@ def extract(source: Path | None, **options: Any) -> None:
     """Find and embed the faces of the planned run.
 
     The heavy part: writes one file per shard into the store's run folder, and commits nothing. Without SOURCE it
-    takes the run that was planned first.
+    takes the latest unfinished run.
 
     \b
     Example:
@@ -62,7 +62,7 @@ def extract(source: Path | None, **options: Any) -> None:
 @optional_source_argument
 @store_option
 @account_option
-@settings_options(GROUP_FLAGS)
+@settings_options(MODEL_FLAGS)
 @strict_option
 @output_options
 def group(source: Path | None, **options: Any) -> None:

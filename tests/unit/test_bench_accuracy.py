@@ -69,7 +69,7 @@ def test_photo_without_face_costs_its_method(planted: Portraits, protocol: Proto
 
 def test_quality_discards_the_worst(planted: Portraits, protocol: Protocol) -> None:
     bad = planted.row[f"{TEST[-1]}_0001"]
-    planted.embeddings["ours-14"][bad] *= -1
+    planted.embeddings[f"ours-{Settings().align.margin_px}"][bad] *= -1
     planted.quality[bad] = [0.9, 0.1, 0.9]
     after = figures_of(planted, protocol)["quality"]["fnmr_after_discard"]
     assert after["sharpness"][0] > 0

@@ -174,7 +174,7 @@ def test_the_output_hash_covers_what_changes_the_numbers_and_nothing_else() -> N
     assert hash_with("run.threads", 7) == same
     assert hash_with("match.threshold", 1) == same
     assert hash_with("model.cache", "/x") == same
-    for key, value in {"decode.truncated": "accept", "detect.min_face_px": 40, "align.margin_px": 32}.items():
+    for key, value in {"decode.truncated": "accept", "detect.min_face_px": 40, "align.margin_px": 14}.items():
         assert hash_with(key, value) != same
 
 

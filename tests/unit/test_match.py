@@ -362,3 +362,12 @@ def test_the_image_lookup_finds_the_earliest_with_enough_overlap() -> None:
 )
 def test_box_iou(a: list[float], b: list[float], iou: float) -> None:
     assert box_iou(a, b) == box_iou(b, a) == iou
+
+
+def test_the_registrys_calibration_maps_its_rate_to_the_default_threshold() -> None:
+    """casia-webface: the squared L2 distance at FMR 2e-4 (scripts/results/accuracy-cpu.json) becomes 0.54."""
+    from pipeline.models.registry import weight_set
+
+    facts = weight_set("casia-webface").calibration
+    distance = contract_distance(1 - 0.8638 / 2, Calibration.from_dict(facts.as_dict()))
+    assert distance**2 == pytest.approx(0.54, abs=5e-4)

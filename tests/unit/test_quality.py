@@ -63,7 +63,7 @@ def rate_pixels(pixels: torch.Tensor) -> Quality:
     n = len(pixels)
     frontal = torch.tensor(quality._FACE_MODEL)[:, :2].expand(n, 5, 2) * 60
     found = Detections(torch.zeros(n, dtype=torch.int64), torch.zeros(n, 4), frontal, torch.ones(n))
-    return assess_quality(FaceCrops(pixels, torch.zeros(n, 4)), found)
+    return assess_quality(FaceCrops(pixels, torch.zeros(n, 4), 146 / 160), found)
 
 
 def crop_of(portrait: Portrait) -> torch.Tensor:
@@ -165,7 +165,7 @@ class TestStage:
     def test_does_not_wait_for_the_device(self, hopper: Portrait) -> None:
         if not torch.cuda.is_available():
             pytest.skip("needs CUDA")
-        crops = FaceCrops(crop_of(hopper).cuda(), torch.zeros(1, 4, device="cuda"))
+        crops = FaceCrops(crop_of(hopper).cuda(), torch.zeros(1, 4, device="cuda"), 1.0)
         points = torch.tensor([hopper.landmarks], device="cuda")
         zero = torch.zeros(1, device="cuda")
         found = Detections(zero.long(), crops.frames, points, zero)
