@@ -11,6 +11,8 @@ import pytest
 from bench_accuracy import Protocol, figures_of, read_protocol
 from lfw_embeddings import MARGINS, Portraits
 
+from pipeline.config import Settings
+
 PHOTOS = 3
 TRAIN = [f"Train_Person_{i}" for i in range(8)]
 TEST = [f"Test_Person_{i}" for i in range(8)]
