@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -54,16 +55,24 @@ class DuplicateResolver:
         self._resolve_stored([r for r in rows if r.manifest["action"] == REUSE_MEDIA])
 
     def _resolve_stored(self, rows: Sequence[ExtractedRow]) -> None:
-        table = self._client.faces_of_media(sorted({int(r.manifest["source_media"]) for r in rows}))
+        if not rows:
+            return
+        media_ids = sorted({int(r.manifest["source_media"]) for r in rows})
+        table = self._client.faces_of_media(media_ids)
         owners = table["media_id"].to_numpy()
         faces = faces_of_table(table)
-        images = table.select(IMAGE_COLUMNS).to_pylist()
+        images = self._images(media_ids)
         for row in rows:
             media_id = int(row.manifest["source_media"])
             own = np.flatnonzero(owners == media_id).tolist()
             row.status, row.duplicate_of, row.faces = DUPLICATE, media_id, [faces[k] for k in own]
-            if own:
-                row.image = images[own[0]]
+            row.image = images[media_id]
+
+    def _images(self, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """What is known of each image, also of those without a face."""
+        columns = ", ".join(IMAGE_COLUMNS)
+        sql = f"SELECT media_id, {columns} FROM core.media WHERE media_id IN (SELECT unnest(?))"
+        return {row.pop("media_id"): row for row in self._client.read(sql, [list(media_ids)]).to_pylist()}
 
     def _find_last_use(self) -> IntArray:
         """[shards] the last shard that needs each shard's extraction: its own, or one with a duplicate."""
@@ -80,7 +89,9 @@ class DuplicateResolver:
         return read_rows(manifest, self._client.read_run_shard(run_id, shard))
 
     def _media_ids(self, rows: Sequence[int]) -> dict[int, int]:
-        sql = "SELECT row, media_id FROM core.media WHERE run_id = ? AND list_contains(?, row)"
+        if not rows:
+            return {}
+        sql = "SELECT row, media_id FROM core.media WHERE run_id = ? AND row IN (SELECT unnest(?))"
         found = self._client.read(sql, [self._run.run_id, list(rows)])
         return dict(zip(found["row"].to_pylist(), found["media_id"].to_pylist(), strict=True))
 
@@ -91,5 +102,5 @@ def _copy(row: ExtractedRow, original: ExtractedRow, media_id: int) -> None:
         row.image = dict(original.image)
     elif original.status == ImageChanged.status:
         mark_changed(row)
-    else:
-        row.status, row.reason = original.status, original.reason
+    else:  # without a hash where the original has none: the next run takes both up
+        row.status, row.reason, row.sha256 = original.status, original.reason, original.sha256

@@ -96,7 +96,7 @@ class Planner:
 
     def _plan_chunk(self, sights: Sequence[_Sight]) -> list[dict[str, Any]]:
         fresh = [sight for sight in sights if self._is_new(sight)]
-        in_store = self.client.known_media([s.sha256 for s in fresh if s.sha256])
+        in_store = self.client.known_media(self.account_id, [s.sha256 for s in fresh if s.sha256])
         return [self._plan_row(sight, in_store) for sight in fresh]
 
     def _is_new(self, sight: _Sight) -> bool:

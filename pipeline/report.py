@@ -100,8 +100,8 @@ def make_report(
         " LEFT JOIN core.persons p USING (person_id) WHERE list_contains(?, m.run_id)"
     )
     outcomes = _count(client, f"SELECT f.outcome {faces}", run_ids)
-    reasons = client.read(f"SELECT f.rejection_reasons AS r {faces} AND f.outcome = 'rejected'", [list(run_ids)])
-    rejected = Counter(reason for text in reasons["r"].to_pylist() for reason in text.split(","))
+    reasons = f"SELECT unnest(string_split(f.rejection_reasons, ',')) {faces} AND f.outcome = 'rejected'"
+    rejected = Counter(_count(client, reasons, run_ids))
     rejected.update({status: n for status, n in statuses.items() if status not in _ACCEPTED})
     persons = client.read(
         "SELECT count(*) AS n FROM core.persons JOIN core.directories USING (directory_id) WHERE account_id = ?",

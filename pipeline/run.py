@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import threading
 import time
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +34,8 @@ from pipeline.manifest import MANIFEST_SCHEMA
 from pipeline.plan import PlanCounts, Planner
 from pipeline.report import RunReport, WorkDone, make_report
 from pipeline.source import ScanCounts, scan_source, source_kind
+from pipeline.store.client import StoreClient
+from pipeline.store.opening import has_store
 from pipeline.store.records import RunRow
 from pipeline.types import ImageRef
 
@@ -67,7 +71,7 @@ def run(request: RunRequest, progress: Progress, stop: threading.Event) -> RunRe
     with _Session(request, progress, stop) as session:
         unfinished = session.unfinished()
         if unfinished is not None and unfinished.state != _SCANNING:
-            progress.note(f"Going on with the unfinished run {unfinished.run_id}.")
+            progress.note(session.going_on(unfinished))
             session.work(unfinished)
         planned = session.scan()
         if planned is not None:
@@ -90,24 +94,32 @@ def scan(request: RunRequest, progress: Progress, stop: threading.Event) -> RunR
 
 def extract(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
     """Extracts the shards of the planned run, and commits nothing."""
-    with _Session(request, progress, stop) as session:
+    with _Session(request, progress, stop, create=False) as session:
         session.work(session.planned("scan"), commit=False)
         return session.report()
 
 
 def group(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
     """Groups and commits the extracted shards of the planned run. Raises UsageError while one is missing."""
-    with _Session(request, progress, stop) as session:
+    with _Session(request, progress, stop, create=False) as session:
         session.work(session.planned("scan"), extract=False)
         return session.report()
+
+
+def _require_source(request: RunRequest) -> None:
+    """A source that is missing, empty or no manifest must not leave an empty store behind."""
+    if request.source is None:
+        return
+    source_kind(request.source)
+    if not has_store(request.store.absolute()):
+        next(scan_source(request.source, request.settings.source), None)
 
 
 class _Session:
     """An open store, and what one command does to it."""
 
-    def __init__(self, request: RunRequest, progress: Progress, stop: threading.Event) -> None:
-        if request.source is not None:
-            source_kind(request.source)  # a missing source must not leave an empty store behind
+    def __init__(self, request: RunRequest, progress: Progress, stop: threading.Event, *, create: bool = True) -> None:
+        _require_source(request)
         self._request = request
         self._progress = progress
         self._stop = stop
@@ -117,14 +129,18 @@ class _Session:
         self._scanned = ScanCounts()
         self._runs: list[str] = []
         self._extractor: FaceExtractor | None = None
-        self._client = open_or_create_store(request.store, request.settings, request.command)
+        if create:
+            self._client = open_or_create_store(request.store, request.settings, request.command)
+        else:
+            self._client = StoreClient.open(request.store, command=request.command)
         try:
             self._settings = settings_of_store(request.settings, self._client.identity, request.store)
             self._account, self._account_id = settle_account(self._client, request.account)
         except BaseException:
             self._client.close()
             raise
-        self._source = None if request.source is None else shown(request.source.absolute())
+        # Without "..", but with its links: the name that the rows' own paths begin with.
+        self._source = None if request.source is None else shown(os.path.abspath(request.source))  # noqa: PTH100
         self._decoder = Decoder(self._settings.decode)
 
     def __enter__(self) -> _Session:
@@ -137,6 +153,14 @@ class _Session:
 
     def unfinished(self) -> RunRow | None:
         return self._client.unfinished_run(self._source, self._account_id)
+
+    def going_on(self, run: RunRow) -> str:
+        """What to tell of an unfinished run: it keeps the thresholds and the directory it was planned with."""
+        note = f"Going on with the unfinished run {run.run_id}."
+        wanted = dataclasses.asdict(self._settings.match)
+        kept = [f"{key} = {run.settings['match'][key]}" for key in wanted if run.settings["match"][key] != wanted[key]]
+        kept += [f"directory = {run.directory}"] if run.directory != self._request.directory else []
+        return f"{note} It keeps what it was planned with: {', '.join(kept)}." if kept else note
 
     def planned(self, before: str) -> RunRow:
         """The unfinished, planned run. Raises UsageError when there is none."""
@@ -158,7 +182,7 @@ class _Session:
         first = next(batches, None)
         if first is None:
             return None
-        planned = self.unfinished() or self._begin(self._source, self._request.source)
+        planned = self._begin(self._source, self._request.source)
 
         def all_batches() -> Iterator[pa.RecordBatch]:
             yield first
@@ -171,11 +195,14 @@ class _Session:
 
     def _begin(self, source: str, path: Path) -> RunRow:
         settings = {"shard_rows": self._settings.run.shard_rows, "match": dataclasses.asdict(self._settings.match)}
-        return self._client.begin_run(source, source_kind(path), self._account_id, self._request.directory, settings)
+        kind, directory, left = source_kind(path), self._request.directory, self.unfinished()
+        if left is not None:  # a scan that was cut off: nothing of it counts, its settings neither
+            return self._client.rebegin_run(left.run_id, kind, directory, settings)
+        return self._client.begin_run(source, kind, self._account_id, directory, settings)
 
     def _watched(self, source: Path) -> Iterator[ImageRef]:
         """The rows of the source, counted for the progress, until somebody stops us."""
-        for ref in scan_source(source, self._settings.source, self._scanned):
+        for ref in scan_source(source, self._settings.source, self._scanned, leave_out=self._client.path):
             if self._stop.is_set():
                 raise Interrupted(detail="the scan was not finished, and nothing was changed")
             self._progress.advance()
@@ -192,17 +219,19 @@ class _Session:
             raise UsageError(
                 message=f"{len(missing)} of {shards} shards are not extracted yet: `facepipe extract` first."
             )
+        if not commit:
+            pending = missing
         self._progress.start("extract" if not commit else "group" if not extract else "run", self._rows(run, pending))
-        extracted = self._extracted(run, pending, set(missing))
         enroller = self._enroller(run) if commit else None
-        for number, (shard, manifest, table) in enumerate(extracted, 1):
-            if enroller is not None:
-                enroller.commit(shard, manifest, table)
-            if self._stop.is_set() and number < len(pending):
-                extracted.close()
-                raise Interrupted(
-                    detail=f"{len(done) + number} of {shards} shards are {'in' if commit else 'extracted'}"
-                )
+        # Closed whatever happens, so that no decoder thread outlives an error or works on for nobody.
+        with closing(self._extracted(run, pending, set(missing))) as extracted:
+            for left in range(len(pending), 0, -1):
+                if self._stop.is_set():
+                    verb = "in" if commit else "extracted"
+                    raise Interrupted(detail=f"{shards - left} of {shards} shards are {verb}")
+                shard, manifest, table = next(extracted)
+                if enroller is not None:
+                    enroller.commit(shard, manifest, table)
         if commit:
             self._finish(run)
 

@@ -62,16 +62,20 @@ def source_kind(path: Path) -> SourceKind:
     return kind
 
 
-def scan_source(path: Path, settings: SourceSettings, counts: ScanCounts | None = None) -> Iterator[ImageRef]:
+def scan_source(
+    path: Path, settings: SourceSettings, counts: ScanCounts | None = None, *, leave_out: Path | None = None
+) -> Iterator[ImageRef]:
     """The rows of the folder or manifest `path`; `counts`, where given, is filled as the rows are taken.
 
-    A folder is walked in the byte order of its relative paths; a manifest's rows keep their order. Relative paths
-    of a manifest start at `settings.root`, without that at the manifest's own folder, and may not lead out of it.
+    A folder is walked in the byte order of its relative paths, but for the folder `leave_out` in it; a manifest's
+    rows keep their order. Relative paths of a manifest start at `settings.root`, without that at the manifest's own
+    folder, and may not lead out of it.
     Raises SourceMissing, ManifestInvalid and InputError, and SourceEmpty after the end of a source without rows.
     """
     kind = source_kind(path)  # at the call, not at the first row
     counts = ScanCounts() if counts is None else counts
-    refs = _folder_refs(path, settings, counts) if kind == "folder" else _manifest_refs(path, kind, settings)
+    folder = kind == "folder"
+    refs = _folder_refs(path, settings, counts, leave_out) if folder else _manifest_refs(path, kind, settings)
     return _counted(refs, path, kind, counts)
 
 
@@ -86,8 +90,10 @@ def _counted(refs: Iterator[ImageRef], path: Path, kind: SourceKind, counts: Sca
         raise SourceEmpty(path=shown(path), detail=counts.left_alone() if kind == "folder" else "it has no rows")
 
 
-def _folder_refs(path: Path, settings: SourceSettings, counts: ScanCounts) -> Iterator[ImageRef]:
-    for found in walk_folder(path, settings.root, settings.follow_symlinks, counts):
+def _folder_refs(
+    path: Path, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None
+) -> Iterator[ImageRef]:
+    for found in walk_folder(path, settings.root, settings.follow_symlinks, counts, leave_out):
         name = _parent_label(found) if settings.labels == "parent" else None
         yield ImageRef(path=shown(found.file), file=Path(found.file), name=name, rejected=found.rejected)
 

@@ -45,23 +45,27 @@ class Found:
     rejected: ImageRejected | None = None
 
 
-def walk_folder(folder: Path, root: str | None, follow_symlinks: bool, counts: ScanCounts) -> Iterator[Found]:
+def walk_folder(
+    folder: Path, root: str | None, follow_symlinks: bool, counts: ScanCounts, leave_out: Path | None = None
+) -> Iterator[Found]:
     """Every image file below `folder`, and every folder below it that cannot be listed, in byte order.
 
-    `root`: what lies outside (links resolved) is rejected. Memory: the names of the folders on the way down.
+    `root`: what lies outside (links resolved) is rejected. `leave_out`: a folder that is passed over, by whatever
+    name it is met. Memory: the names of the folders on the way down.
     Raises InputError where `folder` itself cannot be listed.
     """
-    walk = _Walk(None if root is None else os.path.realpath(root), follow_symlinks, counts)
+    walk = _Walk(None if root is None else os.path.realpath(root), follow_symlinks, counts, leave_out)
     yield from walk.run(os.path.abspath(folder))
 
 
 class _Walk:
     """A depth-first walk with its own stack: a tree may be deeper than Python's recursion limit."""
 
-    def __init__(self, root: str | None, follow_symlinks: bool, counts: ScanCounts) -> None:
+    def __init__(self, root: str | None, follow_symlinks: bool, counts: ScanCounts, leave_out: Path | None) -> None:
         self.root = root
         self.follow_symlinks = follow_symlinks
         self.counts = counts
+        self.left_out = _identity(os.stat(leave_out)) if leave_out is not None and leave_out.exists() else None
         self.ancestors: list[tuple[int, int]] = []
         self.stack: list[tuple[str, Iterator[tuple[bytes, str]]]] = []
 
@@ -83,8 +87,9 @@ class _Walk:
     def _enter(self, folder: str) -> ImageRejected | None:
         """Puts `folder` on the stack; an unlistable one is not put there but returned as a reason."""
         try:
-            status = os.stat(folder)
-            identity = (status.st_dev, status.st_ino)
+            identity = _identity(os.stat(folder))
+            if identity == self.left_out:
+                return None
             if identity in self.ancestors:
                 self.counts.loops += 1
                 return None
@@ -137,6 +142,10 @@ class _Walk:
 def is_within(path: str, folder: str) -> bool:
     """Whether the absolute, normalised `path` is `folder` or lies below it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _kind(entry: os.DirEntry[str]) -> str:

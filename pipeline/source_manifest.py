@@ -61,7 +61,8 @@ def _row(path: Path, where: str, values: Mapping[str, Any]) -> ManifestRow:
     directory = texts["directory"]
     if directory is not None and (directory in (".", "..") or not _DIRECTORY.fullmatch(directory)):
         _invalid(path, f'{where}: directory "{shown(directory)}" must be 1 to 64 of A-Z a-z 0-9 . _ -, not "." or ".."')
-    extra = {key: _jsonable(value) for key, value in values.items() if key not in (*LOCATION_COLUMNS, *TEXT_COLUMNS)}
+    known = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
+    extra = {_jsonable(key): _jsonable(value) for key, value in values.items() if key not in known}
     return ManifestRow(where, next(filter(None, locations), ""), extra=extra, **texts)
 
 

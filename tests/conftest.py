@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pipeline.extract import FaceExtractor
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,3 +67,13 @@ def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = tmp_path_factory.mktemp("weights-cache")
     resolve("casia-webface", None, cache)
     return cache
+
+
+@pytest.fixture(scope="session")
+def extractor(tmp_path_factory: pytest.TempPathFactory) -> FaceExtractor:
+    """The default extractor with casia-webface on the CPU, loaded once."""
+    from pipeline.assembly import load_extractor, make_identity
+    from pipeline.config import load_settings
+
+    settings = load_settings(environ={}, flags={"run.device": "cpu", "model.weights": "casia-webface"})
+    return load_extractor(settings, make_identity(settings), tmp_path_factory.getbasetemp() / "no-store")

@@ -136,6 +136,10 @@ class StoreClient:
         """A new run in state `scanning`."""
         return self.submit(lambda c: runs.begin_run(c, source, source_kind, account_id, directory, settings))
 
+    def rebegin_run(self, run_id: str, source_kind: str, directory: str, settings: Mapping[str, Any]) -> RunRow:
+        """The same run, still `scanning`, with what is asked for now. Raises StoreError in another state."""
+        return self.submit(lambda c: runs.rebegin_run(c, run_id, source_kind, directory, settings))
+
     def plan_run(self, run_id: str, rows: int, shards: int) -> None:
         """The manifest is written: `scanning` becomes `open`. Raises StoreError in another state."""
         self.submit(lambda catalog: runs.plan_run(catalog, run_id, rows, shards))
@@ -220,9 +224,10 @@ class StoreClient:
         """KNOWN_ROWS_SCHEMA: every (path, directory, sha256) committed from this source, the latest last."""
         return self.submit(lambda catalog: known.known_rows(catalog, source, account_id))
 
-    def known_media(self, hashes: Sequence[str]) -> dict[str, int]:
-        """sha256 -> media_id of a committed row with these bytes whose faces all have a stored embedding."""
-        return self.submit(lambda catalog: known.known_media(catalog, self.generation, hashes))
+    def known_media(self, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
+        """sha256 -> media_id of a committed row of the account with these bytes, whose faces all have a stored
+        embedding."""
+        return self.submit(lambda catalog: known.known_media(catalog, self.generation, account_id, hashes))
 
     def faces_of_media(self, media_ids: Sequence[int]) -> pa.Table:
         """faces_of_media_schema(d), by media_id and ordinal."""

@@ -33,14 +33,17 @@ def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
     return table.cast(KNOWN_ROWS_SCHEMA)
 
 
-def known_media(catalog: Catalog, generation: int, hashes: Sequence[str]) -> dict[str, int]:
-    """sha256 -> media_id of an earlier row with these bytes whose faces all have a stored embedding."""
+def known_media(catalog: Catalog, generation: int, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
+    """sha256 -> media_id of an earlier row with these bytes whose faces all have a stored embedding.
+
+    Of the same account: nothing may tell one account what another one holds.
+    """
     with catalog.tables(wanted_hashes=pa.table({"sha256": pa.array(list(hashes), pa.string())})):
         rows = catalog.rows(
             """
             WITH same AS MATERIALIZED (
                 SELECT media_id, sha256 FROM core.media
-                WHERE sha256 IN (SELECT sha256 FROM wanted_hashes) AND status IN (?, ?, ?)
+                WHERE sha256 IN (SELECT sha256 FROM wanted_hashes) AND account_id = ? AND status IN (?, ?, ?)
             ), theirs AS MATERIALIZED (
                 SELECT media_id, face_id FROM core.faces WHERE media_id IN (SELECT media_id FROM same)
             ), stored AS (
@@ -52,7 +55,7 @@ def known_media(catalog: Catalog, generation: int, hashes: Sequence[str]) -> dic
                 (SELECT media_id FROM theirs WHERE face_id NOT IN (SELECT face_id FROM stored))
             GROUP BY sha256
             """,
-            [OK, NO_FACE, DUPLICATE, generation, generation],
+            [account_id, OK, NO_FACE, DUPLICATE, generation, generation],
         )
     return {sha256: int(media_id) for sha256, media_id in rows}
 

@@ -67,6 +67,17 @@ def begin_run(
     return run_row(catalog, run_id)
 
 
+def rebegin_run(catalog: Catalog, run_id: str, source_kind: str, directory: str, settings: Mapping[str, Any]) -> RunRow:
+    """A run whose scan was cut off, begun anew as asked for now. Raises StoreError in any other state."""
+    with catalog.transaction("begin_run"):
+        _require_state(catalog, run_id, SCANNING)
+        catalog.execute(
+            "UPDATE core.runs SET source_kind = ?, directory = ?, settings = ?, started_at = ? WHERE run_id = ?",
+            [source_kind, directory, to_json(settings), utc_now(), run_id],
+        )
+    return run_row(catalog, run_id)
+
+
 def plan_run(catalog: Catalog, run_id: str, rows: int, shards: int) -> None:
     """The manifest is whole: the run goes from `scanning` to `open`. Raises StoreError in any other state."""
     with catalog.transaction("plan_run"):

@@ -104,6 +104,7 @@ def test_a_damaged_store_stops_the_run(store: Path, tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_here(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").touch()
     words = (
         "run",
         tmp_path,
@@ -119,6 +120,7 @@ def test_weights_that_are_not_here(tmp_path: Path) -> None:
 
 
 def test_weights_file_that_is_something_else(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").touch()
     (tmp_path / "weights.pt").write_bytes(b"something else")
     words = ("run", tmp_path, "--store", tmp_path / "store", "--weights", "vggface2")
     _fails(32, "weights-corrupt", "weights.pt", *words, "--weights-file", tmp_path / "weights.pt")

@@ -150,17 +150,29 @@ def test_known_rows_have_the_latest_content_last(client: StoreClient, run: RunRo
     assert "q" not in {row["path"] for row in rows}  # to be taken up
 
 
+def test_a_scan_that_was_cut_off_begins_anew(client: StoreClient) -> None:
+    account = client.create_account("bob", None)
+    cut = client.begin_run("/again", "folder", account, "main", {"threshold": 0.54})
+    again = client.rebegin_run(cut.run_id, "csv", "other", {"threshold": 1.0})
+    assert (again.run_id, again.state) == (cut.run_id, "scanning")
+    assert (again.source_kind, again.directory, again.settings) == ("csv", "other", {"threshold": 1.0})
+    client.plan_run(cut.run_id, 1, 1)
+    with pytest.raises(StoreError, match="is open, not scanning"):
+        client.rebegin_run(cut.run_id, "csv", "main", {})
+
+
 def test_known_media_have_all_their_embeddings(client: StoreClient, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     hashes = [sha(f"{SOURCE}/0-{row}.jpg") for row in range(SHARD_ROWS)]
-    assert client.known_media(hashes) == {}  # each has a rejected face, which has no embedding
+    assert client.known_media(run.account_id, hashes) == {}  # each has a rejected face, which has no embedding
     client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected' AND media_id <= 2"))
     client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE media_id = 3"))
     client.submit(lambda c: c.execute("UPDATE core.media SET status = 'no_face' WHERE media_id = 3"))
-    assert client.known_media([*hashes, "unknown"]) == {hashes[0]: 1, hashes[1]: 2, hashes[2]: 3}
+    assert client.known_media(run.account_id, [*hashes, "unknown"]) == {hashes[0]: 1, hashes[1]: 2, hashes[2]: 3}
     client.submit(lambda c: c.execute("UPDATE core.media SET status = 'truncated' WHERE media_id = 2"))
-    assert client.known_media(hashes[:2]) == {hashes[0]: 1}
-    assert client.known_media([]) == {}
+    assert client.known_media(run.account_id, hashes[:2]) == {hashes[0]: 1}
+    assert client.known_media(run.account_id, []) == {}
+    assert client.known_media(run.account_id + 1, hashes) == {}
 
 
 def test_faces_of_media(client: StoreClient, run: RunRow) -> None:

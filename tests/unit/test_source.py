@@ -483,3 +483,21 @@ def test_a_file_that_pretends_to_be_empty_is_still_limited() -> None:
     assert read_file(status, 100_000).startswith(b"Name:")
     with pytest.raises(ImageTooLarge):
         read_file(status, 10)
+
+
+def test_a_folder_is_left_out_by_whatever_name_it_is_met(tmp_path: Path) -> None:
+    for name in ("a", "store", "store/deep"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jpg").touch()
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "store")
+    refs = list(scan_source(tmp_path, SourceSettings(), leave_out=tmp_path / "a" / ".." / "store"))
+    assert [ref.file for ref in refs] == [tmp_path / "a" / "x.jpg"]
+    with pytest.raises(SourceEmpty):
+        list(scan_source(tmp_path / "store", SourceSettings(), leave_out=tmp_path / "store"))
+
+
+def test_a_column_name_that_is_no_unicode_is_kept_as_it_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"path": "x.jpg", "no\\ud800te": "\\udfff"}')
+    (ref,) = scan_source(tmp_path / "rows.jsonl", SourceSettings())
+    assert ref.extra == {r"no\ud800te": r"\udfff"}
+    assert json.dumps(dict(ref.extra), ensure_ascii=False).encode()

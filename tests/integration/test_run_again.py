@@ -1,0 +1,157 @@
+"""Runs that meet a changed world: files that go, other settings, another spelling, a failing disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pipeline.run
+from pipeline import faults
+from pipeline.config import Settings
+from pipeline.errors import Interrupted, SourceEmpty, StoreFull, StoreMissing
+from pipeline.extract import FaceExtractor
+from pipeline.report import RunReport
+from pipeline.run import RunRequest, extract, run
+from pipeline.store.client import StoreClient
+from tests.integration.conftest import SilentProgress
+from tests.integration.snapshot import snapshot
+
+Runner = Callable[..., RunReport]
+
+
+@pytest.fixture(autouse=True)
+def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.run, "load_extractor", lambda *_: extractor)
+
+
+@pytest.fixture
+def two(photos: Path, tmp_path: Path) -> Path:
+    """A folder with a1.jpg and b1.jpg, and a copy of the second."""
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for name, original in (("a1.jpg", "a1.jpg"), ("b1.jpg", "b1.jpg"), ("c1.jpg", "b1.jpg")):
+        shutil.copy(photos / original, folder / name)
+    return folder
+
+
+class _AtStart(SilentProgress):
+    """Does something when the image work begins: between the scan and the reading."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act = act
+
+    def start(self, phase: str, total: int | None) -> None:
+        super().start(phase, total)
+        if phase == "run":
+            self._act()
+
+
+def test_a_file_that_goes_between_scan_and_reading_is_taken_up_when_it_is_back(
+    two: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    data = (two / "b1.jpg").read_bytes()
+    progress = _AtStart((two / "b1.jpg").unlink)
+    report = run(RunRequest(two, tmp_path / "store", settings), progress, threading.Event())
+    assert report.statuses == {"missing": 2, "ok": 1}  # the copy has nothing to take its faces from
+    (two / "b1.jpg").write_bytes(data)
+    again = runner(two)
+    assert (again.statuses, again.changed, again.already_in) == ({"duplicate": 1, "ok": 1}, 2, 1)
+    assert runner(two).already_in == 3
+
+
+def test_a_source_is_the_same_by_any_spelling(two: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner(two)
+    assert runner(two / ".." / "two").already_in == 3
+    monkeypatch.chdir(two.parent)
+    assert runner(Path("two")).already_in == 3
+
+
+def test_the_store_in_the_source_is_no_photo(two: Path, settings: Settings) -> None:
+    store = two / "my store"
+    request = RunRequest(two, store, settings)
+    run(request, SilentProgress(), threading.Event())
+    again = run(request, SilentProgress(), threading.Event())
+    assert (again.new, again.already_in, again.other_files) == (0, 3, 0)
+    assert len(snapshot(store)["objects"]) == 1
+
+
+def test_an_empty_source_leaves_no_store(tmp_path: Path, settings: Settings) -> None:
+    (tmp_path / "empty").mkdir()
+    request = RunRequest(tmp_path / "empty", tmp_path / "store", settings)
+    with pytest.raises(SourceEmpty):
+        run(request, SilentProgress(), threading.Event())
+    with pytest.raises(StoreMissing):
+        extract(dataclasses.replace(request, source=None), SilentProgress(), threading.Event())
+    assert not (tmp_path / "store").exists()
+
+
+def _other(settings: Settings, threshold: float) -> Settings:
+    return dataclasses.replace(settings, match=dataclasses.replace(settings.match, threshold=threshold))
+
+
+def test_a_scan_that_was_cut_off_binds_nobody(
+    two: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a planned run keeps its thresholds; of a scan that did not end nothing counts."""
+    monkeypatch.setattr("pipeline.plan._CHUNK_ROWS", 1)
+    stop = threading.Event()
+
+    class StopSoon(SilentProgress):
+        def advance(self, count: int = 1) -> None:
+            super().advance(count)
+            if self.advanced == 2:
+                stop.set()
+
+    request = RunRequest(two, tmp_path / "store", settings)
+    with pytest.raises(Interrupted, match="scan was not finished"):
+        run(request, StopSoon(), stop)
+    later = dataclasses.replace(request, settings=_other(settings, 1.5), directory="second")
+    report = run(later, SilentProgress(), threading.Event())
+    with StoreClient.open(tmp_path / "store", command="test") as client:
+        (row,) = client.read("SELECT run_id, directory FROM core.runs").to_pylist()
+        assert (str(row["run_id"]), row["directory"]) == (report.run_id, "second")
+        assert client.run_row(str(report.run_id)).settings["match"]["threshold"] == 1.5
+
+
+def test_a_planned_run_keeps_its_thresholds_and_says_so(two: Path, settings: Settings, tmp_path: Path) -> None:
+    settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, shard_rows=1))
+    stop = threading.Event()
+    request = RunRequest(two, tmp_path / "store", settings)
+    with pytest.raises(Interrupted, match="0 of 3 shards are in"):  # asked to stop before the first
+        run(request, _AtStart(stop.set), stop)
+    progress = SilentProgress()
+    later = dataclasses.replace(request, settings=_other(settings, 4.0), directory="second")
+    report = run(later, progress, threading.Event())
+    assert "threshold = 0.54, directory = main" in progress.notes[0]
+    # The planned run makes its two people; the new scan finds the same files, new to the directory "second",
+    # where at T = 4 everybody is one.
+    people = [(p[3], p[4]) for p in snapshot(tmp_path / "store")["persons"]]
+    assert sorted(people) == [("main", 1), ("main", 2), ("second", 3)]
+    assert report.new == 3
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    def hook(name: str) -> None:
+        if name == "embeddings.fsync":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    faults.install(hook)
+    yield
+    faults.install(None)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_an_error_leaves_no_threads(photos: Path, settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(StoreFull) as caught:
+        run(RunRequest(photos, tmp_path / "store", settings), SilentProgress(), threading.Event())
+    # `caught` holds the traceback, and with it every frame that the error left.
+    assert caught.tb is not None
+    assert [t.name for t in threading.enumerate() if t.name.startswith(("decode", "hash", "store"))] == []

@@ -1,0 +1,175 @@
+"""The local engine on real photos: order, bounds, and images that are not what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from pipeline.config import RunSettings, Settings
+from pipeline.decode import Decoder
+from pipeline.engines.local import LocalEngine
+from pipeline.extract import FaceExtractor
+from pipeline.files import hash_file
+from pipeline.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
+from pipeline.types import DUPLICATE_ROW
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path) -> Path:
+    """One face, 150 x 176 pixels."""
+    path = tmp_path_factory.mktemp("photo") / "hopper.png"
+    Image.open(hopper_path).convert("RGB").resize((150, 176)).save(path)
+    return path
+
+
+def _row(number: int, file: Path, **fields: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(MANIFEST_SCHEMA.names)
+    sha256, size = hash_file(file) if file.exists() else (None, None)
+    known = {"path": str(file), "file": os.fsencode(file), "directory": "main", "sha256": sha256, "bytes": size}
+    return {**row, "row": number, "action": EXTRACT, **known, **fields}
+
+
+def _shards(rows: list[dict[str, Any]], size: int) -> list[tuple[int, pa.Table]]:
+    starts = range(0, len(rows), size)
+    return [(k, pa.Table.from_pylist(rows[s : s + size], MANIFEST_SCHEMA)) for k, s in enumerate(starts)]
+
+
+def _engine(extractor: FaceExtractor, decoder: Decoder | None = None, **run: int) -> LocalEngine:
+    settings = Settings(run=RunSettings(threads=2, **run))
+    decoder = decoder or Decoder(settings.decode)
+    return LocalEngine(settings, extractor.embedder.embedding_size, decoder, lambda: extractor)
+
+
+def _decoders() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("decode")]
+
+
+def test_order_is_kept_and_batches_end_with_shards(extractor: FaceExtractor, photo: Path, tmp_path: Path) -> None:
+    """Seven rows of different widths in shards of three and batches of two."""
+    files = [tmp_path / f"{k}.png" for k in range(7)]
+    for k, file in enumerate(files):
+        Image.open(photo).crop((0, 0, 150 - k, 176)).save(file)
+    done: list[int] = []
+    shards = _shards([_row(k, f) for k, f in enumerate(files)], 3)
+    results = list(_engine(extractor, batch_images=2).run_shards(shards, done.append))
+    assert [number for number, _ in results] == [0, 1, 2]
+    rows = [row for _, table in results for row in table.to_pylist()]
+    assert [(r["row"], r["width"], r["status"], len(r["faces"])) for r in rows] == [
+        (k, 150 - k, "ok", 1) for k in range(7)
+    ]
+    assert done == [2, 1, 2, 1, 1]
+    assert _decoders() == []
+
+
+def test_bad_images_among_good_ones_are_rows(extractor: FaceExtractor, photo: Path, tmp_path: Path) -> None:
+    names = ("good", "cut", "text", "changed", "gone", "folder", "last")
+    files = {name: tmp_path / f"{name}.png" for name in names}
+    for file in files.values():
+        shutil.copy(photo, file)
+    files["cut"].write_bytes(photo.read_bytes()[:5000])
+    files["text"].write_bytes(b"no image")
+    rows = [_row(k, files[name]) for k, name in enumerate(names)]
+    files["changed"].write_bytes(b"other bytes")
+    files["gone"].unlink()
+    files["folder"].unlink()
+    files["folder"].mkdir()
+    rows.append(_row(7, files["good"], action=SKIP, status=DUPLICATE_ROW, reason="again"))
+    rows.append(_row(8, files["last"], action=REUSE_ROW, source_row=0))
+    ((_, table),) = _engine(extractor).run_shards(_shards(rows, 9), lambda _: None)
+    found = table.to_pylist()
+    assert [r["status"] for r in found] == [
+        *("ok", "truncated", "unsupported", "changed", "missing", "not_a_file", "ok"),
+        *("duplicate_row", "duplicate"),
+    ]
+    # What was read keeps its hash; what was not is to be taken up by the next run.
+    assert [r["sha256"] is None for r in found] == [False, False, False, True, True, True, False, False, False]
+    assert [r["faces"] is None for r in found] == [r["status"] != "ok" for r in found]
+    assert "changed while" in found[3]["reason"]
+
+
+def test_without_an_image_no_model_is_loaded(extractor: FaceExtractor, tmp_path: Path) -> None:
+    (tmp_path / "x.jpg").write_bytes(b"no image")
+    rows = [_row(0, tmp_path / "x.jpg"), _row(1, tmp_path / "y.jpg", action=SKIP, status="missing", reason="gone")]
+
+    def load() -> FaceExtractor:
+        raise AssertionError
+
+    settings = Settings()
+    engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), load)
+    ((_, table),) = engine.run_shards(_shards(rows, 2), lambda _: None)
+    assert table["status"].to_pylist() == ["unsupported", "missing"]
+
+
+@pytest.mark.parametrize(("batch_images", "batch_pixels", "most"), [(4, 10**9, 4 + 1 + 7), (64, 30_000, 2 + 3 + 2)])
+def test_reading_ahead_is_bounded(
+    extractor: FaceExtractor, photo: Path, batch_images: int, batch_pixels: int, most: int
+) -> None:
+    """While the models are at work the decoders stop: by the number of images, and by their pixels.
+
+    Images: a batch, the one that did not fit, and the rest of what is read ahead. Pixels (26,400 each): the batch
+    and the one that did not fit, three that pass twice the limit, and one that each thread may be inside with.
+    """
+    decoder = Decoder(Settings().decode)
+    decoded: list[int] = []
+
+    def load() -> FaceExtractor:
+        if not decoded:
+            seen = -1
+            while seen != decoder.calls:  # until nothing moves any more
+                seen = decoder.calls
+                time.sleep(0.3)
+            decoded.append(seen)
+        return extractor
+
+    run = RunSettings(threads=2, batch_images=batch_images, batch_pixels=batch_pixels)
+    engine = LocalEngine(Settings(run=run), extractor.embedder.embedding_size, decoder, load)
+    shards = _shards([_row(k, photo) for k in range(16)], 16)
+    ((_, table),) = engine.run_shards(shards, lambda _: None)
+    assert table["status"].to_pylist() == ["ok"] * 16
+    assert 2 <= decoded[0] <= most
+    assert decoder.calls == 16
+
+
+def test_leaving_early_leaves_no_threads(extractor: FaceExtractor, photo: Path) -> None:
+    """Also where decoders stand and wait for room."""
+    engine = _engine(extractor, batch_pixels=30_000)
+    results = engine.run_shards(_shards([_row(k, photo) for k in range(12)], 1), lambda _: None)
+    assert next(results)[0] == 0
+    assert _decoders() != []
+    results.close()
+    assert _decoders() == []
+
+
+def test_what_the_models_raise_ends_the_run(extractor: FaceExtractor, photo: Path) -> None:
+    class Broken(Exception):
+        pass
+
+    def load() -> FaceExtractor:
+        raise Broken
+
+    settings = dataclasses.replace(Settings(), run=RunSettings(threads=2))
+    engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), load)
+    with pytest.raises(Broken):
+        list(engine.run_shards(_shards([_row(k, photo) for k in range(8)], 4), lambda _: None))
+    assert _decoders() == []
+
+
+def test_a_photo_without_a_face_has_an_empty_list(extractor: FaceExtractor, tmp_path: Path) -> None:
+    sizes: Iterator[tuple[int, int]] = iter([(1, 1), (12, 12), (3000, 1), (40, 30)])
+    files = []
+    for k, size in enumerate(sizes):
+        files.append(tmp_path / f"{k}.png")
+        Image.new("RGB", size, (90, 120, 60)).save(files[-1])
+    ((_, table),) = _engine(extractor).run_shards(_shards([_row(k, f) for k, f in enumerate(files)], 4), lambda _: None)
+    assert table["status"].to_pylist() == ["no_face"] * 4
+    assert table["faces"].to_pylist() == [[]] * 4
