@@ -169,7 +169,7 @@ class DeviceMissing(DeviceError):
 
 
 class DeviceOutOfMemory(DeviceError):
-    """{device} ran out of memory on a batch of one image ({detail}). Lower decode.max_pixels, or use --device cpu."""
+    """{device} ran out of memory on a batch of one image ({detail}). Use --device cpu, or a device with more memory."""
 
     exit_code = 21
 

@@ -68,42 +68,42 @@ def run(request: RunRequest, progress: Progress, stop: threading.Event) -> RunRe
     When `stop` is set, the shard in hand is finished and Interrupted raised. Raises InputError, ModelError,
     DeviceError, StoreError.
     """
-    with _Session(request, progress, stop) as session:
-        unfinished = session.unfinished()
+    with _Job(request, progress, stop) as job:
+        unfinished = job.unfinished()
         if unfinished is not None and unfinished.state != _SCANNING:
-            progress.note(session.going_on(unfinished))
-            session.work(unfinished)
-        planned = session.scan()
+            progress.note(job.going_on(unfinished))
+            job.work(unfinished)
+        planned = job.scan()
         if planned is not None:
-            session.work(planned)
-        return session.report()
+            job.work(planned)
+        return job.report()
 
 
 def scan(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
     """Plans a run: hashes the source's files and writes the manifest of what is new or changed."""
-    with _Session(request, progress, stop) as session:
-        unfinished = session.unfinished()
+    with _Job(request, progress, stop) as job:
+        unfinished = job.unfinished()
         if unfinished is not None and unfinished.state != _SCANNING:
             raise UsageError(
                 message=f"The run {unfinished.run_id} of this source is planned already. "
                 "Go on with `facepipe extract` and `facepipe group`, or with `facepipe run`."
             )
-        session.scan()
-        return session.report()
+        job.scan()
+        return job.report()
 
 
 def extract(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
     """Extracts the shards of the planned run, and commits nothing."""
-    with _Session(request, progress, stop, create=False) as session:
-        session.work(session.planned("scan"), commit=False)
-        return session.report()
+    with _Job(request, progress, stop, create=False) as job:
+        job.work(job.planned(), commit=False)
+        return job.report()
 
 
 def group(request: RunRequest, progress: Progress, stop: threading.Event) -> RunReport:
     """Groups and commits the extracted shards of the planned run. Raises UsageError while one is missing."""
-    with _Session(request, progress, stop, create=False) as session:
-        session.work(session.planned("scan"), extract=False)
-        return session.report()
+    with _Job(request, progress, stop, create=False) as job:
+        job.work(job.planned(), extract=False)
+        return job.report()
 
 
 def _require_source(request: RunRequest) -> None:
@@ -115,7 +115,7 @@ def _require_source(request: RunRequest) -> None:
         next(scan_source(request.source, request.settings.source), None)
 
 
-class _Session:
+class _Job:
     """An open store, and what one command does to it."""
 
     def __init__(self, request: RunRequest, progress: Progress, stop: threading.Event, *, create: bool = True) -> None:
@@ -143,7 +143,7 @@ class _Session:
         self._source = None if request.source is None else shown(os.path.abspath(request.source))  # noqa: PTH100
         self._decoder = Decoder(self._settings.decode)
 
-    def __enter__(self) -> _Session:
+    def __enter__(self) -> _Job:
         return self
 
     def __exit__(
@@ -162,11 +162,11 @@ class _Session:
         kept += [f"directory = {run.directory}"] if run.directory != self._request.directory else []
         return f"{note} It keeps what it was planned with: {', '.join(kept)}." if kept else note
 
-    def planned(self, before: str) -> RunRow:
+    def planned(self) -> RunRow:
         """The unfinished, planned run. Raises UsageError when there is none."""
         found = self.unfinished()
         if found is None or found.state == _SCANNING:
-            raise UsageError(message=f"No run is planned. Begin with `facepipe {before} SOURCE --store DIR`.")
+            raise UsageError(message="No run is planned. Begin with `facepipe scan SOURCE --store DIR`.")
         return found
 
     def scan(self) -> RunRow | None:
