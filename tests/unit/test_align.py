@@ -40,7 +40,9 @@ def test_equals_the_reference_crop(hopper_path: Path, device: str, margin: int) 
 def test_shrinking_stays_near_the_reference(hopper_path: Path, device: str) -> None:
     photo = Image.open(hopper_path).convert("RGB")
     box = [100.0, 20.0, 460.0, 420.0]
-    crops = cut_crops(ImageBatch([np.array(photo)], device), _found([box], [0], device), AlignSettings(), 160)
+    crops = cut_crops(
+        ImageBatch([np.array(photo)], device), _found([box], [0], device), AlignSettings(margin_px=14), 160
+    )
     expected = extract_face(photo, np.array(box), 160, 14)
     # A box filter against Pillow's triangle: the means agree, edges differ.
     assert (crops.pixels[0].cpu() - expected).abs().mean() < 3
