@@ -169,7 +169,7 @@ class DeviceMissing(DeviceError):
 
 
 class DeviceOutOfMemory(DeviceError):
-    """{device} ran out of memory on a batch of one image ({detail}). Use --device cpu, or a device with more memory."""
+    """{device} ran out of memory on a batch of one image ({detail}). Use --device cpu, or a larger device."""
 
     exit_code = 21
 
