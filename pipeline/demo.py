@@ -14,7 +14,7 @@ from pipeline.report import RunReport
 from pipeline.run import Progress, RunRequest, run
 from pipeline.samples import Sample, write_samples
 from pipeline.store.client import StoreClient
-from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
+from pipeline.types import ACCEPTED_STATUSES, NO_FACE
 
 # What the store says of each file: its last row, and that row's largest face.
 _FOUND = """
@@ -127,9 +127,8 @@ def _found(row: Mapping[str, Any]) -> Found:
 
 def _rejected(found: Iterable[Found]) -> dict[str, int]:
     """Refused faces by quality measure, refused files by status."""
-    accepted = {OK, NO_FACE, DUPLICATE, DUPLICATE_ROW}
     reasons = [reason for each in found for reason in (each.rejection or "").split(",") if reason]
-    return dict(Counter([*reasons, *(each.status for each in found if each.status not in accepted)]))
+    return dict(Counter([*reasons, *(each.status for each in found if each.status not in ACCEPTED_STATUSES)]))
 
 
 def compare(samples: Sequence[Sample], found: Mapping[str, Found], identities: int) -> list[str]:

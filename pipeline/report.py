@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.store.client import StoreClient
-from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
+from pipeline.types import ACCEPTED_STATUSES
 
-_ACCEPTED = frozenset({OK, NO_FACE, DUPLICATE, DUPLICATE_ROW})
 _LISTED = 1000  # label conflicts and shared ids are listed up to here
 
 
@@ -61,7 +60,7 @@ class RunReport:
     @property
     def rejected_inputs(self) -> int:
         """Rows whose image could not be used."""
-        return sum(count for status, count in self.statuses.items() if status not in _ACCEPTED)
+        return sum(count for status, count in self.statuses.items() if status not in ACCEPTED_STATUSES)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the work's fields stand beside the others."""
@@ -102,7 +101,7 @@ def make_report(
     outcomes = _count(client, f"SELECT f.outcome {faces}", run_ids)
     reasons = f"SELECT unnest(string_split(f.rejection_reasons, ',')) {faces} AND f.outcome = 'rejected'"
     rejected = Counter(_count(client, reasons, run_ids))
-    rejected.update({status: n for status, n in statuses.items() if status not in _ACCEPTED})
+    rejected.update({status: n for status, n in statuses.items() if status not in ACCEPTED_STATUSES})
     persons = client.read(
         "SELECT count(*) AS n FROM core.persons JOIN core.directories USING (directory_id) WHERE account_id = ?",
         [account_id],

@@ -32,6 +32,8 @@ OK: Final = "ok"
 NO_FACE: Final = "no_face"
 DUPLICATE: Final = "duplicate"  # the bytes of another row: no decoding, but its faces are grouped again
 DUPLICATE_ROW: Final = "duplicate_row"  # the same path, directory and bytes again: not a new sighting
+# All others are refusals: the image could not be used.
+ACCEPTED_STATUSES: Final = frozenset({OK, NO_FACE, DUPLICATE, DUPLICATE_ROW})
 
 # What became of a face. `recognised`: matched nothing, and the contract forbids inserting it (a further face
 # of a named photo).

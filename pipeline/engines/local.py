@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from pipeline.config import Settings
 from pipeline.decode import Decoder
+from pipeline.device import usable_cores
 from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageRejected, ImageUnreadable
 from pipeline.extract import FaceExtractor, face_schema
 from pipeline.files import read_file
@@ -116,7 +117,7 @@ class LocalEngine:
         self._schema = shard_schema(embedding_size)
         self._decoder = decoder
         self._load = load
-        self._threads = settings.run.threads or os.cpu_count() or 1
+        self._threads = settings.run.threads or usable_cores()
 
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
