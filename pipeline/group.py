@@ -16,7 +16,8 @@ import torch
 
 from pipeline.bound import ProductFilter
 from pipeline.errors import UsageError
-from pipeline.references import ImageLookup, ReferenceIndex, check_embeddings
+from pipeline.image_lookup import ImageLookup
+from pipeline.references import IndexView, ReferenceIndex, check_embeddings
 from pipeline.types import BoolArray, Decisions, DoubleArray, FaceBatch, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -25,23 +26,27 @@ if TYPE_CHECKING:
 MAX_BLOCK_FACES: Final = 8192
 
 
-def group_faces(faces: FaceBatch, index: ReferenceIndex, matcher: Matcher, block_faces: int = 1024) -> Decisions:
+def group_faces(
+    faces: FaceBatch, index: ReferenceIndex | IndexView, matcher: Matcher, block_faces: int = 1024
+) -> Decisions:
     """Decides, in order, which identity each of n faces is: a reference of `index`, or one inserted before it.
 
     For each face: a current reference of the same image and face (same hash, IoU >= 0.5; the earliest) is its
     identity, with d = 0 at any threshold. Else the reference with the highest score, the earlier one of equals,
     if that score is >= 1.0. Else the face is inserted as a new identity, if it is insertable.
 
-    `index` is not changed: the caller appends the inserted faces, in order, when they are committed. Memory: the
-    inserted vectors once or twice more, and 6 block_faces^2 bytes, plus 24 for each pair in a block that may match.
-    `block_faces`, in [1, 8192], does not change the result.
+    The k-th inserted face, from 0, is at position len(index) + k. `index` is not changed: the caller appends the
+    inserted faces, in order, when they are committed. Memory: the inserted vectors once or twice more, and
+    6 block_faces^2 bytes, plus 24 for each pair in a block that may match. `block_faces`, in [1, 8192], does not
+    change the result.
     Raises UsageError, EmbeddingInvalid, and DeviceError where float32 products are not float32.
     """
     if not 1 <= block_faces <= MAX_BLOCK_FACES:
         raise UsageError(message=f"A block has 1 to {MAX_BLOCK_FACES} faces, not {block_faces}.")
     _check_lengths(faces)
-    norm = check_embeddings(faces.embeddings, index.embedding_size)
-    grouping = _Grouping(faces, index, matcher, norm)
+    view = index.view()
+    norm = check_embeddings(faces.embeddings, view.embedding_size)
+    grouping = _Grouping(faces, view, matcher, norm)
     for start in range(0, len(faces), block_faces):
         grouping.decide(start, min(start + block_faces, len(faces)))
     return grouping.decisions()
@@ -77,12 +82,12 @@ class _Pairs:
 class _Grouping:
     """The state of one `group_faces` call."""
 
-    def __init__(self, faces: FaceBatch, index: ReferenceIndex, matcher: Matcher, norm: float) -> None:
+    def __init__(self, faces: FaceBatch, view: IndexView, matcher: Matcher, norm: float) -> None:
         self._faces = faces
-        self._index = index
+        self._view = view
         self._matcher = matcher
-        self._filter = ProductFilter(index.embedding_size, norm * norm, matcher.calibration)
-        self._inserted_before = ReferenceIndex(index.embedding_size, index.device)  # by earlier blocks
+        self._filter = ProductFilter(view.embedding_size, norm * norm, matcher.calibration)
+        self._inserted_before = ReferenceIndex(view.embedding_size, view.device)  # by earlier blocks
         self._inserted_images = ImageLookup()  # by the whole batch so far
         self._insertable: list[bool] = faces.insertable.tolist()
         self._boxes: list[list[float]] = faces.boxes.tolist()
@@ -114,32 +119,32 @@ class _Grouping:
 
     def _identical(self, face: int) -> int | None:
         hashes, box = self._faces.image_hashes[face], self._boxes[face]
-        position = self._index.images.find(hashes, box)
+        position = self._view.find_identical(hashes, box)
         return self._inserted_images.find(hashes, box) if position is None else position
 
     def _insert(self, face: int) -> None:
         """Makes the face an identity if it may be one; else it stays without."""
         if not self._insertable[face]:
             return
-        position = len(self._index) + self._count
+        position = len(self._view) + self._count
         self._inserted_images.add(position, position, self._faces.image_hashes[face], self._boxes[face])
         self._position[face], self._distance[face], self._inserted[face] = position, 0.0, True
         self._count += 1
 
     def _earlier(self, vectors: FloatArray) -> _Earlier:
-        stored = self._matcher.nearest(self._index, vectors, 1, matching=True)
+        stored = self._matcher.nearest(self._view, vectors, 1, matching=True)
         new = self._matcher.nearest(self._inserted_before, vectors, 1, matching=True)
         # The index is older than anything of this batch, so it wins ties.
         better = (new.ranks > stored.ranks)[:, 0]
         return _Earlier(
-            np.where(better, len(self._index) + new.positions[:, 0], stored.positions[:, 0]),
+            np.where(better, len(self._view) + new.positions[:, 0], stored.positions[:, 0]),
             np.where(better, new.distances[:, 0], stored.distances[:, 0]),
             np.where(better, new.ranks[:, 0], stored.ranks[:, 0]),
         )
 
     def _pairs(self, vectors: FloatArray, may_be_inserted: BoolArray) -> _Pairs:
         """The pairs (face, earlier face that may be inserted) whose score may reach 1.0."""
-        device = self._index.device
+        device = self._view.device
         queries = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
         partners = torch.from_numpy(np.flatnonzero(may_be_inserted)).to(device)
         products = queries @ queries[partners].T

@@ -1,8 +1,9 @@
 """Exact search: the references that score highest against a face.
 
-Float32 matrix products on the device only filter; whatever they cannot exclude (`bound.ProductFilter`) is scored
-by the exact function on the host, and ties go to the lower order number. So the answer depends neither on the
-device nor on batch or chunk sizes. The identical-image rule stands before any search: `ReferenceIndex.images`.
+Float32 matrix products on the device only filter, and for few queries an int8 copy (`quantized`) before them;
+whatever they cannot exclude (`bound.ProductFilter`) is scored by the exact function on the host, and ties go to
+the lower order number. So the answer depends neither on the device nor on batch or chunk sizes. The
+identical-image rule stands before any search: `IndexView.find_identical`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 
 from pipeline.bound import ProductFilter, check_full_precision
 from pipeline.errors import UsageError
-from pipeline.references import ReferenceIndex, check_embeddings
+from pipeline.quantized import candidates
+from pipeline.references import IndexView, ReferenceIndex, check_embeddings
 from pipeline.score import (
     MAX_THRESHOLD,
     Calibration,
@@ -30,6 +32,7 @@ from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 __all__ = [
     "Calibration",
+    "IndexView",
     "Matcher",
     "Nearest",
     "ReferenceIndex",
@@ -42,6 +45,10 @@ QUERY_ROWS: Final = 1024  # queries in one product
 # A product has at least so many references, and more when the queries are few: up to so many elements. On the CPU
 # 8 MB of products stay in the cache for the row maximum; on CUDA each chunk costs a synchronisation.
 _CHUNK: Final = 2048
+# Queries that the int8 copy, if there is one, answers faster than a matrix product: at most so many, and one for
+# every so many references.
+_FEW: Final = 16
+_FEW_ROWS: Final = 256
 _ELEMENTS: Final = {"cpu": 2**21, "cuda": 2**25}
 # Candidates gathered for exact scoring at once: 16 MB at 512 dimensions.
 _PAIRS: Final = 4096
@@ -76,56 +83,75 @@ class Matcher:
         return -distances if self.threshold == MAX_THRESHOLD else self.scores(distances)
 
     def matches(self, distances: DoubleArray) -> BoolArray:
-        """Which contract distances are a match: score >= 1.0; NaN is none."""
-        return np.asarray(self.scores(distances) >= 1.0)
+        """Which contract distances are a match: score >= 1.0; NaN is none. At T = 0 none is, not even 0: only an
+        identical image still matches there (contract, 4.1 and 4.2 rule 5), and that is no matter of distance."""
+        return np.asarray((self.scores(distances) >= 1.0) & (self.threshold > 0))
 
-    def top_k(self, index: ReferenceIndex, queries: FloatArray, k: int) -> tuple[IntArray, DoubleArray]:
+    def top_k(self, index: ReferenceIndex | IndexView, queries: FloatArray, k: int) -> tuple[IntArray, DoubleArray]:
         """The k best references of each query [m, d] (norm 1): positions and scores [m, min(k, len(index))].
 
-        Exact: highest score first, equal scores in the order of their order numbers. Raises UsageError for
-        k < 1, EmbeddingInvalid, and DeviceError where the device's float32 products are not float32.
+        Exact: highest score first, equal scores in the order of their order numbers; -1 and NaN where fewer are
+        alive. Raises UsageError for k < 1, EmbeddingInvalid, and DeviceError where the device's float32 products
+        are not float32.
         """
         if k < 1:
             raise UsageError(message=f"The number of references to find must be at least 1, not {k}.")
-        nearest = self.nearest(index, queries, min(k, len(index)))
+        view = index.view()
+        nearest = self.nearest(view, queries, min(k, len(view)))
         return nearest.positions, self.scores(nearest.distances)
 
-    def best(self, index: ReferenceIndex, queries: FloatArray) -> tuple[IntArray, DoubleArray]:
-        """The best reference of each query [m, d]: positions and scores [m]; -1 and NaN for an empty index."""
+    def best(self, index: ReferenceIndex | IndexView, queries: FloatArray) -> tuple[IntArray, DoubleArray]:
+        """The best reference of each query [m, d]: positions and scores [m]; -1 and NaN where none is alive."""
         nearest = self.nearest(index, queries, 1)
         return nearest.positions[:, 0], self.scores(nearest.distances[:, 0])
 
-    def nearest(self, index: ReferenceIndex, queries: FloatArray, k: int, *, matching: bool = False) -> Nearest:
+    def nearest(
+        self, index: ReferenceIndex | IndexView, queries: FloatArray, k: int, *, matching: bool = False
+    ) -> Nearest:
         """As `top_k`, padded to k columns; `matching` leaves out references with a score below 1.0 (cheaper:
         most queries of a new archive then have no candidate at all)."""
-        norm = check_embeddings(queries, index.embedding_size)
-        check_full_precision(index.device)
+        view = index.view()
+        norm = check_embeddings(queries, view.embedding_size)
+        check_full_precision(view.device)
         found = Nearest(
             np.full((len(queries), k), -1, dtype=np.int64),
             np.full((len(queries), k), np.nan),
             np.full((len(queries), k), -np.inf),
         )
-        if k == 0 or len(index) == 0:
+        if k == 0 or len(view) == 0:
             return found
-        products = ProductFilter(index.embedding_size, norm * index.max_norm, self.calibration)
+        products = ProductFilter(view.embedding_size, norm * view.max_norm, self.calibration)
         floor = products.match_cut(self.threshold) if matching else -np.inf
         for start in range(0, len(queries), QUERY_ROWS):
             rows = slice(start, start + QUERY_ROWS)
             shortlist = Shortlist(len(queries[rows]), k, products, floor)
-            self._scan(index, queries[rows], shortlist)
+            self._scan(view, queries[rows], shortlist)
             self._fill(found, rows, shortlist, matching)
         return found
 
-    def _scan(self, index: ReferenceIndex, queries: FloatArray, shortlist: Shortlist) -> None:
+    def _scan(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> None:
         def score(rows: IntArray, positions: IntArray) -> tuple[DoubleArray, IntArray]:
-            distances = self._pair_distances(queries, index, rows, positions)
-            return distances, index.order[positions]
+            distances = self._pair_distances(queries, view, rows, positions)
+            return distances, view.order[positions]
 
-        for offset, products in _products(index, queries):
+        if self._offer_few(view, queries, shortlist):
+            shortlist.settle(score, self.ranks)
+            return
+        for offset, products in _products(view, queries):
             shortlist.add(offset, products)
             if shortlist.full:
                 shortlist.settle(score, self.ranks)
         shortlist.settle(score, self.ranks)
+
+    def _offer_few(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> bool:
+        """Offers what the int8 copy cannot exclude. False: it does not pay here, and nothing was offered."""
+        if view.codes is None or len(queries) > min(_FEW, 2 + len(view) // _FEW_ROWS):
+            return False
+        products = shortlist.products
+        found = candidates(view.codes, view.dead, queries, shortlist.k, view.max_norm, products.ties, shortlist.floor)
+        for row, positions in enumerate(found or ()):
+            shortlist.offer(row, positions, _gathered_products(view, queries[row], positions))
+        return found is not None
 
     def _fill(self, found: Nearest, rows: slice, shortlist: Shortlist, matching: bool) -> None:
         best = shortlist.best
@@ -135,24 +161,35 @@ class Matcher:
         found.distances[where] = best.distances[keep]
         found.ranks[where] = best.ranks[keep]
 
-    def _pair_distances(
-        self, queries: FloatArray, index: ReferenceIndex, rows: IntArray, positions: IntArray
-    ) -> DoubleArray:
+    def _pair_distances(self, queries: FloatArray, view: IndexView, rows: IntArray, positions: IntArray) -> DoubleArray:
         distances = np.empty(len(rows))
         for start in range(0, len(rows), _PAIRS):
             part = slice(start, start + _PAIRS)
-            distances[part] = self.distances(queries[rows[part]], index.host_vectors[positions[part]])
+            distances[part] = self.distances(queries[rows[part]], view.host_vectors[positions[part]])
         return distances
 
 
-def _products(index: ReferenceIndex, queries: FloatArray) -> Iterator[tuple[int, torch.Tensor]]:
+def _products(view: IndexView, queries: FloatArray) -> Iterator[tuple[int, torch.Tensor]]:
     """Float32 products of `queries` [m, d] with chunks of the references: (first position, [m, chunk]) on the
-    device, in a buffer that the next chunk overwrites."""
+    device, in a buffer that the next chunk overwrites; -inf for the dead."""
     rows = len(queries)
-    chunk = max(_CHUNK, _ELEMENTS[index.device.type] // rows)
-    on_device = torch.from_numpy(np.ascontiguousarray(queries)).to(index.device)
-    buffer = torch.empty(rows * min(chunk, len(index)), dtype=torch.float32, device=index.device)
-    for start in range(0, len(index), chunk):
-        references = index.vectors[start : start + chunk]
+    chunk = max(_CHUNK, _ELEMENTS[view.device.type] // rows)
+    on_device = torch.from_numpy(np.ascontiguousarray(queries)).to(view.device)
+    buffer = torch.empty(rows * min(chunk, len(view)), dtype=torch.float32, device=view.device)
+    for start in range(0, len(view), chunk):
+        references = view.vectors[start : start + chunk]
         products = buffer[: rows * len(references)].view(rows, len(references))
-        yield start, torch.mm(on_device, references.T, out=products)
+        torch.mm(on_device, references.T, out=products)
+        dead = view.dead[slice(*np.searchsorted(view.dead, (start, start + len(references))))] - start
+        if len(dead):
+            products[:, torch.from_numpy(dead).to(view.device)] = -torch.inf
+        yield start, products
+
+
+def _gathered_products(view: IndexView, query: FloatArray, positions: IntArray) -> FloatArray:
+    """Float32 products [c] of `query` [d] with the references at `positions` [c]."""
+    products = np.empty(len(positions), dtype=np.float32)
+    for start in range(0, len(positions), _PAIRS):
+        part = slice(start, start + _PAIRS)
+        products[part] = view.host_vectors[positions[part]] @ query
+    return products

@@ -34,15 +34,16 @@ class Shortlist:
     """The best k references of `rows` queries, from chunks of float32 products.
 
     `add` looks at the largest product of each run of references first, so that those which cannot enter cost no
-    more; it keeps what `products.cut` cannot exclude and what is not below `floor`.
+    more; it keeps what `products.cut` cannot exclude and what is not below `floor`. Products of -inf are no
+    candidates.
     `settle` scores what was kept.
     """
 
     def __init__(self, rows: int, k: int, products: ProductFilter, floor: float) -> None:
         self.best = Scored(*(np.empty(0, dtype=t) for t in (np.int64, np.int64, np.int64, float, float, np.int64)))
-        self._k = k
-        self._products = products
-        self._floor = floor
+        self.k = k
+        self.products = products
+        self.floor = max(floor, float(np.finfo(np.float32).min))
         self._top = np.full((rows, k), -np.inf, dtype=np.float32)  # each row's k largest maxima so far
         self._pending: list[tuple[IntArray, IntArray, FloatArray]] = []
         self._count = 0
@@ -56,11 +57,18 @@ class Shortlist:
         """Takes the float32 products [rows, c] of the references at positions offset .. offset + c - 1."""
         rows, count = products.shape
         # At least four cells per wanted candidate: their maxima then give nearly the k largest products.
-        width = max(1, min(_CELL, count // (4 * self._k)))
+        width = max(1, min(_CELL, count // (4 * self.k)))
         whole = count - count % width
         self._add_cells(offset, products[:, :whole].view(rows, whole // width, width))
         if whole < count:
             self._add_cells(offset + whole, products[:, None, whole:])
+
+    def offer(self, row: int, positions: IntArray, products: FloatArray) -> None:
+        """Takes single candidates of one row and their float32 products: at least all that may be among its best."""
+        both = np.concatenate([self._top[row], products])
+        self._top[row] = np.partition(both, len(both) - self.k)[-self.k :]
+        self._pending.append((np.full(len(positions), row), positions, products))
+        self._count += len(positions)
 
     def _add_cells(self, offset: int, cells: torch.Tensor) -> None:
         """Takes products [rows, n, width]; only cells whose largest product may enter are looked into."""
@@ -81,14 +89,14 @@ class Shortlist:
 
     def _raise_top(self, highest: torch.Tensor) -> None:
         """Takes the maxima [rows, n] of disjoint sets of candidates: at least k products reach the k-th largest."""
-        top = torch.topk(highest, min(self._k, highest.shape[1]), dim=1).values
+        top = torch.topk(highest, min(self.k, highest.shape[1]), dim=1).values
         both = np.concatenate([self._top, top.cpu().numpy()], axis=1)
-        self._top = np.partition(both, both.shape[1] - self._k, axis=1)[:, -self._k :]
+        self._top = np.partition(both, both.shape[1] - self.k, axis=1)[:, -self.k :]
 
     def _cuts(self) -> FloatArray:
         """[rows] float32: products below are out."""
         kth = self._top.min(axis=1).astype(np.float64)
-        return np.maximum(self._products.cut(kth), self._floor).astype(np.float32)
+        return np.maximum(self.products.cut(kth), self.floor).astype(np.float32)
 
     def settle(
         self,
@@ -119,5 +127,5 @@ class Shortlist:
         ranks = np.concatenate([old.ranks, ranks])
         sort = np.lexsort((positions, orders, -ranks, rows))
         columns = np.arange(len(sort)) - np.searchsorted(rows[sort], rows[sort])
-        sort, columns = sort[columns < self._k], columns[columns < self._k]
+        sort, columns = sort[columns < self.k], columns[columns < self.k]
         self.best = Scored(rows[sort], positions[sort], orders[sort], distances[sort], ranks[sort], columns)

@@ -22,7 +22,18 @@ from typing import Any
 
 SCHEMA = 1
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("facepipe", "torch", "torchvision", "numpy", "pillow", "duckdb", "pyarrow", "facenet-pytorch")
+PACKAGES = (
+    "facepipe",
+    "torch",
+    "torchvision",
+    "numpy",
+    "pillow",
+    "duckdb",
+    "pyarrow",
+    "facenet-pytorch",
+    "numba",
+    "faiss-cpu",
+)
 
 # What a result document holds; a nested mapping is a nested object.
 _SHAPE: dict[str, Any] = {

@@ -22,11 +22,12 @@ OFFSETS = (0.0, 1e-7, -1e-7, 1e-9, -1e-9, 2.0**-52, -(2.0**-52))
 
 @dataclass
 class Case:
-    """The first `stored` vectors are references of the index, the others the batch."""
+    """The first `stored` vectors are references of the index, but for those removed; the others the batch."""
 
     vectors: FloatArray
     stored: int
     order: list[int]
+    dead: list[int]
     insertable: list[bool]
     hashes: list[tuple[str, ...]]
     boxes: list[list[int]]
@@ -52,7 +53,7 @@ def naive(case: Case) -> tuple[list[tuple[int, bool, float]], set[str]]:
     """(position, inserted, score) of each face, one by one; and what happened on the way."""
     decisions: list[tuple[int, bool, float]] = []
     happened = set()
-    known = [(case.order[p], p, p) for p in range(case.stored)]  # (order, position, vector)
+    known = [(case.order[p], p, p) for p in range(case.stored) if p not in case.dead]  # (order, position, vector)
     denominator = max(2.0 - math.sqrt(case.threshold), 2.5e-4)
     for face in range(case.stored, len(case.vectors)):
         ranked = []
@@ -68,7 +69,8 @@ def naive(case: Case) -> tuple[list[tuple[int, bool, float]], set[str]]:
                 if abs(d - math.sqrt(case.threshold)) <= 1e-7:
                     happened.add("at the threshold")
         ranked.sort()
-        if ranked and ranked[0][3] >= 1.0:
+        by_image = ranked and ranked[0][0] == -math.inf
+        if by_image or (ranked and ranked[0][3] >= 1.0 and case.threshold > 0):
             decisions.append((ranked[0][2], False, ranked[0][3]))
             if len(ranked) > 1 and ranked[0][0] == ranked[1][0]:
                 happened.add("tie")
@@ -77,7 +79,7 @@ def naive(case: Case) -> tuple[list[tuple[int, bool, float]], set[str]]:
             if origin >= case.stored and (origin - case.stored) // case.block == block:
                 happened.add("match inside a block")
         elif case.insertable[face]:
-            position = len(known)
+            position = case.stored + sum(inserted for _, inserted, _ in decisions)
             known.append((max(case.order, default=0) + face + 1, position, face))
             decisions.append((position, True, 2.0 / denominator))
         else:
@@ -91,6 +93,7 @@ def grouped(case: Case) -> Decisions:
     boxes = np.array(case.boxes, dtype=np.float32)
     s = case.stored
     index.append(case.vectors[:s], np.array(case.order, dtype=np.int64), case.hashes[:s], boxes[:s])
+    index.remove(np.array(case.dead, dtype=np.int64))
     faces = FaceBatch(case.vectors[s:], np.array(case.insertable[s:], dtype=np.bool_), case.hashes[s:], boxes[s:])
     matcher = Matcher(Calibration(case.exponent), case.threshold)
     with (
@@ -148,6 +151,7 @@ def cases(draw: st.DrawFn) -> Case:
     kind = draw(st.sampled_from(["planted", "planted", "pair", "pair", "free", "free", "zero", "four"]))
     block = draw(st.sampled_from([1024, 16, 9, 5, 2, 1, count, count + 5]))
     chunk = draw(st.sampled_from([2048, 3, 1]))
+    dead_share = draw(st.sampled_from([0.0, 0.3, 1.0]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     target_dot = rng.choice([0.9, 0.73, 0.5, 0.0, -0.6])
     rows = plant(rng, stored + count, size, target_dot)
@@ -156,6 +160,7 @@ def cases(draw: st.DrawFn) -> Case:
         vectors=rows,
         stored=stored,
         order=[int(number) for number in rng.permutation(stored)],
+        dead=[p for p in range(stored) if rng.random() < dead_share],
         insertable=[bool(flag) for flag in rng.random(len(rows)) < 0.8],
         hashes=[images[i] for i in rng.integers(len(images), size=len(rows))],
         boxes=[BOXES[i] for i in rng.integers(len(BOXES), size=len(rows))],

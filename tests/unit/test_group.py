@@ -102,7 +102,7 @@ def test_the_index_is_not_changed() -> None:
     index = filled(batch(at_angles(0)))
     group_faces(batch(at_angles(90, 180), hashes=[("a",), ("b",)]), index, MATCHER)
     assert len(index) == 1
-    assert index.images.find(("a",), [0, 0, 10, 10]) is None
+    assert index.view().find_identical(("a",), [0, 0, 10, 10]) is None
 
 
 def test_a_face_that_may_not_be_inserted_is_recognised_or_stays_without() -> None:
@@ -132,10 +132,10 @@ def test_a_tie_between_index_and_batch_goes_to_the_index() -> None:
         assert decisions.position.tolist() == [1, 0]
 
 
-def test_at_threshold_0_only_the_same_vector_matches_and_at_4_everything() -> None:
+def test_at_threshold_0_no_distance_matches_and_at_4_everything() -> None:
     vectors = np.array([[1, 0], [0, 1], [1, 0], [-1, 0]], dtype=np.float32)
     none = group_faces(batch(vectors), ReferenceIndex(2), Matcher(Calibration(), 0.0))
-    assert none.position.tolist() == [0, 1, 0, 2]
+    assert none.position.tolist() == [0, 1, 2, 3], "not even the same vector: it is of another image"
     assert none.score.tolist() == [1.0, 1.0, 1.0, 1.0]
     everything = group_faces(batch(vectors), ReferenceIndex(2), Matcher(Calibration(), 4.0))
     assert everything.position.tolist() == [0, 0, 0, 0]

@@ -13,7 +13,6 @@ from pipeline import match, shortlist
 from pipeline.bound import ProductFilter, check_full_precision
 from pipeline.errors import BadValue, DeviceError, EmbeddingInvalid, UnknownKey, UsageError
 from pipeline.match import Calibration, Matcher, ReferenceIndex, contract_distance, exact_dots, similarity_score
-from pipeline.references import ImageLookup, box_iou
 from pipeline.types import FloatArray
 
 EXPONENTS = (0.25, 0.7, 1.0, 1.281, 2.0, 4.0)
@@ -295,6 +294,25 @@ def test_best_of_an_empty_index_is_none_and_top_k_is_empty() -> None:
     assert matcher.top_k(make_index(queries), queries[:0], 2)[1].shape == (0, 2)
 
 
+@pytest.mark.parametrize("dead", [[0], [3, 4, 5, 11], list(range(1, 40)), list(range(40))])
+@pytest.mark.usefixtures("chunks")
+def test_dead_references_are_neither_found_nor_counted(dead: list[int], device: str) -> None:
+    vectors, queries = unit_rows(1, 40, 8), unit_rows(1, 40, 8)[::6]
+    index = make_index(vectors, device=device)
+    before = index.view()
+    index.remove(np.array(dead, dtype=np.int64))
+    matcher = Matcher(Calibration(1.281), 4.0)
+    alive = [p for p in range(40) if p not in dead]
+    positions, scores = matcher.top_k(index, queries, 10)
+    found = min(10, len(alive))
+    expected = brute_force(vectors[alive], list(range(len(alive))), queries, 10, 1.281, 4.0)
+    assert positions[:, :found].tolist() == [[alive[p] for p in row] for row in expected[0]]
+    assert scores[:, :found].tolist() == expected[1]
+    assert (positions[:, found:] == -1).all()
+    assert np.isnan(scores[:, found:]).all()
+    assert matcher.best(before, queries)[0].tolist() == list(range(0, 40, 6))
+
+
 def test_k_below_one_is_refused() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         Matcher(Calibration(), 0.54).top_k(ReferenceIndex(4), unit_rows(1, 1, 4), 0)
@@ -310,58 +328,6 @@ def test_vectors_that_are_no_embeddings_are_refused(bad: FloatArray) -> None:
         Matcher(Calibration(), 0.54).best(index, rows)
     with pytest.raises(EmbeddingInvalid, match="shape"):
         Matcher(Calibration(), 0.54).best(index, unit_rows(1, 2, 5))
-
-
-# --- the index
-
-
-def test_the_index_grows_and_keeps_everything(device: str) -> None:
-    vectors = unit_rows(1, 2500, 8)
-    index = ReferenceIndex(8, device)
-    zero = np.zeros((2500, 4), dtype=np.float32)
-    for start, end in [(0, 0), (0, 1), (1, 1000), (1000, 1030), (1030, 2500)]:
-        before = index.vectors
-        part = slice(start, end)
-        index.append(vectors[part], np.arange(start, end) * 2, [()] * (end - start), zero[part])
-        assert len(index) == end
-        assert torch.equal(before.cpu(), torch.from_numpy(vectors[:start]))
-    assert torch.equal(index.vectors.cpu(), torch.from_numpy(vectors))
-    assert np.array_equal(index.host_vectors, vectors)
-    assert index.order.tolist() == list(range(0, 5000, 2))
-
-
-def test_an_append_that_does_not_fit_adds_nothing() -> None:
-    index, rows = ReferenceIndex(4), unit_rows(1, 2, 4)
-    with pytest.raises(UsageError, match="2 references"):
-        index.append(rows, np.arange(1), [()] * 2, np.zeros((2, 4), dtype=np.float32))
-    assert len(index) == 0
-    with pytest.raises(UsageError, match="dimension"):
-        ReferenceIndex(0)
-
-
-def test_the_image_lookup_finds_the_earliest_with_enough_overlap() -> None:
-    images = ImageLookup()
-    images.add(7, 0, ("bytes", "pixels"), [0, 0, 10, 10])
-    images.add(3, 1, ("pixels",), [0, 0, 10, 10])
-    images.add(1, 2, ("pixels",), [20, 0, 30, 10])
-    assert images.find(("bytes",), [0, 0, 10, 20]) == 0
-    assert images.find(("bytes", "pixels"), [0, 0, 10, 10]) == 1
-    assert images.find(("pixels",), [20, 0, 30, 10]) == 2
-    assert images.find(("bytes",), [0, 0, 10, 20.1]) is None
-    assert images.find((), [0, 0, 10, 10]) is None
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "iou"),
-    [
-        ([0, 0, 2, 2], [0, 0, 2, 2], 1.0),
-        ([0, 0, 2, 2], [1, 1, 3, 3], 1 / 7),
-        ([0, 0, 2, 2], [2, 0, 4, 2], 0.0),
-        ([0, 0, 0, 0], [0, 0, 0, 0], 0.0),
-    ],
-)
-def test_box_iou(a: list[float], b: list[float], iou: float) -> None:
-    assert box_iou(a, b) == box_iou(b, a) == iou
 
 
 def test_the_registrys_calibration_maps_its_rate_to_the_default_threshold() -> None:

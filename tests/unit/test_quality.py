@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
@@ -325,6 +325,7 @@ class TestDegenerateCrops:
         assert (rated.sharpness == 0).all()
         assert (rated.contrast == 0).all()
 
+    @settings(deadline=None)
     @given(
         hnp.arrays(np.uint8, (1, 3, 8, 8)),
         st.sampled_from(["nearest", "bilinear"]),

@@ -1,0 +1,193 @@
+"""Exact top-k search of one face, and of 64, against the matrix products alone and against other libraries.
+
+    python scripts/bench_search.py --references 1000000 --repeats 9
+
+All variants read the same vectors in the same run, in turns, each time for another query. NumPy is the
+matrix-vector product and `argpartition`, torch `mv` and `topk`, faiss its exhaustive inner product search; these
+answer by float32 products, unordered or with ties as they come. `products` is the bare product of 64 queries with
+chunks of references into one buffer, unread. Asserts that every answer of every query equals brute force by the
+exact score, alone and in the batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import itertools
+import resource
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from bench_common import interleave, paired_ratio, result, timed, write_result
+
+from pipeline import quantized
+from pipeline.match import Calibration, IndexView, Matcher, Nearest, ReferenceIndex
+from pipeline.types import FloatArray, IntArray
+
+SIZE = 512
+SIGHTINGS = 4  # references of one identity
+NOISE = 0.6  # of a vector's own length: two sightings have a dot of about 0.74, strangers of 0
+QUERIES = 64
+CHUNK = 32_768  # references in one bare product: 8 MB of products, as `match` makes them
+MATCHER = Matcher(Calibration(1.306), 0.54)
+Search = Callable[[FloatArray], object]
+
+
+def make_vectors(count: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """`count` references of count / 4 identities, shuffled, and 64 queries: further sightings, and strangers."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((max(1, count // SIGHTINGS), SIZE), dtype=np.float32)
+    references = np.empty((count, SIZE), dtype=np.float32)
+    identities = rng.permutation(count) % len(centres)
+    for start in range(0, count, CHUNK):
+        part = slice(start, start + CHUNK)
+        references[part] = sighted(rng, centres[identities[part]])
+    strangers = rng.standard_normal((QUERIES // 2, SIZE), dtype=np.float32)
+    known = centres[rng.integers(len(centres), size=QUERIES // 2)]
+    return references, rng.permutation(np.concatenate([sighted(rng, known), sighted(rng, strangers)]))
+
+
+def sighted(rng: np.random.Generator, centres: FloatArray) -> FloatArray:
+    rows = centres + np.float32(NOISE) * rng.standard_normal(centres.shape, dtype=np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
+
+
+def make_task(count: int) -> tuple[IndexView, FloatArray, float]:
+    """The index, the queries, and the seconds that appending took. Only the index keeps the references."""
+    references, queries = make_vectors(count, seed=1)
+    index = ReferenceIndex(SIZE, quantized=True)
+    boxes = np.zeros((count, 4), dtype=np.float32)
+    seconds = timed(lambda: index.append(references, np.arange(count), [()] * count, boxes), "cpu")
+    return index.view(), queries, seconds
+
+
+def brute_force(view: IndexView, queries: FloatArray, k: int) -> IntArray:
+    """[m, k] positions by the exact score, from float64 products of everything (their error is below 1e-12)."""
+    products = np.concatenate(
+        [
+            view.host_vectors[start : start + CHUNK].astype(np.float64) @ queries.T.astype(np.float64)
+            for start in range(0, len(view), CHUNK)
+        ]
+    )
+    return np.stack([best_of(view, query, column, k) for query, column in zip(queries, products.T, strict=True)])
+
+
+def best_of(view: IndexView, query: FloatArray, products: FloatArray, k: int) -> IntArray:
+    kth = np.partition(products, len(products) - k)[len(products) - k]
+    likely = np.flatnonzero(products >= kth - 1e-9)
+    distances = MATCHER.distances(np.repeat(query[None], len(likely), axis=0), view.host_vectors[likely])
+    return likely[np.lexsort((view.order[likely], -MATCHER.ranks(distances)))][:k]
+
+
+def assert_exact(view: IndexView, queries: FloatArray, k: int) -> None:
+    """Every query, alone through the int8 copy and without it, and all together."""
+    expected = brute_force(view, queries, k)
+    plain = dataclasses.replace(view, codes=None)
+    found = [MATCHER.nearest(view, queries, k).positions]
+    for one in (view, plain):
+        found.append(np.concatenate([MATCHER.nearest(one, query[None], k).positions for query in queries]))
+    for positions in found:
+        assert np.array_equal(positions, expected)
+
+
+def variants(view: IndexView, k: int) -> dict[str, Search]:
+    """What is timed, by name: each takes queries [m, d]."""
+    plain, host, vectors = dataclasses.replace(view, codes=None), view.host_vectors, view.vectors
+    buffer = torch.empty(QUERIES * CHUNK, dtype=torch.float32)
+
+    def facepipe(queries: FloatArray) -> Nearest:
+        return MATCHER.nearest(view, queries, k)
+
+    def facepipe_float32(queries: FloatArray) -> Nearest:
+        return MATCHER.nearest(plain, queries, k)
+
+    def numpy(queries: FloatArray) -> IntArray:
+        products = queries @ host.T if len(queries) > 1 else (host @ queries[0])[None]
+        return np.argpartition(products, len(host) - k, axis=1)[:, -k:]
+
+    def torch_topk(queries: FloatArray) -> object:
+        asked = torch.from_numpy(queries)
+        products = torch.mm(asked, vectors.T) if len(queries) > 1 else torch.mv(vectors, asked[0])
+        return torch.topk(products, k)
+
+    def products(queries: FloatArray) -> None:
+        asked = torch.from_numpy(queries)
+        for start in range(0, len(host), CHUNK):
+            part = vectors[start : start + CHUNK]
+            torch.mm(asked, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
+
+    found: dict[str, Search] = {
+        "facepipe": facepipe,
+        "facepipe_float32": facepipe_float32,
+        "numpy": numpy,
+        "torch": torch_topk,
+        "products": products,
+    }
+    if importlib.util.find_spec("faiss") is not None:
+        import faiss
+
+        found["faiss"] = lambda queries: faiss.knn(queries, host, k, metric=faiss.METRIC_INNER_PRODUCT)
+    return found
+
+
+def in_turns(search: Search, batches: list[FloatArray]) -> Callable[[], object]:
+    """Each call searches the next batch."""
+    following = itertools.cycle(batches)
+    return lambda: search(next(following))
+
+
+def measure(view: IndexView, queries: FloatArray, k: int, repeats: int) -> dict[str, dict[str, Any]]:
+    timings: dict[str, dict[str, Any]] = {}
+    for batch in (1, QUERIES):
+        batches = [queries[start : start + batch] for start in range(0, QUERIES, batch)]
+        runs = {f"{name}_{batch}": in_turns(search, batches) for name, search in variants(view, k).items()}
+        timings |= interleave(runs, repeats)
+    return timings
+
+
+def figures_of(
+    view: IndexView, timings: dict[str, dict[str, Any]], prepare_s: float, append_s: float
+) -> dict[str, Any]:
+    assert view.codes is not None, "numba is not installed"
+    copy = view.codes.codes.nbytes + view.codes.scales.nbytes + view.codes.errors.nbytes
+    return {
+        "ratio_1_to_numpy": paired_ratio(timings, "facepipe_1", "numpy_1"),
+        "ratio_1_to_float32_path": paired_ratio(timings, "facepipe_1", "facepipe_float32_1"),
+        "ratio_64_to_products": paired_ratio(timings, "facepipe_64", "products_64"),
+        **{f"ms_{name}": 1e3 * timing["median"] for name, timing in timings.items()},
+        "bytes_float32": view.host_vectors.nbytes,
+        "bytes_order": view.order.nbytes,
+        "bytes_int8_copy": copy,
+        "bytes_int8_copy_per_reference": copy / len(view),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "prepare_seconds": prepare_s,
+        "append_seconds": append_s,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--references", type=int, default=1_000_000)
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--max-ratio-1", type=float, default=None, help="fail above it, against NumPy")
+    parser.add_argument("--max-ratio-64", type=float, default=None, help="fail above it, against the bare products")
+    args = parser.parse_args()
+    prepare_s = timed(quantized.prepare, "cpu")
+    view, queries, append_s = make_task(args.references)
+    assert_exact(view, queries, args.k)
+    timings = measure(view, queries, args.k, args.repeats)
+    figures = figures_of(view, timings, prepare_s, append_s)
+    print(write_result(result("search", vars(args), timings, figures)))
+    for name, value in figures.items():
+        print(f"{name:32} {value:,.3f}")
+    assert args.max_ratio_1 is None or figures["ratio_1_to_numpy"] <= args.max_ratio_1
+    assert args.max_ratio_64 is None or figures["ratio_64_to_products"] <= args.max_ratio_64
+
+
+if __name__ == "__main__":
+    main()
