@@ -90,6 +90,31 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
+class SecuritySettings:
+    encrypt: bool = False  # a new store's images at rest; settled when it is made
+    master_key_file: str | None = None  # None: the user's configuration folder
+    master_key: str | None = field(default=None, repr=False)  # base64 of 32 bytes; for the environment
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    host: str = "127.0.0.1"
+    port: int = 8080
+    object_port: int | None = None  # a second port for the same service
+    tls_cert: str | None = None  # PEM files
+    tls_key: str | None = None
+    hosting: str = "local"  # local | cloud
+    public_url: str | None = None  # host (and path) that clients reach, for image addresses in cloud hosting
+    object_scheme: str | None = None  # of image addresses; None: cvos (local), https (cloud)
+    person_headers: str = "required"  # required | optional: name and external id of an insertion
+    unique_external_ids: bool = False
+    max_body_bytes: int = 32 * 2**20
+    body_timeout_s: float = 30.0
+    queue_images: int = 64  # requests that may wait for the models; more get 503
+    workers: int = 0  # threads that decode; 0: twice the cores
+
+
+@dataclass(frozen=True)
 class Settings:
     source: SourceSettings = field(default_factory=SourceSettings)
     decode: DecodeSettings = field(default_factory=DecodeSettings)
@@ -98,6 +123,8 @@ class Settings:
     match: MatchSettings = field(default_factory=MatchSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     run: RunSettings = field(default_factory=RunSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
 
     def __post_init__(self) -> None:
         for key in known_keys():
@@ -137,11 +164,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "run.batch_images": (1, 4096),
     "run.batch_pixels": (1, 2**40),
     "run.shard_rows": (1, 1_000_000),
+    "serve.port": (0, 65_535),
+    "serve.max_body_bytes": (1024, 2**32),
+    "serve.body_timeout_s": (0.1, 3600),
+    "serve.queue_images": (1, 100_000),
+    "serve.workers": (0, 1024),
 }
+_SECRET = frozenset({"security.master_key"})  # never repeated in a message
 _CHOICES: dict[str, tuple[str, ...]] = {
     "source.labels": ("none", "parent"),
     "decode.truncated": ("refuse", "accept"),
     "run.mode": ("exact",),
+    "serve.hosting": ("local", "cloud"),
+    "serve.person_headers": ("required", "optional"),
 }
 
 
@@ -205,7 +240,7 @@ def _from_yaml(file: Path) -> dict[str, Any]:
     try:
         data = yaml.load(file.read_text("utf-8"), _StrictLoader)  # a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise UsageError(message=f"The configuration {where} cannot be read: {exc}") from exc
+        raise UsageError(message=f"The configuration {where} cannot be read: {_problem(exc)}") from exc
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -222,6 +257,13 @@ def _from_yaml(file: Path) -> dict[str, Any]:
         for name, value in content.items():
             values[f"{section}.{name}"] = _accepted(f"{section}.{name}", value, where)
     return values
+
+
+def _problem(exc: Exception) -> str:
+    """Without the lines of the file that YAML's own message repeats: they may hold the master key."""
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        return f"{exc.problem} in line {exc.problem_mark.line + 1}"
+    return str(exc)
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -263,7 +305,8 @@ def _convert(key: str, value: Any, where: str) -> Any:
         converted = _as_type(option, value)
         if converted is not None:
             return converted
-    raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {_type_name(options)}")
+    shown = "of another kind" if key in _SECRET else repr(value)
+    raise BadValue(key=key, where=where, value=shown, expected=f"must be {_type_name(options)}")
 
 
 def _as_type(option: Any, value: Any) -> Any:

@@ -15,7 +15,13 @@
         CacheUnwritable (35)
       StoreError                     the store: always stops a run
         StoreMissing (40), StoreLocked (41), StoreTooNew (42), StoreDamaged (43), StoreFull (44),
-        StoreMismatch (45), AccountUnknown (46), AccountExists (47), StoreUnwritable (48)
+        StoreMismatch (45), AccountUnknown (46), AccountExists (47), StoreUnwritable (48), MasterKeyMissing (49),
+        MasterKeyWrong (50), DirectoryUnknown (51), ServerUnreachable (52)
+      RequestError (14)              one request to the server: answered with its status, nothing else happens
+        Unauthorized, TooManyAttempts, DirectoryRequired, DirectoryInvalid, ParameterInvalid, HeaderInvalid,
+        BodyInvalid, BodyTooLarge, BodyTimeout, MediaTypeUnsupported, PersonHeadersRequired, ExternalIdTaken,
+        PersonUnknown, ObjectUnknown, RouteUnknown, MethodUnknown, Overloaded, NotReady,
+        Forbidden
       SelfCheckFailed (8)            `demo` or `doctor` found something wrong
       Interrupted (9)                Ctrl-C: the shard in hand was finished
 
@@ -277,6 +283,140 @@ class StoreUnwritable(StoreError):
     """The store {path} cannot be written: {detail}."""
 
     exit_code = 48
+
+
+class MasterKeyMissing(StoreError):
+    """The images of the store {path} are encrypted, and there is no master key: {detail}. Give it with security.master_key_file or FACEPIPE_SECURITY__MASTER_KEY; without it the images cannot be read by anybody."""  # noqa: E501
+
+    exit_code = 49
+
+
+class MasterKeyWrong(StoreError):
+    """The master key from {source} is not the one that the store {path} was made with{detail}. Give the right one with security.master_key_file or FACEPIPE_SECURITY__MASTER_KEY."""  # noqa: E501
+
+    exit_code = 50
+
+
+class DirectoryUnknown(StoreError):
+    """Account "{account}" has no directory "{directory}". Directories: {known}."""
+
+    exit_code = 51
+    http_status = 404
+
+
+class ServerUnreachable(StoreError):
+    """The store {path} is held by the server at {url}, and nothing can be done through it: {detail}. Try again, or stop the server."""  # noqa: E501
+
+    exit_code = 52
+
+
+class RequestError(FacepipeError):
+    """{message}"""
+
+    exit_code = 14
+    http_status = 400
+
+
+class Unauthorized(RequestError):
+    """The credentials in X-RPC-AUTHORIZATION are missing or wrong."""
+
+    http_status = 401
+
+
+class TooManyAttempts(RequestError):
+    """Too many failed attempts. Try again in {retry_after_s} seconds."""
+
+    http_status = 429
+
+
+class DirectoryRequired(RequestError):
+    """The header X-RPC-DIRECTORY is missing."""
+
+
+class DirectoryInvalid(RequestError):
+    """X-RPC-DIRECTORY must be 1 to 64 of the characters A-Z a-z 0-9 . _ - and not . or .."""
+
+
+class ParameterInvalid(RequestError):
+    """The parameter {name} must be {expected}."""
+
+
+class HeaderInvalid(RequestError):
+    """The header {name} must be {expected}."""
+
+
+class BodyInvalid(RequestError):
+    """The body cannot be used: {detail}."""
+
+
+class BodyTooLarge(RequestError):
+    """The body is larger than {limit_bytes} bytes."""
+
+    http_status = 413
+
+
+class BodyTimeout(RequestError):
+    """The body did not arrive within {timeout_s} seconds."""
+
+    http_status = 408
+
+
+class MediaTypeUnsupported(RequestError):
+    """The Content-Type must be {expected}."""
+
+    http_status = 415
+
+
+class PersonHeadersRequired(RequestError):
+    """An insertion needs X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID; nothing was stored."""
+
+
+class ExternalIdTaken(RequestError):
+    """The external id is in use in this directory; nothing was stored."""
+
+    http_status = 409
+
+
+class PersonUnknown(RequestError):
+    """There is no such person in this directory."""
+
+    http_status = 404
+
+
+class ObjectUnknown(RequestError):
+    """There is no such object."""
+
+    http_status = 404
+
+
+class RouteUnknown(RequestError):
+    """There is nothing at this address."""
+
+    http_status = 404
+
+
+class MethodUnknown(RequestError):
+    """This address does not take the method {method}."""
+
+    http_status = 405
+
+
+class Overloaded(RequestError):
+    """The server has as much to do as it can queue. Try again in {retry_after_s} seconds."""
+
+    http_status = 503
+
+
+class NotReady(RequestError):
+    """The server is not ready to answer. Try again in {retry_after_s} seconds."""
+
+    http_status = 503
+
+
+class Forbidden(RequestError):
+    """Not allowed."""
+
+    http_status = 403
 
 
 class SelfCheckFailed(FacepipeError):

@@ -14,7 +14,18 @@ from collections.abc import Callable
 FILE_KINDS = ("catalog", "current", "manifest", "shard", "embeddings", "object", "matrix", "report", "export")
 FILE_STEPS = ("write", "fsync", "rename", "fsync_folder")
 # The transactions of the catalog, each in three steps.
-TRANSACTIONS = ("create", "begin_run", "plan_run", "commit_shard", "finish_run", "account", "clear_deletes")
+TRANSACTIONS = (
+    "create",
+    "begin_run",
+    "plan_run",
+    "commit_shard",
+    "finish_run",
+    "account",
+    "clear_deletes",
+    "migrate",
+    "directory_commit",
+    "fold",
+)
 TRANSACTION_STEPS = ("begin", "commit", "committed")
 # The rest: unlinking a file after the transaction that said so.
 OTHER = ("unlink",)

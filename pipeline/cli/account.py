@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,13 @@ from pipeline.cli.flags import ACCOUNT_FLAGS, settings_from, settings_options
 from pipeline.cli.options import store_option
 from pipeline.cli.output import emit, output_options
 from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipeline.administration import AccountSummary
+
+password_option = click.option(
+    "--password-stdin", is_flag=True, help="Take the password from the first line of standard input."
+)
 
 
 @click.group()
@@ -22,18 +30,19 @@ def account() -> None:
 @account.command()
 @click.argument("userid")
 @store_option
-@click.option("--password-stdin", is_flag=True, help="Take the password from the first line of standard input.")
+@password_option
 @settings_options(ACCOUNT_FLAGS)
 @output_options
 def create(userid: str, store: Path, password_stdin: bool, as_json: bool, **options: Any) -> None:
     """Make the account USERID in a store.
 
-    The store is made when there is none. Without --password-stdin a password is generated and shown once; the
-    store keeps only its hash.
+    The store is made when there is none; with --encrypt its images are encrypted, under a master key that is made
+    on first use. Without --password-stdin a password is generated and shown once; the store keeps only its hash.
 
     \b
     Examples:
       facepipe account create alice --store ~/people
+      facepipe account create alice --store ~/people --encrypt
       facepipe account create alice --store ~/people --password-stdin < password.txt
     """
     settings = settings_from(options)
@@ -46,18 +55,84 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, **opti
     password = given or generate_password()
     with open_or_create_store(store, settings, "account create") as client:
         client.create_account(userid, hash_password(password))
-    shown = {} if given else {"password": password}
-    lines = [f"account   {userid}", f"store     {store}"]
-    if not given:
+        key = client.master_key
+    result, lines = _password_shown(userid, store, None if given else password)
+    if key is not None:
+        result["master_key"] = key.source
+        lines.append(key.notice)
+    emit(result, lines, as_json)
+
+
+@account.command("list")
+@store_option
+@output_options
+def list_(store: Path, as_json: bool) -> None:
+    """List the accounts of a store: what each holds, and whether a password is set.
+
+    \b
+    Example:
+      facepipe account list --store ~/people
+    """
+    from pipeline.administration import list_accounts
+    from pipeline.door import open_store
+
+    with open_store(store, command="account list") as client:
+        accounts = list_accounts(client)
+    lines = [_line(each) for each in accounts] or ["no accounts"]
+    emit({"accounts": [asdict(each) for each in accounts]}, lines, as_json)
+
+
+def _line(each: AccountSummary) -> str:
+    password = "" if each.password_set else "  (no password: `facepipe account rotate` sets one)"
+    return f"{each.account}  {each.directories} directories, {each.identities} identities{password}"
+
+
+@account.command()
+@click.argument("userid")
+@store_option
+@password_option
+@output_options
+def rotate(userid: str, store: Path, password_stdin: bool, as_json: bool) -> None:
+    """Give the account USERID a new password.
+
+    The old one stops at once, also in a running server. Without --password-stdin a password is generated and shown
+    once. The account's image key stays as it is.
+
+    \b
+    Examples:
+      facepipe account rotate alice --store ~/people
+      facepipe account rotate alice --store ~/people --password-stdin < password.txt
+    """
+    given = _password_from_stdin() if password_stdin else None
+    from pipeline.door import open_store
+    from pipeline.store.accounts import generate_password, hash_password
+
+    password = given or generate_password()
+    with open_store(store, command="account rotate") as client:
+        client.set_password(userid, hash_password(password))
+    emit(*_password_shown(userid, store, None if given else password), as_json)
+
+
+def _password_shown(userid: str, store: Path, password: str | None) -> tuple[dict[str, Any], list[str]]:
+    """The result and its lines, with the password where it was generated."""
+    result, lines = {"account": userid, "store": str(store)}, [f"account   {userid}", f"store     {store}"]
+    if password is not None:
+        result["password"] = password
         lines += [f"password  {password}", "It is shown only now: the store keeps its hash."]
-    emit({"account": userid, "store": str(store), **shown}, lines, as_json)
+    return result, lines
 
 
 def _password_from_stdin() -> str:
-    """The first line, without its line end. Raises UsageError where it is empty."""
-    password = sys.stdin.readline().rstrip("\r\n")
+    """The first line, as UTF-8, without its line end. Raises UsageError where it cannot be a password."""
+    from pipeline.store.accounts import check_password
+
+    line = sys.stdin.buffer.readline().rstrip(b"\r\n")
+    try:
+        password = line.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise UsageError(message="The password on standard input is not UTF-8.") from exc
     if not password:
         raise UsageError(
             message="The first line of standard input is empty, and --password-stdin takes it as password."
         )
-    return password
+    return check_password(password)

@@ -1,4 +1,4 @@
-"""Accounts: user ids, and password hashes (scrypt, RFC 7914)."""
+"""Accounts: user ids, password hashes (scrypt, RFC 7914), wrapped image keys."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import hmac
 import os
 import re
 import secrets
+import unicodedata
 
-from pipeline.errors import AccountExists, AccountUnknown, UsageError
+from pipeline.errors import AccountExists, AccountUnknown, StoreDamaged, UsageError
 from pipeline.store.catalog import Catalog
+from pipeline.store.crypto import MasterKey, new_image_key, unwrap_key, wrap_key
 from pipeline.store.opening import utc_now
+from pipeline.store.records import Credentials
 
 # About 60 ms and 32 MiB a try.
 _N, _R, _P = 2**15, 8, 1
 _KEY_BYTES = 32
+_PASSWORD_CHARACTERS = 1000
 _USER_ID = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 
@@ -29,6 +33,15 @@ def check_user_id(user_id: str) -> str:
 def generate_password() -> str:
     """A random password of 24 characters, 144 bits."""
     return secrets.token_urlsafe(18)
+
+
+def check_password(password: str) -> str:
+    """Raises UsageError for what no client could send as it is: HTTP cuts white space off the end of a header."""
+    if not password or len(password) > _PASSWORD_CHARACTERS:
+        raise UsageError(message=f"A password has 1 to {_PASSWORD_CHARACTERS} characters.")
+    if password[-1].isspace() or any(unicodedata.category(character) == "Cc" for character in password):
+        raise UsageError(message="A password has no control characters, and does not end in white space.")
+    return password
 
 
 def hash_password(password: str) -> str:
@@ -51,7 +64,9 @@ def verify_password(password: str, encoded: str | None) -> bool:
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     memory = 2 * 128 * n * r * p  # OpenSSL wants a little more than 128 n r p
-    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=_KEY_BYTES)
+    # One text has several encodings ("é" as one character or as two); clients differ in which they send (RFC 8265).
+    text = unicodedata.normalize("NFC", password).encode()
+    return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=_KEY_BYTES)
 
 
 def _encode(data: bytes) -> str:
@@ -71,12 +86,41 @@ def account_id(catalog: Catalog, user_id: str) -> int:
     return int(rows[0][0])
 
 
-def create_account(catalog: Catalog, user_id: str, password_hash: str | None) -> int:
-    """The new account's id. Raises AccountExists, UsageError."""
+def credentials(catalog: Catalog, user_id: str) -> Credentials | None:
+    """What opens the account; None for an unknown user id."""
+    rows = catalog.rows("SELECT account_id, password_hash FROM core.accounts WHERE user_id = ?", [user_id])
+    return Credentials(int(rows[0][0]), rows[0][1]) if rows else None
+
+
+def create_account(catalog: Catalog, user_id: str, password_hash: str | None, master_key: MasterKey | None) -> int:
+    """The new account's id; with a master key it has an image key. Raises AccountExists, UsageError."""
     check_user_id(user_id)
     with catalog.transaction("account"):
         if catalog.rows("SELECT 1 FROM core.accounts WHERE user_id = ?", [user_id]):
             raise AccountExists(account=user_id)
         new = int(catalog.one("SELECT coalesce(max(account_id), 0) + 1 FROM core.accounts"))
-        catalog.execute("INSERT INTO core.accounts VALUES (?, ?, ?, ?)", [new, user_id, password_hash, utc_now()])
+        image_key = None if master_key is None else wrap_key(master_key, new, new_image_key())
+        catalog.execute(
+            "INSERT INTO core.accounts (account_id, user_id, password_hash, image_key, added_at)"
+            " VALUES (?, ?, ?, ?, ?)",
+            [new, user_id, password_hash, image_key, utc_now()],
+        )
     return new
+
+
+def set_password(catalog: Catalog, user_id: str, password_hash: str) -> None:
+    """The password behind the hash opens the account from now on, and no other. Raises AccountUnknown."""
+    account = account_id(catalog, user_id)
+    with catalog.transaction("account"):
+        catalog.execute("UPDATE core.accounts SET password_hash = ? WHERE account_id = ?", [password_hash, account])
+
+
+def image_key(catalog: Catalog, account: int, master_key: MasterKey) -> bytes:
+    """The 32 byte image key of an account of an encrypted store. Raises StoreDamaged where it does not open."""
+    rows = catalog.rows("SELECT image_key FROM core.accounts WHERE account_id = ?", [account])
+    try:
+        return unwrap_key(master_key, account, rows[0][0] or "" if rows else "")
+    except ValueError as exc:
+        root = catalog.folder.root
+        detail = f"the image key of account {account} cannot be unwrapped"
+        raise StoreDamaged(path=root, detail=detail, cure="Restore the store from a backup.") from exc

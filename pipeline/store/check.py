@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pipeline.store import check_files, deletes, matrix
 from pipeline.store.catalog import Catalog
 from pipeline.store.check_tables import check_tables
 from pipeline.store.client import StoreClient
-from pipeline.store.orphans import check_orphans
+from pipeline.store.orphans import check_orphans, list_files
 from pipeline.store.problems import REPAIRABLE, CheckReport, Problem
+from pipeline.store.records import StoreIdentity
 from pipeline.store.schema import TABLES
 
 __all__ = ["CheckReport", "Problem", "check_store", "repair_store"]
@@ -18,23 +19,40 @@ __all__ = ["CheckReport", "Problem", "check_store", "repair_store"]
 def check_store(client: StoreClient, progress: Callable[[str], None] | None = None) -> CheckReport:
     """Reads every table and every file of the store; `progress` is told what is being read.
 
+    It asks the catalog piece by piece, and each piece is true of one moment: other commits may come in between.
     A store so damaged that it can't be opened is reported by `StoreClient.open` (StoreDamaged).
     """
     tell = progress or (lambda _: None)
+    problems: list[Problem] = []
+    pieces = client.submit(lambda catalog: _pieces(catalog, client.identity, client.generation, tell))
+    while (found := client.submit(lambda _: next(pieces, None))) is not None:
+        problems += found
+    if any(problem.kind == "catalog" for problem in problems):
+        return CheckReport(problems, {})
+    tell("orphans")
+    with client.without_folding():
+        files = list(list_files(client.path))
+        problems += client.submit(lambda catalog: check_orphans(catalog, files))
+    problems += client.submit(_check_deletes)
+    return CheckReport(problems, client.submit(_counts))
 
-    def work(catalog: Catalog) -> CheckReport:
-        tell("catalog")
-        problems = check_tables(catalog, client.generation)
-        if any(problem.kind == "catalog" for problem in problems):
-            return CheckReport(problems, {})  # without the tables nothing says what the files should be
-        problems += check_files.check_embeddings(catalog, client.identity, tell)
-        problems += check_files.check_objects(catalog, tell)
-        problems += check_files.check_matrices(catalog, client.generation, client.identity.embedding_size, tell)
-        tell("orphans")
-        problems += check_orphans(catalog) + _check_deletes(catalog)
-        return CheckReport(problems, _counts(catalog))
 
-    return client.submit(work)
+def _pieces(
+    catalog: Catalog, identity: StoreIdentity, generation: int, tell: Callable[[str], None]
+) -> Iterator[list[Problem]]:
+    """What is wrong with the tables and the files they speak of."""
+    tell("catalog")
+    problems: list[Problem] = []
+    for found in check_tables(catalog, generation):
+        problems += found
+        yield found
+    if any(problem.kind == "catalog" for problem in problems):
+        return  # without the tables nothing says what the files should be
+    yield from check_files.check_embeddings(catalog, identity, tell)
+    if not any("pending embedding" in problem.detail for problem in problems):
+        yield check_files.check_pending(catalog, identity.embedding_size)
+    yield from check_files.check_objects(catalog, tell)
+    yield from check_files.check_matrices(catalog, generation, identity.embedding_size, tell)
 
 
 def _check_deletes(catalog: Catalog) -> list[Problem]:
@@ -58,16 +76,18 @@ def repair_store(client: StoreClient, report: CheckReport) -> list[Problem]:
     cured = [problem for problem in report.problems if problem.kind in REPAIRABLE]
 
     def work(catalog: Catalog) -> None:
+        # Looked at again: a file of that name may have been made and come in since.
+        for orphan in check_orphans(catalog, [problem.where for problem in cured if problem.kind == "orphan"]):
+            catalog.folder.unlink(orphan.where)
         for problem in cured:
-            if problem.kind == "orphan":
-                catalog.folder.unlink(problem.where)
-            elif problem.kind == "matrix":
+            if problem.kind == "matrix":
                 stem = problem.where.rpartition(".")[0]
                 for end in (".seq", ".f32"):  # without .seq no reader takes the rest for whole
                     catalog.folder.unlink(stem + end)
         deletes.replay(catalog)
 
-    client.submit(work)
+    with client.without_folding():
+        client.submit(work)
     if any(problem.kind == "matrix" for problem in cured):
         _rebuild_matrices(client)
     return cured

@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import StoreError
-from pipeline.store import matrix
+from pipeline.store import known, matrix
 from pipeline.store.catalog import Catalog
+from pipeline.store.crypto import looks_encrypted
 from pipeline.store.objects import object_file
 from pipeline.store.problems import REBUILD, RESTORE, Problem
 from pipeline.store.records import StoreIdentity, embeddings_schema
 from pipeline.store.references import load_embeddings, reference_rows
-from pipeline.store.shards import embedding_metadata, read_metadata, vectors_of
+from pipeline.store.shards import embedding_metadata, read_metadata, vectors_of, vectors_of_bytes
+from pipeline.types import BoolArray, FloatArray
 
 Progress = Callable[[str], None]
 _NORM_TOLERANCE = 1e-3
 _CHUNK_ROWS = 65_536
+_OBJECTS = 64  # checked at a time: a few MB
 _MAGIC = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG\r\n\x1a\n", "image/webp": b"RIFF"}
 
 
-def check_embeddings(catalog: Catalog, identity: StoreIdentity, progress: Progress) -> list[Problem]:
-    """Every embedding shard: bytes, hash, columns, metadata, face ids, norms."""
-    rows = catalog.rows(
-        "SELECT embedding_shard_id, generation, file, bytes, sha256 FROM core.embedding_shards ORDER BY file"
+def check_embeddings(catalog: Catalog, identity: StoreIdentity, progress: Progress) -> Iterator[list[Problem]]:
+    """Every embedding shard, one by one: bytes, hash, columns, metadata, face ids, norms."""
+    sql = (
+        "SELECT embedding_shard_id, generation, file, bytes, sha256 FROM core.embedding_shards WHERE file > ?"
+        " ORDER BY file LIMIT 1"
     )
-    problems: list[Problem] = []
-    for shard_id, generation, file, size, sha256 in rows:
+    last = ""
+    while rows := catalog.rows(sql, [last]):
+        ((shard_id, generation, file, size, sha256),) = rows
+        last = file
         progress(file)
         details = list(_file_faults(catalog, file, size, sha256)) or list(
             _embedding_faults(catalog, identity, shard_id, generation, file)
         )
-        problems.extend(Problem("embedding", file, detail, RESTORE) for detail in details)
-    return problems
+        yield [Problem("embedding", file, detail, RESTORE) for detail in details]
 
 
 def _file_faults(catalog: Catalog, file: str, size: int, sha256: str) -> Iterator[str]:
@@ -64,33 +70,80 @@ def _embedding_faults(
     if not table.schema.remove_metadata().equals(embeddings_schema(identity.embedding_size)):
         yield "its columns are not those of an embedding shard"
         return
-    for key, value in embedding_metadata(identity, generation).items():
-        if metadata.get(key) != value:
-            yield f"its metadata say {key} = {metadata.get(key)}, the store {value}"
-    ids = catalog.read("SELECT face_id FROM core.embeddings WHERE embedding_shard_id = ? ORDER BY 1", [shard_id])
-    if not np.array_equal(np.sort(table["face_id"].to_numpy()), ids["face_id"].to_numpy()):
+    yield from _metadata_faults(metadata, embedding_metadata(identity, generation))
+    if not _holds_faces(catalog, shard_id, table):
         yield "its face ids are not those of the catalog"
-    norms = np.linalg.norm(vectors_of(table["embedding"], identity.embedding_size), axis=1)
-    if not np.all(np.abs(norms - 1) <= _NORM_TOLERANCE):  # also true of NaN
+    if not _is_unit(vectors_of(table["embedding"], identity.embedding_size)).all():
         yield "it holds embeddings whose norm is not 1"
 
 
-def check_objects(catalog: Catalog, progress: Progress) -> list[Problem]:
-    """Every stored image: bytes, hash, and that it begins as its media type does."""
-    problems = []
-    rows = catalog.rows("SELECT image_guid, bytes, sha256, media_type, encrypted FROM core.objects ORDER BY 1")
-    for guid, size, sha256, media_type, encrypted in rows:
-        try:
-            file = object_file(guid)
-        except StoreError as exc:
-            problems.append(Problem("object", guid, str(exc), RESTORE))
-            continue
-        progress(file)
-        details = list(_file_faults(catalog, file, size, sha256))
-        if not details and not encrypted:
-            details = list(_magic_faults(catalog, file, media_type))
-        problems.extend(Problem("object", file, detail, RESTORE) for detail in details)
-    return problems
+def check_pending(catalog: Catalog, size: int) -> list[Problem]:
+    """The norms of the embeddings that are in no shard yet; `check_tables` has seen to their size."""
+    table = catalog.read("SELECT face_id, embedding FROM core.pending_embeddings ORDER BY 1")
+    wrong = table["face_id"].to_numpy()[~_is_unit(vectors_of_bytes(table["embedding"], size))]
+    return [Problem("embedding", f"face {face}", "its pending embedding's norm is not 1", RESTORE) for face in wrong]
+
+
+def _is_unit(vectors: FloatArray) -> BoolArray:
+    """[n] bool; false for NaN as well."""
+    unit: BoolArray = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _NORM_TOLERANCE
+    return unit
+
+
+def _metadata_faults(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in expected.items():
+        # A shard stays as it was written when the tables around it are brought to a newer version.
+        older = key == "schema_version" and isinstance(found.get(key), int) and 1 <= found[key] <= value
+        if found.get(key) != value and not older:
+            yield f"its metadata say {key} = {found.get(key)}, the store {value}"
+
+
+def _holds_faces(catalog: Catalog, shard_id: int, table: pa.Table) -> bool:
+    """Whether a shard holds each face that the catalog finds in it, once, and beside them only vectors of faces that
+    were removed: those wait for `fold`."""
+    with catalog.tables(held=table.select(["face_id"])):
+        wrong = catalog.one(
+            """
+            SELECT (SELECT count(*) - count(DISTINCT face_id) FROM held)
+                + (SELECT count(*) FROM core.embeddings e
+                   WHERE e.embedding_shard_id = $1 AND e.face_id NOT IN (SELECT face_id FROM held))
+                + (SELECT count(*) FROM core.faces f WHERE f.outcome <> 'removed' AND f.face_id IN
+                   (SELECT face_id FROM held EXCEPT SELECT face_id FROM core.embeddings WHERE embedding_shard_id = $1))
+            """,
+            [shard_id],
+        )
+    return int(wrong) == 0
+
+
+def check_objects(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
+    """Every stored image, a few at a time: bytes, hash, and that it begins as its media type does."""
+    sql = (
+        "SELECT image_guid, bytes, sha256, media_type, encrypted FROM core.objects WHERE image_guid > ?"
+        f" ORDER BY image_guid LIMIT {_OBJECTS}"
+    )
+    last = ""
+    while rows := catalog.rows(sql, [last]):
+        last = rows[-1][0]
+        yield [problem for row in rows for problem in _object_problems(catalog, progress, *row)]
+
+
+def _object_problems(
+    catalog: Catalog, progress: Progress, guid: str, size: int, sha256: str, media_type: str, encrypted: bool
+) -> list[Problem]:
+    try:
+        file = object_file(guid)
+    except StoreError as exc:
+        return [Problem("object", guid, str(exc), RESTORE)]
+    progress(file)
+    details = list(_file_faults(catalog, file, size, sha256))
+    if not details:
+        details = _cipher_faults(size) if encrypted else list(_magic_faults(catalog, file, media_type))
+    return [Problem("object", file, detail, RESTORE) for detail in details]
+
+
+def _cipher_faults(size: int) -> list[str]:
+    """All that can be seen without the key."""
+    return [] if looks_encrypted(size) else ["is not of the length of an encrypted image"]
 
 
 def _magic_faults(catalog: Catalog, file: str, media_type: str) -> Iterator[str]:
@@ -100,32 +153,35 @@ def _magic_faults(catalog: Catalog, file: str, media_type: str) -> Iterator[str]
         yield f"is not {media_type}"
 
 
-def check_matrices(catalog: Catalog, generation: int, size: int, progress: Progress) -> list[Problem]:
-    """Every reference matrix that is there, bit by bit against the embeddings. An absent one is made when needed."""
-    problems: list[Problem] = []
+def check_matrices(catalog: Catalog, generation: int, size: int, progress: Progress) -> Iterator[list[Problem]]:
+    """Every reference matrix that is there, one by one, bit by bit against the embeddings. An absent one is made when
+    needed."""
     for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
         stem = matrix.stem(generation, directory)
         if catalog.folder.path(stem + ".f32").exists() or catalog.folder.path(stem + ".seq").exists():
             progress(stem + ".f32")
-            problems.extend(_matrix_problems(catalog, generation, size, directory, stem))
-    return problems
+            yield list(_matrix_problems(catalog, generation, size, directory, stem))
 
 
 def _matrix_problems(catalog: Catalog, generation: int, size: int, directory: int, stem: str) -> Iterator[Problem]:
-    rows = reference_rows(catalog, generation, directory)
-    seq, faces = rows["reference_seq"].to_numpy(), rows["face_id"].to_numpy()
-    if not matrix.fits(catalog.folder, stem, seq, size):
-        yield Problem("matrix", stem + ".seq", "its rows are not the directory's references", REBUILD)
+    """Rows that are missing, dead or torn are no problem: they do no harm. A row that would mislead is one."""
+    stored = matrix.numbers(catalog.folder, stem, size)
+    seq_file = catalog.folder.path(stem + ".seq")
+    unreadable = len(stored) == 0 and seq_file.exists() and seq_file.stat().st_size > 0
+    if unreadable or np.any(stored >= known.counters(catalog).next_person_seq):
+        yield Problem("matrix", stem + ".seq", "its rows are not of references", REBUILD)
         return
-    if len(seq) == 0:
-        return
-    stored = np.memmap(catalog.folder.path(stem + ".f32"), matrix.VECTOR_TYPE, "r", shape=(len(seq), size))
-    for start in range(0, len(seq), _CHUNK_ROWS):
+    references = reference_rows(catalog, generation, directory)
+    face_of = dict(zip(references["reference_seq"].to_pylist(), references["face_id"].to_pylist(), strict=True))
+    rows = np.array([row for row, seq in enumerate(stored.tolist()) if seq in face_of], np.int64)
+    faces = np.array([face_of[seq] for seq in stored[rows].tolist()], np.int64)
+    vectors = np.fromfile(catalog.folder.path(stem + ".f32"), matrix.VECTOR_TYPE, len(stored) * size).reshape(-1, size)
+    for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
         try:
             truth = load_embeddings(catalog, generation, size, faces[chunk])
         except StoreError:
             return  # reported with the embedding shard
-        if truth.astype(matrix.VECTOR_TYPE).tobytes() != stored[chunk].tobytes():
+        if truth.astype(matrix.VECTOR_TYPE).tobytes() != vectors[rows[chunk]].tobytes():
             yield Problem("matrix", stem + ".f32", "it differs from the embeddings", REBUILD)
             return

@@ -51,8 +51,14 @@ _UNIQUE = (
     ("detections", "generation, face_id"),
     ("reference_faces", "generation, person_id"),
     ("reference_faces", "generation, face_id"),
+    ("reference_faces", "generation, seq"),
 )
-_COUNTERS = (("next_media_id", "media", "media_id"), ("next_face_id", "faces", "face_id"))
+_COUNTERS = (
+    ("next_media_id", "media", "media_id"),
+    ("next_face_id", "faces", "face_id"),
+    ("next_person_seq", "persons", "seq"),
+    ("next_person_seq", "reference_faces", "seq"),
+)
 _HAS_EMBEDDING = (
     "(SELECT face_id FROM core.embeddings WHERE generation = {g}"
     " UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {g})"
@@ -69,8 +75,13 @@ _AGAIN = (
 _RULES = {
     "two embeddings of one face": f"SELECT 'face ' || face_id FROM {_HAS_EMBEDDING}"
     " GROUP BY face_id HAVING count(*) > 1",
-    "a face without detection": "SELECT 'face ' || face_id FROM core.faces WHERE face_id NOT IN"
-    " (SELECT face_id FROM core.detections WHERE generation = {g})",
+    "a face without detection": "SELECT 'face ' || face_id FROM core.faces WHERE outcome <> 'removed' AND face_id"
+    " NOT IN (SELECT face_id FROM core.detections WHERE generation = {g})",
+    "a removed face of which something is left": "SELECT 'face ' || face_id FROM core.faces WHERE outcome = 'removed'"
+    " AND (person_id IS NOT NULL OR similarity_score IS NOT NULL OR face_id IN (SELECT face_id FROM core.detections)"
+    f" OR face_id IN {_HAS_EMBEDDING})",
+    "a removed face of a posted image": "SELECT 'face ' || face_id FROM core.faces WHERE outcome = 'removed'"
+    " AND media_id IN (SELECT media_id FROM core.media WHERE run_id IS NULL)",
     "a person without reference": "SELECT 'person ' || person_id FROM core.persons WHERE person_id NOT IN"
     " (SELECT person_id FROM core.reference_faces WHERE generation = {g})",
     "a reference without embedding": "SELECT 'face ' || face_id FROM core.reference_faces WHERE generation = {g}"
@@ -89,12 +100,35 @@ _RULES = {
     "a shard whose faces don't count up": "SELECT 'shard ' || s.shard || ' of run ' || s.run_id FROM core.shards s"
     " WHERE s.faces <> (SELECT count(*) FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
     " WHERE m.run_id = s.run_id AND m.shard = s.shard)",
-    "media of a shard that is not in": "SELECT 'media ' || media_id FROM core.media m WHERE NOT EXISTS"
-    " (SELECT 1 FROM core.shards s WHERE s.run_id = m.run_id AND s.shard = m.shard)",
-    "an embedding shard whose rows don't count up": "SELECT file FROM core.embedding_shards s WHERE s.rows <>"
+    "media of a shard that is not in": "SELECT 'media ' || media_id FROM core.media m WHERE run_id IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM core.shards s WHERE s.run_id = m.run_id AND s.shard = m.shard)",
+    "a posted image with a run's shard, row or path": "SELECT 'media ' || media_id FROM core.media"
+    ' WHERE run_id IS NULL AND (shard IS NOT NULL OR "row" IS NOT NULL OR path IS NOT NULL)',
+    "a posted image without a face": "SELECT 'media ' || media_id FROM core.media WHERE run_id IS NULL"
+    " AND media_id NOT IN (SELECT media_id FROM core.faces)",
+    "a face of a posted image that is no reference": "SELECT 'face ' || face_id FROM core.faces WHERE media_id IN"
+    " (SELECT media_id FROM core.media WHERE run_id IS NULL)"
+    " AND face_id NOT IN (SELECT face_id FROM core.reference_faces)",
+    "an embedding shard with fewer rows than faces": "SELECT file FROM core.embedding_shards s WHERE s.rows <"
     " (SELECT count(*) FROM core.embeddings e WHERE e.embedding_shard_id = s.embedding_shard_id)",
+    "an embedding shard of half a run's shard": "SELECT file FROM core.embedding_shards"
+    " WHERE (run_id IS NULL) <> (shard IS NULL)",
+    "a pending embedding of another size": "SELECT 'face ' || face_id FROM core.pending_embeddings"
+    " WHERE octet_length(embedding) <> 4 * (SELECT embedding_size FROM core.store)",
+    "an image that no reference shows": "SELECT 'image ' || image_guid FROM core.objects"
+    " WHERE image_guid NOT IN (SELECT image_guid FROM core.reference_faces)",
+    "a directory without identity": "SELECT 'directory ' || directory_id FROM core.directories"
+    " WHERE directory_id NOT IN (SELECT directory_id FROM core.persons)",
+    "tags that are no list": "SELECT 'person ' || person_id FROM core.persons WHERE tags IS NOT NULL"
+    " AND try_cast(tags AS VARCHAR[]) IS NULL",
     "an account with too many directories": "SELECT 'account ' || account_id FROM core.directories WHERE directory_id"
     f" IN (SELECT directory_id FROM core.persons) GROUP BY account_id HAVING count(*) > {MAX_DIRECTORIES}",
+    "an account without an image key, or with one that has no use": "SELECT 'account ' || account_id"
+    " FROM core.accounts WHERE (image_key IS NULL) = (SELECT encrypted FROM core.store)",
+    "an image encrypted otherwise than the store": "SELECT 'object ' || image_guid FROM core.objects"
+    " WHERE encrypted <> (SELECT encrypted FROM core.store)",
+    "an encrypted store without a master key's id, or one that is not with it": "SELECT 'master_key_id' FROM core.store"
+    " WHERE (master_key_id IS NULL) = encrypted",
     "a finished run with missing shards": "SELECT 'run ' || run_id FROM core.runs r WHERE state = 'finished'"
     " AND shards <> (SELECT count(*) FROM core.shards s WHERE s.run_id = r.run_id)",
 }
@@ -115,7 +149,7 @@ def _rules(generation: int) -> Iterator[tuple[str, str]]:
             f"two rows of {table} with one ({key})",
             f"SELECT {where} FROM core.{table} GROUP BY {key} HAVING count(*) > 1",
         )
-    for counter, table, key in (*_COUNTERS, ("next_person_seq", "persons", "seq")):
+    for counter, table, key in _COUNTERS:
         yield (
             f"{counter} is not above {table}.{key}",
             f"SELECT '{key} ' || max({key}) FROM core.{table} HAVING max({key}) >= (SELECT {counter} FROM core.store)",
@@ -124,28 +158,35 @@ def _rules(generation: int) -> Iterator[tuple[str, str]]:
         yield what, query.replace("{g}", str(generation))
 
 
-def check_tables(catalog: Catalog, generation: int) -> list[Problem]:
-    """Everything that is wrong inside the catalog, each rule's first rows."""
-    problems = _check_blocks(catalog) or _check_indexes(catalog)
-    if problems:
-        return problems  # the rules would only meet the same broken blocks
+def check_tables(catalog: Catalog, generation: int) -> Iterator[list[Problem]]:
+    """Everything that is wrong inside the catalog, piece by piece, each rule's first rows.
+
+    Ends early where a block or an index is broken: the rules would only meet the same again.
+    """
+    broken = []
+    for table in TABLES:
+        found = _check_blocks(catalog, table)
+        broken += found
+        yield found
+    if not broken:
+        broken = _check_indexes(catalog)
+        yield broken
+    if broken:
+        return
     for what, query in _rules(generation):
         rows = catalog.rows(query)
-        problems.extend(Problem("reference", where, what, RESTORE) for (where,) in rows[:_SHOWN])
-        if len(rows) > _SHOWN:
-            problems.append(Problem("reference", f"{len(rows) - _SHOWN} more", what, RESTORE))
-    return problems + _check_views(catalog)
+        more = [(f"{len(rows) - _SHOWN} more",)] if len(rows) > _SHOWN else []
+        yield [Problem("reference", where, what, RESTORE) for (where,) in [*rows[:_SHOWN], *more]]
+    yield _check_views(catalog)
 
 
-def _check_blocks(catalog: Catalog) -> list[Problem]:
-    """Reads every value of every table: DuckDB verifies the checksum of each block it reads."""
-    problems = []
-    for table in TABLES:
-        try:
-            catalog.rows(f"SELECT bit_xor(hash(t)) FROM core.{table} t")
-        except (StoreError, duckdb.Error) as exc:
-            problems.append(Problem("catalog", f"core.{table}", _said(exc), RESTORE))
-    return problems
+def _check_blocks(catalog: Catalog, table: str) -> list[Problem]:
+    """Reads every value of a table: DuckDB verifies the checksum of each block it reads."""
+    try:
+        catalog.rows(f"SELECT bit_xor(hash(t)) FROM core.{table} t")
+    except (StoreError, duckdb.Error) as exc:
+        return [Problem("catalog", f"core.{table}", _said(exc), RESTORE)]
+    return []
 
 
 def _said(exc: StoreError | duckdb.Error) -> str:
@@ -175,11 +216,12 @@ def _check_indexes(catalog: Catalog) -> list[Problem]:
 
 
 def _check_views(catalog: Catalog) -> list[Problem]:
-    """Each view must answer with as many rows as its table has."""
+    """Each view must answer with as many rows as its table has; a removed face is not shown."""
     problems = []
     for view in VIEWS:
+        shown = "outcome <> 'removed'" if view == "faces" else "true"
         found = catalog.one(f"SELECT count(*) FROM main.{view}")
-        expected = catalog.one(f"SELECT count(*) FROM core.{view}")
+        expected = catalog.one(f"SELECT count(*) FROM core.{view} WHERE {shown}")
         if found != expected:
             detail = f"answers {found} rows, the table has {expected}"
             problems.append(Problem("view", f"main.{view}", detail, RESTORE))

@@ -7,40 +7,66 @@ in its queue, so the methods may be called from any thread, and a Ctrl-C in the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.errors import StoreError, StoreMissing
-from pipeline.store import accounts, commit, deletes, known, opening, references, runs, shards
+from pipeline.store import (
+    accounts,
+    commit,
+    deletes,
+    directories,
+    fold,
+    intents,
+    known,
+    opening,
+    people,
+    references,
+    runs,
+)
 from pipeline.store.catalog import Catalog
-from pipeline.store.durable import TEMPORARY, Folder
+from pipeline.store.durable import Folder
+from pipeline.store.ids import PromisedIds
+from pipeline.store.images import StoredImages
 from pipeline.store.lock import LOCK_NAME, StoreLock
-from pipeline.store.objects import read_object
-from pipeline.store.records import Counters, References, RunRow, ShardCommit, StoreIdentity
+from pipeline.store.records import (
+    Counters,
+    Credentials,
+    DirectoryCommit,
+    DirectoryRow,
+    PersonRecord,
+    References,
+    RunRow,
+    ShardCommit,
+    StoreIdentity,
+)
+from pipeline.store.run_files import RunFiles
 
 T = TypeVar("T")
 
 
-class StoreClient:
+class StoreClient(RunFiles, StoredImages):
     """An open, locked store. Every method raises StoreDamaged, StoreFull or StoreUnwritable where it meets them."""
 
     def __init__(
         self, lock: StoreLock, catalog: Catalog, writer: ThreadPoolExecutor, identity: StoreIdentity, generation: int
     ) -> None:
         """Use `open` or `open_or_create`."""
+        RunFiles.__init__(self, catalog.folder)
+        StoredImages.__init__(self)
         self._lock = lock
         self._catalog = catalog
         self._writer = writer
         self._committing = threading.Lock()
-        self._manifest: tuple[str, pq.ParquetFile] | None = None
+        self._ids = PromisedIds()
         self._closed = False
-        self.folder = catalog.folder
         self.path = catalog.folder.root
         self.identity = identity
         self.generation = generation
@@ -84,6 +110,10 @@ class StoreClient:
             lock.release()
             raise
 
+    def announce(self, url: str | None) -> None:
+        """Tells whoever finds the store locked where to work through this process; None: nowhere any more."""
+        self._lock.announce(url)
+
     def close(self) -> None:
         """Closes the catalog and frees the lock; a second call does nothing."""
         if self._closed:
@@ -91,7 +121,7 @@ class StoreClient:
         self._closed = True
         self._forget_manifest()
         try:
-            self._writer.submit(self._catalog.close).result()
+            self._writer.submit(_close_catalog, self._catalog).result()
         finally:
             self._writer.shutdown()
             self._lock.release()
@@ -125,8 +155,20 @@ class StoreClient:
         return self.submit(accounts.user_ids)
 
     def create_account(self, user_id: str, password_hash: str | None) -> int:
-        """The new account's id; without a hash no password opens it. Raises AccountExists, UsageError."""
-        return self.submit(lambda catalog: accounts.create_account(catalog, user_id, password_hash))
+        """The new account's id; without a hash no password opens it.
+
+        Raises AccountExists, UsageError, and MasterKeyMissing while an encrypted store is locked.
+        """
+        key = self.require_master_key()
+        return self.submit(lambda catalog: accounts.create_account(catalog, user_id, password_hash, key))
+
+    def set_password(self, user_id: str, password_hash: str) -> None:
+        """The old password stops at once. Raises AccountUnknown."""
+        self.submit(lambda catalog: accounts.set_password(catalog, user_id, password_hash))
+
+    def credentials(self, user_id: str) -> Credentials | None:
+        """What opens an account; None: there is none of that name."""
+        return self.submit(lambda catalog: accounts.credentials(catalog, user_id))
 
     # Runs
 
@@ -167,57 +209,6 @@ class StoreClient:
     def committed_shards(self, run_id: str) -> set[int]:
         return self.submit(lambda catalog: runs.committed_shards(catalog, run_id))
 
-    # Files of a run
-
-    def write_manifest(
-        self, run_id: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, shard_rows: int = 256
-    ) -> int:
-        """Streams the manifest to disk; returns its number of rows. What `batches` raises passes."""
-        self._forget_manifest()
-        return shards.write_manifest(self.folder, run_id, batches, schema, shard_rows)
-
-    def read_manifest(self, run_id: str, shard_rows: int, shard: int) -> pa.Table:
-        """The manifest's rows shard * shard_rows up to (shard + 1) * shard_rows."""
-        file = shards.manifest_file(run_id)
-        try:
-            if self._manifest is None or self._manifest[0] != run_id:
-                self._forget_manifest()
-                self._manifest = run_id, pq.ParquetFile(self.folder.path(file))
-            return shards.read_rows(self._manifest[1], shard * shard_rows, (shard + 1) * shard_rows)
-        except (OSError, pa.ArrowException) as exc:
-            raise shards.damaged_file(self.folder, file, str(exc)) from exc
-
-    def read_manifest_columns(self, run_id: str, columns: Sequence[str]) -> pa.Table:
-        """Some columns of the whole manifest."""
-        return shards.read_parquet(self.folder, shards.manifest_file(run_id), columns)
-
-    def _forget_manifest(self) -> None:
-        if self._manifest is not None:
-            self._manifest[1].close()
-            self._manifest = None
-
-    def write_run_shard(self, run_id: str, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> None:
-        """Writes what extraction made of a shard, atomically."""
-        file = shards.run_shard_file(run_id, shard)
-        data = shards.parquet_bytes(table, metadata)
-        self.folder.make(file.rpartition("/")[0])
-        self.folder.write(file, data, "shard")
-
-    def read_run_shard(self, run_id: str, shard: int) -> pa.Table:
-        """The table that was written, without its metadata."""
-        return shards.read_parquet(self.folder, shards.run_shard_file(run_id, shard))
-
-    def has_run_shard(self, run_id: str, shard: int) -> bool:
-        """A file at its final name is whole."""
-        return self.folder.path(shards.run_shard_file(run_id, shard)).exists()
-
-    def write_report(self, run_id: str, name: str, data: bytes) -> None:
-        """Writes a file such as run.json into the run's folder, atomically."""
-        if not name or Path(name).name != name or name.endswith(TEMPORARY):
-            raise StoreError(message=f'"{name}" cannot name a report.')
-        self.folder.make(f"runs/{run_id}")
-        self.folder.write(f"runs/{run_id}/{name}", data, "report")
-
     # What is known
 
     def known_rows(self, source: str, account_id: int) -> pa.Table:
@@ -239,7 +230,7 @@ class StoreClient:
         size = self.identity.embedding_size
 
         def work(catalog: Catalog) -> References:
-            found = references.directory_id(catalog, account_id, directory)
+            found = directories.directory_id(catalog, account_id, directory)
             return references.references(catalog, self.generation, size, found)
 
         return self.submit(work)
@@ -247,28 +238,102 @@ class StoreClient:
     def directories_with_identities(self, account_id: int) -> set[str]:
         return self.submit(lambda catalog: known.directories_with_identities(catalog, account_id))
 
+    def directories(self) -> list[DirectoryRow]:
+        """All directories of all accounts: each holds an identity."""
+        return self.submit(directories.directories)
+
     def counters(self) -> Counters:
         return self.submit(known.counters)
 
-    def read_object(self, guid: str) -> bytes:
-        """The bytes of a stored image."""
-        return read_object(self.folder, guid)
+    def run_key(self, run_id: str) -> bytes | None:
+        return self.image_key(self.run_row(run_id).account_id) if self.identity.encrypted else None
 
     # Committing
 
-    def commit_shard(self, shard: ShardCommit) -> None:
-        """Commits a shard as a whole, durably; raises StoreError, and nothing is in, otherwise.
+    def promise_ids(self, media: int, faces: int) -> Counters:
+        """The first of so many media and face ids for a shard that is being prepared: nobody else gets them."""
+        return self.submit(lambda catalog: self._ids.promise(catalog, media, faces))
 
-        A second commit of the same shard, ids that are taken, and columns that don't fit are refused;
-        TooManyDirectories is raised when the account would hold identities in more than MAX_DIRECTORIES.
+    def prepare_shard(self, shard: ShardCommit) -> commit.PreparedShard:
+        """Checks a shard and writes its files, for `commit_prepared`; other commits may come between the two.
+
+        Raises StoreError for a shard that is in already, ids that are taken, and columns that don't fit.
         """
+        tables = commit.conform(shard, self.identity.embedding_size)
+        self.submit(lambda catalog: commit.check_new(catalog, shard, tables, self._ids))
+        key = self.image_key(shard.account_id)
+        return commit.write_files(self.folder, self.identity, self.generation, shard, tables, key)
+
+    def commit_prepared(self, prepared: commit.PreparedShard) -> commit.CommittedShard:
+        """Commits a prepared shard as a whole, durably; raises StoreError, and nothing is in, otherwise.
+
+        TooManyDirectories is raised when the account would hold identities in more than MAX_DIRECTORIES. The
+        persons get the next sequence numbers, in the order of those they were given.
+        """
+
+        return self.submit(lambda c: commit.commit_rows(c, commit.with_seqs(c, prepared), self._ids))
+
+    def settle_shard(self, prepared: commit.PreparedShard) -> None:
+        """What follows from a committed shard, and nobody need wait for: files go, reference matrices grow. In
+        pieces, so that requests come in between. What a crash leaves of it, the next opening and loading do."""
+        self.submit(deletes.replay)
         size = self.identity.embedding_size
-        tables = commit.conform(shard, size)
+        for directory in prepared.tables["persons"]["directory"].unique().to_pylist():
+            while self.submit(partial(commit.grow_matrix_of, prepared=prepared, size=size, name=directory)):
+                pass
+
+    def commit_shard(self, shard: ShardCommit) -> commit.CommittedShard:
+        """`prepare_shard`, `commit_prepared` and `settle_shard` in one."""
         with self._committing:
-            self.submit(lambda catalog: commit.check_new(catalog, shard, tables))
-            prepared = commit.write_files(self.folder, self.identity, self.generation, shard, tables)
-            self.submit(lambda catalog: commit.commit_rows(catalog, prepared))
-            self.submit(lambda catalog: commit.after_commit(catalog, prepared, size))
+            prepared = self.prepare_shard(shard)
+            committed = self.commit_prepared(prepared)
+            self.settle_shard(prepared)
+            return committed
+
+    def commit_directory(self, change: DirectoryCommit) -> list[PersonRecord]:
+        """Commits what a request changes in a directory, durably; the inserted and updated persons as they then are.
+
+        Raises StoreError where something does not fit, TooManyDirectories; then nothing is stored.
+        """
+        people.check_commit(change, self.identity.embedding_size)
+        key = self.image_key(change.account_id)
+        try:
+            objects = people.write_images(self.folder, change, key)
+            return self.submit(lambda c: people.commit_rows(c, self.generation, change, objects, self._ids))
+        except BaseException:
+            with suppress(StoreError):  # what stays is removed at closing, or at the next opening
+                self.submit(lambda catalog: people.discard_images(catalog, change))
+            raise
+
+    def delete_directory(self, account_id: int, name: str) -> int:
+        """Deletes all persons of a directory at once; returns how many. Raises DirectoryUnknown."""
+        return self.submit(lambda catalog: people.delete_directory(catalog, self.generation, account_id, name))
+
+    def fold(self, min_pending: int = 1) -> int:
+        """Moves embeddings of posted faces from the catalog into shards, where at least `min_pending` wait, and
+        takes vectors of removed faces out of shards and reference matrices; returns how many embeddings moved.
+
+        For a moment without much to do, and before the store is closed for long. Other commits may come in between.
+        """
+        with self._committing:
+            return fold.fold(self.submit, self.folder, self.identity, self.generation, min_pending)
+
+    @contextmanager
+    def without_folding(self) -> Iterator[None]:
+        """For the block no file of embeddings is on its way into the catalog but those of unfinished runs."""
+        with self._committing:
+            yield
+
+    def pending_embeddings(self) -> int:
+        """How many embeddings wait for `fold`."""
+        return int(self.read("SELECT count(*) AS n FROM core.pending_embeddings")["n"][0].as_py())
+
+
+def _close_catalog(catalog: Catalog) -> None:
+    try:
+        intents.undo(catalog)
+    finally:
+        catalog.close()
 
 
 def _open_catalog(
@@ -284,6 +349,8 @@ def _open_catalog(
         identity, generation = opening.read_identity(catalog)
         deletes.sweep(folder)
         deletes.replay(catalog)
+        intents.undo(catalog)
+        fold.sweep(catalog)
     except BaseException:
         catalog.close()
         raise

@@ -7,16 +7,19 @@ pending deletes, matrix      replayed or rebuilt later if a crash comes between
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import StoreError, TooManyDirectories
-from pipeline.store import deletes, known, matrix, runs
+from pipeline.errors import StoreError
+from pipeline.store import intents, known, runs
 from pipeline.store.catalog import Catalog
+from pipeline.store.directories import directory_id, make_directories
 from pipeline.store.durable import Folder
+from pipeline.store.ids import PromisedIds
 from pipeline.store.objects import write_objects
 from pipeline.store.opening import utc_now
 from pipeline.store.records import (
@@ -27,14 +30,12 @@ from pipeline.store.records import (
     StoreIdentity,
     embeddings_schema,
 )
-from pipeline.store.references import directory_id
-from pipeline.store.schema import MAX_DIRECTORIES
+from pipeline.store.references import grow_matrix
 from pipeline.store.shards import (
     WrittenFile,
     embedding_file,
     embedding_metadata,
     run_shard_file,
-    vectors_of,
     write_embeddings,
 )
 
@@ -66,7 +67,15 @@ def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
     return tables
 
 
-def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]) -> None:
+@dataclass(frozen=True)
+class CommittedShard:
+    """What a commit drew: the new persons have the numbers from `first_seq` on, in the order they were given."""
+
+    first_seq: int
+    at: datetime
+
+
+def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table], ids: PromisedIds) -> None:
     """Raises StoreError unless the run is open, the shard not in, and the ids are new: before any file is touched."""
     run = runs.run_row(catalog, commit.run_id)
     if run.state != runs.OPEN or run.account_id != commit.account_id:
@@ -77,21 +86,26 @@ def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]
         raise StoreError(message=f"Shard {commit.shard} of run {commit.run_id} is in already.")
     if not 0 <= commit.shard < (run.shards or 0):
         raise StoreError(message=f"Run {commit.run_id} has {run.shards} shards, and no shard {commit.shard}.")
-    counters = known.counters(catalog)
-    for column, first in (
-        (tables["media"]["media_id"], counters.next_media_id),
-        (tables["faces"]["face_id"], counters.next_face_id),
-        (tables["persons"]["seq"], counters.next_person_seq),
-    ):
-        if len(column) and pc.min(column).as_py() < first:
-            raise StoreError(message=f"Shard {commit.shard} brings ids below {first}, which are taken.")
+    if not ids.is_free(catalog, *first_ids(tables)):
+        raise StoreError(message=f"Shard {commit.shard} brings ids that are taken.")
+
+
+def first_ids(tables: dict[str, pa.Table]) -> tuple[int | None, int | None]:
+    """The lowest media and face ids of a commit; None for none."""
+    return pc.min(tables["media"]["media_id"]).as_py(), pc.min(tables["faces"]["face_id"]).as_py()
 
 
 def write_files(
-    folder: Folder, identity: StoreIdentity, generation: int, commit: ShardCommit, tables: dict[str, pa.Table]
+    folder: Folder,
+    identity: StoreIdentity,
+    generation: int,
+    commit: ShardCommit,
+    tables: dict[str, pa.Table],
+    image_key: bytes | None,
 ) -> PreparedShard:
-    """Writes objects and the embedding shard. Raises StoreFull, StoreUnwritable."""
-    objects = write_objects(folder, commit.objects)
+    """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
+    intents.declare(folder, (guid for guid, _, _ in commit.objects))
+    objects = write_objects(folder, commit.objects, image_key)
     written = None
     if tables["embeddings"].num_rows:
         file = embedding_file(generation, commit.run_id, commit.shard)
@@ -99,8 +113,19 @@ def write_files(
     return PreparedShard(commit, generation, {**tables, "objects": objects}, written)
 
 
-def commit_rows(catalog: Catalog, prepared: PreparedShard) -> None:
-    """The transaction. Raises TooManyDirectories, StoreError; then nothing has happened."""
+def with_seqs(catalog: Catalog, prepared: PreparedShard) -> PreparedShard:
+    """The new persons with their sequence numbers: drawn on the writer thread, just before the transaction, so that
+    they are the order of insertion whatever was committed while the shard's files were written."""
+    persons = prepared.tables["persons"].sort_by("seq")
+    first = known.counters(catalog).next_person_seq
+    seq = pa.array(np.arange(first, first + len(persons), dtype=np.int64))
+    position = persons.schema.get_field_index("seq")
+    persons = persons.set_column(position, persons.schema.field(position), seq)
+    return replace(prepared, tables={**prepared.tables, "persons": persons})
+
+
+def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> CommittedShard:
+    """The transaction; `prepared` is `with_seqs`. Raises TooManyDirectories, StoreError; then nothing has happened."""
     commit, now = prepared.commit, utc_now()
     occurrences = pa.table(
         {
@@ -110,12 +135,15 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard) -> None:
     )
     new = {f"new_{name}": table for name, table in prepared.tables.items()}
     with catalog.tables(**new, occurrences=occurrences), catalog.transaction("commit_shard"):
-        check_new(catalog, commit, prepared.tables)
+        check_new(catalog, commit, prepared.tables, ids)
+        first_seq = known.counters(catalog).next_person_seq
         _insert_media_and_faces(catalog, prepared, now)
         _insert_embeddings(catalog, prepared)
         _insert_persons(catalog, prepared, now)
         _add_occurrences(catalog, occurrences, now)
         _insert_shard(catalog, prepared, now)
+    ids.settle(*first_ids(prepared.tables))
+    return CommittedShard(first_seq, now)
 
 
 def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
@@ -136,7 +164,7 @@ def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: date
         [prepared.generation],
     )
     catalog.execute(
-        "INSERT INTO core.objects SELECT image_guid, bytes, sha256, media_type, false AS encrypted FROM new_objects"
+        "INSERT INTO core.objects BY NAME SELECT image_guid, bytes, sha256, media_type, encrypted FROM new_objects"
     )
 
 
@@ -154,35 +182,18 @@ def _insert_embeddings(catalog: Catalog, prepared: PreparedShard) -> None:
 
 def _insert_persons(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
     account = prepared.commit.account_id
-    _make_directories(catalog, account, now)
+    persons = prepared.tables["persons"]
+    make_directories(catalog, account, persons.sort_by("seq")["directory"].to_pylist(), now)
     catalog.execute(
-        "INSERT INTO core.persons SELECT n.person_id::UUID, n.seq, d.directory_id, NULL, n.name, n.external_id,"
-        " n.occurrence, ?, ?, ? FROM new_persons n"
-        " JOIN core.directories d ON d.account_id = ? AND d.name = n.directory",
+        "INSERT INTO core.persons BY NAME SELECT n.person_id::UUID AS person_id, n.seq, d.directory_id, n.name,"
+        " n.external_id, false AS ignored, n.occurrence, ? AS last_occurrence_at, ? AS added_at, ? AS modified_at"
+        " FROM new_persons n JOIN core.directories d ON d.account_id = ? AND d.name = n.directory",
         [now, now, now, account],
     )
     catalog.execute(
         "INSERT INTO core.reference_faces SELECT ?, person_id::UUID, face_id, image_guid, seq FROM new_persons",
         [prepared.generation],
     )
-
-
-def _make_directories(catalog: Catalog, account: int, now: datetime) -> None:
-    """A row for each new directory, in the order of its first identity. Raises TooManyDirectories."""
-    names = catalog.rows(
-        "SELECT directory FROM new_persons WHERE directory NOT IN"
-        " (SELECT name FROM core.directories WHERE account_id = ?) GROUP BY directory ORDER BY min(seq)",
-        [account],
-    )
-    if not names:
-        return
-    held = known.directories_with_identities(catalog, account) | {name for (name,) in names}
-    if len(held) > MAX_DIRECTORIES:
-        user_id = catalog.one("SELECT user_id FROM core.accounts WHERE account_id = ?", [account])
-        raise TooManyDirectories(account=user_id, count=len(held), limit=MAX_DIRECTORIES)
-    for (name,) in names:
-        new = int(catalog.one("SELECT coalesce(max(directory_id), 0) + 1 FROM core.directories"))
-        catalog.execute("INSERT INTO core.directories VALUES (?, ?, ?, ?)", [new, account, name, now])
 
 
 def _add_occurrences(catalog: Catalog, occurrences: pa.Table, now: datetime) -> None:
@@ -222,17 +233,7 @@ def _next(ids: pa.ChunkedArray) -> int:
     return int(pc.max(ids).as_py()) + 1 if len(ids) else 0
 
 
-def after_commit(catalog: Catalog, prepared: PreparedShard, size: int) -> None:
-    """What follows from a committed shard: files go, reference matrices grow."""
-    deletes.replay(catalog)
-    persons, embeddings = prepared.tables["persons"], prepared.tables["embeddings"]
-    if not persons.num_rows:
-        return
-    row_of = {face: row for row, face in enumerate(embeddings["face_id"].to_pylist())}
-    vectors = vectors_of(embeddings["embedding"], size)
-    for name in persons["directory"].unique().to_pylist():
-        mine = persons.filter(pc.equal(persons["directory"], name)).sort_by("seq")
-        directory = directory_id(catalog, prepared.commit.account_id, name)
-        rows = [row_of[face] for face in mine["face_id"].to_pylist()]
-        stem = matrix.stem(prepared.generation, directory or 0)
-        matrix.append(catalog.folder, stem, mine["seq"].to_numpy(), vectors[rows])
+def grow_matrix_of(catalog: Catalog, prepared: PreparedShard, size: int, name: str) -> bool:
+    """Adds a piece of what is new to the reference matrix of the directory `name`; whether there may be more."""
+    directory = directory_id(catalog, prepared.commit.account_id, name)
+    return directory is not None and grow_matrix(catalog, prepared.generation, size, directory)

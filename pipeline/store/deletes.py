@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from pipeline.store.admin_token import TOKEN_NAME
 from pipeline.store.catalog import Catalog
 from pipeline.store.durable import TEMPORARY, Folder, disk_errors
-from pipeline.store.opening import CURRENT_NAME
+from pipeline.store.opening import CURRENT_NAME, utc_now
 
 # Only files in these folders are ever deleted, whatever the table says.
 _DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
@@ -16,6 +18,12 @@ def is_deletable(relative: str) -> bool:
     """Whether a path of core.pending_deletes is a relative path to a file inside a part of the store."""
     parts = PurePosixPath(relative).parts
     return len(parts) > 1 and parts[0] in _DELETABLE and ".." not in parts
+
+
+def add(catalog: Catalog, paths: Sequence[str]) -> None:
+    """Inside a transaction: these files go once it is committed."""
+    if paths:
+        catalog.execute("INSERT INTO core.pending_deletes SELECT unnest(?::VARCHAR[]), ?", [list(paths), utc_now()])
 
 
 def replay(catalog: Catalog) -> int:
@@ -32,8 +40,9 @@ def replay(catalog: Catalog) -> int:
 
 
 def sweep(folder: Folder) -> None:
-    """Removes half-written files from where looking is cheap; among objects and embeddings they are `check`'s."""
-    found = [folder.path(CURRENT_NAME + TEMPORARY)]
+    """Removes what a crash left where looking is cheap: half-written files (among objects and embeddings they are
+    `check`'s), and the token of a server's door."""
+    found = [folder.path(CURRENT_NAME + TEMPORARY), folder.path(TOKEN_NAME)]
     for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
         found.extend(folder.root.glob(pattern + TEMPORARY))
     with disk_errors(folder.root):

@@ -36,7 +36,8 @@ def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
 def known_media(catalog: Catalog, generation: int, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
     """sha256 -> media_id of an earlier row with these bytes whose faces all have a stored embedding.
 
-    Of the same account: nothing may tell one account what another one holds.
+    Of the same account: nothing may tell one account what another one holds. And of a run: the row of a posted
+    image has those of its faces only that became references.
     """
     with catalog.tables(wanted_hashes=pa.table({"sha256": pa.array(list(hashes), pa.string())})):
         rows = catalog.rows(
@@ -44,6 +45,7 @@ def known_media(catalog: Catalog, generation: int, account_id: int, hashes: Sequ
             WITH same AS MATERIALIZED (
                 SELECT media_id, sha256 FROM core.media
                 WHERE sha256 IN (SELECT sha256 FROM wanted_hashes) AND account_id = ? AND status IN (?, ?, ?)
+                AND run_id IS NOT NULL
             ), theirs AS MATERIALIZED (
                 SELECT media_id, face_id FROM core.faces WHERE media_id IN (SELECT media_id FROM same)
             ), stored AS (

@@ -1,7 +1,8 @@
-"""The lock of a store: one process, one StoreClient, at a time.
+"""The locks of a store: LOCK, one process with one StoreClient at a time; LOCK.run, one process that does runs.
 
-`flock` on the file LOCK for as long as the client lives. The kernel frees it with its holder, so a crash leaves
-no stale lock; the file itself stays. What it says of the holder is for people, and for the refusal.
+`flock` on the file for as long as its holder wants. The kernel frees it with its holder, so a crash leaves no
+stale lock; the file itself stays. What it says of the holder is for people, for the refusal, and for the door:
+`url` is where a server that holds the store takes the other commands' work.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pipeline.errors import StoreLocked
 from pipeline.store.durable import disk_errors
 
 LOCK_NAME = "LOCK"
+RUN_LOCK_NAME = "LOCK.run"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -31,14 +33,15 @@ class StoreLock:
 
     path: Path
     fd: int
+    holder: dict[str, Any]
 
     @classmethod
-    def acquire(cls, root: Path, command: str) -> StoreLock:
-        """Takes the lock of the store at `root`, at once or not at all.
+    def acquire(cls, root: Path, command: str, name: str = LOCK_NAME) -> StoreLock:
+        """Takes a lock of the store at `root`, at once or not at all.
 
         Raises StoreLocked naming the holder, or StoreUnwritable.
         """
-        path = root / LOCK_NAME
+        path = root / name
         with disk_errors(root):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -46,12 +49,28 @@ class StoreLock:
         except BlockingIOError:
             os.close(fd)
             raise _locked(root, path) from None
-        lock = cls(path, fd)
+        lock = cls(path, fd, _holder(command))
         _held.add(lock)
-        with disk_errors(root):
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(_holder(command)).encode() + b"\n", 0)
+        lock._tell()
         return lock
+
+    def announce(self, url: str | None) -> None:
+        """Says where the holder takes other commands' work; None: nowhere."""
+        self.holder["url"] = url
+        self._tell()
+
+    def _tell(self) -> None:
+        text = json.dumps(self.holder).encode() + b"\n"
+        with disk_errors(self.path.parent):
+            # In this order a reader never finds the file empty.
+            os.pwrite(self.fd, text, 0)
+            os.ftruncate(self.fd, len(text))
+
+    def __enter__(self) -> StoreLock:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.release()
 
     def release(self) -> None:
         if self.fd >= 0:
@@ -77,11 +96,15 @@ def _drop_in_child() -> None:
 os.register_at_fork(after_in_child=_drop_in_child)
 
 
+def _boot_id() -> str:
+    return _BOOT_ID.read_text("ascii").strip() if _BOOT_ID.exists() else ""
+
+
 def _holder(command: str) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "host": platform.node(),
-        "boot_id": _BOOT_ID.read_text("ascii").strip() if _BOOT_ID.exists() else "",
+        "boot_id": _boot_id(),
         "url": None,
         "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": command,
@@ -97,4 +120,6 @@ def _locked(root: Path, path: Path) -> StoreLocked:
             break
         time.sleep(0.01)
     known = {key: holder.get(key, "unknown") for key in ("pid", "host", "since", "command")}
-    return StoreLocked(path=root, **known)
+    # An address on the loopback of another machine, or of another container, means something else here.
+    here = (holder.get("host"), holder.get("boot_id")) == (platform.node(), _boot_id())
+    return StoreLocked(path=root, **known, url=holder.get("url") if here else None)

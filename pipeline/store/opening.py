@@ -6,6 +6,7 @@ was killed leaves only what is listed in `_leftovers`; the next creation clears 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from datetime import datetime, timezone
@@ -16,9 +17,11 @@ import duckdb
 from pipeline.errors import StoreDamaged, StoreMissing, StoreTooNew, StoreUnwritable
 from pipeline.faults import point
 from pipeline.store import schema
+from pipeline.store.admin_token import TOKEN_NAME
 from pipeline.store.catalog import Catalog, check_cure, connect
 from pipeline.store.durable import TEMPORARY, Folder, disk_errors
-from pipeline.store.lock import LOCK_NAME
+from pipeline.store.lock import LOCK_NAME, RUN_LOCK_NAME
+from pipeline.store.migrate import migrate
 from pipeline.store.records import StoreIdentity
 
 CURRENT_NAME = "CURRENT"
@@ -54,7 +57,16 @@ def require_place(root: Path) -> None:
         raise StoreUnwritable(path=root, detail="it is a file; give a folder")
     if not root.exists() or has_store(root):
         return
-    known = {LOCK_NAME, *PARTS, *_leftovers(), CATALOG_NAME, CATALOG_NAME + ".wal", "lost+found"}
+    known = {
+        LOCK_NAME,
+        RUN_LOCK_NAME,
+        TOKEN_NAME,
+        *PARTS,
+        *_leftovers(),
+        CATALOG_NAME,
+        CATALOG_NAME + ".wal",
+        "lost+found",
+    }
     foreign = sorted(entry.name for entry in root.iterdir() if entry.name not in known)
     if foreign:
         detail = f"the folder holds other files ({', '.join(foreign[:3])}); give a new or an empty folder"
@@ -140,7 +152,8 @@ def _insert_store_row(catalog: Catalog, identity: StoreIdentity) -> None:
         "calibration": to_json(identity.calibration),
         "output_settings": to_json(identity.output_settings),
         "output_hash": identity.output_hash,
-        "encrypted": False,
+        "encrypted": identity.encrypted,
+        "master_key_id": identity.master_key_id,
         "next_media_id": 1,
         "next_face_id": 1,
         "next_person_seq": 1,
@@ -182,6 +195,9 @@ def _check_catalog(catalog: Catalog) -> None:
     for found, known in zip(rows[0], (schema.FORMAT_VERSION, schema.SCHEMA_VERSION), strict=True):
         if found > known:
             raise StoreTooNew(path=root, found=found, known=known)
+        if found < 1:
+            raise _damaged(root, f"core.store says version {found}")
+    migrate(catalog, int(rows[0][1]))
     differences = catalog.differences()
     if differences:
         raise _damaged(root, "; ".join(differences[:5]))
@@ -198,5 +214,5 @@ def read_identity(catalog: Catalog) -> tuple[StoreIdentity, int]:
         texts = {key: json.loads(row[key]) for key in ("preprocessing", "calibration", "output_settings")}
     except ValueError as exc:
         raise _damaged(catalog.folder.root, f"core.store holds a text that is no JSON: {exc}") from exc
-    plain = ("embedder", "weights", "weights_sha256", "embedding_size", "mode", "output_hash")
+    plain = [field.name for field in dataclasses.fields(StoreIdentity) if field.name not in texts]
     return StoreIdentity(**{key: row[key] for key in plain}, **texts), int(row["current_generation"])

@@ -1,17 +1,17 @@
 """Files that nothing in the catalog speaks of: left by a crash, or by a command that was never repeated.
 
 Files of a run that is not finished are no orphans: the same command goes on with them. Its objects can't be told
-by name, so as long as such a run exists no object is one. In the store's own folder only names that facepipe
-gives are looked at: anything else there is not ours to remove.
+by name, so as long as such a run exists no object is one; nor is one that a request is about to store. In the
+store's own folder only names that facepipe gives are looked at: anything else there is not ours to remove.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 
-from pipeline.store import matrix
+from pipeline.store import intents, matrix
 from pipeline.store.catalog import Catalog
 from pipeline.store.durable import TEMPORARY
 from pipeline.store.objects import object_file
@@ -21,17 +21,22 @@ from pipeline.store.problems import REPAIR, Problem
 _OURS = re.compile(rf"({CURRENT_NAME}{re.escape(TEMPORARY)}|catalog-\d{{4,}}(\.new)?\.duckdb(\.wal)?)")
 
 
-def check_orphans(catalog: Catalog) -> list[Problem]:
-    """One problem per file that nothing needs."""
+def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:
+    """One problem per file of `files` that is there and that nothing needs.
+
+    `files` were listed before, so that the catalog is not kept waiting meanwhile: what was on its way in then is
+    in now, or declared; what was on its way out is gone.
+    """
     runs = dict(catalog.rows("SELECT run_id, state FROM core.runs"))
     unfinished = {run for run, state in runs.items() if state != "finished"}
     needed = _needed(catalog)
-    found = [file for file in _files(catalog) if file not in needed and not _of_run(file, runs, unfinished)]
-    return [Problem("orphan", file, "nothing in the catalog speaks of it", REPAIR) for file in sorted(found)]
+    found = [file for file in files if file not in needed and not _of_run(file, runs, unfinished)]
+    there = [file for file in found if catalog.folder.path(file).exists()]
+    return [Problem("orphan", file, "nothing in the catalog speaks of it", REPAIR) for file in sorted(there)]
 
 
-def _files(catalog: Catalog) -> Iterator[str]:
-    root = catalog.folder.root
+def list_files(root: Path) -> Iterator[str]:
+    """The files of a store that are either needed or orphans, as relative paths."""
     current = (root / CURRENT_NAME).read_text("utf-8").strip()
     for entry in root.iterdir():
         if entry.is_file() and _OURS.fullmatch(entry.name) and entry.name not in (current, current + ".wal"):
@@ -46,6 +51,8 @@ def _needed(catalog: Catalog) -> set[str]:
     files = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
     files |= {path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes")}
     files |= {object_file(guid) for (guid,) in catalog.rows("SELECT image_guid FROM core.objects")}
+    for guid in intents.declared(catalog.folder):
+        files |= {object_file(guid), object_file(guid) + TEMPORARY}
     generations = catalog.rows(
         "SELECT g.generation, d.directory_id FROM core.directories d,"
         " (SELECT DISTINCT generation FROM core.reference_faces) g"

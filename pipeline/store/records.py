@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -125,6 +125,8 @@ class StoreIdentity:
     mode: str
     output_settings: Mapping[str, Any]
     output_hash: str
+    encrypted: bool = False  # images at rest
+    master_key_id: str | None = None  # of the key that wraps the accounts' image keys; None: not encrypted
 
 
 @dataclass(frozen=True)
@@ -154,20 +156,95 @@ class Counters:
     next_person_seq: int
 
 
+@dataclass(frozen=True, slots=True)
+class PersonRecord:
+    """One identity and its current reference, as the catalog holds it. Times are UTC, naive."""
+
+    person_id: str  # UUID text
+    seq: int  # the order of insertion; 0 in a commit that inserts it: the store draws the number
+    name: str | None
+    external_id: str | None
+    parent_id: str | None  # set by a merge
+    tags: tuple[str, ...]
+    ignored: bool
+    occurrence: int
+    last_occurrence_at: datetime
+    added_at: datetime
+    modified_at: datetime
+    image_guid: str
+
+
 @dataclass(frozen=True)
 class References:
     """The current references of one directory in the order of `seq` (of insertion); n of them."""
 
     vectors: FloatArray  # [n, d], L2 norm 1; read-only
     seq: IntArray  # [n] ascending
-    person_ids: Sequence[str]
-    names: Sequence[str | None]
-    external_ids: Sequence[str | None]
+    persons: Sequence[PersonRecord]
     image_hashes: Sequence[tuple[str, ...]]  # of the reference's media: sha256 of its bytes, of its pixels
     boxes: FloatArray  # [n, 4] xyxy
 
     def __len__(self) -> int:
         return int(self.vectors.shape[0])
+
+
+@dataclass(frozen=True)
+class PostedImage:
+    """The image of a request that brings a reference. The image itself is not kept."""
+
+    sha256: str  # of its bytes
+    pixel_sha256: str
+    bytes: int
+    width: int
+    height: int
+    format: str
+    name: str | None  # what the request said of the largest face
+    external_id: str | None
+
+
+@dataclass(frozen=True)
+class NewReference:
+    """A face that becomes the reference of a person: a new one's first, or in place of an older one."""
+
+    person_id: str
+    ordinal: int  # in the posted image, from the largest face, from 0
+    outcome: str  # "inserted", or "matched": it replaces the person's reference
+    similarity_score: float
+    fields: Mapping[str, Any]  # x1 y1 x2 y2, landmarks, confidence and the three qualities, as in FACES_SCHEMA
+    embedding: FloatArray  # [d] float32
+    image_guid: str
+    image: bytes  # the picture to store, not encrypted
+    media_type: str
+
+
+@dataclass(frozen=True)
+class DirectoryCommit:
+    """All that one request changes in a directory, committed as a whole or not at all."""
+
+    account_id: int
+    directory: str
+    inserted: Sequence[PersonRecord] = ()  # each with its NewReference
+    updated: Sequence[PersonRecord] = ()  # each as it is afterwards
+    deleted: Sequence[str] = ()  # person ids: their references, images, faces and embeddings go too
+    references: Sequence[NewReference] = ()
+    image: PostedImage | None = None  # there when `references` are
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What opens an account."""
+
+    account_id: int
+    password_hash: str | None  # None: no password opens it
+
+
+class DirectoryRow(NamedTuple):
+    """A directory that holds identities."""
+
+    account_id: int
+    user_id: str
+    name: str
+    identities: int
 
 
 @dataclass(frozen=True)

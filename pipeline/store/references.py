@@ -2,64 +2,90 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import StoreDamaged
 from pipeline.store import matrix
 from pipeline.store.catalog import Catalog, check_cure
-from pipeline.store.records import References
-from pipeline.store.shards import read_embeddings
+from pipeline.store.records import PersonRecord, References
+from pipeline.store.shards import read_embeddings, vectors_of_bytes
 from pipeline.types import FloatArray, IntArray
 
+_GROWN_ROWS = 2048  # 4 MiB of 512 float32
+
 _REFERENCES = """
-    SELECT p.person_id::VARCHAR AS person_id, p.seq, r.seq AS reference_seq, r.face_id, p.name, p.external_id,
-        m.sha256, m.pixel_sha256, t.x1, t.y1, t.x2, t.y2
+    SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.external_id, p.parent_id::VARCHAR AS parent_id, p.tags,
+        coalesce(p.ignored, false) AS ignored, p.occurrence, p.last_occurrence_at, p.added_at, p.modified_at,
+        r.image_guid, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_sha256, t.x1, t.y1, t.x2, t.y2
     FROM core.persons p
-    JOIN core.directories d ON d.directory_id = p.directory_id
-    JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = ?
-    JOIN core.detections t ON t.face_id = r.face_id AND t.generation = ?
+    JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
+    JOIN core.detections t ON t.face_id = r.face_id AND t.generation = $1
     JOIN core.faces f ON f.face_id = r.face_id
     JOIN core.media m ON m.media_id = f.media_id
-    WHERE d.directory_id = ?
+    WHERE p.directory_id = $2
     ORDER BY p.seq
 """
 
 
-def directory_id(catalog: Catalog, account_id: int, name: str) -> int | None:
-    """None while the directory holds no identity."""
-    rows = catalog.rows(
-        "SELECT directory_id FROM core.directories WHERE account_id = ? AND name = ?", [account_id, name]
-    )
-    return int(rows[0][0]) if rows else None
-
-
 def reference_rows(catalog: Catalog, generation: int, directory: int | None) -> pa.Table:
     """One row per reference of a directory, in the order of the identities."""
-    return catalog.read(_REFERENCES, [generation, generation, directory])
+    return catalog.read(_REFERENCES, [generation, directory])
 
 
 def references(catalog: Catalog, generation: int, size: int, directory: int | None) -> References:
     """All references of a directory, in the order of the identities. Raises StoreDamaged."""
     table = reference_rows(catalog, generation, directory)
-    seq: IntArray = table["reference_seq"].to_numpy()
     faces: IntArray = table["face_id"].to_numpy()
     vectors = matrix.load(
         catalog.folder,
         matrix.stem(generation, directory or 0),
-        seq,
+        table["reference_seq"].to_numpy(),
         size,
-        lambda start, stop: load_embeddings(catalog, generation, size, faces[start:stop]),
+        lambda rows: load_embeddings(catalog, generation, size, faces[rows]),
     )
     return References(
         vectors=vectors,
         seq=table["seq"].to_numpy(),
-        person_ids=table["person_id"].to_pylist(),
-        names=table["name"].to_pylist(),
-        external_ids=table["external_id"].to_pylist(),
+        persons=_persons(table),
         image_hashes=_hashes(table),
         boxes=np.stack([table[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1),
     )
+
+
+def grow_matrix(catalog: Catalog, generation: int, size: int, directory: int) -> bool:
+    """Adds to a directory's reference matrix what came after its last row, in the order of the numbers: as many
+    as take a moment. Whether there may be more."""
+    name = matrix.stem(generation, directory)
+    last = int(matrix.numbers(catalog.folder, name, size).max(initial=0))
+    table = catalog.read(
+        "SELECT r.seq, r.face_id FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
+        " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
+        [generation, last, directory, _GROWN_ROWS],
+    )
+    faces: IntArray = table["face_id"].to_numpy()
+    seq: IntArray = table["seq"].to_numpy()
+    matrix.append(catalog.folder, name, seq, size, lambda m: load_embeddings(catalog, generation, size, faces[m]))
+    return len(seq) == _GROWN_ROWS
+
+
+def _persons(table: pa.Table) -> list[PersonRecord]:
+    columns = [_values(table, field.name) for field in fields(PersonRecord)]
+    return [PersonRecord(*row) for row in zip(*columns, strict=True)]
+
+
+def _values(table: pa.Table, name: str) -> list[Any]:
+    column = table[name]
+    if pa.types.is_timestamp(column.type):
+        return list(column.to_numpy().astype(object))  # datetimes; `to_pylist` takes ten times as long
+    values = column.to_pylist()
+    if name == "tags":
+        return [tuple(json.loads(text)) if text else () for text in values]
+    return list(values)
 
 
 def _hashes(table: pa.Table) -> list[tuple[str, ...]]:
@@ -87,15 +113,15 @@ def load_embeddings(catalog: Catalog, generation: int, size: int, face_ids: IntA
             " WHERE e.generation = ? ORDER BY s.file",
             [generation],
         )
-        pending = catalog.rows(
+        pending = catalog.read(
             "SELECT p.face_id, p.embedding FROM wanted_faces w JOIN core.pending_embeddings p"
             " ON p.face_id = w.face_id WHERE p.generation = ?",
             [generation],
         )
     for (file,) in files:
         take(*read_embeddings(catalog.folder, file, size))
-    if pending:
-        take(np.array([row[0] for row in pending], np.int64), np.array([row[1] for row in pending], np.float32))
+    if pending.num_rows:
+        take(pending["face_id"].to_numpy(), vectors_of_bytes(pending["embedding"], size))
     if not found.all():
         missing = int(wanted[~found][0])
         root = catalog.folder.root

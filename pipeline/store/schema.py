@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 1  # of the tables
+SCHEMA_VERSION: Final = 2  # of the tables; store/migrate.py brings older ones up
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 TABLES: Final[dict[str, dict[str, str]]] = {
@@ -29,6 +29,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "output_settings": "VARCHAR",
         "output_hash": "VARCHAR",
         "encrypted": "BOOLEAN",
+        "master_key_id": "VARCHAR",
         "next_media_id": "BIGINT",
         "next_face_id": "BIGINT",
         "next_person_seq": "BIGINT",
@@ -37,6 +38,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "account_id": "INTEGER",
         "user_id": "VARCHAR",
         "password_hash": "VARCHAR",
+        "image_key": "VARCHAR",
         "added_at": "TIMESTAMP",
     },
     "directories": {
@@ -122,7 +124,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "run_id": "VARCHAR",
         "shard": "BIGINT",
     },
-    "pending_embeddings": {"generation": "INTEGER", "face_id": "BIGINT", "embedding": "FLOAT[]"},
+    "pending_embeddings": {"generation": "INTEGER", "face_id": "BIGINT", "embedding": "BLOB"},
     "persons": {
         "person_id": "UUID",
         "seq": "BIGINT",
@@ -130,6 +132,8 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "parent_id": "UUID",
         "name": "VARCHAR",
         "external_id": "VARCHAR",
+        "tags": "VARCHAR",
+        "ignored": "BOOLEAN",
         "occurrence": "BIGINT",
         "last_occurrence_at": "TIMESTAMP",
         "added_at": "TIMESTAMP",

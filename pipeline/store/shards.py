@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import StoreDamaged
 from pipeline.store import schema
+from pipeline.store.crypto import decrypt_image
 from pipeline.store.durable import Folder, disk_errors
 from pipeline.store.records import StoreIdentity, embeddings_schema
 from pipeline.types import FloatArray, IntArray
@@ -104,14 +105,30 @@ def vectors_of(column: pa.ChunkedArray, size: int) -> FloatArray:
     return vectors
 
 
-def read_parquet(folder: Folder, file: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """A Parquet file of the store, or some of its columns. Raises StoreDamaged where it is missing or broken."""
+def vector_bytes(vector: FloatArray) -> bytes:
+    """One embedding [size] as core.pending_embeddings holds it: little-endian float32."""
+    return vector.astype("<f4").tobytes()
+
+
+def vectors_of_bytes(column: pa.ChunkedArray, size: int) -> FloatArray:
+    """Embeddings [n, size] float32 out of a column of `vector_bytes`."""
+    flat = np.frombuffer(b"".join(column.to_pylist()), "<f4")
+    vectors: FloatArray = flat.reshape(-1, size).astype(np.float32, copy=False)
+    return vectors
+
+
+def read_parquet(folder: Folder, file: str, columns: Sequence[str] | None = None, key: bytes | None = None) -> pa.Table:
+    """A Parquet file of the store (encrypted as a whole, where a key is given), or some of its columns.
+
+    Raises StoreDamaged where it is missing or broken.
+    """
     try:
         # Read as plain bytes: a memory map of a broken disk would end in a signal instead of an exception.
-        data = io.BytesIO(folder.path(file).read_bytes())
+        data = folder.path(file).read_bytes()
+        plain = io.BytesIO(data if key is None else decrypt_image(key, data))
         names = None if columns is None else list(columns)
-        return pq.read_table(data, columns=names).replace_schema_metadata(None)
-    except (OSError, pa.ArrowException) as exc:
+        return pq.read_table(plain, columns=names).replace_schema_metadata(None)
+    except (OSError, ValueError, pa.ArrowException) as exc:
         raise damaged_file(folder, file, str(exc).split("\n")[0]) from exc
 
 

@@ -24,9 +24,9 @@ from pipeline.store.client import StoreClient
 from tests.integration.conftest import write_photos
 from tests.integration.snapshot import snapshot
 
-# What an undisturbed run does not do: export, and make a reference matrix anew instead of appending to it. The
-# tests of the store kill those.
-NOT_BY_A_RUN = ("export.", "matrix.rename", "matrix.fsync_folder")
+# What an undisturbed run does not do: export, make a reference matrix anew instead of appending to it, commit a
+# request, fold, bring up an older store. The tests of the store kill those.
+NOT_BY_A_RUN = ("export.", "matrix.rename", "matrix.fsync_folder", "directory_commit.", "fold.", "migrate.")
 RANDOM_KILLS = 20
 
 

@@ -6,14 +6,17 @@ Also a script: `store_samples.py DIR` plays the scenario, `--kill some|every` ki
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import itertools
 import os
 import shutil
 import signal
+import tarfile
 import traceback
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +30,10 @@ from pipeline.store.records import (
     FACES_SCHEMA,
     MEDIA_SCHEMA,
     PERSONS_SCHEMA,
+    DirectoryCommit,
+    NewReference,
+    PersonRecord,
+    PostedImage,
     RunRow,
     ShardCommit,
     StoreIdentity,
@@ -40,6 +47,7 @@ SHARDS = 2
 SOURCE = "/photos"
 MANIFEST = pa.schema([("row", pa.int64()), ("path", pa.string())])
 JPEG = b"\xff\xd8\xff\xe0"
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901)
 
 
 def identity() -> StoreIdentity:
@@ -138,7 +146,7 @@ def shard_commit(
         )
         objects.append((guid, data, "image/jpeg"))
     kept = [face["face_id"] for face in faces if face["ordinal"] == 0]
-    earlier = client.references(run.account_id, directory).person_ids[:1]
+    earlier = [person.person_id for person in client.references(run.account_id, directory).persons[:1]]
     return ShardCommit(
         run_id=run.run_id,
         shard=shard,
@@ -158,7 +166,82 @@ def manifest_batches() -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist(rows[n : n + 3], MANIFEST) for n in range(0, len(rows), 3)]
 
 
-def play(path: Path) -> None:
+def face_fields() -> dict[str, object]:
+    """What detection says of a face."""
+    qualities = ("confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
+    return {"x1": 1.0, "y1": 2.0, "x2": 30.0, "y2": 40.0, "landmarks": [5.0] * 10, **dict.fromkeys(qualities, 0.75)}
+
+
+def person(name: str, **changed: object) -> PersonRecord:
+    """A person to insert, whose id follows from the name."""
+    record = PersonRecord(
+        person_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"posted-{name}")),
+        seq=0,
+        name=name,
+        external_id=f"x-{name}",
+        parent_id=None,
+        tags=(),
+        ignored=False,
+        occurrence=1,
+        last_occurrence_at=NOW,
+        added_at=NOW,
+        modified_at=NOW,
+        image_guid="",
+    )
+    return dataclasses.replace(record, **changed)
+
+
+def reference(record: PersonRecord, seed: int, *, ordinal: int = 0, outcome: str = "inserted") -> NewReference:
+    """A face for the person, whose vector and image follow from the seed."""
+    return NewReference(
+        person_id=record.person_id,
+        ordinal=ordinal,
+        outcome=outcome,
+        similarity_score=1.5,
+        fields=face_fields(),
+        embedding=unit_vectors(1, seed)[0],
+        image_guid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"posted-image-{seed}")),
+        image=JPEG + b"picture %d" % seed,
+        media_type="image/jpeg",
+    )
+
+
+def posted(seed: int) -> PostedImage:
+    return PostedImage(sha(f"posted {seed}"), sha(f"posted pixels {seed}"), 1000, 250, 200, "jpeg", "Posted", None)
+
+
+def insertion(account: int, directory: str, seed: int, *names: str) -> DirectoryCommit:
+    """A post whose faces become new persons of these names."""
+    people = [person(name) for name in names]
+    references = [reference(one, seed + place, ordinal=place) for place, one in enumerate(people)]
+    return DirectoryCommit(account, directory, inserted=people, references=references, image=posted(seed))
+
+
+def replacement(account: int, directory: str, seed: int, record: PersonRecord) -> DirectoryCommit:
+    """A post whose face replaces the person's reference."""
+    changed = dataclasses.replace(record, occurrence=record.occurrence + 1)
+    references = [reference(record, seed, outcome="matched")]
+    return DirectoryCommit(account, directory, updated=[changed], references=references, image=posted(seed))
+
+
+def post(client: StoreClient, account: int) -> None:
+    """What requests do to a store with a finished run; each step that is done already is left out."""
+    found = {record.name: record for record in client.references(account, "posted").persons}
+    if "A" not in found:
+        client.commit_directory(insertion(account, "posted", 100, "A", "B"))
+        found = {record.name: record for record in client.references(account, "posted").persons}
+    if found["A"].occurrence == 1:
+        client.fold()
+        client.commit_directory(replacement(account, "posted", 200, found["A"]))
+    if "B" in found:
+        client.commit_directory(DirectoryCommit(account, "posted", deleted=[found["B"].person_id]))
+    of_run = [record.person_id for record in client.references(account, "main").persons if record.seq == 2]
+    if of_run:
+        client.commit_directory(DirectoryCommit(account, "main", deleted=of_run))
+    client.fold()
+
+
+def play(path: Path, *, posts: bool = False) -> None:
     """Makes the store, or goes on with one that was left at any point; then exports it."""
     with StoreClient.open_or_create(path, identity, command="play") as client:
         if "ann" not in client.accounts():
@@ -167,9 +250,12 @@ def play(path: Path) -> None:
         last = client.last_run(SOURCE, account)
         if last is None or last.state != "finished":
             finish(client, last or client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54}))
+        if posts:
+            post(client, account)
         for left in path.glob("references/*/*"):
             left.unlink()
-        client.references(account, "main")  # makes the matrix anew
+        for directory in client.directories():
+            client.references(account, directory.name)  # makes the matrix anew
         target = path.parent / (path.name + "-export")
         for left in target.iterdir() if target.exists() else ():
             left.unlink()
@@ -189,6 +275,13 @@ def finish(client: StoreClient, run: RunRow) -> None:
         client.commit_shard(shard_commit(client, run, shard))
     client.write_report(run.run_id, "run.json", b"{}")
     client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
+
+
+def version_1(folder: Path) -> Path:
+    """A store as version 1 of the tables was written: an account, and a run of two photos with a person each."""
+    with tarfile.open(Path(__file__).parent / "data" / "store-v1.tar.gz") as archive:
+        archive.extractall(folder / "version-1", filter="data")
+    return folder / "version-1" / "store"
 
 
 # Differ between two undisturbed runs.
@@ -244,7 +337,7 @@ def play_with_kill(path: Path, kill: int) -> list[str]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         faults.install(hook)
-        play(path)
+        play(path, posts=True)
 
     status = in_child(work)
     expected = 0 if kill < 0 else signal.SIGKILL
@@ -268,7 +361,7 @@ def kill_everywhere(root: Path, every: bool) -> None:
     assert not expected["problems"], expected["problems"]
 
     def go_on(path: Path) -> None:
-        play(path)
+        play(path, posts=True)
         found = contents(path)
         for key, value in expected.items():
             assert found[key] == value, f"{key}: {found[key]} != {value}"

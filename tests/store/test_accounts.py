@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import AccountExists, AccountUnknown, UsageError
-from pipeline.store.accounts import generate_password, hash_password, verify_password
+from pipeline.store.accounts import check_password, generate_password, hash_password, verify_password
 from pipeline.store.client import StoreClient
 
 
@@ -36,3 +36,37 @@ def test_passwords_are_salted_and_verified() -> None:
     assert not verify_password("", encoded)
     assert not verify_password(password, None)
     assert len({generate_password() for _ in range(20)}) == 20
+
+
+def test_a_new_password_replaces_the_old_one(client: StoreClient) -> None:
+    client.create_account("ann", hash_password("first"))
+    client.create_account("bob", None)
+    client.set_password("ann", hash_password("second"))
+    hashes = dict(client.submit(lambda c: c.rows("SELECT user_id, password_hash FROM core.accounts")))
+    assert verify_password("second", hashes["ann"])
+    assert not verify_password("first", hashes["ann"])
+    assert hashes["bob"] is None
+    with pytest.raises(AccountUnknown, match="ann, bob"):
+        client.set_password("ANN", "scrypt$x")
+
+
+@pytest.mark.parametrize("password", ["a:b::c", ":", "pässwörd", "密码 🗝️", " leading", "x" * 1000])
+def test_unusual_passwords_serve(password: str) -> None:
+    encoded = hash_password(check_password(password))
+    assert verify_password(password, encoded)
+    assert not verify_password(password[:-1], encoded)
+    assert not verify_password(password.swapcase() + "x", encoded)
+
+
+@pytest.mark.parametrize("password", ["", "a\nb", "a\x00b", "trailing ", "tab\t", "\x7f", "x" * 1001])
+def test_passwords_that_no_client_can_send_are_refused(password: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_password(password)
+    assert not password or password not in str(refused.value)
+
+
+def test_one_text_in_two_encodings_is_one_password() -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    assert verify_password(decomposed, hash_password(composed))
+    assert verify_password(composed, hash_password(decomposed))
+    assert not verify_password("cafe", hash_password(composed))

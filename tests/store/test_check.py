@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from store_samples import SIZE, embeddings_table, play, shard_commit, unit_vectors
+from store_samples import SIZE, embeddings_table, insertion, play, shard_commit, unit_vectors
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.check import CheckReport, check_store, repair_store
 from pipeline.store.client import StoreClient
-from pipeline.store.records import RunRow
+from pipeline.store.records import DirectoryCommit, RunRow
 from pipeline.store.shards import parquet_bytes
 
 
@@ -129,6 +130,70 @@ BROKEN = {
     " root_person_id FROM core.persons WHERE seq > 1": "answers 7 rows, the table has 8",
     "INSERT INTO core.pending_deletes VALUES ('../x', now()::TIMESTAMP)": "is no path of a file of the store",
 }
+
+
+# The same for a store of three posted persons A, B and C, the last not folded, and one removed from a run.
+BROKEN_POSTED = {
+    "UPDATE core.media SET path = 'x' WHERE run_id IS NULL": "a posted image with a run's shard, row or path",
+    "UPDATE core.media SET shard = 0 WHERE run_id IS NULL": "a posted image with a run's shard, row or path",
+    "DELETE FROM core.faces WHERE face_id IN (17, 18)": "a posted image without a face",
+    "DELETE FROM core.reference_faces WHERE face_id = 17": "a face of a posted image that is no reference",
+    "UPDATE core.faces SET outcome = 'removed' WHERE face_id = 17": "a removed face of a posted image",
+    "UPDATE core.faces SET similarity_score = 1.0 WHERE outcome = 'removed'": "a removed face of which something",
+    "INSERT INTO core.detections (generation, face_id) SELECT 1, face_id FROM core.faces WHERE outcome = 'removed'": (
+        "a removed face of which something"
+    ),
+    "INSERT INTO core.embeddings SELECT 1, face_id, 1 FROM core.faces WHERE outcome = 'removed'": (
+        "a removed face of which something"
+    ),
+    "DELETE FROM core.pending_embeddings": "a reference without embedding",
+    "INSERT INTO core.pending_embeddings SELECT * FROM core.pending_embeddings": "two embeddings of one face",
+    "UPDATE core.pending_embeddings SET face_id = 99": "pending_embeddings.face_id refers to a missing faces.face_id",
+    "UPDATE core.pending_embeddings SET embedding = '1234'::BLOB": "a pending embedding of another size",
+    "UPDATE core.pending_embeddings SET embedding = repeat('AAAA', 8)::BLOB": "its pending embedding's norm is not 1",
+    "UPDATE core.embedding_shards SET shard = 5 WHERE run_id IS NULL": "an embedding shard of half a run's shard",
+    'UPDATE core.embedding_shards SET "rows" = 1 WHERE run_id IS NULL': "an embedding shard with fewer rows than faces",
+    "DELETE FROM core.embeddings WHERE face_id = 17": "its face ids are not those of the catalog",
+    "INSERT INTO core.objects SELECT * REPLACE ('abcd0000' AS image_guid) FROM core.objects LIMIT 1": (
+        "an image that no reference shows"
+    ),
+    "INSERT INTO core.directories VALUES (9, 1, 'empty', now()::TIMESTAMP)": "a directory without identity",
+    "UPDATE core.persons SET tags = 'x' WHERE name = 'A'": "tags that are no list",
+    "UPDATE core.store SET next_person_seq = 11": "next_person_seq is not above reference_faces.seq",
+    "UPDATE core.reference_faces SET seq = 3 WHERE face_id = 17": "two rows of reference_faces with one",
+}
+
+
+@pytest.fixture(scope="module")
+def posted_store(finished_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = Path(shutil.copytree(finished_store, tmp_path_factory.mktemp("posted") / "store"))
+    with StoreClient.open(path, command="test") as client:
+        client.commit_directory(insertion(1, "posted", 100, "A", "B"))
+        client.fold()
+        client.commit_directory(insertion(1, "posted", 102, "C"))
+        client.commit_directory(DirectoryCommit(1, "main", deleted=[client.references(1, "main").persons[0].person_id]))
+        assert check_store(client).problems == []
+    return path
+
+
+@pytest.mark.parametrize("sql", list(BROKEN_POSTED), ids=lambda sql: sql[:50])
+def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql: str) -> None:
+    store = Path(shutil.copytree(posted_store, tmp_path / "store"))
+    with StoreClient.open(store, command="test") as client:
+        client.submit(lambda catalog: catalog.execute(sql))
+        report = check_store(client)
+    assert any(BROKEN_POSTED[sql] in problem.detail for problem in report.problems), report.problems
+
+
+def test_missing_and_dead_rows_of_a_matrix_are_no_problem(store: Path) -> None:
+    with StoreClient.open(store, command="test") as client:
+        before = client.references(1, "main")
+        client.commit_directory(insertion(1, "main", 100, "A"))
+        client.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[3].person_id]))
+        assert check_store(client).problems == []
+        with (store / "references/g0001/1.f32").open("ab") as file:
+            file.write(b"torn")
+        assert check_store(client).problems == []
 
 
 @pytest.mark.parametrize("sql", list(BROKEN), ids=lambda sql: sql[:40])

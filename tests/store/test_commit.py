@@ -35,8 +35,10 @@ def test_what_was_committed_is_read_back(client: StoreClient, run: RunRow) -> No
     assert found.seq.tolist() == list(range(1, 2 * SHARD_ROWS + 1))
     np.testing.assert_array_equal(found.vectors[:SHARD_ROWS], unit_vectors(SHARD_ROWS, seed=0))
     np.testing.assert_array_equal(found.vectors[SHARD_ROWS:], unit_vectors(SHARD_ROWS, seed=1))
-    assert list(found.person_ids[:SHARD_ROWS]) == first.persons["person_id"].to_pylist()
-    assert found.names[:2] == ["Person 0", "Person 1"]
+    assert [p.person_id for p in found.persons[:SHARD_ROWS]] == first.persons["person_id"].to_pylist()
+    assert [p.name for p in found.persons[:2]] == ["Person 0", "Person 1"]
+    assert [p.occurrence for p in found.persons[:2]] == [2, 1]  # the second shard met the first person again
+    assert found.persons[0].image_guid == first.objects[0][0]
     media = first.media.to_pylist()[1]
     assert found.image_hashes[1] == (media["sha256"], media["pixel_sha256"])
     assert found.boxes[1].tolist() == [11.0, 20.0, 60.0, 80.0]
@@ -93,7 +95,7 @@ def _with_path_as_guid(commit: ShardCommit) -> ShardCommit:
     ("change", "told"),
     [
         (_of_no_person, "1 of the matched persons are not in the store"),
-        (_with_old_ids, "ids below 1, which are taken"),
+        (_with_old_ids, "ids that are taken"),
         (_without_column, "faces of shard 0 don't have the right columns"),
         (_of_other_size, "embeddings of shard 0 don't have the right columns"),
         (_of_other_run, 'no run "nobody"'),

@@ -1,4 +1,4 @@
-"""The reference matrix serves only when it is the catalog's, and is made anew otherwise."""
+"""The reference matrix is a cache: whatever state its files are in, `references` answers the truth."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_samples import SHARD_ROWS, SHARDS, SIZE, shard_commit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_samples import SHARD_ROWS, SHARDS, SIZE, insertion, replacement, shard_commit, unit_vectors
 
+from pipeline.store import matrix
+from pipeline.store.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.records import RunRow
+from pipeline.store.durable import Folder
+from pipeline.store.records import DirectoryCommit, RunRow
 
 STEM = "references/g0001/1"
 
@@ -47,7 +52,8 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
         (root / (STEM + ".f32")).open("ab").close()
         or (root / (STEM + ".f32")).write_bytes((root / (STEM + ".f32")).read_bytes() + bytes(4 * SIZE))
     ),
-    "other rows": lambda root: (root / (STEM + ".seq")).write_bytes(np.arange(SHARDS * SHARD_ROWS, dtype="<i8")),
+    "one number twice": lambda root: (root / (STEM + ".seq")).write_bytes(np.ones(SHARDS * SHARD_ROWS, "<i8")),
+    "dead numbers": lambda root: (root / (STEM + ".seq")).write_bytes(np.arange(100, 108, dtype="<i8")),
     "empty": lambda root: (root / (STEM + ".seq")).write_bytes(b""),
 }
 
@@ -64,13 +70,88 @@ def test_one_that_does_not_fit_is_made_anew(store: Path, damage: str) -> None:
     assert (store / (STEM + ".seq")).read_bytes() == seq
 
 
-def test_a_replaced_reference_is_noticed(store: Path) -> None:
-    """Other faces stand for two persons: the numbers of their references change, the order does not."""
+def test_posts_cost_it_nothing_and_the_next_reader_adds_them(store: Path) -> None:
+    with StoreClient.open(store, command="test") as client:
+        before = (store / (STEM + ".f32")).read_bytes()
+        client.commit_directory(insertion(1, "main", 50, "A", "B"))
+        assert (store / (STEM + ".f32")).read_bytes() == before
+        found = client.references(1, "main")
+        assert isinstance(found.vectors, np.memmap)
+        assert found.seq.tolist() == list(range(1, 11))
+        np.testing.assert_array_equal(found.vectors[8:], [unit_vectors(1, 50)[0], unit_vectors(1, 51)[0]])
+        grown = (store / (STEM + ".f32")).read_bytes()
+        assert grown[: len(before)] == before
+        assert len(grown) == 10 * SIZE * 4
+
+
+def test_a_commit_of_a_shard_adds_the_posts_before_it(client: StoreClient, run: RunRow) -> None:
+    client.commit_shard(shard_commit(client, run, 0))
+    client.commit_directory(insertion(run.account_id, "main", 50, "A"))
+    client.commit_shard(shard_commit(client, run, 1))
+    inode = seq_file(client).stat().st_ino
+    assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, 10))
+    found = client.references(run.account_id, "main")
+    assert isinstance(found.vectors, np.memmap)
+    np.testing.assert_array_equal(found.vectors[SHARD_ROWS], unit_vectors(1, 50)[0])
+    assert seq_file(client).stat().st_ino == inode
+
+
+def test_a_replaced_row_is_added_and_the_old_one_ignored(store: Path) -> None:
     with StoreClient.open(store, command="test") as client:
         before = client.references(1, "main")
-        for seq, face in ((1, 15), (8, 1)):
-            sql = f"UPDATE core.reference_faces SET face_id = {face}, seq = {seq + 100} WHERE seq = {seq}"
-            client.submit(lambda catalog, sql=sql: catalog.execute(sql))
+        expected = np.array(before.vectors)
+        inode = seq_file(client).stat().st_ino
+        client.commit_directory(replacement(1, "main", 50, before.persons[2]))
+        expected[2] = unit_vectors(1, 50)[0]
+        for _ in range(2):
+            after = client.references(1, "main")
+            np.testing.assert_array_equal(after.vectors, expected)
+            assert after.seq.tolist() == before.seq.tolist()
+            assert not after.vectors.flags.writeable
+        assert np.fromfile(seq_file(client), "<i8").tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+        assert seq_file(client).stat().st_ino == inode
+
+
+def test_with_too_many_dead_rows_it_is_made_anew(store: Path) -> None:
+    with StoreClient.open(store, command="test") as client:
+        before = client.references(1, "main")
+        gone = [record.person_id for record in before.persons[1:3]]
+        client.commit_directory(DirectoryCommit(1, "main", deleted=gone))
         after = client.references(1, "main")
-        np.testing.assert_array_equal(after.vectors, before.vectors[[7, 1, 2, 3, 4, 5, 6, 0]])
-        assert after.seq.tolist() == before.seq.tolist()
+        assert isinstance(after.vectors, np.memmap)
+        np.testing.assert_array_equal(after.vectors, before.vectors[[0, 3, 4, 5, 6, 7]])
+        assert np.fromfile(seq_file(client), "<i8").tolist() == [1, 4, 5, 6, 7, 8]
+
+
+def test_fold_leaves_nothing_of_dead_rows(store: Path) -> None:
+    with StoreClient.open(store, command="test") as client:
+        before = client.references(1, "main")
+        vector = before.vectors[4].tobytes()
+        client.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[4].person_id]))
+        assert vector in (store / (STEM + ".f32")).read_bytes()
+        client.fold()
+        assert vector not in (store / (STEM + ".f32")).read_bytes()
+        after = client.references(1, "main")
+        np.testing.assert_array_equal(after.vectors, before.vectors[[0, 1, 2, 3, 5, 6, 7]])
+        assert check_store(client).problems == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_is_stored_the_rows_asked_for_are_answered(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Any files of numbers and rows, torn anywhere, in any order: as long as a number has its own vector."""
+    folder, name = Folder(tmp_path_factory.mktemp("matrix")), "references/g0001/1"
+    numbers = st.lists(st.integers(1, 30), unique=True)
+    stored, wanted = data.draw(numbers), np.array(sorted(data.draw(numbers.filter(len))), np.int64)
+    folder.make("references/g0001")
+    vectors = np.arange(31 * SIZE, dtype="<f4").reshape(31, SIZE)
+    whole = vectors[stored].tobytes(), np.array(stored, "<i8").tobytes()
+    for end, content in zip((".f32", ".seq"), whole, strict=True):
+        folder.path(name + end).write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    for _ in range(2):
+        found = matrix.load(folder, name, wanted, SIZE, lambda rows: vectors[wanted[rows]])
+        np.testing.assert_array_equal(found, vectors[wanted])
+    held = matrix.numbers(folder, name, SIZE)
+    np.testing.assert_array_equal(np.fromfile(folder.path(name + ".f32"), "<f4").reshape(-1, SIZE), vectors[held])

@@ -89,8 +89,8 @@ def test_a_current_that_names_no_catalog(store: Path, text: str) -> None:
 
 @pytest.mark.parametrize("column", ["format_version", "schema_version"])
 def test_a_newer_store_is_refused_before_its_tables_are_judged(store: Path, column: str) -> None:
-    edit(store, f"UPDATE core.store SET {column} = 2; DROP VIEW main.persons; DROP TABLE core.objects")
-    with pytest.raises(StoreTooNew, match=r"has format 2.*reads up to 1"):
+    edit(store, f"UPDATE core.store SET {column} = 99; DROP VIEW main.persons; DROP TABLE core.objects")
+    with pytest.raises(StoreTooNew, match=r"has format 99.*reads up to \d"):
         StoreClient.open(store, command="test")
 
 

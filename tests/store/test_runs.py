@@ -196,7 +196,7 @@ def test_faces_of_media(client: StoreClient, run: RunRow) -> None:
 def test_pending_embeddings_are_read_like_those_in_shards(client: StoreClient, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     before = np.array(client.references(run.account_id, "main").vectors)
-    vector = [float(value) for value in before[2]]
+    vector = before[2].tobytes()
     client.submit(lambda c: c.execute("DELETE FROM core.embeddings WHERE face_id = 5"))
     client.submit(lambda c: c.execute("INSERT INTO core.pending_embeddings VALUES (1, 5, ?)", [vector]))
     client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected'"))

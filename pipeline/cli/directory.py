@@ -1,0 +1,70 @@
+"""`facepipe directory`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.options import account_option, store_option
+from pipeline.cli.output import emit, output_options
+
+
+@click.group()
+def directory() -> None:
+    """Manage the directories of a store's accounts.
+
+    A directory exists while it holds an identity: the first one makes it.
+    """
+
+
+@directory.command("list")
+@store_option
+@click.option("--account", metavar="USERID", help="Only the directories of this account.")
+@output_options
+def list_(store: Path, account: str | None, as_json: bool) -> None:
+    """List directories, and how many identities each holds.
+
+    \b
+    Examples:
+      facepipe directory list --store ~/people
+      facepipe directory list --store ~/people --account alice --json
+    """
+    from pipeline.administration import list_directories
+    from pipeline.door import open_store
+
+    with open_store(store, command="directory list") as client:
+        found = list_directories(client, account)
+    rows = [{"account": each.user_id, "directory": each.name, "identities": each.identities} for each in found]
+    lines = [f"{each.user_id}  {each.name}  {each.identities} identities" for each in found]
+    emit({"directories": rows}, lines or ["no directories"], as_json)
+
+
+@directory.command()
+@click.argument("name")
+@store_option
+@account_option
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@output_options
+def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool) -> None:
+    """Delete the directory NAME with all its identities, their images and their embeddings.
+
+    The photos they came from are not touched. This cannot be undone.
+
+    \b
+    Examples:
+      facepipe directory delete visitors --store ~/people
+      facepipe directory delete visitors --store ~/people --account alice --yes --json
+    """
+    from pipeline.administration import find_directory
+    from pipeline.door import open_store
+
+    with open_store(store, command="directory delete") as client:
+        found = find_directory(client, account, name)
+    if not yes:  # the store is not held meanwhile
+        question = f"Delete {name} of {found.user_id} with its {found.identities} identities?"
+        click.confirm(question, abort=True, err=True)
+    with open_store(store, command="directory delete") as client:
+        client.delete_directory(found.account_id, name)
+    done = {"account": found.user_id, "directory": name, "identities": found.identities}
+    emit(done, [f"deleted {name} of {found.user_id}, {found.identities} identities"], as_json)

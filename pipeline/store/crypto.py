@@ -1,0 +1,111 @@
+"""Encryption of stored images, and of the keys that encrypt them.
+
+An image at rest is IV (16 bytes) || AES-256-CBC with PKCS#7 padding, under its account's image key: the layout that
+the contract's clients decrypt (section 4.6; NIST SP 800-38A, RFC 5652 section 6.3). CBC notices no tampering; the
+SHA-256 in core.objects does. An account's image key is kept wrapped: AES-256-GCM (NIST SP 800-38D) under the master
+key, which the store never holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.padding import PKCS7
+
+KEY_BYTES: Final = 32
+BLOCK_BYTES: Final = 16
+_NONCE_BYTES = 12
+_WRAPPED = "aes256gcm"
+
+
+@dataclass(frozen=True)
+class MasterKey:
+    """What wraps the accounts' image keys, and where it came from. Never shown, never stored."""
+
+    data: bytes = field(repr=False)  # KEY_BYTES
+    source: str  # for people: a file, or the setting
+    made: bool = False  # just now, by this process
+
+    def __post_init__(self) -> None:
+        if len(self.data) != KEY_BYTES:
+            raise ValueError(f"a master key is {KEY_BYTES} bytes")
+
+    @property
+    def key_id(self) -> str:
+        """16 hexadecimal digits that tell this key from another, and nothing of it."""
+        return hmac.new(self.data, b"facepipe master key id", hashlib.sha256).hexdigest()[:16]
+
+    @property
+    def notice(self) -> str:
+        """What a user has to know of it."""
+        return (
+            f"The images of this store are encrypted under the master key from {self.source}. Keep a copy of it apart"
+            " from the store: without it nobody can read them."
+        )
+
+
+def encrypt_image(key: bytes, data: bytes) -> bytes:
+    """IV || ciphertext of an image under a 32 byte key; the IV is random, so that equal images look different."""
+    iv = os.urandom(BLOCK_BYTES)
+    padder = PKCS7(8 * BLOCK_BYTES).padder()
+    encryptor = Cipher(algorithms.AES(_checked(key)), modes.CBC(iv)).encryptor()
+    return b"".join([iv, encryptor.update(padder.update(data) + padder.finalize()), encryptor.finalize()])
+
+
+def looks_encrypted(size: int) -> bool:
+    """Whether an encrypted image can have this many bytes: whole blocks, the IV and at least one more."""
+    return size % BLOCK_BYTES == 0 and size >= 2 * BLOCK_BYTES
+
+
+def decrypt_image(key: bytes, data: bytes) -> bytes:
+    """The image behind `encrypt_image`. Raises ValueError where `data` cannot be one under this key."""
+    if not looks_encrypted(len(data)):
+        raise ValueError(f"{len(data)} bytes are no encrypted image")
+    decryptor = Cipher(algorithms.AES(_checked(key)), modes.CBC(data[:BLOCK_BYTES])).decryptor()
+    padded = decryptor.update(memoryview(data)[BLOCK_BYTES:]) + decryptor.finalize()
+    unpadder = PKCS7(8 * BLOCK_BYTES).unpadder()
+    return unpadder.update(padded) + unpadder.finalize()
+
+
+def _checked(key: bytes) -> bytes:
+    """AES would take a shorter key, and be another cipher than the contract's."""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"an image key is {KEY_BYTES} bytes")
+    return key
+
+
+def new_image_key() -> bytes:
+    """32 random bytes."""
+    return os.urandom(KEY_BYTES)
+
+
+def wrap_key(master: MasterKey, account_id: int, key: bytes) -> str:
+    """`aes256gcm$nonce$ciphertext`, in base64; bound to the account, so that two wrapped keys cannot be swapped."""
+    nonce = os.urandom(_NONCE_BYTES)
+    wrapped = AESGCM(master.data).encrypt(nonce, _checked(key), _bound_to(account_id))
+    return "$".join([_WRAPPED, base64.b64encode(nonce).decode(), base64.b64encode(wrapped).decode()])
+
+
+def unwrap_key(master: MasterKey, account_id: int, wrapped: str) -> bytes:
+    """The key behind `wrap_key`. Raises ValueError for another account's, a changed one, or another master key."""
+    scheme, *parts = wrapped.split("$")
+    if scheme != _WRAPPED or len(parts) != 2:
+        raise ValueError("not a wrapped key")
+    try:
+        nonce, data = (base64.b64decode(part, validate=True) for part in parts)
+        return _checked(AESGCM(master.data).decrypt(nonce, data, _bound_to(account_id)))
+    except (InvalidTag, binascii.Error) as exc:
+        raise ValueError("a wrapped key that does not open") from exc
+
+
+def _bound_to(account_id: int) -> bytes:
+    return f"facepipe image key of account {account_id}".encode()

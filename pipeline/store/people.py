@@ -1,0 +1,175 @@
+"""Committing what one request changes in a directory: images first, then one transaction with everything.
+
+The order is that of a shard's commit (commit.py): objects are whole and durable under new names, then the rows that
+speak of them, then what is no longer needed is unlinked. This is the server's path to an answer, so it is a few
+statements on a few rows, without Arrow tables and threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from pipeline.errors import StoreError
+from pipeline.store import deletes, intents
+from pipeline.store.catalog import Catalog
+from pipeline.store.directories import directory_id, drop_if_empty, make_directories, require_directory
+from pipeline.store.durable import Folder
+from pipeline.store.ids import PromisedIds
+from pipeline.store.objects import object_file, write_objects
+from pipeline.store.opening import utc_now
+from pipeline.store.posted import insert_posted
+from pipeline.store.records import Counters, DirectoryCommit, PersonRecord
+from pipeline.store.removal import remove_persons, remove_references
+
+Rows = Sequence[Mapping[str, object]]
+
+
+def check_commit(commit: DirectoryCommit, size: int) -> None:
+    """Raises StoreError where the parts of a commit don't fit each other: before any file is touched."""
+    inserted = [person.person_id for person in commit.inserted]
+    updated = [person.person_id for person in commit.updated]
+    referenced = [reference.person_id for reference in commit.references]
+    problem = None
+    if any(len(set(ids)) < len(ids) for ids in (inserted + updated, list(commit.deleted), referenced)):
+        problem = "a person comes twice"
+    elif set(commit.deleted) & {*inserted, *updated, *referenced}:
+        problem = "a person is changed and deleted"
+    elif not set(inserted) <= set(referenced):
+        problem = "a new person has no reference"
+    elif bool(commit.references) != (commit.image is not None):
+        problem = "references and their image come together"
+    elif any(reference.embedding.shape != (size,) for reference in commit.references):
+        problem = f"an embedding has not {size} numbers"
+    elif not all(_is_uuid(person_id) for person_id in (*inserted, *updated, *commit.deleted, *referenced)):
+        problem = "a person id is no UUID"
+    for reference in commit.references:
+        object_file(reference.image_guid)
+    if problem:
+        raise StoreError(message=f'The commit to the directory "{commit.directory}" is wrong: {problem}.')
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def write_images(folder: Folder, commit: DirectoryCommit, image_key: bytes | None) -> Rows:
+    """Writes the images of a commit, durably; their rows for core.objects. Raises StoreFull, StoreUnwritable."""
+    objects = [(reference.image_guid, reference.image, reference.media_type) for reference in commit.references]
+    intents.declare(folder, (guid for guid, _, _ in objects))
+    rows: Rows = write_objects(folder, objects, image_key).to_pylist() if objects else []
+    return rows
+
+
+def discard_images(catalog: Catalog, commit: DirectoryCommit) -> None:
+    """Unlinks the images of a commit that failed. One that failed after its transaction keeps them."""
+    guids = [reference.image_guid for reference in commit.references]
+    sql = "SELECT image_guid FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))"
+    kept = catalog.rows(sql, [guids])
+    for guid in set(guids) - {guid for (guid,) in kept}:
+        catalog.folder.unlink(object_file(guid))
+
+
+def commit_rows(
+    catalog: Catalog, generation: int, commit: DirectoryCommit, objects: Rows, ids: PromisedIds
+) -> list[PersonRecord]:
+    """The transaction; the inserted and updated persons as they are afterwards.
+
+    Raises TooManyDirectories, and StoreError for persons who are not in the directory; then nothing has happened.
+    """
+    now = utc_now()
+    with catalog.transaction("directory_commit"):
+        directory = _directory(catalog, commit, now)
+        first = ids.next(catalog)
+        new = {person.person_id: first.next_person_seq + place for place, person in enumerate(commit.inserted)}
+        replaced = [reference.person_id for reference in commit.references if reference.person_id not in new]
+        next_seq = first.next_person_seq + len(new)
+        seqs = {**new, **{person_id: next_seq + place for place, person_id in enumerate(replaced)}}
+        _draw(catalog, commit, first, next_seq + len(replaced))
+        remove_references(catalog, generation, directory, replaced)
+        insert_posted(catalog, generation, commit, objects, first, seqs, now)
+        guids = {reference.person_id: reference.image_guid for reference in commit.references}
+        inserted = [replace(p, seq=new[p.person_id], image_guid=guids[p.person_id]) for p in commit.inserted]
+        updated = [replace(p, image_guid=guids.get(p.person_id, p.image_guid)) for p in commit.updated]
+        catalog.insert("persons", [_person_row(person, directory) for person in inserted])
+        _update_persons(catalog, directory, updated)
+        _delete_persons(catalog, generation, directory, commit.deleted)
+    if replaced or commit.deleted:
+        deletes.replay(catalog)
+    return inserted + updated
+
+
+def _directory(catalog: Catalog, commit: DirectoryCommit, now: datetime) -> int:
+    found = directory_id(catalog, commit.account_id, commit.directory)
+    if found is None and commit.inserted:
+        make_directories(catalog, commit.account_id, [commit.directory], now)
+        found = directory_id(catalog, commit.account_id, commit.directory)
+    if found is None:
+        raise StoreError(message=f'The account {commit.account_id} has no directory "{commit.directory}".')
+    return found
+
+
+def _draw(catalog: Catalog, commit: DirectoryCommit, first: Counters, next_seq: int) -> None:
+    if commit.references:
+        catalog.execute(
+            "UPDATE core.store SET next_media_id = ?, next_face_id = ?, next_person_seq = ?",
+            [first.next_media_id + 1, first.next_face_id + len(commit.references), next_seq],
+        )
+
+
+def _person_row(person: PersonRecord, directory: int) -> dict[str, object]:
+    return {
+        "person_id": person.person_id,
+        "seq": person.seq,
+        "directory_id": directory,
+        "added_at": person.added_at,
+        **_changeable(person),
+    }
+
+
+def _changeable(person: PersonRecord) -> dict[str, object]:
+    return {
+        "parent_id": person.parent_id,
+        "name": person.name,
+        "external_id": person.external_id,
+        "tags": json.dumps(person.tags) if person.tags else None,
+        "ignored": person.ignored,
+        "occurrence": person.occurrence,
+        "last_occurrence_at": person.last_occurrence_at,
+        "modified_at": person.modified_at,
+    }
+
+
+def _update_persons(catalog: Catalog, directory: int, persons: Sequence[PersonRecord]) -> None:
+    """Writes all columns but those of the insertion. `seq` finds the row's block, the id says that it is the one."""
+    for person in persons:
+        values = _changeable(person)
+        changed = catalog.one(
+            f"UPDATE core.persons SET {', '.join(f'{name} = ?' for name in values)}"
+            " WHERE seq = ? AND person_id = ? AND directory_id = ?",
+            [*values.values(), person.seq, person.person_id, directory],
+        )
+        if changed != 1:
+            raise StoreError(message=f"The person {person.person_id} is not in the directory.")
+
+
+def _delete_persons(catalog: Catalog, generation: int, directory: int, person_ids: Sequence[str]) -> None:
+    if person_ids:
+        remove_persons(catalog, directory, person_ids)
+        drop_if_empty(catalog, generation, directory)
+
+
+def delete_directory(catalog: Catalog, generation: int, account_id: int, name: str) -> int:
+    """All persons of a directory go, in one transaction; returns how many. Raises DirectoryUnknown."""
+    with catalog.transaction("directory_commit"):
+        directory = require_directory(catalog, account_id, name)
+        persons = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ?", [directory])
+        _delete_persons(catalog, generation, directory, [person for (person,) in persons])
+    deletes.replay(catalog)
+    return len(persons)

@@ -1,0 +1,165 @@
+"""A store that is made encrypted and filled by real runs: no picture lies open in it; with the key, all are there."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pipeline.assembly import make_identity
+from pipeline.cli import main
+from pipeline.config import SecuritySettings, Settings
+from pipeline.errors import MasterKeyMissing, MasterKeyWrong, StoreMismatch
+from pipeline.run import RunRequest, extract, group, run, scan
+from pipeline.search import search
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.store.keys import load_master_key
+from tests.integration.conftest import SilentProgress
+from tests.integration.snapshot import snapshot
+
+JPEG = b"\xff\xd8\xff"
+
+
+@pytest.fixture
+def few(photos: Path) -> Path:
+    """Three of the photos, of two people."""
+    for file in photos.iterdir():
+        if file.name not in ("a1.jpg", "b1.jpg", "b2.jpg"):
+            file.unlink()
+    return photos
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    return tmp_path / "keys" / "master.key"
+
+
+@pytest.fixture
+def encrypting(settings: Settings, key: Path) -> Settings:
+    return dataclasses.replace(settings, security=SecuritySettings(encrypt=True, master_key_file=str(key)))
+
+
+def with_key(settings: Settings, key: Path) -> Settings:
+    """Nothing asks for encryption: an encrypted store stays one."""
+    return dataclasses.replace(settings, security=SecuritySettings(master_key_file=str(key)))
+
+
+def held_open(store: Path) -> list[Path]:
+    """Files with a JPEG in them. Three bytes come by chance once in 16 million; a whole start of a file does not."""
+    starts = (JPEG + b"\xe0\x00\x10JFIF", JPEG + b"\xdb", JPEG + b"\xe1")
+    files = [file for file in store.rglob("*") if file.is_file()]
+    return [file for file in files if any(start in file.read_bytes() for start in starts)]
+
+
+def test_a_run_makes_an_encrypted_store_and_its_images_decrypt(
+    few: Path, encrypting: Settings, settings: Settings, key: Path, tmp_path: Path
+) -> None:
+    store, progress = tmp_path / "store", SilentProgress()
+    report = run(RunRequest(source=few, store=store, settings=encrypting), progress, threading.Event())
+    assert report.persons == 2
+    assert any(str(key) in note and "Keep a copy" in note for note in progress.notes)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert held_open(store) == []
+
+    with StoreClient.open(store, command="test") as client:
+        assert check_store(client).problems == []  # without the key
+        client.unlock(load_master_key(encrypting.security, store))
+        account = client.account_id("default")
+        guids = client.read("SELECT image_guid FROM core.objects")["image_guid"].to_pylist()
+        assert len(guids) == 2
+        for guid in guids:
+            data, media_type = client.read_image(account, guid)
+            assert media_type == "image/jpeg"
+            assert data.startswith(JPEG)
+            assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape[0] > 50
+
+    run(RunRequest(source=few, store=tmp_path / "plain", settings=settings), SilentProgress(), threading.Event())
+    assert len(held_open(tmp_path / "plain")) == 2  # so it would have been seen
+    assert snapshot(store) == snapshot(tmp_path / "plain")
+
+    # Searching needs no key, and a key that was there before is not told of again.
+    (face,) = search(few / "b2.jpg", store, settings, None, "main", 1)
+    assert face.identity is not None
+    again = SilentProgress()
+    run(RunRequest(source=few, store=store, settings=with_key(settings, key)), again, threading.Event())
+    assert again.notes == []
+
+
+def test_what_extraction_leaves_is_encrypted_and_a_run_without_the_key_ends_before_it_begins(
+    few: Path, encrypting: Settings, settings: Settings, key: Path, tmp_path: Path
+) -> None:
+    store, stop = tmp_path / "store", threading.Event()
+    scan(RunRequest(source=few, store=store, settings=encrypting), SilentProgress(), stop)
+    rest = RunRequest(source=None, store=store, settings=with_key(settings, key))
+    extract(rest, SilentProgress(), stop)
+    shards = list(store.glob("runs/*/shards/*.parquet"))
+    assert len(shards) == 1
+    assert not any(b"PAR1" in shard.read_bytes() for shard in shards)
+    assert held_open(store) == []
+
+    lost = key.rename(tmp_path / "elsewhere")
+    progress = SilentProgress()
+    for work in (group, run):
+        with pytest.raises(MasterKeyMissing, match=r"no file .*master\.key"):
+            work(dataclasses.replace(rest, source=few), progress, stop)
+    key.write_text(base64.b64encode(bytes(32)).decode())
+    key.chmod(0o600)
+    with pytest.raises(MasterKeyWrong, match=str(key)):
+        group(rest, progress, stop)
+    assert progress.advanced == 0
+
+    lost.replace(key)
+    assert group(rest, SilentProgress(), stop).persons == 2
+    with StoreClient.open(store, command="test") as client:
+        assert check_store(client).problems == []
+    assert held_open(store) == []
+
+
+def test_a_plain_store_is_refused_where_encryption_is_asked_for(
+    few: Path, encrypting: Settings, settings: Settings, key: Path, tmp_path: Path
+) -> None:
+    StoreClient.open_or_create(tmp_path / "store", lambda: make_identity(settings), command="test").close()
+    with pytest.raises(StoreMismatch, match=r"security\.encrypt = false"):
+        run(
+            RunRequest(source=few, store=tmp_path / "store", settings=encrypting),
+            SilentProgress(),
+            threading.Event(),
+        )
+    assert not key.exists()
+    with StoreClient.open(tmp_path / "store", command="test") as client:  # and the lock is free again
+        assert client.accounts() == []
+
+
+def test_account_create_makes_the_key_on_first_use(
+    weights_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("FACEPIPE_CACHE", str(weights_cache))
+    key = tmp_path / "config" / "facepipe" / "master.key"
+
+    def create(*words: object) -> dict[str, Any]:
+        result = CliRunner().invoke(main, ["account", "create", *map(str, words), "--json"])
+        assert result.exit_code == 0, result.output
+        assert key.read_text().strip() not in result.output
+        report = json.loads(result.stdout)
+        assert isinstance(report, dict)
+        return report
+
+    weights = ("--encrypt", "--weights", "casia-webface")
+    assert create("ann", "--store", tmp_path / "a", *weights)["master_key"] == str(key)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    made = key.read_bytes()
+    assert create("ann", "--store", tmp_path / "b", *weights)["master_key"] == str(key)
+    assert create("bob", "--store", tmp_path / "a")["master_key"] == str(key)
+    assert key.read_bytes() == made

@@ -1,0 +1,288 @@
+"""A store whose images are encrypted: what lies in its files, who can read it, and what needs no key."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import io
+import logging
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from store_samples import JPEG, SOURCE, identity, sha, shard_commit, unit_vectors
+
+from pipeline.errors import MasterKeyMissing, MasterKeyWrong, ObjectUnknown, StoreDamaged
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.store.crypto import MasterKey, decrypt_image
+from pipeline.store.export import export_store
+from pipeline.store.objects import object_file
+from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage, RunRow, StoreIdentity
+
+MASTER = MasterKey(bytes(range(150, 182)), "a test")
+PICTURE = JPEG + b"a picture of somebody" * 50
+
+
+def sha_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def encrypted_identity() -> StoreIdentity:
+    return dataclasses.replace(identity(), encrypted=True, master_key_id=MASTER.key_id)
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[StoreClient]:
+    with StoreClient.open_or_create(tmp_path / "store", encrypted_identity, command="test") as made:
+        yield made
+
+
+@pytest.fixture
+def client(locked: StoreClient) -> StoreClient:
+    locked.unlock(MASTER)
+    return locked
+
+
+def begin(client: StoreClient, account: int) -> RunRow:
+    begun = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
+    client.plan_run(begun.run_id, 40, 10)
+    return client.run_row(begun.run_id)
+
+
+def post(account: int, number: int = 1) -> DirectoryCommit:
+    """One new person, as a request brings it."""
+    person_id, now = str(uuid.uuid5(uuid.NAMESPACE_OID, f"p{number}")), datetime(2026, 1, 1)
+    guid = str(uuid.uuid5(uuid.NAMESPACE_OID, f"g{number}"))
+    person = PersonRecord(person_id, 0, "Ann", None, None, (), False, 1, now, now, now, guid)
+    fields = dict.fromkeys(("x1", "y1"), 1.0) | dict.fromkeys(("x2", "y2"), 50.0) | {"landmarks": [1.0] * 10}
+    qualities = ("confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
+    reference = NewReference(
+        person_id=person_id,
+        ordinal=0,
+        outcome="inserted",
+        similarity_score=1.5,
+        fields=fields | dict.fromkeys(qualities, 0.9),
+        embedding=unit_vectors(1, seed=number)[0],
+        image_guid=guid,
+        image=PICTURE,
+        media_type="image/jpeg",
+    )
+    image = PostedImage(sha(guid), sha(person_id), 100, 60, 60, "jpeg", "Ann", None)
+    return DirectoryCommit(account, "main", inserted=[person], references=[reference], image=image)
+
+
+def objects_of(client: StoreClient) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = client.read("SELECT * FROM core.objects ORDER BY image_guid").to_pylist()
+    return rows
+
+
+def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: StoreClient) -> None:
+    ann, bob = client.create_account("ann", None), client.create_account("bob", None)
+    shard = shard_commit(client, begin(client, ann), 0)
+    client.commit_shard(shard)
+    (posted,) = client.commit_directory(post(bob))
+    expected = {guid: (ann, data) for guid, data, _ in shard.objects} | {posted.image_guid: (bob, PICTURE)}
+    rows = objects_of(client)
+    assert {row["image_guid"] for row in rows} == set(expected)
+    ann_key, bob_key = client.image_key(ann), client.image_key(bob)
+    assert ann_key is not None
+    assert bob_key is not None
+    assert len(ann_key) == len(bob_key) == 32
+    assert ann_key != bob_key
+    for row in rows:
+        guid = str(row["image_guid"])
+        account, data = expected[guid]
+        at_rest = client.read_object(guid)
+        assert (row["encrypted"], row["bytes"], row["sha256"]) == (True, len(at_rest), sha_of(at_rest))
+        assert data not in at_rest
+        assert not at_rest.startswith(JPEG)
+        assert decrypt_image(ann_key if account == ann else bob_key, at_rest) == data
+        assert client.read_image(account, guid) == (data, "image/jpeg")
+        assert client.read_image(account, guid, at_rest=True) == (at_rest, "application/octet-stream")
+        with suppress(StoreDamaged):  # once in 256 times the padding seems right
+            assert client.read_image(bob if account == ann else ann, guid)[0] != data
+    assert check_store(client).problems == []
+
+
+def test_no_file_of_the_store_holds_an_image_or_a_key(client: StoreClient) -> None:
+    ann = client.create_account("ann", None)
+    run = begin(client, ann)
+    crops = pa.table({"row": [0], "crop": pa.array([PICTURE], pa.binary())})
+    client.write_run_shard(run.run_id, 5, crops, {"shard": 5})
+    client.commit_shard(shard_commit(client, run, 0))
+    client.commit_directory(post(ann))
+    key = client.image_key(ann)
+    assert key is not None
+    assert client.read_run_shard(run.run_id, 5).equals(crops)
+    client.submit(lambda catalog: catalog.execute("CHECKPOINT"))
+    needles = [PICTURE[:40], JPEG + b"/photos", b"PAR1"]
+    for secret in (key, MASTER.data):
+        needles += [secret, secret.hex().encode(), base64.b64encode(secret)]
+    files = [file for file in client.path.rglob("*") if file.is_file()]
+    assert len(files) > 6
+    for file in files:
+        data = file.read_bytes()
+        held = [needle for needle in needles if needle in data]
+        # Embeddings are Parquet, and not encrypted: images are.
+        assert held in ([], [b"PAR1"]), file
+        assert held == [] or file.parent.parent.name == "embeddings", file
+
+
+def test_a_damaged_run_shard_is_damage(client: StoreClient) -> None:
+    run = begin(client, client.create_account("ann", None))
+    client.write_run_shard(run.run_id, 0, pa.table({"row": [0]}), {})
+    file = client.path / "runs" / run.run_id / "shards" / "00000.parquet"
+    file.write_bytes(file.read_bytes()[:-16])
+    with pytest.raises(StoreDamaged, match="Delete the file"):
+        client.read_run_shard(run.run_id, 0)
+
+
+def test_without_the_key_images_are_closed_and_the_rest_is_open(tmp_path: Path, client: StoreClient) -> None:
+    ann = client.create_account("ann", None)
+    client.commit_shard(shard_commit(client, begin(client, ann), 0))
+    guid = str(objects_of(client)[0]["image_guid"])
+    client.close()
+    with StoreClient.open(tmp_path / "store", command="test") as locked:
+        assert locked.identity == encrypted_identity()
+        assert check_store(locked).problems == []
+        assert export_store(locked, tmp_path / "out")["persons"] == 4
+        assert len(locked.references(ann, "main")) == 4
+        assert locked.accounts() == ["ann"]
+        locked.set_password("ann", "scrypt$x")
+        assert locked.read_image(ann, guid, at_rest=True)[0] == locked.read_object(guid)
+        for closed in (
+            lambda: locked.image_key(ann),
+            lambda: locked.read_image(ann, guid),
+            lambda: locked.create_account("bob", None),
+            lambda: locked.commit_directory(post(ann)),
+            lambda: locked.write_run_shard(locked.last_run(None, None).run_id, 1, pa.table({"row": [0]}), {}),  # type: ignore[union-attr]
+        ):
+            with pytest.raises(MasterKeyMissing, match="without it the images cannot be read by anybody"):
+                closed()
+        assert locked.accounts() == ["ann"]
+        assert check_store(locked).problems == []
+
+
+def test_another_master_key_is_refused_and_changes_nothing(locked: StoreClient) -> None:
+    other = MasterKey(bytes(32), "/another/file")
+    with pytest.raises(MasterKeyWrong, match="/another/file") as wrong:
+        locked.unlock(other)
+    assert other.key_id in str(wrong.value)
+    assert MASTER.key_id in str(wrong.value)
+    assert locked.master_key is None
+    locked.unlock(MASTER)
+    assert locked.create_account("ann", None) == 1
+
+
+def test_swapped_and_changed_wrapped_keys_are_damage(client: StoreClient) -> None:
+    ann, bob = client.create_account("ann", None), client.create_account("bob", None)
+    keys = dict(client.submit(lambda c: c.rows("SELECT account_id, image_key FROM core.accounts")))
+    for account, wrapped in ((ann, keys[bob]), (ann, keys[ann][:-8] + "AAAAAAA="), (ann, None)):
+        change = ("UPDATE core.accounts SET image_key = ? WHERE account_id = ?", [wrapped, account])
+        client.submit(lambda c, change=change: c.execute(*change))
+        with pytest.raises(StoreDamaged, match="image key of account 1 cannot be unwrapped"):
+            client.image_key(account)
+    assert [p.detail for p in check_store(client).problems] == [
+        "an account without an image key, or with one that has no use"
+    ]
+    assert client.image_key(bob)
+    with pytest.raises(StoreDamaged, match="account 77"):
+        client.image_key(77)
+
+
+def test_a_changed_or_lost_object_is_damage_and_an_absent_one_unknown(client: StoreClient) -> None:
+    ann = client.create_account("ann", None)
+    (first,) = client.commit_directory(post(ann, 1))
+    (second,) = client.commit_directory(post(ann, 2))
+    path = client.path / object_file(first.image_guid)
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1  # CBC alone would answer with another picture
+    path.write_bytes(data)
+    with pytest.raises(StoreDamaged, match="was changed"):
+        client.read_image(ann, first.image_guid)
+    (client.path / object_file(second.image_guid)).unlink()
+    with pytest.raises(StoreDamaged, match="cannot be read"):
+        client.read_image(ann, second.image_guid)
+    with pytest.raises(ObjectUnknown):
+        client.read_image(ann, str(uuid.uuid4()))
+    assert sorted(p.kind for p in check_store(client).problems) == ["object", "object"]
+
+
+def test_check_finds_objects_that_are_not_encrypted_as_they_should_be(client: StoreClient) -> None:
+    ann = client.create_account("ann", None)
+    (person,) = client.commit_directory(post(ann))
+    path = client.path / object_file(person.image_guid)
+    path.write_bytes(PICTURE)
+    client.submit(lambda c: c.execute("UPDATE core.objects SET bytes = ?, sha256 = ?", [len(PICTURE), sha_of(PICTURE)]))
+    assert [p.detail for p in check_store(client).problems] == ["is not of the length of an encrypted image"]
+    client.submit(lambda c: c.execute("UPDATE core.objects SET encrypted = false"))
+    assert [p.detail for p in check_store(client).problems] == ["an image encrypted otherwise than the store"]
+    client.submit(lambda c: c.execute("UPDATE core.store SET master_key_id = NULL"))
+    assert len(check_store(client).problems) == 2
+
+
+def test_a_store_that_is_not_encrypted_needs_no_key(tmp_path: Path) -> None:
+    with StoreClient.open_or_create(tmp_path / "plain", identity, command="test") as client:
+        client.unlock(MASTER)
+        assert client.master_key is None
+        ann = client.create_account("ann", None)
+        (person,) = client.commit_directory(post(ann))
+        assert client.image_key(ann) is None
+        assert (
+            client.read_image(ann, person.image_guid)
+            == (PICTURE, "image/jpeg")
+            == client.read_image(ann, person.image_guid, at_rest=True)
+        )
+        assert client.read_object(person.image_guid) == PICTURE
+
+
+def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: StoreClient) -> None:
+    """Its images get the same names and other IVs."""
+    ann = client.create_account("ann", None)
+    shard = shard_commit(client, begin(client, ann), 0)
+    client.prepare_shard(shard)  # and never committed
+    guid, data, _ = shard.objects[0]
+    before = client.read_object(guid)
+    client.commit_shard(shard)
+    assert client.read_object(guid) != before
+    assert client.read_image(ann, guid)[0] == data
+    assert check_store(client).problems == []
+
+
+def test_keys_are_in_no_log_and_no_representation(client: StoreClient, caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.StringIO()
+    with caplog.at_level(logging.DEBUG):
+        key = client.image_key(client.create_account("ann", None))
+        assert key is not None
+        print(client, client.identity, client.master_key, vars(client.master_key).keys(), file=stream)
+    for secret in (key, MASTER.data):
+        for form in (secret.hex(), base64.b64encode(secret).decode(), repr(secret)):
+            assert form not in stream.getvalue() + caplog.text
+
+
+def test_many_images_are_written_by_several_threads_and_few_by_none(
+    client: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers: set[str] = set()
+    real = client.folder.write
+
+    def write(file: str, data: bytes, kind: str, *, sync_folder: bool = True) -> None:
+        if kind == "object":
+            writers.add(threading.current_thread().name)
+        real(file, data, kind, sync_folder=sync_folder)
+
+    monkeypatch.setattr(client.folder, "write", write)
+    ann = client.create_account("ann", None)
+    client.commit_directory(post(ann))
+    assert writers == {threading.main_thread().name}
+    writers.clear()
+    client.commit_shard(shard_commit(client, begin(client, ann), 0))
+    assert writers
+    assert all(name.startswith("store-objects") for name in writers)

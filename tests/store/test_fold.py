@@ -1,0 +1,154 @@
+"""Folding changes where embeddings lie, and nothing that is answered; of removed faces it leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from store_samples import SIZE, insertion, replacement, unit_vectors
+
+from pipeline.store import fold, rewriting
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.store.export import export_store
+from pipeline.store.records import DirectoryCommit
+from pipeline.store.schema import SCHEMA_VERSION
+
+
+@pytest.fixture
+def account(client: StoreClient) -> int:
+    return client.create_account("ann", None)
+
+
+def shards(client: StoreClient) -> list[tuple[str, int]]:
+    found = client.read('SELECT file, "rows" FROM core.embedding_shards ORDER BY file').to_pylist()
+    assert sorted(row["file"] for row in found) == sorted(
+        path.relative_to(client.path).as_posix() for path in client.path.glob("embeddings/*/*")
+    )
+    return [(row["file"].rpartition("/")[2], row["rows"]) for row in found]
+
+
+def post(client: StoreClient, account: int, count: int) -> np.ndarray:
+    for seed in range(count):
+        client.commit_directory(insertion(account, "main", seed, f"P{seed}"))
+    return np.stack([unit_vectors(1, seed)[0] for seed in range(count)])
+
+
+def forget_matrices(client: StoreClient) -> None:
+    for file in client.path.glob("references/*/*"):
+        file.unlink()
+
+
+def test_embeddings_move_into_one_shard(client: StoreClient, account: int) -> None:
+    vectors = post(client, account, 5)
+    assert client.pending_embeddings() == 5
+    assert client.fold(min_pending=6) == 0
+    assert client.pending_embeddings() == 5
+    assert client.fold() == 5
+    assert client.pending_embeddings() == 0
+    assert shards(client) == [("folded-1.parquet", 5)]
+    forget_matrices(client)
+    np.testing.assert_array_equal(client.references(account, "main").vectors, vectors)
+    (file,) = client.path.glob("embeddings/*/*")
+    metadata = json.loads(pq.read_schema(file).metadata[b"facepipe"])
+    assert metadata["schema_version"] == SCHEMA_VERSION
+    assert check_store(client).problems == []
+    assert client.fold() == 0
+    assert shards(client) == [("folded-1.parquet", 5)]
+
+
+def test_many_embeddings_move_in_parts(client: StoreClient, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold, "SHARD_ROWS", 2)
+    vectors = post(client, account, 5)
+    assert client.fold() == 5
+    assert [rows for _, rows in shards(client)] == [2, 2, 1]
+    forget_matrices(client)
+    np.testing.assert_array_equal(client.references(account, "main").vectors, vectors)
+    assert check_store(client).problems == []
+
+
+def test_vectors_of_removed_faces_go_from_shards(client: StoreClient, account: int) -> None:
+    vectors = post(client, account, 4)
+    client.fold()
+    records = client.references(account, "main").persons
+    client.commit_directory(DirectoryCommit(account, "main", deleted=[records[1].person_id]))
+    client.commit_directory(replacement(account, "main", 9, records[2]))
+    assert shards(client) == [("folded-1.parquet", 4)]
+    assert check_store(client).problems == []
+    assert client.fold() == 1
+    assert shards(client) == [("folded-1.1.parquet", 2), ("folded-5.parquet", 1)]
+    for path in client.path.rglob("*"):
+        data = path.read_bytes() if path.is_file() and "catalog" not in path.name else b""
+        assert vectors[1].tobytes() not in data, path
+    forget_matrices(client)
+    expected = np.stack([vectors[0], unit_vectors(1, 9)[0], vectors[3]])
+    np.testing.assert_array_equal(client.references(account, "main").vectors, expected)
+    client.commit_directory(DirectoryCommit(account, "main", deleted=[records[0].person_id]))
+    client.fold()
+    assert shards(client) == [("folded-1.2.parquet", 1), ("folded-5.parquet", 1)]
+    client.delete_directory(account, "main")
+    client.fold()
+    assert shards(client) == []
+    assert check_store(client).problems == []
+
+
+def test_shards_of_a_run_are_rewritten_too(store: Path) -> None:
+    with StoreClient.open(store, command="test") as client:
+        before = client.references(1, "main")
+        vector = before.vectors[0].copy()
+        (name, rows), other = shards(client)
+        client.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[0].person_id]))
+        client.fold()
+        assert shards(client) == [(name.replace(".parquet", ".1.parquet"), rows - 1), other]
+        table = pq.read_table(next(client.path.glob("embeddings/*/*.1.parquet")))
+        assert vector.tolist() not in table["embedding"].to_pylist()
+        assert check_store(client).problems == []
+
+
+def test_many_small_shards_become_one(client: StoreClient, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriting, "_SMALL_SHARDS", 3)
+    monkeypatch.setattr(rewriting, "SHARD_ROWS", 6)
+    vectors = []
+    sizes = []
+    for seed in range(10):
+        client.commit_directory(insertion(account, "main", seed, f"P{seed}"))
+        vectors.append(unit_vectors(1, seed)[0])
+        client.fold()
+        sizes.append([rows for _, rows in shards(client)])
+        assert check_store(client).problems == []
+    assert sizes[:5] == [[1], [1, 1], [3], [3, 1], [5]]
+    assert sizes[-1] == [5, 5]  # one of more than half the size is left alone
+    forget_matrices(client)
+    np.testing.assert_array_equal(client.references(account, "main").vectors, np.stack(vectors))
+
+
+def test_a_face_that_is_removed_while_its_shard_is_written_goes_with_the_next(
+    client: StoreClient, account: int
+) -> None:
+    post(client, account, 2)
+    record = client.references(account, "main").persons[0]
+    table = client.submit(lambda catalog: fold.pending(catalog, 1, SIZE))
+    written = fold.write_pending(client.folder, client.identity, 1, table)
+    client.commit_directory(DirectoryCommit(account, "main", deleted=[record.person_id]))
+    client.submit(lambda catalog: fold.commit_pending(catalog, 1, table, written))
+    assert shards(client) == [("folded-1.parquet", 2)]
+    assert check_store(client).problems == []
+    client.fold()
+    assert shards(client) == [("folded-1.1.parquet", 1)]
+    assert check_store(client).problems == []
+
+
+def test_an_export_holds_pending_and_folded_embeddings(client: StoreClient, account: int, tmp_path: Path) -> None:
+    vectors = post(client, account, 2)
+    client.fold()
+    client.commit_directory(insertion(account, "main", 7, "P7"))
+    rows = export_store(client, tmp_path / "export")
+    assert rows == {"media": 3, "faces": 3, "persons": 3, "embeddings": 3}
+    table = pq.read_table(tmp_path / "export" / "embeddings.parquet")
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), SIZE)
+    expected = [*vectors.tolist(), unit_vectors(1, 7)[0].tolist()]
+    assert table["embedding"].to_pylist() == expected

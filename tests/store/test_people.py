@@ -1,0 +1,363 @@
+"""What one request changes in a directory comes in as a whole, durably, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from store_samples import (
+    NOW,
+    identity,
+    insertion,
+    person,
+    posted,
+    reference,
+    replacement,
+    sha,
+    shard_commit,
+    unit_vectors,
+)
+
+from pipeline import faults
+from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, TooManyDirectories
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.store.objects import object_file
+from pipeline.store.records import Credentials, DirectoryCommit, DirectoryRow, RunRow
+from pipeline.store.schema import MAX_DIRECTORIES, TABLES
+
+
+def rows_of(client: StoreClient) -> dict[str, int]:
+    return {table: client.read(f"SELECT count(*) AS n FROM core.{table}")["n"][0].as_py() for table in TABLES}
+
+
+def objects_on_disk(client: StoreClient) -> list[str]:
+    return sorted(path.name for path in client.path.glob("objects/*/*/*"))
+
+
+@pytest.fixture
+def account(client: StoreClient) -> int:
+    return client.create_account("ann", None)
+
+
+@pytest.fixture
+def client_with_run(store: Path) -> StoreClient:
+    """A store of eight persons from a run, of account 1, in the directory `main`."""
+    return StoreClient.open(store, command="test")
+
+
+def test_an_insertion_is_read_back(client: StoreClient, account: int) -> None:
+    change = insertion(account, "main", 1, "A", "B")
+    change = dataclasses.replace(
+        change, inserted=[dataclasses.replace(change.inserted[0], tags=("ä", "b,c"), ignored=True), change.inserted[1]]
+    )
+    returned = client.commit_directory(change)
+    assert [record.seq for record in returned] == [1, 2]
+    assert [record.image_guid for record in returned] == [one.image_guid for one in change.references]
+    found = client.references(account, "main")
+    assert list(found.persons) == returned
+    assert found.persons[0].tags == ("ä", "b,c")
+    assert found.persons[0].last_occurrence_at == NOW
+    np.testing.assert_array_equal(found.vectors, [unit_vectors(1, 1)[0], unit_vectors(1, 2)[0]])
+    assert set(found.image_hashes) == {(posted(1).sha256, posted(1).pixel_sha256)}
+    assert found.boxes.tolist() == [[1, 2, 30, 40]] * 2
+    for one in change.references:
+        assert client.read_image(account, one.image_guid) == (one.image, "image/jpeg")
+    assert check_store(client).problems == []
+
+
+def test_it_is_there_after_a_new_opening_without_a_clean_close(tmp_path: Path) -> None:
+    with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
+        account = client.create_account("ann", None)
+        client.commit_directory(insertion(account, "main", 1, "A"))
+        for name in ("catalog-0001.duckdb", "catalog-0001.duckdb.wal", "CURRENT"):  # as a killed process leaves them
+            (tmp_path / "copy" / name).parent.mkdir(exist_ok=True)
+            (tmp_path / "copy" / name).write_bytes((client.path / name).read_bytes())
+    with StoreClient.open(tmp_path / "copy", command="test") as client:
+        assert [record.name for record in client.references(account, "main").persons] == ["A"]
+
+
+def test_the_views_show_a_posted_image_without_path(client: StoreClient, account: int) -> None:
+    client.commit_directory(insertion(account, "main", 1, "A"))
+    (media,) = client.read("SELECT * FROM main.media").to_pylist()
+    (face,) = client.read("SELECT * FROM main.faces").to_pylist()
+    assert (media["path"], media["status"], media["sha256"]) == (None, "ok", sha("posted 1"))
+    assert (face["path"], face["outcome"], face["similarity_score"]) == (None, "inserted", 1.5)
+
+
+def test_a_replaced_reference_goes_with_its_image_and_face(client: StoreClient, account: int) -> None:
+    first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
+    (changed,) = client.commit_directory(replacement(account, "main", 9, first))
+    assert (changed.occurrence, changed.seq) == (2, 1)
+    assert changed.image_guid != first.image_guid
+    found = client.references(account, "main")
+    assert list(found.persons) == [changed, other]
+    np.testing.assert_array_equal(found.vectors, [unit_vectors(1, 9)[0], unit_vectors(1, 2)[0]])
+    assert found.image_hashes[0][0] == posted(9).sha256
+    assert objects_on_disk(client) == sorted([changed.image_guid, other.image_guid])
+    with pytest.raises(ObjectUnknown):
+        client.read_image(account, first.image_guid)
+    seqs = client.read("SELECT seq FROM core.reference_faces ORDER BY 1")["seq"].to_pylist()
+    assert seqs == [2, 3]  # a number that was never used
+    assert (rows_of(client)["media"], rows_of(client)["faces"], rows_of(client)["pending_embeddings"]) == (2, 2, 2)
+    client.commit_directory(replacement(account, "main", 10, other))
+    assert rows_of(client)["media"] == 2  # with its last reference the first image went
+    assert check_store(client).problems == []
+
+
+def test_a_replaced_reference_of_a_run_stays_as_a_fact(client_with_run: StoreClient) -> None:
+    with client_with_run as client:
+        record = client.references(1, "main").persons[0]
+        before = client.read("SELECT * FROM main.faces WHERE face_id = 1").to_pylist()
+        client.commit_directory(replacement(1, "main", 9, record))
+        assert client.read("SELECT * FROM main.faces WHERE face_id = 1").to_pylist() == before
+        assert client.read("SELECT count(*) AS n FROM core.embeddings WHERE face_id = 1")["n"].to_pylist() == [1]
+        assert record.image_guid not in objects_on_disk(client)
+        client.fold()
+        assert check_store(client).problems == []
+
+
+def test_updated_persons_are_written_and_others_left(client: StoreClient, account: int) -> None:
+    a, b, c = client.commit_directory(insertion(account, "main", 1, "A", "B", "C"))
+    a = dataclasses.replace(a, parent_id=b.person_id, name=None, external_id="new", tags=("t",), occurrence=7)
+    b = dataclasses.replace(b, ignored=True)
+    assert client.commit_directory(DirectoryCommit(account, "main", updated=[a, b])) == [a, b]
+    assert list(client.references(account, "main").persons) == [a, b, c]
+    (view,) = client.read("SELECT * FROM main.persons WHERE external_id = 'new'").to_pylist()
+    assert (view["root_person_id"], view["name"]) == (b.person_id, None)
+    assert check_store(client).problems == []
+
+
+def test_of_a_deleted_person_nothing_stays(client: StoreClient, account: int) -> None:
+    first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
+    client.commit_directory(DirectoryCommit(account, "main", deleted=[first.person_id]))
+    assert [record.name for record in client.references(account, "main").persons] == ["B"]
+    assert objects_on_disk(client) == [other.image_guid]
+    for table, columns in TABLES.items():
+        assert first.person_id not in str(client.read(f"SELECT * FROM core.{table}").to_pylist()), table
+        assert "x-A" not in str(client.read(f"SELECT * FROM core.{table}").to_pylist()), (table, columns)
+    assert client.read("SELECT name FROM core.media")["name"].to_pylist() == [None]  # it was the largest face's
+    counts = rows_of(client)
+    tables = ("media", "faces", "detections", "pending_embeddings", "reference_faces", "objects")
+    assert [counts[table] for table in tables] == [1] * 6
+    assert check_store(client).problems == []
+
+
+def test_faces_of_a_run_lose_their_deleted_person(client_with_run: StoreClient) -> None:
+    with client_with_run as client:
+        record = client.references(1, "main").persons[0]
+        client.submit(lambda c: c.execute("UPDATE core.media SET name = 'Person 0' WHERE media_id IN (1, 2)"))
+        before, known = rows_of(client), client.known_media(1, [sha("/photos/0-0.jpg"), sha("/photos/0-1.jpg")])
+        client.commit_directory(DirectoryCommit(1, "main", deleted=[record.person_id]))
+        (face,) = client.read("SELECT * FROM core.faces WHERE face_id = 1").to_pylist()
+        assert (face["outcome"], face["person_id"], face["similarity_score"]) == ("removed", None, None)
+        names = client.read("SELECT name, extra, path FROM core.media WHERE media_id < 3 ORDER BY media_id").to_pylist()
+        assert [row["name"] for row in names] == [None, "Person 0"]
+        assert names[0]["extra"] is None
+        assert names[0]["path"] == "/photos/0-0.jpg"  # so that the next run does not take the file up again
+        assert client.read("SELECT count(*) AS n FROM main.faces")["n"].to_pylist() == [15]
+        assert known == {}  # each photo of the sample has a rejected face
+        after = rows_of(client)
+        lost = {table: before[table] - after[table] for table in TABLES if before[table] != after[table]}
+        assert lost == dict.fromkeys(["detections", "embeddings", "persons", "reference_faces", "objects"], 1)
+        assert check_store(client).problems == []
+
+
+def test_an_image_whose_face_was_removed_is_not_known(client: StoreClient, run: RunRow) -> None:
+    shard = shard_commit(client, run, 0)
+    kept = [row for row, ordinal in enumerate(shard.faces["ordinal"].to_pylist()) if ordinal == 0]
+    client.commit_shard(dataclasses.replace(shard, faces=shard.faces.take(kept)))
+    wanted = [sha("/photos/0-0.jpg"), sha("/photos/0-1.jpg")]
+    assert client.known_media(run.account_id, wanted) == {wanted[0]: 1, wanted[1]: 2}
+    gone = client.references(run.account_id, "main").persons[0].person_id
+    client.commit_directory(DirectoryCommit(run.account_id, "main", deleted=[gone]))
+    assert client.known_media(run.account_id, wanted) == {wanted[1]: 2}
+
+
+def test_a_posted_image_is_not_known_to_a_run(client: StoreClient, account: int) -> None:
+    client.commit_directory(insertion(account, "main", 1, "A"))
+    assert client.known_media(account, [posted(1).sha256]) == {}
+
+
+def test_a_directory_is_there_while_it_holds_an_identity(client: StoreClient, account: int) -> None:
+    assert client.directories() == []
+    (first,) = client.commit_directory(insertion(account, "one", 1, "A"))
+    (second,) = client.commit_directory(insertion(account, "two", 2, "B"))
+    assert client.directories() == [DirectoryRow(account, "ann", name, 1) for name in ("one", "two")]
+    client.references(account, "two")
+    client.commit_directory(DirectoryCommit(account, "two", deleted=[second.person_id]))
+    assert client.directories_with_identities(account) == {"one"}
+    assert not list(client.path.glob("references/g0001/2.*"))
+    client.commit_directory(insertion(account, "three", 3, "C"))  # takes the same number
+    assert [record.name for record in client.references(account, "three").persons] == ["C"]
+    assert client.delete_directory(account, "one") == 1
+    with pytest.raises(DirectoryUnknown, match=r'"ann" has no directory "one"\. Directories: three'):
+        client.delete_directory(account, "one")
+    assert first.image_guid not in objects_on_disk(client)
+    assert check_store(client).problems == []
+
+
+def test_the_eleventh_directory_leaves_nothing(client: StoreClient, account: int) -> None:
+    for number in range(MAX_DIRECTORIES):
+        client.commit_directory(insertion(account, f"d{number}", 10 + number, f"P{number}"))
+    before, files = rows_of(client), objects_on_disk(client)
+    with pytest.raises(TooManyDirectories):
+        client.commit_directory(insertion(account, "eleventh", 50, "X"))
+    assert rows_of(client) == before
+    assert objects_on_disk(client) == files
+    other = client.create_account("bob", None)
+    client.commit_directory(insertion(other, "d0", 60, "Y"))  # another account's limit is its own
+    client.delete_directory(account, "d3")
+    client.commit_directory(insertion(account, "eleventh", 70, "X"))
+    assert check_store(client).problems == []
+
+
+def test_accounts_share_nothing(client: StoreClient, account: int) -> None:
+    other = client.create_account("bob", None)
+    (mine,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    (his,) = client.commit_directory(insertion(other, "main", 2, "B"))
+    assert list(client.references(account, "main").persons) == [mine]
+    for change in (
+        DirectoryCommit(other, "main", deleted=[mine.person_id]),
+        DirectoryCommit(other, "main", updated=[mine]),
+        replacement(other, "main", 3, mine),
+    ):
+        with pytest.raises(StoreError, match="not in the directory"):
+            client.commit_directory(change)
+    assert list(client.references(account, "main").persons) == [mine]
+    assert list(client.references(other, "main").persons) == [his]
+    assert objects_on_disk(client) == sorted([mine.image_guid, his.image_guid])
+
+
+A, B = person("A"), person("B")
+NOBODY = "00000000-0000-0000-0000-000000000000"
+WRONG: dict[str, tuple[Callable[[DirectoryCommit], DirectoryCommit], str]] = {
+    "twice": (lambda c: dataclasses.replace(c, updated=[A]), "comes twice"),
+    "changed and deleted": (lambda c: dataclasses.replace(c, deleted=[A.person_id]), "changed and deleted"),
+    "no reference": (lambda c: dataclasses.replace(c, inserted=[A, B]), "has no reference"),
+    "no image": (lambda c: dataclasses.replace(c, image=None), "come together"),
+    "no id": (lambda c: dataclasses.replace(c, deleted=["x"]), "no UUID"),
+    "size": (
+        lambda c: dataclasses.replace(
+            c, references=[dataclasses.replace(c.references[0], embedding=unit_vectors(1, 0, 9)[0])]
+        ),
+        "8 numbers",
+    ),
+    "guid": (
+        lambda c: dataclasses.replace(c, references=[dataclasses.replace(c.references[0], image_guid="../../x")]),
+        "cannot name an object",
+    ),
+    "unknown deleted": (lambda c: dataclasses.replace(c, deleted=[NOBODY]), "1 of the persons are not in"),
+    "unknown updated": (lambda c: dataclasses.replace(c, updated=[B]), "is not in the directory"),
+    "unknown replaced": (
+        lambda c: dataclasses.replace(c, references=[*c.references, reference(B, 5, outcome="matched")]),
+        "1 of the persons are not in",
+    ),
+    "unknown account": (lambda c: dataclasses.replace(c, account_id=77), "no account 77"),
+    "unknown directory": (
+        lambda c: DirectoryCommit(c.account_id, "nowhere", deleted=[NOBODY]),
+        'has no directory "nowhere"',
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", list(WRONG))
+def test_a_commit_that_cannot_be_right_leaves_nothing(client: StoreClient, account: int, wrong: str) -> None:
+    change, told = WRONG[wrong]
+    client.commit_directory(insertion(account, "main", 90, "before"))
+    before, counters, files = rows_of(client), client.counters(), objects_on_disk(client)
+    good = insertion(account, "main", 1, "A")
+    with pytest.raises(StoreError, match=told):
+        client.commit_directory(change(good))
+    assert (rows_of(client), client.counters(), objects_on_disk(client)) == (before, counters, files)
+    client.commit_directory(good)
+    assert check_store(client).problems == []
+
+
+def test_a_parent_is_not_deleted_under_its_child(client: StoreClient, account: int) -> None:
+    a, b = client.commit_directory(insertion(account, "main", 1, "A", "B"))
+    child = dataclasses.replace(a, parent_id=b.person_id)
+    client.commit_directory(DirectoryCommit(account, "main", updated=[child]))
+    with pytest.raises(StoreError, match="parent of another"):
+        client.commit_directory(DirectoryCommit(account, "main", deleted=[b.person_id]))
+    client.commit_directory(DirectoryCommit(account, "main", updated=[a], deleted=[b.person_id]))
+    assert list(client.references(account, "main").persons) == [a]
+
+
+@pytest.mark.parametrize("step", ["object.write", "object.rename", "directory_commit.begin", "directory_commit.commit"])
+def test_a_failure_before_the_commit_leaves_nothing(client: StoreClient, account: int, step: str) -> None:
+    (first,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    before, files = rows_of(client), objects_on_disk(client)
+    _fail_at(step, lambda: client.commit_directory(replacement(account, "main", 2, first)))
+    assert (rows_of(client), objects_on_disk(client)) == (before, files)
+    client.commit_directory(replacement(account, "main", 2, first))
+    assert check_store(client).problems == []
+
+
+@pytest.mark.parametrize("step", ["directory_commit.committed", "unlink"])
+def test_a_failure_after_the_commit_loses_nothing(client: StoreClient, account: int, step: str) -> None:
+    (first,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    change = replacement(account, "main", 2, first)
+    _fail_at(step, lambda: client.commit_directory(change))
+    (found,) = client.references(account, "main").persons
+    assert client.read_object(found.image_guid) == change.references[0].image
+    client.commit_directory(replacement(account, "main", 3, found))
+    assert check_store(client).problems == []
+    assert len(objects_on_disk(client)) == 1
+
+
+def _fail_at(step: str, work: Callable[[], object]) -> None:
+    calls = itertools.count()
+
+    def fail(name: str) -> None:
+        if name == step and next(calls) == 0:
+            raise RuntimeError(step)
+
+    faults.install(fail)
+    try:
+        with pytest.raises(RuntimeError, match=step):
+            work()
+    finally:
+        faults.install(None)
+
+
+def test_the_files_of_a_new_reference_are_durable_before_its_rows(client: StoreClient, account: int) -> None:
+    client.commit_directory(insertion(account, "main", 1, "A"))
+    seen: list[str] = []
+    faults.install(seen.append)
+    try:
+        client.commit_directory(insertion(account, "main", 2, "B"))
+    finally:
+        faults.install(None)
+    assert seen == [
+        *("object.write", "object.fsync", "object.rename", "object.fsync_folder"),
+        *("directory_commit.begin", "directory_commit.commit", "catalog.fsync_folder", "directory_commit.committed"),
+    ]
+
+
+def test_posts_between_the_shards_of_a_run(client: StoreClient, run: RunRow) -> None:
+    """Ids are drawn by both; the order of the identities is that of the commits."""
+    prepared = client.prepare_shard(shard_commit(client, run, 0))
+    client.commit_directory(insertion(run.account_id, "main", 1, "A"))
+    with pytest.raises(StoreError, match="ids that are taken"):
+        client.commit_prepared(prepared)  # its ids were not promised
+    client.commit_shard(shard_commit(client, run, 0))
+    client.commit_directory(insertion(run.account_id, "main", 2, "B"))
+    client.commit_shard(shard_commit(client, run, 1))
+    names = [record.name for record in client.references(run.account_id, "main").persons]
+    assert names == ["A", *(f"Person {n}" for n in range(4)), "B", *(f"Person {n}" for n in range(4))]
+
+
+def test_credentials(client: StoreClient) -> None:
+    assert client.credentials("ann") is None
+    account = client.create_account("ann", "scrypt$x")
+    assert client.credentials("ann") == Credentials(account, "scrypt$x")
+
+
+def test_an_object_file_is_where_its_guid_says(client: StoreClient, account: int) -> None:
+    (record,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    assert client.folder.path(object_file(record.image_guid)).is_file()
