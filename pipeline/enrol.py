@@ -2,6 +2,10 @@
 
 The semantics are those of posting the images one by one (contract, section 4.2): a face matches the best identity
 at or above the threshold, else becomes one if the quality gate and the contract's rules let it.
+
+A server goes on answering meanwhile: a shard is decided, and its files are written, on a view of its directories
+without a lock; under the lock it is committed if nothing that came in since could change a decision, and decided
+anew otherwise.
 """
 
 from __future__ import annotations
@@ -10,41 +14,40 @@ import hashlib
 import os
 import uuid
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline.assembly import make_matcher
 from pipeline.config import MatchSettings
 from pipeline.decode import Decoder
+from pipeline.directory import Directories, Directory, DirectoryView, ReferenceFace, writing
 from pipeline.duplicates import DuplicateResolver, mark_changed
 from pipeline.errors import ImageChanged, ImageRejected
 from pipeline.extracted import FACE_COLUMNS, ExtractedFace, ExtractedRow, read_rows
 from pipeline.files import read_file
+from pipeline.gate import failed_measures
 from pipeline.group import group_faces
-from pipeline.match import Matcher, ReferenceIndex
+from pipeline.match import Matcher
 from pipeline.reference_image import MEDIA_TYPE, encode_reference_image
 from pipeline.store.client import StoreClient
-from pipeline.store.records import FACES_SCHEMA, MEDIA_SCHEMA, PERSONS_SCHEMA, RunRow, ShardCommit, embeddings_schema
-from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, Outcome
+from pipeline.store.commit import CommittedShard, PreparedShard
+from pipeline.store.records import (
+    FACES_SCHEMA,
+    MEDIA_SCHEMA,
+    PERSONS_SCHEMA,
+    PersonRecord,
+    RunRow,
+    ShardCommit,
+    embeddings_schema,
+)
+from pipeline.types import FaceBatch, IntArray, Outcome
 
-_QUALITY_COLUMNS: Final = {
-    CENTER_POSE: "center_pose_quality",
-    SHARPNESS: "sharpness_quality",
-    CONTRAST: "contrast_quality",
-}
 _MANIFEST_COLUMNS: Final = ("row", "path", "directory", "bytes", "name", "external_id", "extra")
-
-
-@dataclass
-class _Identities:
-    """The identities of one directory in memory: the index, and who stands at each position."""
-
-    index: ReferenceIndex
-    person_ids: list[str]
 
 
 @dataclass
@@ -82,45 +85,103 @@ class EnrolSettings:
     gate: MatchSettings
     max_bytes: int
 
-    def failed(self, face: ExtractedFace) -> tuple[str, ...]:
-        """The quality measures of the face that are below the gate."""
-        gate = self.gate
-        least = ((CENTER_POSE, gate.min_cpq), (SHARPNESS, gate.min_fsq), (CONTRAST, gate.min_fcq))
-        return tuple(measure for measure, low in least if face.fields[_QUALITY_COLUMNS[measure]] < low)
+
+# Times a shard is decided anew without the lock before it is decided under it.
+_FREE_TRIES: Final = 3
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """The faces of one directory in a shard, and on what they were decided."""
+
+    directory: Directory
+    view: DirectoryView
+    faces: FaceBatch
+    positions: IntArray
+
+    def is_outdated(self, matcher: Matcher) -> bool:
+        return self.view.is_outdated_for(self.directory.view(), self.faces, self.positions, matcher)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A decided shard whose files are written."""
+
+    sightings: Sequence[_Sighting]
+    decisions: Sequence[_Decision]
+    persons: Mapping[str, dict[str, Any]]  # the new ones, as PERSONS_SCHEMA, in the order of insertion
+    files: PreparedShard
 
 
 class Enroller:
     """Groups and commits the shards of one run, in order."""
 
     def __init__(
-        self, client: StoreClient, run: RunRow, settings: EnrolSettings, decoder: Decoder, device: str
+        self,
+        client: StoreClient,
+        run: RunRow,
+        settings: EnrolSettings,
+        decoder: Decoder,
+        directories: Directories,
     ) -> None:
         self._client = client
         self._run = run
         self._settings = settings
         self._decoder = decoder
-        self._device = device
+        self._all = directories
         self._duplicates = DuplicateResolver(client, run)
-        self._directories: dict[str, _Identities] = {}
 
     def commit(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
         """Decides the faces of one shard and commits it. Raises StoreError."""
-        counters = self._client.counters()
         rows = read_rows(manifest, extracted)
-        self._duplicates.resolve(rows, counters.next_media_id)
+        media_id = self._client.promise_ids(len(rows), 0).next_media_id
+        self._duplicates.resolve(rows, media_id)
+        face_id = self._client.promise_ids(0, sum(len(row.faces) for row in rows)).next_face_id
+        names = {str(row.manifest["directory"]) for row in rows}
+        with self._all.using_all(self._run.account_id, names) as directories:
+            prepared = self._commit_decided(shard, rows, directories, media_id, face_id)
+        self._client.settle_shard(prepared.files)
+
+    def _commit_decided(
+        self,
+        shard: int,
+        rows: Sequence[ExtractedRow],
+        directories: Mapping[str, Directory],
+        media_id: int,
+        face_id: int,
+    ) -> _Prepared:
+        for _ in range(_FREE_TRIES):
+            prepared = self._prepare(shard, rows, directories, media_id, face_id)
+            with writing(directories.values()):
+                if not any(decision.is_outdated(self._settings.matcher) for decision in prepared.decisions):
+                    self._commit(prepared, directories)
+                    return prepared
+        with writing(directories.values()):  # others write so often that only the lock brings it in
+            prepared = self._prepare(shard, rows, directories, media_id, face_id)
+            self._commit(prepared, directories)
+            return prepared
+
+    def _prepare(
+        self,
+        shard: int,
+        rows: Sequence[ExtractedRow],
+        directories: Mapping[str, Directory],
+        media_id: int,
+        face_id: int,
+    ) -> _Prepared:
         while True:
-            sightings = self._decide(rows)
+            sightings, decisions = self._decide(rows, directories)
             try:
                 objects = [self._object(s) for s in sightings if s.outcome == "inserted"]
                 break
             except _ImageGone as gone:
                 mark_changed(gone.row)
-        media = {id(row): counters.next_media_id + k for k, row in enumerate(rows)}
-        face_ids = {id(s): counters.next_face_id + k for k, s in enumerate(sightings)}
-        persons, seqs = self._persons(sightings, face_ids, counters.next_person_seq)
+        media = {id(row): media_id + k for k, row in enumerate(rows)}
+        face_ids = {id(s): face_id + k for k, s in enumerate(sightings)}
+        persons = self._persons(sightings, face_ids)
         occurrences = _count_occurrences(rows, sightings, persons)
         kept = [s for s in sightings if s.outcome != "rejected"]
-        self._client.commit_shard(
+        files = self._client.prepare_shard(
             ShardCommit(
                 run_id=self._run.run_id,
                 shard=shard,
@@ -136,59 +197,56 @@ class Enroller:
                 finished_run_shards=self._duplicates.finished_by(shard),
             )
         )
-        self._remember(sightings, seqs)
+        return _Prepared(sightings, decisions, persons, files)
 
-    def _decide(self, rows: Sequence[ExtractedRow]) -> list[_Sighting]:
+    def _decide(
+        self, rows: Sequence[ExtractedRow], directories: Mapping[str, Directory]
+    ) -> tuple[list[_Sighting], list[_Decision]]:
         """Every face in manifest order, from the largest to the smallest of a photo, each directory for itself."""
         sightings = [
-            _Sighting(row, ordinal, face, self._settings.failed(face))
+            _Sighting(row, ordinal, face, failed_measures(face, self._settings.gate))
             for row in rows
             for ordinal, face in enumerate(row.faces)
         ]
-        for directory in dict.fromkeys(s.directory for s in sightings):
-            self._decide_directory(directory, [s for s in sightings if s.directory == directory])
-        return sightings
+        decisions = [
+            self._decide_directory(directories[name], [s for s in sightings if s.directory == name])
+            for name in dict.fromkeys(s.directory for s in sightings)
+        ]
+        return sightings, decisions
 
-    def _decide_directory(self, directory: str, sightings: Sequence[_Sighting]) -> None:
-        identities = self._identities(directory)
+    def _decide_directory(self, directory: Directory, sightings: Sequence[_Sighting]) -> _Decision:
+        view = directory.view()
         faces = FaceBatch(
             embeddings=np.stack([s.face.embedding for s in sightings]),
             insertable=np.array([s.allowed and not s.failed for s in sightings]),
             image_hashes=[s.hashes for s in sightings],
             boxes=np.array([s.face.box for s in sightings], dtype=np.float32),
         )
-        decided = group_faces(faces, identities.index, self._settings.matcher)
-        person_ids = list(identities.person_ids)
+        decided = group_faces(faces, view.index, self._settings.matcher)
+        new: list[str] = []
         for sighting, position, inserted, score in zip(
             sightings, decided.position.tolist(), decided.inserted.tolist(), decided.score.tolist(), strict=True
         ):
             if inserted:
-                person_ids.append(self._name_of("person", sighting))
+                new.append(self._name_of("person", sighting))
             if position < 0:
                 sighting.outcome = "rejected" if sighting.allowed else "recognised"
                 continue
+            known = position < len(view.index)
             sighting.outcome = "inserted" if inserted else "matched"
-            sighting.person_id, sighting.score = person_ids[position], score
-
-    def _identities(self, directory: str) -> _Identities:
-        if directory not in self._directories:
-            known = self._client.references(self._run.account_id, directory)
-            index = ReferenceIndex(self._client.identity.embedding_size, self._device)
-            index.append(known.vectors, known.seq, known.image_hashes, known.boxes)
-            self._directories[directory] = _Identities(index, list(known.person_ids))
-        return self._directories[directory]
+            sighting.person_id = view.person_ids[position] if known else new[position - len(view.index)]
+            sighting.score = score
+        return _Decision(directory, view, faces, decided.position)
 
     def _name_of(self, kind: str, sighting: _Sighting) -> str:
         """A UUID that the same face of the same run always gets: a commit that was cut off and repeated writes
         the same files again, and the run's own random id keeps it unguessable."""
         return str(uuid.uuid5(uuid.UUID(self._run.run_id), f"{kind}:{sighting.row.manifest['row']}:{sighting.ordinal}"))
 
-    def _persons(
-        self, sightings: Sequence[_Sighting], face_ids: dict[int, int], next_seq: int
-    ) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-        """The new persons by id, and their sequence numbers."""
+    def _persons(self, sightings: Sequence[_Sighting], face_ids: dict[int, int]) -> dict[str, dict[str, Any]]:
+        """The new persons by id, numbered from 0: the store draws their sequence numbers in this order."""
         persons: dict[str, dict[str, Any]] = {}
-        for seq, s in enumerate((s for s in sightings if s.outcome == "inserted"), next_seq):
+        for seq, s in enumerate(s for s in sightings if s.outcome == "inserted"):
             described = s.row.manifest if s.ordinal == 0 else {"name": None, "external_id": None}
             persons[str(s.person_id)] = {
                 "person_id": s.person_id,
@@ -200,7 +258,7 @@ class Enroller:
                 "image_guid": self._name_of("image", s),
                 "occurrence": 1,
             }
-        return persons, {person_id: p["seq"] for person_id, p in persons.items()}
+        return persons
 
     def _object(self, sighting: _Sighting) -> tuple[str, bytes, str]:
         crop = sighting.face.crop
@@ -223,18 +281,24 @@ class Enroller:
         lists = pa.FixedSizeListArray.from_arrays(pa.array(numbers), size)
         return pa.table([pa.array(face_ids, pa.int64()), lists], schema=embeddings_schema(size))
 
-    def _remember(self, sightings: Sequence[_Sighting], seqs: dict[str, int]) -> None:
-        """Follows the commit in memory."""
-        for directory, identities in self._directories.items():
-            new = [s for s in sightings if s.directory == directory and s.outcome == "inserted"]
-            if new:
-                identities.index.append(
-                    np.stack([s.face.embedding for s in new]),
-                    np.array([seqs[str(s.person_id)] for s in new], dtype=np.int64),
-                    [s.hashes for s in new],
-                    np.array([s.face.box for s in new], dtype=np.float32),
-                )
-                identities.person_ids.extend(str(s.person_id) for s in new)
+    def _commit(self, prepared: _Prepared, directories: Mapping[str, Directory]) -> None:
+        """The transaction, and then the same in memory. Under the directories' locks."""
+        committed = self._client.commit_prepared(prepared.files)
+        records = _records(prepared.persons.values(), committed)
+        for name, directory in directories.items():
+            new = [s for s in prepared.sightings if s.directory == name and s.outcome == "inserted"]
+            counted = _counted(directory, prepared.files.commit.occurrences, committed)
+            mine = [records[str(s.person_id)] for s in new]
+            directory.apply([*mine, *counted], references=[_reference(s) for s in new])
+
+
+def make_enroller(
+    client: StoreClient, run: RunRow, decoder: Decoder, directories: Directories, max_bytes: int
+) -> Enroller:
+    """Decides with the settings the run was planned with, so that a resumed run is one run."""
+    gate = MatchSettings(**run.settings["match"])
+    settings = EnrolSettings(make_matcher(client.identity, gate.threshold), gate, max_bytes)
+    return Enroller(client, run, settings, decoder, directories)
 
 
 class _ImageGone(Exception):
@@ -242,6 +306,39 @@ class _ImageGone(Exception):
 
     def __init__(self, row: ExtractedRow) -> None:
         self.row = row
+
+
+def _records(persons: Iterable[Mapping[str, Any]], committed: CommittedShard) -> dict[str, PersonRecord]:
+    """The new persons as the store now has them."""
+    at = committed.at
+    return {
+        person["person_id"]: PersonRecord(
+            person_id=person["person_id"],
+            seq=committed.first_seq + person["seq"],
+            name=person["name"],
+            external_id=person["external_id"],
+            parent_id=None,
+            tags=(),
+            ignored=False,
+            occurrence=person["occurrence"],
+            last_occurrence_at=at,
+            added_at=at,
+            modified_at=at,
+            image_guid=person["image_guid"],
+        )
+        for person in persons
+    }
+
+
+def _counted(directory: Directory, added: Mapping[str, int], committed: CommittedShard) -> list[PersonRecord]:
+    """The persons of the directory that were there before and were seen again."""
+    seen = [(record, count) for key, count in added.items() if (record := directory.get(key)) is not None]
+    return [replace(r, occurrence=r.occurrence + count, last_occurrence_at=committed.at) for r, count in seen]
+
+
+def _reference(sighting: _Sighting) -> ReferenceFace:
+    face = sighting.face
+    return ReferenceFace(str(sighting.person_id), face.embedding, sighting.hashes, face.box)
 
 
 def _count_occurrences(

@@ -1,0 +1,348 @@
+"""`POST /people`: recognises the faces of an image, and inserts or updates as asked (contract, 4.2 and 4.3)."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import numpy as np
+
+from pipeline.assembly import make_matcher
+from pipeline.config import MatchSettings, ServeSettings, Settings
+from pipeline.decode import Decoder
+from pipeline.directory import Directories, Directory, DirectoryView, ReferenceFace
+from pipeline.errors import ExternalIdTaken, PersonHeadersRequired
+from pipeline.extracted import ExtractedFace, faces_of_table
+from pipeline.gate import failed_measures
+from pipeline.group import group_faces
+from pipeline.match import Matcher
+from pipeline.reference_image import MEDIA_TYPE
+from pipeline.service.batcher import MicroBatcher
+from pipeline.service.similar import most_similar
+from pipeline.service.types import FaceResult, PostRequest, PostResult, SimilarPerson
+from pipeline.service.views import root_view
+from pipeline.store.client import StoreClient
+from pipeline.store.opening import utc_now
+from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage
+from pipeline.types import Decisions, DecodedImage, FaceBatch
+
+
+@dataclass(frozen=True)
+class _Posted:
+    """An image with its faces, and what was asked for."""
+
+    image: PostedImage
+    faces: Sequence[ExtractedFace]  # from the largest to the smallest
+    request: PostRequest
+    gate: MatchSettings  # the request's threshold and qualities
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        return self.image.sha256, self.image.pixel_sha256
+
+    def failed(self, ordinal: int) -> tuple[str, ...]:
+        """The quality measures below the gate."""
+        return failed_measures(self.faces[ordinal], self.gate)
+
+    def fits(self, ordinal: int) -> bool:
+        """The face is good enough to become a reference."""
+        x1, y1, x2, y2 = self.faces[ordinal].box
+        return max(x2 - x1, y2 - y1) >= self.request.min_size_px and not self.failed(ordinal)
+
+    def allowed(self, ordinal: int) -> bool:
+        """The request lets this face become an identity, if it is good enough and matches nobody."""
+        return self.request.insert and (ordinal == 0 or self.request.insert_all)
+
+    def batch(self) -> FaceBatch:
+        count = len(self.faces)
+        return FaceBatch(
+            embeddings=np.stack([face.embedding for face in self.faces]),
+            insertable=np.array([self.allowed(k) and self.fits(k) for k in range(count)]),
+            image_hashes=[self.hashes] * count,
+            boxes=np.array([face.box for face in self.faces], dtype=np.float32),
+        )
+
+
+@dataclass
+class _Decided:
+    """What was decided on one view of the directory. By face: whose record it is (None: nobody's)."""
+
+    view: DirectoryView
+    positions: Decisions
+    person_ids: list[str | None]
+    similar: list[list[SimilarPerson]] | None
+    identical: frozenset[int]  # faces whose very image is the reference they matched
+
+
+@dataclass
+class _Changes:
+    """What a post changes: the directory's commit in the making."""
+
+    now: datetime
+    records: dict[str, PersonRecord] = field(default_factory=dict)  # as they are afterwards
+    inserted: list[str] = field(default_factory=list)
+    references: list[NewReference] = field(default_factory=list)
+    account_updated: bool = False
+
+
+class Poster:
+    """Answers posts. Any number of threads may call it."""
+
+    def __init__(
+        self,
+        client: StoreClient,
+        directories: Directories,
+        batcher: MicroBatcher,
+        decoder: Decoder,
+        settings: Settings,
+    ) -> None:
+        self._client = client
+        self._directories = directories
+        self._batcher = batcher
+        self._decoder = decoder
+        self._match = settings.match
+        self._serve: ServeSettings = settings.serve
+
+    def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
+        """See `IdentityService.post`."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        image = self._decoder(data)
+        begun = time.monotonic()
+        faces = faces_of_table(self._batcher.extract(image))
+        detection_ms = round((time.monotonic() - begun) * 1000)
+        posted = _Posted(_posted_image(data, sha256, image, request), faces, request, self._gate(request))
+        results: list[FaceResult] = []
+        updated = False
+        if faces:
+            with self._directories.using(account_id, directory) as held:
+                results, updated = self._answer(held, posted)
+        return PostResult(
+            faces=results[:1] if request.largest_only else results,
+            width=image.width,
+            height=image.height,
+            media_id=str(uuid.UUID(sha256[:32])),
+            account_updated=updated,
+            detection_ms=detection_ms,
+        )
+
+    def _gate(self, request: PostRequest) -> MatchSettings:
+        given = {
+            "threshold": request.threshold,
+            "min_cpq": request.min_cpq,
+            "min_fsq": request.min_fsq,
+            "min_fcq": request.min_fcq,
+        }
+        return replace(self._match, **{key: value for key, value in given.items() if value is not None})
+
+    def _answer(self, directory: Directory, posted: _Posted) -> tuple[list[FaceResult], bool]:
+        matcher = make_matcher(self._client.identity, posted.gate.threshold)
+        batch = posted.batch()
+        decided = _decide(directory, posted, batch, matcher)
+        if not (posted.request.insert or posted.request.update):
+            return _results(directory, posted, decided), False
+        with directory.writing:
+            if decided.view.is_outdated_for(directory.view(), batch, decided.positions.position, matcher):
+                decided = _decide(directory, posted, batch, matcher)
+            changes = self._changes(directory, posted, decided)
+            if changes.records:
+                self._commit(directory, posted, changes)
+            return _results(directory, posted, decided), changes.account_updated
+
+    def _changes(self, directory: Directory, posted: _Posted, decided: _Decided) -> _Changes:
+        """Raises PersonHeadersRequired, ExternalIdTaken; then nothing is changed."""
+        changes = _Changes(utc_now())
+        for ordinal, inserted in enumerate(decided.positions.inserted.tolist()):
+            if inserted:
+                self._insert(directory, posted, decided, ordinal, changes)
+        _count(directory, decided, changes)
+        if posted.request.update:
+            for ordinal in _updaters(posted, decided, changes):
+                self._update(directory, posted, decided, ordinal, changes)
+        return changes
+
+    def _insert(
+        self, directory: Directory, posted: _Posted, decided: _Decided, ordinal: int, changes: _Changes
+    ) -> None:
+        request = posted.request
+        name, external_id = (request.name, request.external_id) if ordinal == 0 else (None, None)
+        if self._serve.person_headers == "required" and (name is None or external_id is None):
+            raise PersonHeadersRequired
+        self._check_external_id(directory, external_id, None)
+        person_id = str(uuid.uuid4())
+        decided.person_ids = [
+            person_id if position == decided.positions.position[ordinal] else known
+            for known, position in zip(decided.person_ids, decided.positions.position.tolist(), strict=True)
+        ]
+        reference = _reference(posted, decided, ordinal, person_id, "inserted")
+        changes.references.append(reference)
+        changes.inserted.append(person_id)
+        changes.records[person_id] = _new_record(person_id, name, external_id, changes.now, reference.image_guid)
+        changes.account_updated = True
+
+    def _update(
+        self, directory: Directory, posted: _Posted, decided: _Decided, ordinal: int, changes: _Changes
+    ) -> None:
+        """Replaces the reference of the matched record; the largest face brings the request's name and id too."""
+        person_id = str(decided.person_ids[ordinal])
+        record = changes.records[person_id] if person_id in changes.records else directory.get(person_id)
+        assert record is not None
+        old = record
+        if ordinal == 0:
+            request = posted.request
+            if request.external_id not in (None, record.external_id):
+                self._check_external_id(directory, request.external_id, person_id)
+            record = replace(
+                record,
+                name=request.name or record.name,
+                external_id=request.external_id or record.external_id,
+            )
+        if ordinal not in decided.identical:
+            reference = _reference(posted, decided, ordinal, person_id, "matched")
+            changes.references.append(reference)
+            record = replace(record, image_guid=reference.image_guid)
+        if record != old:
+            changes.records[person_id] = replace(record, modified_at=changes.now)
+            changes.account_updated = True
+
+    def _check_external_id(self, directory: Directory, external_id: str | None, mine: str | None) -> None:
+        if not self._serve.unique_external_ids or external_id is None:
+            return
+        if any(person.person_id != mine for person in directory.with_external_id(external_id)):
+            raise ExternalIdTaken
+
+    def _commit(self, directory: Directory, posted: _Posted, changes: _Changes) -> None:
+        committed = self._client.commit_directory(
+            DirectoryCommit(
+                account_id=directory.account_id,
+                directory=directory.name,
+                inserted=[changes.records[person_id] for person_id in changes.inserted],
+                updated=[record for key, record in changes.records.items() if key not in changes.inserted],
+                references=changes.references,
+                image=posted.image if changes.references else None,
+            )
+        )
+        directory.apply(committed, references=[_in_memory(r, posted) for r in changes.references])
+
+
+def _posted_image(data: bytes, sha256: str, image: DecodedImage, request: PostRequest) -> PostedImage:
+    return PostedImage(
+        sha256=sha256,
+        pixel_sha256=image.pixel_sha256,
+        bytes=len(data),
+        width=image.width,
+        height=image.height,
+        format=image.format,
+        name=request.name,
+        external_id=request.external_id,
+    )
+
+
+def _decide(directory: Directory, posted: _Posted, batch: FaceBatch, matcher: Matcher) -> _Decided:
+    """Decides every face on the directory as it is now; again where a person vanished meanwhile."""
+    while True:
+        view = directory.view()
+        positions = group_faces(batch, view.index, matcher)
+        person_ids = [view.person_ids[p] if 0 <= p < len(view.index) else None for p in positions.position.tolist()]
+        identical = [view.index.find_identical(posted.hashes, face.box) for face in posted.faces]
+        similar = None
+        if posted.request.similar_limit:
+            similar = most_similar(directory, view, batch.embeddings, identical, matcher, posted.request.similar_limit)
+        if all(person_id is None or directory.get(person_id) is not None for person_id in person_ids):
+            same = frozenset(k for k, position in enumerate(identical) if position is not None)
+            return _Decided(view, positions, person_ids, similar, same)
+
+
+def _count(directory: Directory, decided: _Decided, changes: _Changes) -> None:
+    """One occurrence more for each person that the call shows, counted on the record that matched best first."""
+    counted = {_root_id(directory, person_id) for person_id in changes.inserted}
+    for person_id in decided.person_ids:
+        record = directory.get(person_id) if person_id is not None else None
+        if record is None:
+            continue
+        root = _root_id(directory, record.person_id)
+        if root not in counted:
+            counted.add(root)
+            changes.records[record.person_id] = replace(
+                record, occurrence=record.occurrence + 1, last_occurrence_at=changes.now
+            )
+
+
+def _root_id(directory: Directory, person_id: str) -> str:
+    """The id of the root of a person; a person that is just being inserted is its own."""
+    members = directory.merged_set(person_id)
+    return members[0].person_id if members else person_id
+
+
+def _updaters(posted: _Posted, decided: _Decided, changes: _Changes) -> list[int]:
+    """The faces that update the record they matched: good enough, and the best of those of the same record."""
+    best: dict[str, int] = {}
+    scores = decided.positions.score.tolist()
+    for ordinal, person_id in enumerate(decided.person_ids):
+        if person_id is None or person_id in changes.inserted or not posted.fits(ordinal):
+            continue
+        if person_id not in best or scores[ordinal] > scores[best[person_id]]:
+            best[person_id] = ordinal
+    return sorted(best.values())
+
+
+def _reference(posted: _Posted, decided: _Decided, ordinal: int, person_id: str, outcome: str) -> NewReference:
+    face = posted.faces[ordinal]
+    assert face.crop is not None
+    return NewReference(
+        person_id=person_id,
+        ordinal=ordinal,
+        outcome=outcome,
+        similarity_score=float(decided.positions.score[ordinal]),
+        fields=face.fields,
+        embedding=face.embedding,
+        image_guid=str(uuid.uuid4()),
+        image=face.crop,
+        media_type=MEDIA_TYPE,
+    )
+
+
+def _in_memory(reference: NewReference, posted: _Posted) -> ReferenceFace:
+    face = posted.faces[reference.ordinal]
+    return ReferenceFace(reference.person_id, face.embedding, posted.hashes, face.box)
+
+
+def _new_record(
+    person_id: str, name: str | None, external_id: str | None, now: datetime, image_guid: str
+) -> PersonRecord:
+    return PersonRecord(
+        person_id=person_id,
+        seq=0,
+        name=name,
+        external_id=external_id,
+        parent_id=None,
+        tags=(),
+        ignored=False,
+        occurrence=1,
+        last_occurrence_at=now,
+        added_at=now,
+        modified_at=now,
+        image_guid=image_guid,
+    )
+
+
+def _results(directory: Directory, posted: _Posted, decided: _Decided) -> list[FaceResult]:
+    results = []
+    for ordinal, face in enumerate(posted.faces):
+        person_id = decided.person_ids[ordinal]
+        person = root_view(directory, person_id) if person_id is not None else None
+        rejected = posted.failed(ordinal) if person is None and posted.allowed(ordinal) else ()
+        results.append(
+            FaceResult(
+                face=face,
+                person=person,
+                score=float(decided.positions.score[ordinal]) if person is not None else None,
+                inserted=bool(decided.positions.inserted[ordinal]),
+                rejected=rejected,
+                similar=decided.similar[ordinal] if decided.similar is not None else None,
+            )
+        )
+    return results
