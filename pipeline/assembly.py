@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.config import AlignSettings, DecodeSettings, DetectSettings, Settings
 from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device, set_threads
+from pipeline.door import Store, through_door
 from pipeline.embed import load_embedder
 from pipeline.errors import StoreMismatch, UsageError
 from pipeline.extract import FaceExtractor
@@ -17,6 +18,8 @@ from pipeline.match import Calibration, Matcher
 from pipeline.models.mtcnn import load_networks
 from pipeline.models.weights import cache_folder, detector_files, resolve
 from pipeline.store.client import StoreClient
+from pipeline.store.crypto import MasterKey
+from pipeline.store.keys import load_master_key, load_or_make_master_key
 from pipeline.store.records import StoreIdentity
 
 DEFAULT_ACCOUNT = "default"
@@ -24,16 +27,46 @@ EMBEDDER = "inception-resnet-v1"
 _OTHER_STORE = "Use the store's value, or make another store with --store."
 
 
-def open_or_create_store(path: Path, settings: Settings, command: str) -> StoreClient:
+def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
     """Opens the store, or makes one for the settings' weights; then `auto` is settled, once and for all.
 
-    Raises StoreError, UnknownWeights, WeightsMissing, WeightsCorrupt.
+    A new store is encrypted if the settings say so; an encrypted one is unlocked. Raises StoreError, UsageError,
+    UnknownWeights, WeightsMissing, WeightsCorrupt.
     """
-    return StoreClient.open_or_create(path, lambda: make_identity(settings), command=command)
+    master_key: MasterKey | None = None
+
+    def make() -> StoreIdentity:
+        nonlocal master_key
+        if settings.security.encrypt:
+            master_key = load_or_make_master_key(settings.security, path)
+        return make_identity(settings, master_key)
+
+    client = through_door(lambda: StoreClient.open_or_create(path, make, command=command))
+    try:
+        unlock_store(client, settings, master_key)
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
-def make_identity(settings: Settings) -> StoreIdentity:
-    """What a new store records of its model and of what made its numbers."""
+def unlock_store(client: Store, settings: Settings, master_key: MasterKey | None = None) -> None:
+    """Gives an encrypted store its master key (None: the settings'), without which no image can be read or written;
+    a server that holds the store has it already.
+
+    Raises MasterKeyMissing, MasterKeyWrong, UsageError, and StoreMismatch where the settings ask for encryption and
+    the store was made without.
+    """
+    encrypted = client.identity.encrypted
+    if settings.security.encrypt and not encrypted:
+        cure = "What is stored stays as it is: make another store with --store."
+        raise StoreMismatch(path=client.path, key="security.encrypt", stored="false", given="true", cure=cure)
+    if encrypted and isinstance(client, StoreClient):
+        client.unlock(master_key or load_master_key(settings.security, client.path))
+
+
+def make_identity(settings: Settings, master_key: MasterKey | None = None) -> StoreIdentity:
+    """What a new store records of its model and of what made its numbers; encrypted, if there is a master key."""
     resolved = resolve(settings.model.weights, _weights_file(settings), cache_folder(settings.model.cache))
     weights = resolved.weight_set
     return StoreIdentity(
@@ -46,6 +79,8 @@ def make_identity(settings: Settings) -> StoreIdentity:
         mode=settings.run.mode,
         output_settings=settings.output_settings(),
         output_hash=settings.output_hash(),
+        encrypted=master_key is not None,
+        master_key_id=None if master_key is None else master_key.key_id,
     )
 
 
@@ -88,17 +123,26 @@ def _weights_file(settings: Settings) -> Path | None:
     return Path(settings.model.weights_file) if settings.model.weights_file else None
 
 
-def settle_account(client: StoreClient, account: str | None) -> tuple[str, int]:
+def settle_account(client: Store, account: str | None) -> tuple[str, int]:
     """The account to work in, by name and id: the one named, or the only one there is.
 
-    In a store without accounts it is made (without a password: `facepipe account create` gives one with).
+    In a store without accounts it is made, without a password: `facepipe account rotate` gives it one.
     Raises AccountUnknown, and UsageError when there are several and none was named.
     """
     known = client.accounts()
     if not known:
         name = account or DEFAULT_ACCOUNT
         return name, client.create_account(name, None)
+    return find_account(client, account)
+
+
+def find_account(client: Store, account: str | None) -> tuple[str, int]:
+    """The account named, or the only one there is, by name and id.
+
+    Raises AccountUnknown, and UsageError when there are several and none was named.
+    """
+    known = client.accounts()
     if account is None and len(known) > 1:
         raise UsageError(message=f"The store has several accounts ({', '.join(known)}): name one with --account.")
-    name = account or known[0]
+    name = account or (known[0] if known else DEFAULT_ACCOUNT)
     return name, client.account_id(name)

@@ -162,12 +162,12 @@ def disk_space(folder: Path, free: int | None = None) -> Finding:
 
 
 def _store(path: Path) -> Finding:
-    from pipeline.store.client import StoreClient
+    from pipeline.door import open_store
 
     try:
-        with StoreClient.open(path, command="doctor") as client:
-            accounts = client.accounts()
-            weights = client.identity.weights
+        with open_store(path, command="doctor") as store:
+            accounts = store.accounts()
+            weights = store.identity.weights
     except FacepipeError as exc:
         return Finding("store", FAIL, str(exc), f"facepipe check --store {path}")
     detail = f"{path}: opens; weights {weights}, {len(accounts)} accounts; `facepipe check` reads all of it"

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.door import Store
 from pipeline.errors import ImageRejected, TooManyDirectories
 from pipeline.files import hash_file
 from pipeline.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
-from pipeline.store.client import StoreClient
 from pipeline.store.records import KNOWN_ROWS_SCHEMA
 from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef
@@ -52,7 +52,7 @@ class Planner:
     """Turns the source's rows into manifest rows. Memory: about 0.5 KB per row of the source and of its rows
     in the store."""
 
-    client: StoreClient
+    client: Store
     account: str
     account_id: int
     directory: str  # of rows that name none

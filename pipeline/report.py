@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.store.client import StoreClient
+from pipeline.door import Store
 from pipeline.types import ACCEPTED_STATUSES
 
 _LISTED = 1000  # label conflicts and shared ids are listed up to here
@@ -67,6 +67,18 @@ class RunReport:
         fields = dataclasses.asdict(self)
         return {**fields, **fields.pop("work"), "images_per_second": round(self.work.images_per_second, 3)}
 
+    def without_names(self) -> dict[str, Any]:
+        """`as_dict` as the store keeps it: a person who is deleted later is not named there."""
+        unnamed = {"path", "person_id", "directory", "persons"}
+        lists = {
+            key: [{name: value for name, value in entry.items() if name in unnamed} for entry in entries]
+            for key, entries in (
+                ("label_conflicts", self.label_conflicts),
+                ("shared_external_id", self.shared_external_id),
+            )
+        }
+        return {**self.as_dict(), **lists}
+
     def lines(self) -> list[str]:
         """For people."""
         rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(self.rejected.items())) or "none"
@@ -90,7 +102,7 @@ class RunReport:
 
 
 def make_report(
-    client: StoreClient, account_id: int, run_ids: Sequence[str], counts: dict[str, int], work: WorkDone
+    client: Store, account_id: int, run_ids: Sequence[str], counts: dict[str, int], work: WorkDone
 ) -> RunReport:
     """Counts the rows of `run_ids`. `counts`: new, changed, already_in and other_files of the scan."""
     statuses = _count(client, "SELECT status FROM core.media WHERE list_contains(?, run_id)", run_ids)
@@ -123,12 +135,12 @@ def make_report(
     )
 
 
-def _count(client: StoreClient, sql: str, run_ids: Sequence[str]) -> dict[str, int]:
+def _count(client: Store, sql: str, run_ids: Sequence[str]) -> dict[str, int]:
     table = client.read(f"SELECT k, count(*) AS n FROM ({sql}) t(k) GROUP BY k ORDER BY k", [list(run_ids)])
     return dict(zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True))
 
 
-def _label_conflicts(client: StoreClient, faces: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+def _label_conflicts(client: Store, faces: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Named photos whose face is the person of another name or external id; the match stands."""
     sql = (
         "SELECT m.path, m.name, m.external_id, p.person_id::VARCHAR AS person_id, p.name AS person_name,"
@@ -139,7 +151,7 @@ def _label_conflicts(client: StoreClient, faces: str, run_ids: Sequence[str]) ->
     return rows
 
 
-def _shared_external_ids(client: StoreClient, account_id: int) -> list[dict[str, Any]]:
+def _shared_external_ids(client: Store, account_id: int) -> list[dict[str, Any]]:
     """External ids that several persons of a directory have: allowed, but seldom meant."""
     sql = (
         "SELECT d.name AS directory, p.external_id, count(*) AS persons FROM core.persons p"

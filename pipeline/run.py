@@ -12,8 +12,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,17 +21,26 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pipeline.assembly import load_extractor, make_matcher, open_or_create_store, settings_of_store, settle_account
-from pipeline.config import MatchSettings, Settings
+from pipeline.assembly import (
+    load_extractor,
+    open_or_create_store,
+    settings_of_store,
+    settle_account,
+    unlock_store,
+)
+from pipeline.config import Settings
 from pipeline.decode import Decoder
 from pipeline.device import describe
+from pipeline.directory import Directories
+from pipeline.door import Store, open_store
 from pipeline.engines.local import LocalEngine
-from pipeline.enrol import Enroller, EnrolSettings
+from pipeline.enrol import make_enroller
 from pipeline.errors import Interrupted, UsageError
 from pipeline.extract import FaceExtractor
 from pipeline.files import shown
 from pipeline.manifest import MANIFEST_SCHEMA
 from pipeline.plan import PlanCounts, Planner
+from pipeline.remote import RemoteStore
 from pipeline.report import RunReport, WorkDone, make_report
 from pipeline.source import ScanCounts, scan_source, source_kind
 from pipeline.store.client import StoreClient
@@ -76,6 +85,7 @@ def run(request: RunRequest, progress: Progress, stop: threading.Event) -> RunRe
         planned = job.scan()
         if planned is not None:
             job.work(planned)
+        job.fold()
         return job.report()
 
 
@@ -130,15 +140,24 @@ class _Job:
         self._runs: list[str] = []
         self._extractor: FaceExtractor | None = None
         if create:
-            self._client = open_or_create_store(request.store, request.settings, request.command)
+            self._client: Store = open_or_create_store(request.store, request.settings, request.command)
         else:
-            self._client = StoreClient.open(request.store, command=request.command)
+            self._client = open_store(request.store, command=request.command)
+        self._held = ExitStack()
+        self._held.callback(self._client.close)
         try:
+            self._held.enter_context(self._client.lock_runs(request.command))
+            if not create:
+                unlock_store(self._client, request.settings)
             self._settings = settings_of_store(request.settings, self._client.identity, request.store)
             self._account, self._account_id = settle_account(self._client, request.account)
         except BaseException:
-            self._client.close()
+            self._held.close()
             raise
+        if isinstance(self._client, RemoteStore):
+            progress.note("A server holds the store: its faces are decided and stored there.")
+        if self._client.master_key is not None and self._client.master_key.made:
+            progress.note(self._client.master_key.notice)
         # Without "..", but with its links: the name that the rows' own paths begin with.
         self._source = None if request.source is None else shown(os.path.abspath(request.source))  # noqa: PTH100
         self._decoder = Decoder(self._settings.decode)
@@ -149,7 +168,7 @@ class _Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        self._held.close()
 
     def unfinished(self) -> RunRow | None:
         return self._client.unfinished_run(self._source, self._account_id)
@@ -222,7 +241,7 @@ class _Job:
         if not commit:
             pending = missing
         self._progress.start("extract" if not commit else "group" if not extract else "run", self._rows(run, pending))
-        enroller = self._enroller(run) if commit else None
+        enrol = self._enroller(run) if commit else None
         # Closed whatever happens, so that no decoder thread outlives an error or works on for nobody.
         with closing(self._extracted(run, pending, set(missing))) as extracted:
             for left in range(len(pending), 0, -1):
@@ -230,8 +249,8 @@ class _Job:
                     verb = "in" if commit else "extracted"
                     raise Interrupted(detail=f"{shards - left} of {shards} shards are {verb}")
                 shard, manifest, table = next(extracted)
-                if enroller is not None:
-                    enroller.commit(shard, manifest, table)
+                if enrol is not None:
+                    enrol(shard, manifest, table)
         if commit:
             self._finish(run)
 
@@ -273,17 +292,24 @@ class _Job:
             self._extractor = load_extractor(self._settings, self._client.identity, self._request.store)
         return self._extractor
 
-    def _enroller(self, run: RunRow) -> Enroller:
-        """Decides with the settings the run was planned with, so that a resumed run is one run."""
-        gate = MatchSettings(**run.settings["match"])
-        matcher = make_matcher(self._client.identity, gate.threshold)
-        settings = EnrolSettings(matcher, gate, self._settings.decode.max_bytes)
-        return Enroller(self._client, run, settings, self._decoder, "cpu")
+    def _enroller(self, run: RunRow) -> Callable[[int, pa.Table, pa.Table], None]:
+        """What decides and commits a shard: this process, or the server that holds the store."""
+        store = self._client
+        if isinstance(store, RemoteStore):
+            return lambda shard, _manifest, _extracted: store.enrol_shard(run.run_id, shard)
+        directories = Directories(store)
+        return make_enroller(store, run, self._decoder, directories, self._settings.decode.max_bytes).commit
 
     def _finish(self, run: RunRow) -> None:
-        summary = self._report([run.run_id]).as_dict()
-        self._client.finish_run(run.run_id, summary)
+        summary = self._report([run.run_id]).without_names()
+        # First, so that a finished run always has it.
         self._client.write_report(run.run_id, "run.json", json.dumps(summary, indent=1, ensure_ascii=False).encode())
+        self._client.finish_run(run.run_id, summary)
+
+    def fold(self) -> None:
+        """Takes vectors of deleted persons out of the files, and puts those of posts in. A server does it by itself."""
+        if isinstance(self._client, StoreClient):
+            self._client.fold()
 
     def report(self) -> RunReport:
         """What this command did; with nothing to do, it names the source's last run."""

@@ -1,28 +1,31 @@
-"""Recognition: who is in this photo, from the identities of one directory. Nothing is stored."""
+"""Recognition: who is in this photo, from the identities of one directory. Nothing is stored.
+
+The answer is that of the identity service, in this process or, while a server holds the store, in the server's.
+"""
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from pipeline.assembly import load_extractor, make_matcher, settings_of_store, settle_account
+from pipeline.assembly import find_account, load_extractor, settings_of_store
 from pipeline.config import Settings
 from pipeline.decode import Decoder
+from pipeline.door import open_store
 from pipeline.extract import QUALITIES
-from pipeline.extracted import ExtractedFace, faces_of_table
 from pipeline.files import read_file
-from pipeline.match import Matcher, ReferenceIndex
-from pipeline.store.client import StoreClient
-from pipeline.store.records import References
+from pipeline.remote import RemoteStore
+from pipeline.service.service import IdentityService
+from pipeline.service.types import FaceResult, PersonView, PostRequest
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An identity and how similar it is: a score of 1.0 or more is a match (contract, section 4.3)."""
+    """An identity (of a merged set its root) and how similar it is: a score of 1.0 or more is a match (contract,
+    section 4.3)."""
 
     person_id: str
     name: str | None
@@ -44,6 +47,18 @@ class FaceAnswer:
         """Plain values for JSON; no `identity` where nobody matches."""
         return {k: v for k, v in asdict(self).items() if v is not None}
 
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> FaceAnswer:
+        """What `as_dict` gave, also by way of JSON."""
+        identity = said.get("identity")
+        return cls(
+            box=tuple(said["box"]),
+            confidence=said["confidence"],
+            quality=said["quality"],
+            identity=Candidate(**identity) if identity else None,
+            similar=[Candidate(**each) for each in said["similar"]],
+        )
+
 
 def search(
     image: Path, store: Path, settings: Settings, account: str | None, directory: str, top: int
@@ -52,48 +67,35 @@ def search(
 
     Raises ImageRejected, StoreError, ModelError, DeviceError.
     """
-    decoder = Decoder(settings.decode)
     data = read_file(image, settings.decode.max_bytes)
-    with StoreClient.open(store, command="search") as client:
-        settings = settings_of_store(settings, client.identity, store)
-        _, account_id = settle_account(client, account)
-        decoded = decoder(data)
-        (faces,) = load_extractor(settings, client.identity, store).extract([decoded])
-        references = client.references(account_id, directory)
-        matcher = make_matcher(client.identity, settings.match.threshold)
-        index = ReferenceIndex(client.identity.embedding_size)
-        index.append(references.vectors, references.seq, references.image_hashes, references.boxes)
-    hashes = (hashlib.sha256(data).hexdigest(), decoded.pixel_sha256)
-    return [_answer(face, hashes, references, index, matcher, top) for face in faces_of_table(faces)]
+    with open_store(store, command="search") as opened:
+        settings = settings_of_store(settings, opened.identity, store)
+        _, account_id = find_account(opened, account)
+        threshold = settings.match.threshold
+        if isinstance(opened, RemoteStore):
+            return [FaceAnswer.from_dict(each) for each in opened.search(data, account_id, directory, top, threshold)]
+        extractor = load_extractor(settings, opened.identity, store)
+        with closing(IdentityService(opened, extractor, Decoder(settings.decode), settings)) as service:
+            return answers(service, account_id, directory, data, top=top, threshold=threshold)
 
 
-def _answer(
-    face: ExtractedFace,
-    hashes: tuple[str, ...],
-    references: References,
-    index: ReferenceIndex,
-    matcher: Matcher,
-    top: int,
-) -> FaceAnswer:
-    similar = []
-    if len(index):
-        positions, scores = matcher.top_k(index, face.embedding[None], max(top, 1))
-        similar = [_candidate(references, p, s) for p, s in zip(positions[0].tolist(), scores[0].tolist(), strict=True)]
-    identical = index.images.find(hashes, face.box)
-    if identical is not None:
-        same = _candidate(references, identical, float(matcher.scores(np.zeros(1))[0]))
-        similar = [same, *(c for c in similar if c.person_id != same.person_id)]
-    found = similar[0] if similar and similar[0].similarity_score >= 1.0 else None
+def answers(
+    service: IdentityService, account_id: int, directory: str, data: bytes, *, top: int, threshold: float
+) -> list[FaceAnswer]:
+    """What the service recognises in an encoded image. Raises ImageRejected, StoreError, Overloaded."""
+    request = PostRequest(threshold=threshold, insert=False, update=False, similar_limit=top)
+    return [_answer(face) for face in service.post(account_id, directory, data, request).faces]
+
+
+def _answer(found: FaceResult) -> FaceAnswer:
     return FaceAnswer(
-        box=face.box,
-        confidence=face.fields["confidence"],
-        quality={name: face.fields[name] for name in QUALITIES},
-        identity=found,
-        similar=similar[:top],
+        box=found.face.box,
+        confidence=found.face.fields["confidence"],
+        quality={name: found.face.fields[name] for name in QUALITIES},
+        identity=None if found.person is None else _candidate(found.person, found.score or 0.0),
+        similar=[_candidate(each.person, each.score) for each in found.similar or ()],
     )
 
 
-def _candidate(references: References, position: int, score: float) -> Candidate:
-    return Candidate(
-        references.person_ids[position], references.names[position], references.external_ids[position], score
-    )
+def _candidate(person: PersonView, score: float) -> Candidate:
+    return Candidate(person.root.person_id, person.root.name, person.root.external_id, score)

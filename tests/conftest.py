@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from pipeline.extract import FaceExtractor
+
+# A busy machine is slow, and that is no failure.
+hypothesis.settings.register_profile("facepipe", deadline=None)
+hypothesis.settings.load_profile("facepipe")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -27,9 +27,11 @@ COMMANDS = {
     "extract": "pipeline.cli.stages",
     "group": "pipeline.cli.stages",
     "search": "pipeline.cli.search",
+    "serve": "pipeline.cli.serve",
     "check": "pipeline.cli.check",
     "export": "pipeline.cli.export",
     "account": "pipeline.cli.account",
+    "directory": "pipeline.cli.directory",
     "models": "pipeline.cli.models",
     "doctor": "pipeline.cli.doctor",
 }

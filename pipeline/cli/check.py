@@ -34,22 +34,21 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
       facepipe check --store ~/people
       facepipe check --store ~/people --repair --json
     """
-    from pipeline.store.check import check_store, repair_store
-    from pipeline.store.client import StoreClient
+    from pipeline.door import open_store
+    from pipeline.upkeep import check as check_store
 
     def tell(what: str) -> None:
         long.progress.start(f"checking {what}", None)
 
-    with StoreClient.open(store, command="check") as client, LongWork() as long:
-        report = check_store(client, tell)
-        cured = repair_store(client, report) if repair else []
-        report = check_store(client, tell) if cured else report
+    with open_store(store, command="check") as opened, LongWork() as long:
+        checked = check_store(opened, repair=repair, progress=tell)
+    report = checked.report
     result = {
         "problems": [asdict(problem) for problem in report.problems],
-        "repaired": [asdict(problem) for problem in cured],
+        "repaired": [asdict(problem) for problem in checked.repaired],
         "counts": report.counts,
     }
-    lines = [*_lines("repaired", cured), *_lines("problem", report.problems)]
+    lines = [*_lines("repaired", checked.repaired), *_lines("problem", report.problems)]
     if report.problems:
         error = StoreDamaged(path=store, detail=f"{len(report.problems)} problems", cure="Each has its cure beside it.")
         end_with(error, result, lines, as_json)

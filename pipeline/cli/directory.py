@@ -56,7 +56,7 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
       facepipe directory delete visitors --store ~/people
       facepipe directory delete visitors --store ~/people --account alice --yes --json
     """
-    from pipeline.administration import find_directory
+    from pipeline.administration import delete_directory, find_directory
     from pipeline.door import open_store
 
     with open_store(store, command="directory delete") as client:
@@ -65,6 +65,6 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
         question = f"Delete {name} of {found.user_id} with its {found.identities} identities?"
         click.confirm(question, abort=True, err=True)
     with open_store(store, command="directory delete") as client:
-        client.delete_directory(found.account_id, name)
+        delete_directory(client, found.account_id, name)
     done = {"account": found.user_id, "directory": name, "identities": found.identities}
     emit(done, [f"deleted {name} of {found.user_id}, {found.identities} identities"], as_json)

@@ -23,10 +23,10 @@ def export(store: Path, to: Path, as_json: bool) -> None:
     Example:
       facepipe export --store ~/people --to ~/people-parquet
     """
-    from pipeline.store.client import StoreClient
-    from pipeline.store.export import export_store
+    from pipeline.door import open_store
+    from pipeline.upkeep import export as export_store
 
-    with StoreClient.open(store, command="export") as client:
-        rows = export_store(client, to)
+    with open_store(store, command="export") as opened:
+        rows = export_store(opened, to)
     lines = [f"{name + '.parquet':<20}{count} rows" for name, count in rows.items()]
     emit({"to": str(to), "rows": rows}, [*lines, f"in {to}"], as_json)

@@ -26,6 +26,7 @@ class Flag:
     key: str
     metavar: str
     help: str
+    is_switch: bool = False
 
     @property
     def argument(self) -> str:
@@ -45,6 +46,26 @@ _FLAGS = (
     Flag("--threads", "run.threads", "N", "Threads of decoding and of the CPU networks; 0: all cores."),
     Flag("--weights", "model.weights", "NAME", "auto, casia-webface or vggface2; fixed when the store is made."),
     Flag("--weights-file", "model.weights_file", "FILE", "The weights as a file, instead of from the cache."),
+    Flag("--encrypt", "security.encrypt", "", "Encrypt a new store's images; settled when it is made.", is_switch=True),
+    Flag("--master-key-file", "security.master_key_file", "FILE", "The master key of an encrypted store's images."),
+    Flag("--host", "serve.host", "ADDRESS", "Where to listen; 0.0.0.0 is everywhere (then use TLS)."),
+    Flag("--port", "serve.port", "N", "The port; 0 takes a free one."),
+    Flag("--object-port", "serve.object_port", "N", "A second port for the same service; 0 takes a free one."),
+    Flag("--tls-cert", "serve.tls_cert", "FILE", "Certificate chain, PEM; with --tls-key."),
+    Flag("--tls-key", "serve.tls_key", "FILE", "Private key, PEM; with --tls-cert."),
+    Flag("--hosting", "serve.hosting", "local|cloud", "cloud: objects are answered encrypted, with public addresses."),
+    Flag("--public-url", "serve.public_url", "URL", "Where clients reach the objects, for image addresses."),
+    Flag("--object-scheme", "serve.object_scheme", "NAME", "Scheme of image addresses; else cvos, in the cloud https."),
+    Flag("--person-headers", "serve.person_headers", "required|optional", "Whether an insertion needs name and id."),
+    Flag(
+        "--unique-external-ids",
+        "serve.unique_external_ids",
+        "",
+        "Refuse an external id in use with 409.",
+        is_switch=True,
+    ),
+    Flag("--max-body-bytes", "serve.max_body_bytes", "N", "Larger images are refused."),
+    Flag("--queue-images", "serve.queue_images", "N", "Images that may wait; more get 503."),
 )
 _BY_KEY = {flag.key: flag for flag in _FLAGS}
 
@@ -53,15 +74,18 @@ _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
 _MACHINE = ("run.device", "run.threads")
 _MODEL = ("model.weights", "model.weights_file")
+_SECURITY = ("security.encrypt", "security.master_key_file")
 
 # What each kind of command takes as flags of its own; `--set` reaches every setting everywhere. Scanning takes all:
 # it makes the store where there is none, and settles the run's thresholds.
-ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_MODEL)
-EXTRACT_FLAGS = (*_MACHINE, *_MODEL)
-MODEL_FLAGS = _MODEL
+ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_MODEL, *_SECURITY)
+EXTRACT_FLAGS = (*_MACHINE, *_MODEL, "security.master_key_file")
+GROUP_FLAGS = (*_MODEL, "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
+_SERVE = tuple(flag.key for flag in _FLAGS if flag.key.startswith("serve."))
+SERVE_FLAGS = (*_SERVE, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
 DEMO_FLAGS = (*_MACHINE, *_MODEL)
-ACCOUNT_FLAGS = _MODEL
+ACCOUNT_FLAGS = (*_MODEL, *_SECURITY)
 
 
 def settings_options(keys: tuple[str, ...]) -> Callable[[Command], Command]:
@@ -77,7 +101,9 @@ def settings_options(keys: tuple[str, ...]) -> Callable[[Command], Command]:
         )(function)
         for key in reversed(keys):
             flag = _BY_KEY[key]
-            function = click.option(flag.name, flag.argument, metavar=flag.metavar, help=flag.help)(function)
+            # A switch that is not given is None, as any other flag: the file or the environment may set it.
+            kind = {"is_flag": True, "default": None} if flag.is_switch else {"metavar": flag.metavar}
+            function = click.option(flag.name, flag.argument, help=flag.help, **kind)(function)
         return function
 
     return decorate

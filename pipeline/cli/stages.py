@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.flags import ALL_FLAGS, EXTRACT_FLAGS, MODEL_FLAGS, settings_options
+from pipeline.cli.flags import ALL_FLAGS, EXTRACT_FLAGS, GROUP_FLAGS, settings_options
 from pipeline.cli.options import (
     account_option,
     directory_option,
@@ -62,7 +62,7 @@ def extract(source: Path | None, **options: Any) -> None:
 @optional_source_argument
 @store_option
 @account_option
-@settings_options(MODEL_FLAGS)
+@settings_options(GROUP_FLAGS)
 @strict_option
 @output_options
 def group(source: Path | None, **options: Any) -> None:

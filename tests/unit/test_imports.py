@@ -20,9 +20,19 @@ STAGES = {
     "align": {"align", "imagebatch"},
     "quality": {"quality"},
     "embed": {"embed"},
-    "match": {"match", "score", "bound", "shortlist", "references"},
+    "match": {"match", "score", "bound", "shortlist", "references", "image_lookup", "quantized", "quantized_kernels"},
     # Grouping is matching in a given order: it rests on the matcher's arithmetic.
-    "group": {"group", "match", "score", "bound", "shortlist", "references"},
+    "group": {
+        "group",
+        "match",
+        "score",
+        "bound",
+        "shortlist",
+        "references",
+        "image_lookup",
+        "quantized",
+        "quantized_kernels",
+    },
 }
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -32,6 +42,9 @@ ALLOWED: dict[str, set[str]] = {
     "device": BASE | {"config"},
     "models": MODEL_PARTS,
     "store": BASE | {"config", "store"},
+    "wire": {"errors"},
+    "remote": BASE | {"store", "wire"},
+    "door": BASE | {"store", "remote"},
 }
 for parts in STAGES.values():
     for part in parts:
@@ -40,7 +53,18 @@ for parts in STAGES.values():
     for part in parts:
         ALLOWED[part] |= parts
 # What two stages share must not lead from one to the other.
-SHARED = {"files", "formats", "imagebatch", "score", "bound", "shortlist", "references"}
+SHARED = {
+    "files",
+    "formats",
+    "imagebatch",
+    "score",
+    "bound",
+    "shortlist",
+    "references",
+    "image_lookup",
+    "quantized",
+    "quantized_kernels",
+}
 for part in SHARED:
     ALLOWED[part] = MODEL_PARTS | SHARED
 ALLOWED["match"] = MODEL_PARTS | STAGES["match"]

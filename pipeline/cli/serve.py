@@ -1,0 +1,65 @@
+"""`facepipe serve`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.flags import SERVE_FLAGS, settings_from, settings_options
+from pipeline.cli.options import store_option
+from pipeline.cli.output import emit, output_options
+
+if TYPE_CHECKING:
+    from pipeline.serve.server import Listening
+
+
+@click.command()
+@store_option
+@click.option("--quiet", is_flag=True, help="No line per request on standard error; failures are still told.")
+@settings_options(SERVE_FLAGS)
+@output_options
+def serve(store: Path, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Answer the identity contract over HTTP from a store.
+
+    Prints one line when it listens (under --json: one object with `url`), and serves until Ctrl-C or SIGTERM;
+    requests in hand are finished first. Give accounts a password with `facepipe account`.
+
+    \b
+    Examples:
+      facepipe serve --store ~/people
+      facepipe serve --store ~/people --host 0.0.0.0 --port 8443 --tls-cert cert.pem --tls-key key.pem
+    """
+    settings = settings_from(options)
+    from pipeline.serve.server import serve as serve_store
+
+    _log_to_stderr(quiet)
+
+    def announce(listening: Listening) -> None:
+        report = {
+            "url": listening.url,
+            "object_url": listening.object_url,
+            "store": str(store),
+            "identities": listening.identities,
+        }
+        emit(report, _lines(listening), as_json)
+
+    serve_store(store, settings, announce)
+
+
+def _lines(listening: Listening) -> Iterator[str]:
+    also = f", objects on {listening.object_url}" if listening.object_port else ""
+    yield f"listening on {listening.url}{also} ({listening.identities:,} identities; documentation at /docs)"
+
+
+def _log_to_stderr(quiet: bool) -> None:
+    """One line per request and per failure; of the libraries, warnings."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every malformed request
+    logging.getLogger("facepipe").setLevel(logging.WARNING if quiet else logging.INFO)

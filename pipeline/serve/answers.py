@@ -1,0 +1,146 @@
+"""What the service answers, in the contract's JSON shapes (2.2, 2.3). A key without a value is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pipeline.serve.addresses import ImageAddresses
+from pipeline.service.types import FaceResult, PersonView, PostResult, SimilarPerson
+
+Json = dict[str, Any]
+
+# Raised when another detector, other weights or other defaults find other boxes.
+DETECTION_VERSION: Final = 1
+LANDMARK_NAMES: Final = (
+    "left-eye-center",
+    "right-eye-center",
+    "nose-tip",
+    "left-mouth-corner",
+    "right-mouth-corner",
+)
+_EPOCH: Final = datetime(1970, 1, 1)
+_MS: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Makes the JSON of answers; `provider` names the models."""
+
+    addresses: ImageAddresses
+    provider: str
+
+    def post(self, result: PostResult) -> Json:
+        """The object of 2.3, its faces in the service's order."""
+        return {
+            "accountUpdated": result.account_updated,
+            "detectionTime": result.detection_ms,
+            "identifiedFaces": [self._face(face, result) for face in result.faces],
+        }
+
+    def people(self, views: Sequence[PersonView]) -> Json:
+        """What `GET /people` and its kind answer."""
+        return {"people": [self.record(view) for view in views]}
+
+    def record(self, view: PersonView) -> Json:
+        """An identity record of 2.2. The image is the root's; a child shows its own beside it."""
+        own, root = view.record, view.root
+        return _present(
+            personId=own.person_id,
+            rootPersonId=root.person_id,
+            name=own.name,
+            externalId=own.external_id,
+            imageURI=self.addresses.of(root.image_guid),
+            unmergedImageURIs=[self.addresses.of(guid) for guid in view.children_images] or None,
+            unmergedImageURI=self.addresses.of(own.image_guid) if own.image_guid != root.image_guid else None,
+            occurrence=view.occurrence,
+            lastOccurrenceDate=view.last_occurrence_at_ms,
+            rootPersonAddDate=epoch_ms(root.added_at),
+            addDate=epoch_ms(own.added_at),
+            modDate=epoch_ms(own.modified_at),
+            tags=list(own.tags),
+            ignore=own.ignored,
+        )
+
+    def _face(self, face: FaceResult, result: PostResult) -> Json:
+        x1, y1, x2, y2 = face.face.box
+        entry = {
+            "mediaId": result.media_id,
+            "offsetX": x1 / result.width,
+            "offsetY": y1 / result.height,
+            "relativeWidth": (x2 - x1) / result.width,
+            "relativeHeight": (y2 - y1) / result.height,
+            "attributes": self._attributes(face),
+            "tags": list(face.person.root.tags) if face.person else [],
+        }
+        if face.person is not None:
+            entry |= _identity(face.person, face.score)
+        if face.inserted:
+            entry["newId"] = True
+        if face.rejected:
+            entry["rejectionReasons"] = list(face.rejected)
+        if face.similar is not None:
+            entry["similar"] = [_similar(each) for each in face.similar]
+        return entry
+
+    def _attributes(self, face: FaceResult) -> Json:
+        fields = face.face.fields
+        x1, y1, x2, y2 = face.face.box
+        return {
+            "centerPoseQuality": fields["center_pose_quality"],
+            "sharpnessQuality": fields["sharpness_quality"],
+            "contrastQuality": fields["contrast_quality"],
+            "confidence": fields["confidence"],
+            "detectionVersion": DETECTION_VERSION,
+            "dimension": {"height": round(y2 - y1), "width": round(x2 - x1)},
+            "landmarks": _landmarks(fields["landmarks"], face.face.box),
+            "provider": self.provider,
+        }
+
+
+def epoch_ms(moment: datetime) -> int:
+    """Epoch milliseconds of a naive time in UTC."""
+    return (moment - _EPOCH) // _MS
+
+
+def _landmarks(points: Sequence[float], box: tuple[float, float, float, float]) -> Json:
+    """The five points as fractions of the face box, from its upper left corner."""
+    x1, y1, x2, y2 = box
+    return {
+        name: {"x": (points[2 * i] - x1) / (x2 - x1), "y": (points[2 * i + 1] - y1) / (y2 - y1)}
+        for i, name in enumerate(LANDMARK_NAMES)
+    }
+
+
+def _identity(person: PersonView, score: float | None) -> Json:
+    """Who a face was recognised or inserted as: its root, with the root's names and the set's counters."""
+    root = person.root
+    return _present(
+        personId=root.person_id,
+        personExternalId=root.external_id,
+        externalId=root.external_id,
+        name=root.name,
+        similarityScore=score,
+        occurrence=person.occurrence,
+        lastOccurrenceDate=person.last_occurrence_at_ms,
+        rootPersonAddDate=epoch_ms(root.added_at),
+    )
+
+
+def _similar(similar: SimilarPerson) -> Json:
+    root = similar.person.root
+    return _present(
+        personId=root.person_id,
+        name=root.name,
+        externalId=root.external_id,
+        similarityScore=similar.score,
+        ignore=root.ignored,
+        occurrence=similar.person.occurrence,
+        lastOccurrenceDate=similar.person.last_occurrence_at_ms,
+    )
+
+
+def _present(**values: Any) -> Json:
+    return {key: value for key, value in values.items() if value is not None}

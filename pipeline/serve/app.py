@@ -1,0 +1,175 @@
+"""`make_app`: all routes over one service. HTTP and nothing else: every decision is the service's."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
+
+from pipeline.config import Settings
+from pipeline.device import usable_cores
+from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
+from pipeline.serve.addresses import CLOUD, ImageAddresses
+from pipeline.serve.answers import Answers
+from pipeline.serve.auth import Authenticator
+from pipeline.serve.bodies import BodyReader, Drained
+from pipeline.serve.context import Context
+from pipeline.serve.docs import Docs
+from pipeline.serve.errors import error_response, request_id
+from pipeline.serve.health import Health
+from pipeline.serve.images import Images
+from pipeline.serve.metrics import Gauges, Metrics
+from pipeline.serve.outer import Handler, Outer, error_log, named
+from pipeline.serve.people import People
+from pipeline.serve.workers import WorkPool
+from pipeline.service.service import IdentityService
+from pipeline.store.client import StoreClient
+
+_POST_THREADS: Final = 128
+_CALL_THREADS: Final = 8
+_CALL_QUEUE: Final = 256
+_AUTH_QUEUE: Final = 64
+_MAX_AUTH_THREADS: Final = 4  # each check takes 32 MiB
+_BODIES: Final = 16  # of the largest size, that memory holds at once
+_DRAINED: Final = 8  # times the largest body: what is read and dropped, so that its sender sees the answer
+_READ: Final = ("GET", "HEAD")
+
+logging.getLogger("facepipe").addHandler(logging.NullHandler())
+
+
+def make_authenticator(client: StoreClient, *, clock: Callable[[], float] = time.monotonic) -> Authenticator:
+    """Verifies credentials against the store's accounts."""
+    threads = min(_MAX_AUTH_THREADS, os.cpu_count() or 1)
+    return Authenticator(client.credentials, threads=threads, queue=_AUTH_QUEUE, clock=clock)
+
+
+def make_app(
+    service: IdentityService,
+    client: StoreClient,
+    settings: Settings,
+    *,
+    auth: Authenticator,
+    ready: Callable[[], bool] = lambda: True,
+    clock: Callable[[], float] = time.monotonic,
+) -> FastAPI:
+    """The contract over HTTP, as an ASGI application with a lifespan: its end waits for the work in hand.
+
+    `ready` is what /readyz tells. Raises UsageError where cloud hosting lacks its public address, or a store
+    that encrypts its images.
+    """
+    serve = settings.serve
+    if serve.hosting == CLOUD and not client.identity.encrypted:
+        raise UsageError(message="Cloud hosting needs a store with encrypted images: make one with --encrypt.")
+    # A thread for each, because most of the time it waits: for the models, for a directory, for the disk.
+    room = (serve.workers or 2 * usable_cores()) + serve.queue_images
+    threads = min(room, _POST_THREADS)
+    posts = WorkPool("posts", threads=threads, queue=room - threads)
+    calls = WorkPool("calls", threads=_CALL_THREADS, queue=_CALL_QUEUE)
+    bodies = BodyReader(
+        max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget_bytes=_BODIES * serve.max_body_bytes
+    )
+    metrics = Metrics(lambda: _gauges(service, posts, calls, bodies))
+    answers = Answers(ImageAddresses.from_settings(serve), _provider(client))
+    context = Context(service, auth, bodies, posts, calls, answers, metrics)
+    app = FastAPI(
+        title="facepipe",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan((posts, calls, auth)),
+    )
+    _add_routes(app, context, Health(metrics, ready, calls), at_rest=serve.hosting == CLOUD)
+    app.add_exception_handler(FacepipeError, _failed)
+    app.add_exception_handler(HTTPException, _unknown)
+    app.add_middleware(Drained, max_bytes=_DRAINED * serve.max_body_bytes)
+    app.add_middleware(Outer, metrics=metrics, clock=clock)
+    return app
+
+
+def _add_routes(app: FastAPI, context: Context, health: Health, *, at_rest: bool) -> None:
+    people, images, docs = People(context), Images(context, at_rest=at_rest), Docs()
+    routes: list[tuple[str, tuple[str, ...], Handler]] = [
+        ("/people", ("POST",), people.post),
+        ("/people", _READ, people.all),
+        ("/rootpeople", _READ, people.roots),
+        ("/people/external/{external_id:path}", _READ, people.by_external_id),
+        ("/people/{person_id}", _READ, people.one),
+        ("/people/{person_id}", ("PUT",), people.put),
+        ("/people/{person_id}", ("DELETE",), people.delete),
+        ("/merge", ("PUT",), people.merge),
+        ("/unmerge", ("PUT",), people.unmerge),
+        ("/person/{person_id}/face", _READ, images.face),
+        ("/obj/imagekey", _READ, images.key),  # before /obj/{guid}: the name is reserved
+        ("/imagekey", _READ, images.key),
+        ("/obj/{guid}", _READ, images.object),
+        ("/healthz", _READ, health.alive),
+        ("/readyz", _READ, health.ready),
+        ("/metrics", _READ, health.metrics),
+        ("/docs", _READ, docs.page),
+        ("/openapi.json", _READ, docs.openapi),
+    ]
+    for path, methods, handler in routes:
+        app.add_route(path, named(path, handler), methods=list(methods), include_in_schema=False)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """A failure that has a class."""
+    assert isinstance(error, FacepipeError)
+    if error.http_status >= 500 and not isinstance(error, RequestError):
+        error_log.error("id=%s %s: %s", request_id(request.scope), error.code, error, exc_info=error)
+    return error_response(request.scope, error)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """Starlette's own answers: no route, or no such method there."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == MethodUnknown.http_status:
+        allowed = {"Allow": ", ".join(_methods(request.scope))}
+        return error_response(request.scope, MethodUnknown(method=request.method), allowed)
+    return error_response(request.scope, RouteUnknown())
+
+
+def _methods(scope: Scope) -> list[str]:
+    """All that the path takes: Starlette tells those of its first route only."""
+    routes = [route for route in scope["app"].routes if route.matches(scope)[0] is not Match.NONE]
+    return sorted({method for route in routes for method in route.methods})
+
+
+def _provider(client: StoreClient) -> str:
+    return f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
+
+
+def _gauges(service: IdentityService, posts: WorkPool, calls: WorkPool, bodies: BodyReader) -> Gauges:
+    stats = service.stats()
+    return {
+        "directories": ("Directories that hold an identity.", stats.directories),
+        "identities": ("References in the index.", stats.identities),
+        "index_bytes": ("Memory of the index.", stats.index_bytes),
+        "queued_images": ("Images that wait for the models.", stats.queued_images),
+        "pending_posts": ("Posts at work or waiting for a thread.", posts.pending),
+        "pending_calls": ("Other requests at work or waiting for a thread.", calls.pending),
+        "body_bytes": ("Memory of the bodies in hand.", bodies.held_bytes),
+    }
+
+
+def _lifespan(
+    closed_last: tuple[WorkPool | Authenticator, ...],
+) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        for pool in closed_last:
+            pool.close()
+
+    return lifespan

@@ -1,0 +1,145 @@
+"""`GET /rootpeople`: filters, order and pages."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import re2  # type: ignore[import-untyped]
+
+from pipeline.errors import ParameterInvalid
+from pipeline.serve.answers import epoch_ms
+from pipeline.serve.requests import Query
+from pipeline.service.types import PersonView
+
+DEFAULT_COUNT: Final = 100
+MAX_PATTERN: Final = 1_000  # characters
+_PATTERN_BYTES: Final = 1 << 20  # what a compiled pattern may take
+_CHECK_BYTES: Final = 6
+
+# What a page goes on after: the place of its last record in the order, ties by the order of insertion.
+Place = tuple[str | int, int]
+_INSERTION: Final = ""
+_KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
+    _INSERTION: lambda view: 0,  # noqa: ARG005
+    "name": lambda view: view.record.name or "",
+    "create-date": lambda view: epoch_ms(view.record.added_at),
+    "update-date": lambda view: epoch_ms(view.record.modified_at),
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a listing. `next_state` continues it; None on the last page."""
+
+    views: Sequence[PersonView]
+    start_index: int
+    total: int
+    next_state: str | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a `GET /rootpeople` asks for."""
+
+    sort: str
+    descending: bool
+    start: int
+    after: Place | None
+    count: int  # 0: all
+    name_matches: Callable[[str], bool] | None
+    external_ids: frozenset[str]
+
+    @classmethod
+    def from_query(cls, query: Query) -> Listing:
+        """Raises ParameterInvalid."""
+        sort = query.text("sort") or _INSERTION
+        sort = sort if sort in _KEYS else _INSERTION
+        descending = (query.text("sort-order") or "").lower() == "desc"
+        state = query.text("startIndexState")
+        query.flag("include-expired", True)  # nothing expires
+        return cls(
+            sort=sort,
+            descending=descending,
+            start=query.whole("start-index", 0, 0),
+            after=_place(state, sort, descending) if state else None,
+            count=query.whole("count", DEFAULT_COUNT, 0),
+            name_matches=_pattern(query.text("name-pattern")),
+            external_ids=frozenset(query.all("external-id")),
+        )
+
+    def page(self, views: Sequence[PersonView]) -> Page:
+        """The part of `views`, which come in the order of insertion."""
+        chosen = sorted(filter(self._wanted, views), key=self._place, reverse=self.descending)
+        start = self._start(chosen)
+        end = start + self.count if self.count else len(chosen)
+        more = end < len(chosen)
+        next_state = _state(self._place(chosen[end - 1]), self.sort, self.descending) if more else None
+        return Page(chosen[start:end], start, len(chosen), next_state)
+
+    def _wanted(self, view: PersonView) -> bool:
+        if self.external_ids and view.record.external_id not in self.external_ids:
+            return False
+        return self.name_matches is None or (view.record.name is not None and self.name_matches(view.record.name))
+
+    def _start(self, chosen: Sequence[PersonView]) -> int:
+        """Behind the place of the cursor: what was inserted or deleted since shifts nothing."""
+        if self.after is None:
+            return min(self.start, len(chosen))
+        after = self.after
+        places = map(self._place, chosen)
+        return sum(place >= after if self.descending else place <= after for place in places)
+
+    def _place(self, view: PersonView) -> Place:
+        return _KEYS[self.sort](view), view.record.seq
+
+
+def _pattern(pattern: str | None) -> Callable[[str], bool] | None:
+    """RE2: its time is linear in the name's length, whatever the pattern. Raises ParameterInvalid."""
+    if not pattern:
+        return None
+    options = re2.Options()
+    options.max_mem = _PATTERN_BYTES
+    options.log_errors = False
+    try:
+        if len(pattern) > MAX_PATTERN:
+            raise ValueError(pattern)
+        compiled = re2.compile(pattern, options)
+    except (re2.error, ValueError):
+        expected = f"a regular expression (RE2 syntax) of at most {MAX_PATTERN:,} characters"
+        raise ParameterInvalid(name="name-pattern", expected=expected) from None
+    return lambda name: compiled.search(name) is not None
+
+
+def _state(place: Place, sort: str, descending: bool) -> str:
+    """An opaque cursor, with a check sum: a mistake in copying it is noticed."""
+    data = json.dumps([sort, descending, *place]).encode()
+    return base64.urlsafe_b64encode(_check_sum(data) + data).decode().rstrip("=")
+
+
+def _place(state: str, sort: str, descending: bool) -> Place:
+    """Raises ParameterInvalid for what is no cursor, or one of another order."""
+    key_type = str if sort == "name" else int
+    match _unpacked(state):
+        case [of_sort, of_descending, key, int(seq)] if (of_sort, of_descending) == (sort, descending):
+            if isinstance(key, key_type):
+                return key, seq
+    raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
+
+
+def _unpacked(state: str) -> object:
+    """The JSON in a cursor; None where its check sum is not right."""
+    try:
+        raw = base64.b64decode(state + "=" * (-len(state) % 4), altchars=b"-_", validate=True)
+        check, data = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
+        return json.loads(data) if check == _check_sum(data) else None
+    except (ValueError, RecursionError):  # binascii.Error is a ValueError
+        return None
+
+
+def _check_sum(data: bytes) -> bytes:
+    return hashlib.sha256(b"rootpeople" + data).digest()[:_CHECK_BYTES]

@@ -1,0 +1,70 @@
+"""What Prometheus reads. No label names an account or a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from pipeline.service.types import PostResult
+
+_LATENCY_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
+UNMATCHED: Final = "unmatched"  # the route of what is at no route: a client must not make labels
+
+Gauges = Mapping[str, tuple[str, float]]
+
+
+class Metrics:
+    """Counters of one server. `gauges` tells, at each reading, name -> (help, value)."""
+
+    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_GaugeCollector(gauges))
+        self._requests = self._counter("requests", "Requests answered.", ("method", "route", "status"))
+        self._latency = Histogram(
+            "facepipe_request_seconds",
+            "From the request's headers to the end of its answer.",
+            ("route",),
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._faces = self._counter("faces", "Faces found in posted images.")
+        self._matches = self._counter("matches", "Faces recognised as an identity.")
+        self._insertions = self._counter("insertions", "Faces inserted as an identity.")
+        self._rejections = self._counter("rejections", "Faces not inserted for their quality.")
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Counts a request; `route` is a template."""
+        self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
+        self._latency.labels(route).observe(seconds)
+
+    def posted(self, result: PostResult) -> None:
+        """Counts what a post found."""
+        self._faces.inc(len(result.faces))
+        self._insertions.inc(sum(face.inserted for face in result.faces))
+        self._matches.inc(sum(face.person is not None and not face.inserted for face in result.faces))
+        self._rejections.inc(sum(bool(face.rejected) for face in result.faces))
+
+    def text(self) -> bytes:
+        """The exposition format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, about: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(f"facepipe_{name}", about, labels, registry=self._registry)
+
+
+class _GaugeCollector(Collector):
+    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+        self._gauges = gauges
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        return []  # asked when it is registered, when the gauges need not be there yet
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, (about, value) in self._gauges().items():
+            yield GaugeMetricFamily(f"facepipe_{name}", about, value=value)

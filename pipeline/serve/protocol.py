@@ -1,0 +1,187 @@
+"""uvicorn's HTTP/1.1 protocol with limits it does not have: on headers, on the time they take, on connections.
+
+What no request comes of is answered here, in the one shape of errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any, Final
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from pipeline.serve.encoding import MEDIA_TYPE, json_bytes
+from pipeline.serve.errors import error_body
+
+MAX_HEADER_BYTES: Final = 64 * 1024  # the request line, the headers, and the trailers
+MAX_CONNECTIONS: Final = 2_000
+_OTHER_FILES: Final = 256  # for the store and the libraries
+HEADER_TIMEOUT_S: Final = 10.0
+_TOO_LARGE: Final = (431, "headers-too-large", f"The headers are larger than {MAX_HEADER_BYTES} bytes.")
+_MALFORMED: Final = (400, "request-malformed", "This is not a valid HTTP/1.1 request.")
+_CROWDED: Final = (503, "overloaded", "The server has as many connections as it can hold. Try again later.")
+_TIMEOUT: Final = (408, "headers-timeout", f"The headers did not arrive within {HEADER_TIMEOUT_S:g} seconds.")
+
+
+def want_files() -> None:
+    """Raises the process's limit on open files as far as connections need it and the system lets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
+def max_connections() -> int:
+    """How many may be open: the store must never lack a file because of them."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(soft - _OTHER_FILES, soft // 4))
+
+
+class _HeadersTooLarge(Exception):
+    pass
+
+
+class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
+    """One connection."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_headers = True
+        self._header_bytes = 0  # of the message that is coming
+        self._fed = 0  # bytes that came since the message before it
+        self._too_large = self._refused = False
+        self._asks_upgrade = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > max_connections():
+            self._refuse(*_CROWDED)
+        else:
+            self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused or self.transport.is_closing():
+            return  # what still comes is nobody's
+        self._fed += len(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
+        # A header without an end never becomes one, so what was fed counts too.
+        if self._in_headers and self._fed > MAX_HEADER_BYTES and not self._refused:
+            self._refuse(*_TOO_LARGE)
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parse_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(*(_TOO_LARGE if self._too_large else _MALFORMED))
+
+    def _parse_without_upgrade(self, rest: bytes) -> None:
+        """Begins anew with the request that asked for another protocol, as if it had not: we have none to offer,
+        and the parser would leave out its body. (Java's HttpClient asks for HTTP/2 with its first request.)"""
+        head, self._asks_upgrade = self._asks_upgrade, b""
+        if not head:  # CONNECT: this is no proxy
+            self._refuse(*_MALFORMED)
+            return
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._parse(head + rest)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers, self._header_bytes = True, 0
+        if self._timer is None:
+            self._arm()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        if self._in_headers:  # trailers are no headers: a request that was let in must not change
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            self._asks_upgrade = self._plain_head()
+            return
+        self._in_headers = False
+        self._disarm()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+            self._fed = 0
+
+    def _plain_head(self) -> bytes:
+        """The request line and headers that came, without what asks for another protocol."""
+        method: bytes = self.parser.get_method()
+        if method == b"CONNECT":
+            return b""
+        closing = any(name == b"connection" and b"close" in value.lower() for name, value in self.headers)
+        kept = [(name, value) for name, value in self.headers if name not in (b"connection", b"upgrade")]
+        kept += [(b"connection", b"close")] if closing else []
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (method, self.url, version), *(b"%s: %s" % header for header in kept)]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _count(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._too_large = True
+            raise _HeadersTooLarge
+
+    def _refuse(self, status: int, reason: str, message: str) -> None:
+        """Answers outside of any request, and ends the connection."""
+        self._refused = True
+        self._disarm()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:  # what is wrong came after a whole request: that is still answered
+                cycle.keep_alive = False
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            self.transport.write(_raw_answer(status, error_body(status, reason, message, "", "")))
+        self.transport.close()
+
+    def _arm(self) -> None:
+        self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self._too_slow)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self._refuse(*_TIMEOUT)
+
+
+def _raw_answer(status: int, body: dict[str, Any]) -> bytes:
+    data = json_bytes(body)
+    lines = [
+        f"content-type: {MEDIA_TYPE}",
+        f"content-length: {len(data)}",
+        "cache-control: no-store",
+        "connection: close",
+        "",
+        "",
+    ]
+    return STATUS_LINE[status] + "\r\n".join(lines).encode() + data

@@ -1,0 +1,272 @@
+"""Headers, parameters and JSON bodies to the service's types. All of it is checked here, by hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from starlette.requests import Request
+
+from pipeline.errors import (
+    BodyInvalid,
+    DirectoryInvalid,
+    DirectoryRequired,
+    HeaderInvalid,
+    MediaTypeUnsupported,
+    ParameterInvalid,
+    PersonUnknown,
+)
+from pipeline.serve.errors import sent_path
+from pipeline.service.types import PersonChange, PostRequest
+
+DIRECTORY: Final = "X-RPC-DIRECTORY"
+NAME: Final = "X-RPC-PERSON-NAME"
+NAME_BASE64: Final = "X-RPC-PERSON-NAME-BASE64"
+EXTERNAL_ID: Final = "X-RPC-EXTERNAL-ID"
+EXTERNAL_ID_BASE64: Final = "X-RPC-EXTERNAL-ID-BASE64"
+THRESHOLD: Final = "X-RPC-FACES-GROUPING-THRESHOLD"
+MAX_TEXT: Final = 1_000  # characters of a name, an external id, a tag
+MAX_SIMILAR: Final = 1_000
+MAX_TAGS: Final = 100
+MAX_MERGED: Final = 1_000
+
+_DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# Not float()'s own idea: that takes "nan", "1_0" and the digits of other scripts.
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_IMAGE: Final = re.compile(r"image/[^/\s]+")
+_OCTETS: Final = "application/octet-stream"
+_BOOLEANS: Final = {"true": True, "false": False}
+_DEFAULT: Final = -1.0  # "the setting's", as a number
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks, and for which directory."""
+
+    account_id: int
+    directory: str
+
+
+def text_of(data: bytes) -> str:
+    """UTF-8 if it is valid, else latin-1."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def header_text(request: Request, name: str) -> str | None:
+    """A header's text; None where it is missing or empty."""
+    key = name.lower().encode()
+    found = next((value for header, value in request.scope["headers"] if header == key), b"")
+    return text_of(found).strip(" \t") or None
+
+
+def directory(request: Request) -> str:
+    """Raises DirectoryRequired, DirectoryInvalid."""
+    name = header_text(request, DIRECTORY)
+    if name is None:
+        raise DirectoryRequired()
+    if not _DIRECTORY_NAME.fullmatch(name) or name in (".", ".."):
+        raise DirectoryInvalid()
+    return name
+
+
+def check_media_type(request: Request) -> None:
+    """Raises MediaTypeUnsupported unless the body is said to be an image, plain bytes, or nothing."""
+    given = (header_text(request, "Content-Type") or _OCTETS).partition(";")[0].strip().lower()
+    if given != _OCTETS and not _IMAGE.fullmatch(given):
+        raise MediaTypeUnsupported(expected=f"{_OCTETS} or image/*")
+
+
+def person_headers(request: Request) -> tuple[str | None, str | None]:
+    """Name and external id. Raises HeaderInvalid."""
+    return _person_text(request, NAME, NAME_BASE64), _person_text(request, EXTERNAL_ID, EXTERNAL_ID_BASE64)
+
+
+def _person_text(request: Request, plain: str, encoded: str) -> str | None:
+    given = header_text(request, encoded)
+    if given is None:
+        return _checked_text(header_text(request, plain) or "", plain) or None
+    try:
+        text = text_of(base64.b64decode(given, validate=True))
+    except ValueError:
+        raise HeaderInvalid(name=encoded, expected="base64") from None
+    return _checked_text(text, encoded) or None
+
+
+def _checked_text(text: str, header: str) -> str:
+    if not _is_text(text):
+        raise HeaderInvalid(name=header, expected=f"at most {MAX_TEXT:,} characters, none of them NUL")
+    return text
+
+
+def _is_text(text: str) -> bool:
+    """Whether a store can keep it: JSON can bring NUL and halves of surrogate pairs."""
+    return len(text) <= MAX_TEXT and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+class Query:
+    """The query's parameters: unknown ones are ignored, of a repeated one the last counts."""
+
+    def __init__(self, request: Request) -> None:
+        query: bytes = request.scope["query_string"]
+        self._pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="replace")
+        self._last = dict(self._pairs)
+
+    def text(self, name: str) -> str | None:
+        return self._last.get(name)
+
+    def all(self, name: str) -> list[str]:
+        """Every value of a parameter that may be repeated."""
+        return [value for key, value in self._pairs if key == name]
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Raises ParameterInvalid."""
+        given = self._last.get(name)
+        if given is None:
+            return default
+        if given.lower() not in _BOOLEANS:
+            raise ParameterInvalid(name=name, expected="true or false")
+        return _BOOLEANS[given.lower()]
+
+    def whole(self, name: str, default: int, low: int, high: int | None = None) -> int:
+        """Raises ParameterInvalid."""
+        given = self._last.get(name)
+        if given is None:
+            return default
+        number = int(given) if _WHOLE.fullmatch(given) else low - 1
+        if number < low or (high is not None and number > high):
+            limits = f"in [{low}, {high}]" if high is not None else f"of at least {low}"
+            raise ParameterInvalid(name=name, expected=f"a whole number {limits}")
+        return number
+
+    def number(self, name: str, high: float) -> float | None:
+        """A number in [0, high]; None where it is missing or -1, the default. Raises ParameterInvalid."""
+        given = self._last.get(name)
+        if given is None:
+            return None
+        number = finite(given)
+        if number == _DEFAULT:
+            return None
+        if number is None or not 0 <= number <= high:
+            raise ParameterInvalid(name=name, expected=f"a number in [0, {high:g}], or -1 for the default")
+        return number
+
+
+def finite(text: str) -> float | None:
+    """A decimal number; None for anything else, overflow too."""
+    number = float(text) if _NUMBER.fullmatch(text) else float("nan")
+    return number + 0.0 if abs(number) < float("inf") else None
+
+
+def threshold(request: Request) -> float | None:
+    """T in [0, 4]; None where it is missing or empty. Raises HeaderInvalid."""
+    given = header_text(request, THRESHOLD)
+    if given is None:
+        return None
+    number = finite(given)
+    if number is None or not 0 <= number <= 4:
+        raise HeaderInvalid(name=THRESHOLD, expected="a number in [0, 4]")
+    return number
+
+
+def post_request(request: Request) -> PostRequest:
+    """What a `POST /people` asks for. Raises HeaderInvalid, ParameterInvalid."""
+    query = Query(request)
+    name, external_id = person_headers(request)
+    return PostRequest(
+        name=name,
+        external_id=external_id,
+        threshold=threshold(request),
+        min_cpq=query.number("min-cpq", 1),
+        min_fsq=query.number("min-fsq", 1),
+        min_fcq=query.number("min-fcq", 1),
+        insert=query.flag("insert", True),
+        update=query.flag("update", True),
+        insert_all=query.flag("insert_all", False),
+        largest_only=query.flag("largest-only", False),
+        min_size_px=query.number("min-size", 1e6) or 0.0,
+        similar_limit=query.whole("similar_limit", 0, 0, MAX_SIMILAR),
+    )
+
+
+def person_id(request: Request) -> str:
+    """The person id of the path. Raises PersonUnknown where it can't be one."""
+    return checked_person_id(request.path_params["person_id"])
+
+
+def checked_person_id(text: str) -> str:
+    """Raises PersonUnknown unless it has a UUID's form."""
+    lower = text.lower()
+    if not _UUID.fullmatch(lower):
+        raise PersonUnknown()
+    return lower
+
+
+def rest_of_path(request: Request, prefix: str) -> str:
+    """What follows `prefix` in the path as it was sent, decoded: an encoded slash is a character of it, and a plain
+    one at the end is not."""
+    raw = sent_path(request.scope).encode("latin-1")
+    given = raw.split(b"/", prefix.count("/"))[-1]
+    return text_of(unquote_to_bytes(given.removesuffix(b"/")))
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """Raises BodyInvalid."""
+    try:
+        found = json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise BodyInvalid(detail="it is not JSON") from None
+    if not isinstance(found, dict):
+        raise BodyInvalid(detail="it must be a JSON object")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and Infinity are not JSON
+
+
+def person_change(body: dict[str, Any]) -> PersonChange:
+    """What a `PUT /people/{id}` changes: omitted or null is unchanged, blank is removed. Raises BodyInvalid."""
+    tags = body.get("tags")
+    if tags is not None:
+        if not isinstance(tags, list) or len(tags) > MAX_TAGS:
+            raise BodyInvalid(detail=f"tags must be a list of at most {MAX_TAGS} texts")
+        tags = tuple(_text("tags", tag) for tag in tags)
+    ignored = body.get("ignore")
+    if ignored is not None and not isinstance(ignored, bool):
+        raise BodyInvalid(detail="ignore must be true or false")
+    external_id = body.get("externalId", body.get("personExternalId"))
+    return PersonChange(
+        name=_optional_text("name", body.get("name")),
+        external_id=_optional_text("externalId", external_id),
+        tags=tags,
+        ignored=ignored,
+    )
+
+
+def _optional_text(key: str, value: object) -> str | None:
+    return None if value is None else _text(key, value)
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str) or not _is_text(value):
+        raise BodyInvalid(detail=f"{key} must be text of at most {MAX_TEXT:,} characters")
+    return value.strip()
+
+
+def person_ids(body: dict[str, Any]) -> list[str]:
+    """The ids of a merge or an unmerge, each once. Raises BodyInvalid, PersonUnknown."""
+    given = body.get("personIds")
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_MERGED:
+        raise BodyInvalid(detail=f"personIds must be a list of 1 to {MAX_MERGED:,} ids")
+    if not all(isinstance(each, str) for each in given):
+        raise BodyInvalid(detail="personIds must hold texts")
+    return list(dict.fromkeys(checked_person_id(each) for each in given))

@@ -1,0 +1,155 @@
+"""JSON schemas of the answers and bodies, for the OpenAPI description."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pipeline.serve.answers import LANDMARK_NAMES
+from pipeline.serve.requests import MAX_MERGED, MAX_TAGS, MAX_TEXT
+
+Json = dict[str, Any]
+
+_TEXT: Final[Json] = {"type": "string"}
+_ID: Final[Json] = {"type": "string", "format": "uuid"}
+_WHOLE: Final[Json] = {"type": "integer"}
+_FLAG: Final[Json] = {"type": "boolean"}
+_TIME: Final[Json] = {"type": "integer", "description": "Epoch milliseconds."}
+_SCORE: Final[Json] = {"type": "number", "minimum": 0, "description": "1.0 or more is a match."}
+_UNIT: Final[Json] = {"type": "number", "minimum": 0, "maximum": 1}
+_NUMBER: Final[Json] = {"type": "number"}
+_TAGS: Final[Json] = {"type": "array", "items": _TEXT}
+_GIVEN_TEXT: Final[Json] = {"type": ["string", "null"], "maxLength": MAX_TEXT}
+
+
+def _object(required: str, **properties: Json) -> Json:
+    """An object with these properties and no others; `required` names some of them."""
+    return {
+        "type": "object",
+        "properties": {name.replace("_", "-"): schema for name, schema in properties.items()},
+        "required": required.split(),
+        "additionalProperties": False,
+    }
+
+
+def _list(name: str) -> Json:
+    return {"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}}
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_POINT: Final = _object("x y", x=_NUMBER, y=_NUMBER)
+
+SCHEMAS: Final[dict[str, Json]] = {
+    "PostAnswer": _object(
+        "accountUpdated detectionTime identifiedFaces",
+        accountUpdated=_FLAG,
+        detectionTime=_WHOLE,
+        identifiedFaces=_list("IdentifiedFace"),
+    ),
+    "IdentifiedFace": _object(
+        "attributes mediaId offsetX offsetY relativeWidth relativeHeight tags",
+        personId=_ID,
+        personExternalId=_TEXT,
+        externalId=_TEXT,
+        name=_TEXT,
+        similarityScore=_SCORE,
+        newId={"const": True},
+        attributes=_ref("Attributes"),
+        lastOccurrenceDate=_TIME,
+        mediaId=_TEXT,
+        occurrence=_WHOLE,
+        offsetX=_UNIT,
+        offsetY=_UNIT,
+        relativeWidth=_UNIT,
+        relativeHeight=_UNIT,
+        rootPersonAddDate=_TIME,
+        similar=_list("Similar"),
+        tags=_TAGS,
+        rejectionReasons={"type": "array", "items": {"enum": ["center-pose", "sharpness", "contrast"]}},
+    ),
+    "Attributes": _object(
+        "centerPoseQuality sharpnessQuality contrastQuality confidence detectionVersion dimension landmarks provider",
+        centerPoseQuality=_UNIT,
+        sharpnessQuality=_UNIT,
+        contrastQuality=_UNIT,
+        confidence=_UNIT,
+        detectionVersion=_WHOLE,
+        dimension=_object("height width", height=_WHOLE, width=_WHOLE),
+        landmarks={
+            "type": "object",
+            "properties": dict.fromkeys(LANDMARK_NAMES, _POINT),
+            "required": list(LANDMARK_NAMES),
+        },
+        provider=_TEXT,
+    ),
+    "Similar": _object(
+        "personId similarityScore ignore occurrence lastOccurrenceDate",
+        personId=_ID,
+        name=_TEXT,
+        externalId=_TEXT,
+        similarityScore=_SCORE,
+        ignore=_FLAG,
+        occurrence=_WHOLE,
+        lastOccurrenceDate=_TIME,
+    ),
+    "Person": _object(
+        "personId rootPersonId imageURI occurrence lastOccurrenceDate rootPersonAddDate addDate modDate tags ignore",
+        personId=_ID,
+        rootPersonId=_ID,
+        name=_TEXT,
+        externalId=_TEXT,
+        imageURI=_TEXT,
+        unmergedImageURIs={"type": "array", "items": _TEXT, "minItems": 1},
+        unmergedImageURI=_TEXT,
+        occurrence=_WHOLE,
+        lastOccurrenceDate=_TIME,
+        rootPersonAddDate=_TIME,
+        addDate=_TIME,
+        modDate=_TIME,
+        tags=_TAGS,
+        ignore=_FLAG,
+    ),
+    "People": _object("people", people=_list("Person")),
+    "RootPeople": _object(
+        "people personCollectionResponse", people=_list("Person"), personCollectionResponse=_ref("Page")
+    ),
+    "Page": _object(
+        "startIndex countReturned totalCount",
+        startIndex=_WHOLE,
+        nextIndexState={"type": "string", "description": "Absent on the last page."},
+        countReturned=_WHOLE,
+        totalCount=_WHOLE,
+    ),
+    "PersonChange": {
+        "type": "object",
+        "properties": {
+            "name": _GIVEN_TEXT,
+            "externalId": _GIVEN_TEXT,
+            "tags": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "maxLength": MAX_TEXT},
+                "maxItems": MAX_TAGS,
+            },
+            "ignore": {"type": ["boolean", "null"]},
+        },
+    },
+    "PersonIds": {
+        "type": "object",
+        "properties": {"personIds": {"type": "array", "items": _ID, "minItems": 1, "maxItems": MAX_MERGED}},
+        "required": ["personIds"],
+    },
+    "ImageKey": _object("key", key={"type": "string", "description": "32 bytes in base64."}),
+    "Status": _object("status", status=_TEXT),
+    "Error": _object(
+        "error errorReason message path status timestamp verb",
+        error=_TEXT,
+        errorReason={"type": "string", "description": "The stable name of the error."},
+        message=_TEXT,
+        path=_TEXT,
+        status=_WHOLE,
+        timestamp=_TIME,
+        verb=_TEXT,
+    ),
+}

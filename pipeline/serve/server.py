@@ -1,0 +1,166 @@
+"""`serve`: opens a store, loads its models, warms up, and answers until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import uvicorn
+from starlette.types import ASGIApp
+
+from pipeline.assembly import load_extractor, settings_of_store, unlock_store
+from pipeline.config import ServeSettings, Settings
+from pipeline.decode import Decoder
+from pipeline.errors import UsageError
+from pipeline.extract import FaceExtractor
+from pipeline.serve.app import make_app, make_authenticator
+from pipeline.serve.door import start_admin
+from pipeline.serve.protocol import LimitedProtocol, want_files
+from pipeline.service.service import IdentityService
+from pipeline.store.client import StoreClient
+from pipeline.types import DecodedImage
+
+_KEEP_ALIVE_S: Final = 65  # longer than clients keep theirs, so that none writes into a closing connection
+_BACKLOG: Final = 512
+_STOP_S: Final = 60  # for the requests in hand, when it is told to stop
+_WARM_UP_PX: Final = 320
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where the server answers: real ports, also where 0 was asked for."""
+
+    scheme: str
+    host: str
+    port: int
+    object_port: int | None
+    identities: int
+
+    @property
+    def url(self) -> str:
+        return _url(self.scheme, self.host, self.port)
+
+    @property
+    def object_url(self) -> str:
+        """The same as `url` unless objects have a port of their own."""
+        return _url(self.scheme, self.host, self.object_port or self.port)
+
+
+def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]) -> None:
+    """Serves the store until SIGINT or SIGTERM; `announce` is called when requests are answered.
+
+    Requests in hand are finished before it returns. Raises StoreError, ModelError, DeviceError, and UsageError
+    where the settings don't fit together or a port cannot be had.
+    """
+    want_files()
+    with contextlib.ExitStack() as stack:
+        sockets = _listeners(settings.serve, stack)  # first: a port in use should not cost the loading of models
+        client = stack.enter_context(StoreClient.open(store, command="serve"))
+        unlock_store(client, settings)
+        settings = settings_of_store(settings, client.identity, client.path)
+        extractor = load_extractor(settings, client.identity, client.path)
+        service = IdentityService(client, extractor, Decoder(settings.decode), settings)
+        stack.callback(service.close)
+        auth, ready = make_authenticator(client), threading.Event()
+        app = make_app(service, client, settings, auth=auth, ready=ready.is_set)
+        service.load()
+        _warm_up(extractor)
+        stack.enter_context(start_admin(client, service, auth.drop))
+        listening = _listening(settings.serve, sockets, service.stats().identities)
+
+        def listens() -> None:
+            ready.set()
+            announce(listening)
+
+        stack.callback(ready.clear)
+        make_server(app, settings.serve, listens).run(sockets)
+
+
+def make_server(app: ASGIApp, settings: ServeSettings, listens: Callable[[], None]) -> uvicorn.Server:
+    """A uvicorn server with our limits; `listens` is called when it takes connections."""
+    config = uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # they would let a client choose the address its failures are counted for
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_STOP_S,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except OSError as exc:  # ssl.SSLError is one
+        raise UsageError(message=f"The TLS certificate or key cannot be used: {exc}") from exc
+    return _Server(config, listens)
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens, and returns when it is stopped: uvicorn would raise the signal again, and SIGTERM
+    would then end the process before the store is closed."""
+
+    def __init__(self, config: uvicorn.Config, listens: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listens = listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listens()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+
+def _warm_up(extractor: FaceExtractor) -> None:
+    """The first image costs the libraries their preparations."""
+    pixels = np.zeros((_WARM_UP_PX, _WARM_UP_PX, 3), np.uint8)
+    extractor.extract([DecodedImage(pixels, "png", "0" * 64)])
+
+
+def _listeners(settings: ServeSettings, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """One socket per port. Raises UsageError where one cannot be had."""
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise UsageError(message="TLS needs both --tls-cert and --tls-key.")
+    ports = [settings.port] if settings.object_port is None else [settings.port, settings.object_port]
+    return [stack.enter_context(_listener(settings.host, port)) for port in ports]
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket that has its address; it takes connections only when uvicorn listens on it."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as exc:
+        listener.close()
+        raise UsageError(message=f"Nothing can listen at {host} port {port}: {exc.strerror}.") from exc
+    return listener
+
+
+def _listening(settings: ServeSettings, sockets: Sequence[socket.socket], identities: int) -> Listening:
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    return Listening(
+        scheme="https" if settings.tls_cert else "http",
+        host=settings.host,
+        port=ports[0],
+        object_port=ports[1] if len(ports) > 1 else None,
+        identities=identities,
+    )
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,45 @@
+"""The live servers that the tests of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.extract import FaceExtractor
+from tests.serve.live import LiveServer, live_server
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor) -> Iterator[LiveServer]:
+    """Local hosting; short times, so that the tests of slow clients are quick."""
+    with live_server(tmp_path_factory.mktemp("live") / "store", extractor, serve__body_timeout_s=1.5) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cloud(tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor) -> Iterator[LiveServer]:
+    """Cloud hosting over an encrypted store, with the other settings than the defaults."""
+    folder: Path = tmp_path_factory.mktemp("cloud")
+    with live_server(
+        folder / "store",
+        extractor,
+        security__encrypt=True,
+        security__master_key_file=str(folder / "master.key"),
+        serve__hosting="cloud",
+        serve__public_url="https://photos.example/base/",
+        serve__person_headers="optional",
+        serve__unique_external_ids=True,
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hopper(hopper_path: Path) -> bytes:
+    return hopper_path.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def astronaut(astronaut_path: Path) -> bytes:
+    return astronaut_path.read_bytes()

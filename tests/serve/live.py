@@ -1,0 +1,87 @@
+"""A real server in this process: uvicorn in a thread, a real port, a real store, real models."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from pipeline.assembly import open_or_create_store, settings_of_store
+from pipeline.config import Settings, load_settings
+from pipeline.decode import Decoder
+from pipeline.extract import FaceExtractor
+from pipeline.serve.app import make_app, make_authenticator
+from pipeline.serve.server import make_server
+from pipeline.service.service import IdentityService
+from pipeline.store.accounts import hash_password
+from pipeline.store.client import StoreClient
+
+PASSWORD = "s3cret:päss"
+USERS = ("alice", "bob")
+_START_S = 30
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    """Answers on `port`. `ready` is what /readyz tells."""
+
+    port: int
+    service: IdentityService
+    client: StoreClient
+    ready: threading.Event
+    server: uvicorn.Server
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def http(self, directory: str = "main", user: str = "alice") -> httpx.Client:
+        """A client with both headers."""
+        return httpx.Client(base_url=self.url, headers=credentials(directory, user), timeout=60)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+
+def credentials(directory: str = "main", user: str = "alice") -> list[tuple[bytes, bytes]]:
+    return [
+        (b"X-RPC-DIRECTORY", directory.encode()),
+        (b"X-RPC-AUTHORIZATION", f"{user}:{PASSWORD}".encode()),
+    ]
+
+
+@contextlib.contextmanager
+def live_server(store: Path, extractor: FaceExtractor, **flags: object) -> Iterator[LiveServer]:
+    """Serves the store at `store`, which is made with the accounts USERS; `flags` set settings (`serve__port=0`)."""
+    settings = live_settings(**flags)
+    client = open_or_create_store(store, settings, "serve")
+    assert isinstance(client, StoreClient)
+    with client, contextlib.ExitStack() as stack:
+        for user in set(USERS) - set(client.accounts()):
+            client.create_account(user, hash_password(PASSWORD))
+        settings = settings_of_store(settings, client.identity, store)
+        service = IdentityService(client, extractor, Decoder(settings.decode), settings)
+        stack.callback(service.close)
+        ready = threading.Event()
+        app = make_app(service, client, settings, auth=make_authenticator(client), ready=ready.is_set)
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server = make_server(app, settings.serve, ready.set)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        try:
+            assert ready.wait(_START_S), "the server did not start"
+            yield LiveServer(listener.getsockname()[1], service, client, ready, server)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def live_settings(**flags: object) -> Settings:
+    given = {key.replace("__", "."): value for key, value in flags.items()}
+    return load_settings(environ={}, flags={"run.device": "cpu", "model.weights": "casia-webface", **given})

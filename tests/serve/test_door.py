@@ -1,0 +1,449 @@
+"""While a server holds a store, every other command works through it, and does what it does without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+import pipeline.run
+import pipeline.search
+from pipeline import faults
+from pipeline.cli import main
+from pipeline.door import open_store
+from pipeline.errors import (
+    AccountExists,
+    AccountUnknown,
+    Interrupted,
+    ServerUnreachable,
+    StoreLocked,
+    UsageError,
+)
+from pipeline.extract import FaceExtractor
+from pipeline.remote import RemoteStore
+from pipeline.run import RunRequest, extract, group, run, scan
+from pipeline.service.types import PostRequest
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.wire import TOKEN_HEADER
+from tests.integration.conftest import SilentProgress, write_photos
+from tests.integration.snapshot import snapshot
+from tests.serve.served import SETTINGS, Served, serving
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (pipeline.run, pipeline.search):
+        monkeypatch.setattr(module, "load_extractor", lambda *_: extractor)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
+    folder = tmp_path_factory.mktemp("door") / "photos"
+    write_photos(folder, hopper_path, astronaut_path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, photos: Path, extractor: FaceExtractor) -> Path:
+    """A store that a run filled without a server."""
+    store = tmp_path_factory.mktemp("plain") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline.run, "load_extractor", lambda *_: extractor)
+        run(_request(photos, store), SilentProgress(), threading.Event())
+    return store
+
+
+@pytest.fixture
+def store(plain: Path, tmp_path: Path) -> Path:
+    """A filled store of the test's own."""
+    return Path(shutil.copytree(plain, tmp_path / "store"))
+
+
+@pytest.fixture
+def served(store: Path, extractor: FaceExtractor) -> Iterator[Served]:
+    with serving(store, extractor) as held:
+        yield held
+
+
+def _request(source: Path | None, store: Path, **changes: Any) -> RunRequest:
+    return dataclasses.replace(RunRequest(source=source, store=store, settings=SETTINGS), **changes)
+
+
+def _run(source: Path, store: Path) -> Any:
+    return run(_request(source, store), SilentProgress(), threading.Event())
+
+
+def _is_clean(store: Path) -> bool:
+    with StoreClient.open(store, command="test") as client:
+        return check_store(client).problems == []
+
+
+def _decisions(store: Path) -> dict[str, Any]:
+    """The snapshot without the models' numbers: another process may have another number of threads."""
+    found = snapshot(store)
+    faces = [(path, ordinal, outcome, who) for path, _, ordinal, outcome, _, _, who, *_ in found["faces"]]
+    return {"faces": faces, **{name: found[name] for name in ("media", "persons", "runs", "objects")}}
+
+
+def _facepipe(*words: object) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*(str(word) for word in words), "--json"])
+    said = json.loads(result.stdout)
+    assert isinstance(said, dict)
+    return {**said, "exit_code": result.exit_code}
+
+
+# Runs
+
+
+def test_a_run_through_the_server_equals_a_run_without(
+    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "store", extractor) as held:
+        report = _run(photos, tmp_path / "store")
+        assert held.service.stats().identities == 2
+        again = _run(photos, tmp_path / "store")
+    assert (report.persons, report.images, report.work.decoded) == (2, 10, 9)
+    assert (again.already_in, again.work.decoded) == (10, 0)
+    assert snapshot(tmp_path / "store") == snapshot(plain)
+    assert _is_clean(tmp_path / "store")
+
+
+def test_the_stages_work_through_the_server(
+    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+    with serving(tmp_path / "store", extractor):
+        scan(_request(photos, tmp_path / "store"), SilentProgress(), stop)
+        extract(_request(None, tmp_path / "store"), SilentProgress(), stop)
+    # What was begun with a server goes on without, and the other way round.
+    with serving(tmp_path / "store", extractor):
+        assert group(_request(None, tmp_path / "store"), SilentProgress(), stop).persons == 2
+    assert snapshot(tmp_path / "store") == snapshot(plain)
+
+
+def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
+    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+
+    class StopSoon(SilentProgress):
+        def advance(self, count: int = 1) -> None:
+            if self.phases[-1] == "run":
+                stop.set()
+
+    with serving(tmp_path / "store", extractor):
+        with pytest.raises(Interrupted, match="1 of 4 shards"):
+            run(_request(photos, tmp_path / "store"), StopSoon(), stop)
+        assert _run(photos, tmp_path / "store").persons == 2
+    assert snapshot(tmp_path / "store") == snapshot(plain)
+
+
+@pytest.mark.parametrize("point", ["commit_shard.begin", "commit_shard.commit", "commit_shard.committed"])
+def test_the_server_is_killed_and_the_same_command_finishes(
+    photos: Path, plain: Path, tmp_path: Path, point: str
+) -> None:
+    with _server(tmp_path / "store", point, "2") as server:
+        with pytest.raises(ServerUnreachable) as caught:
+            _run(photos, tmp_path / "store")
+        assert server.wait(10) == -signal.SIGKILL
+    assert caught.value.exit_code == 52
+    assert _run(photos, tmp_path / "store").persons == 2  # its token and its LOCK's text are still there
+    assert snapshot(tmp_path / "store") == snapshot(plain)
+    assert _is_clean(tmp_path / "store")
+
+
+@contextmanager
+def _server(store: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.serve.served", str(store), *words]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stdout.readline() == "open\n"
+            yield process
+        finally:
+            if process.poll() is None:
+                process.stdin.close()
+
+
+RUN = """
+import os, signal, sys, threading
+from pathlib import Path
+from pipeline import faults
+from pipeline.run import RunRequest, run
+from tests.integration.conftest import SilentProgress
+from tests.serve.served import SETTINGS
+met = []
+def hook(name):
+    met.append(name)
+    if met.count(sys.argv[3]) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+faults.install(hook)
+request = RunRequest(source=Path(sys.argv[1]), store=Path(sys.argv[2]), settings=SETTINGS)
+run(request, SilentProgress(), threading.Event())
+"""
+
+
+def test_the_run_is_killed_and_the_same_command_finishes(
+    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "store", extractor) as held:
+        command = [sys.executable, "-W", "ignore", "-c", RUN, str(photos), str(tmp_path / "store"), "shard.rename"]
+        assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == -signal.SIGKILL
+        assert held.service.stats().identities > 0
+        assert _run(photos, tmp_path / "store").persons == 2
+    assert _decisions(tmp_path / "store") == _decisions(plain)
+    assert _is_clean(tmp_path / "store")
+
+
+def test_posts_go_on_while_shards_are_handed_over(
+    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+) -> None:
+    """The same people, posted and enrolled at once, become the same two identities."""
+    with serving(tmp_path / "store", extractor) as held:
+        with open_store(tmp_path / "store", command="test") as opened:
+            account = opened.create_account("default", None)
+        running = threading.Event()
+
+        def post(name: str) -> None:
+            request = PostRequest(name=name, external_id=name, update=False)
+            while running.is_set():
+                held.service.post(account, "main", (photos / name).read_bytes(), request)
+
+        threads = [threading.Thread(target=post, args=(name,)) for name in ("a1.jpg", "b1.jpg", "g1.webp")]
+        running.set()
+        for thread in threads:
+            thread.start()
+        try:
+            report = _run(photos, tmp_path / "store")
+        finally:
+            running.clear()
+            for thread in threads:
+                thread.join()
+        assert (report.persons, report.images) == (2, 10)
+        assert len(held.service.people(account, "main")) == 2
+        with open_store(tmp_path / "store", command="test") as opened:
+            assert isinstance(opened, RemoteStore)
+            assert opened.check(repair=False)[0].problems == []
+    assert _is_clean(tmp_path / "store")
+
+
+def test_only_one_process_does_runs(served: Served, photos: Path, store: Path) -> None:
+    with open_store(store, command="first") as first, first.lock_runs("facepipe run"):
+        with pytest.raises(StoreLocked, match=f"process {os.getpid()} .*facepipe run"):
+            _run(photos, store)
+        assert first.accounts() == ["default"]  # all else goes on
+    assert _run(photos, store).already_in == 10
+
+
+def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
+    photos: Path, extractor: FaceExtractor, tmp_path: Path
+) -> None:
+    security = dataclasses.replace(SETTINGS.security, encrypt=True, master_key_file=str(tmp_path / "master.key"))
+    settings = dataclasses.replace(SETTINGS, security=security)
+    stop = threading.Event()
+    with serving(tmp_path / "store", extractor, settings):
+        scan(_request(photos, tmp_path / "store"), SilentProgress(), stop)
+        extract(_request(None, tmp_path / "store"), SilentProgress(), stop)
+        shards = sorted((tmp_path / "store" / "runs").rglob("*.parquet"))
+        assert [path.read_bytes()[:4] == b"PAR1" for path in shards] == [
+            True,
+            False,
+            False,
+            False,
+            False,
+        ]  # but the manifest
+        assert group(_request(None, tmp_path / "store"), SilentProgress(), stop).persons == 2
+
+
+# Other commands
+
+
+def test_commands_answer_the_same_with_and_without_a_server(
+    photos: Path, store: Path, extractor: FaceExtractor, tmp_path: Path
+) -> None:
+    def all_commands(to: Path) -> list[dict[str, Any]]:
+        return [
+            _facepipe("search", photos / "c-both.png", "--store", store),
+            _facepipe("search", photos / "e-noise.png", "--store", store),
+            _facepipe("search", photos / "f-broken.jpg", "--store", store),
+            _facepipe("check", "--store", store),
+            _facepipe("account", "list", "--store", store),
+            _facepipe("directory", "list", "--store", store),
+            _facepipe("directory", "delete", "none", "--store", store, "--yes"),
+            _facepipe("account", "create", "default", "--store", store),
+            _facepipe("account", "rotate", "nobody", "--store", store),
+            {**_facepipe("export", "--store", store, "--to", to), "to": None},
+        ]
+
+    without = all_commands(tmp_path / "a")
+    with serving(store, extractor):
+        through = all_commands(tmp_path / "b")
+    assert through == without
+    assert [said["exit_code"] for said in through] == [0, 0, 1, 0, 0, 0, 51, 47, 46, 0]
+    for name in ("media", "faces", "persons", "embeddings"):
+        file = f"{name}.parquet"
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_what_changes_is_seen_by_the_service(served: Served, store: Path) -> None:
+    with open_store(store, command="test") as opened:
+        assert isinstance(opened, RemoteStore)
+        account = opened.create_account("ann", None)
+        opened.set_password("ann", "scrypt$...")
+        assert served.changed_passwords == ["ann"]
+        assert opened.account_id("ann") == account
+        default = opened.account_id("default")
+        assert served.service.stats().identities == 0  # read when first used
+        assert len(served.service.people(default, "main")) == 2
+        opened.delete_directory(default, "main")
+        assert opened.directories() == []
+    assert served.service.people(default, "main") == []
+
+
+def test_errors_keep_their_class_and_their_message(served: Served, store: Path) -> None:
+    with open_store(store, command="test") as opened:
+        with pytest.raises(AccountExists, match='already has an account "default"'):
+            opened.create_account("default", None)
+        with pytest.raises(AccountUnknown, match="Accounts: default") as caught:
+            opened.account_id("nobody")
+        assert caught.value.fields["known"] == "default"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["DELETE FROM core.accounts", "SELECT 1; DROP TABLE core.media", "COPY core.accounts TO '/dev/null'", "CHECKPOINT"],
+)
+def test_only_reading_can_be_asked_for_in_sql(served: Served, store: Path, sql: str) -> None:
+    with open_store(store, command="test") as opened:
+        with pytest.raises(UsageError, match="SELECT"):
+            opened.read(sql)
+        assert opened.read("WITH a AS (SELECT ? AS n) SELECT n FROM a", [7])["n"].to_pylist() == [7]
+
+
+def test_a_check_does_not_take_what_is_being_stored_for_left_over(served: Served, store: Path, photos: Path) -> None:
+    """The image of a post is on disk before its transaction: a check in between must not see, or remove, it."""
+    written, go_on = threading.Event(), threading.Event()
+    with open_store(store, command="test") as opened:
+        account = opened.account_id("default")
+
+        def hook(name: str) -> None:
+            if name == "object.fsync_folder":
+                written.set()
+                assert go_on.wait(60)
+
+        def post() -> None:
+            data = (photos / "a1.jpg").read_bytes()
+            served.service.post(account, "other", data, PostRequest(name="A", external_id="1"))
+
+        faults.install(hook)
+        posting = threading.Thread(target=post)
+        posting.start()
+        try:
+            assert written.wait(60)
+            assert len(list((store / "objects").rglob("*.tmp"))) == 0
+            report, repaired = opened.check(repair=True)
+        finally:
+            go_on.set()
+            posting.join()
+            faults.install(None)
+        assert (report.problems, repaired) == ([], [])
+        assert opened.check(repair=False)[0].problems == []
+        assert len(served.service.people(account, "other")) == 1
+
+
+def test_a_new_password_holds_at_once_in_the_running_server(store: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "pipeline", "serve", "--store", str(store), "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen([*command, "--json"], cwd=ROOT, **pipes) as server:  # type: ignore[call-overload]
+        try:
+            url = json.loads(server.stdout.readline())["url"]
+            first = _facepipe("account", "rotate", "default", "--store", store)["password"]
+            with httpx.Client(base_url=url, trust_env=False) as http:
+
+                def people(password: str) -> httpx.Response:
+                    headers = {"X-RPC-DIRECTORY": "main", "X-RPC-AUTHORIZATION": f"default:{password}"}
+                    return http.get("/people", headers=headers)
+
+                assert len(people(first).json()["people"]) == 2
+                second = _facepipe("account", "rotate", "default", "--store", store)["password"]
+                assert (people(first).status_code, people(second).status_code) == (401, 200)
+                assert http.get("/admin/hello").status_code == http.post("/admin/shards").status_code == 404
+        finally:
+            server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+    assert not (store / "admin.token").exists()
+    assert _is_clean(store)
+
+
+# Who is let in
+
+
+def test_the_door_lets_only_this_user_of_this_machine_in(served: Served, store: Path) -> None:
+    token = (store / "admin.token").read_text().strip()
+    assert stat.S_IMODE((store / "admin.token").stat().st_mode) == 0o600
+    assert served.door.url.startswith("http://127.0.0.1:")
+    with httpx.Client(base_url=served.door.url, trust_env=False) as http:
+
+        def hello(headers: dict[str, Any]) -> int:
+            return http.get("/admin/hello", headers=headers).status_code
+
+        assert hello({TOKEN_HEADER: token}) == 200
+        assert hello({TOKEN_HEADER: token, "Host": "localhost:1"}) == 200
+        assert hello({}) == 403
+        assert hello({TOKEN_HEADER: token[:-1]}) == 403
+        assert hello({TOKEN_HEADER: b"\xe9" + token[1:].encode()}) == 403
+        assert hello({TOKEN_HEADER: token, "Host": "evil.example"}) == 403
+        assert hello({TOKEN_HEADER: token, "Host": "10.0.0.1"}) == 403
+        assert http.get("/docs").status_code == http.get("/openapi.json").status_code == 403
+        call = {"headers": {TOKEN_HEADER: token}, "content": b"[]"}
+        assert http.post("/admin/call/close", **call).json()["error"] == "MethodUnknown"
+        assert http.post("/admin/call/submit", **call).status_code == 405
+        assert http.post("/admin/call/account_id", **call).status_code == 400
+        assert http.post("/admin/call/accounts", headers={TOKEN_HEADER: token}, content=b"{").status_code == 400
+
+
+def test_the_door_is_announced_and_taken_down(store: Path, extractor: FaceExtractor) -> None:
+    with serving(store, extractor) as held:
+        assert json.loads((store / "LOCK").read_text())["url"] == held.door.url
+        held.door.close()
+        assert not (store / "admin.token").exists()
+        with pytest.raises(StoreLocked, match="serve"):
+            open_store(store, command="test")
+    assert isinstance(open_store(store, command="test"), StoreClient)
+
+
+@pytest.mark.parametrize("token", [None, "abc"])
+def test_a_server_that_does_not_answer_is_named(store: Path, token: str | None) -> None:
+    with StoreClient.open(store, command="serve") as client:
+        client.announce("http://127.0.0.1:9")
+        if token:
+            (store / "admin.token").write_text(token)
+        with pytest.raises(ServerUnreachable, match="http://127.0.0.1:9.*refused" if token else "token") as caught:
+            open_store(store, command="test")
+    assert caught.value.exit_code == 52
+
+
+def test_the_address_of_another_machine_is_not_called(store: Path) -> None:
+    with StoreClient.open(store, command="serve") as client:
+        client.announce("http://127.0.0.1:9")
+        holder = json.loads((store / "LOCK").read_text())
+        (store / "LOCK").write_text(json.dumps({**holder, "host": "elsewhere"}))
+        with pytest.raises(StoreLocked, match="elsewhere"):
+            open_store(store, command="test")

@@ -1,0 +1,391 @@
+"""Clients that break the rules of HTTP or of good manners, over raw sockets. The server answers, and stays up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import select
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from pipeline.extract import FaceExtractor
+from pipeline.serve import protocol
+from tests.serve.live import LiveServer, credentials, live_server
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _still_up(live: LiveServer) -> Iterator[None]:
+    """After every test the server answers, and holds no body."""
+    yield
+    assert httpx.get(f"{live.url}/healthz").status_code == 200
+    deadline = time.monotonic() + 10
+    while "facepipe_body_bytes 0.0" not in httpx.get(f"{live.url}/metrics").text:
+        assert time.monotonic() < deadline, "a body is still held"
+        time.sleep(0.05)
+
+
+def head(*more: bytes, request: bytes = b"POST /people HTTP/1.1") -> bytes:
+    """Request line and headers, with the empty line."""
+    given = [name + b": " + value for name, value in credentials("nasty")]
+    return b"\r\n".join([request, b"Host: x", *given, *more, b"", b""])
+
+
+def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Status and JSON body of the next answer."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = connection.recv(65536)
+        assert part, f"closed after {data!r}"
+        data += part
+    headers, _, body = data.partition(b"\r\n\r\n")
+    length = next(int(line.split(b":")[1]) for line in headers.split(b"\r\n") if line.startswith(b"content-length"))
+    while len(body) < length:
+        body += connection.recv(65536)
+    return int(headers.split(b" ")[1]), json.loads(body[:length])
+
+
+def ask(live: LiveServer, data: bytes) -> tuple[int, str]:
+    """Status and reason of the answer to these bytes."""
+    with live.connect() as connection:
+        connection.sendall(data)
+        status, body = answer_of(connection)
+        return status, body["errorReason"]
+
+
+def closes(connection: socket.socket) -> bool:
+    """Whether the server ends the connection."""
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionError:
+        return True
+    return True
+
+
+def huge_png(side: int) -> bytes:
+    """A grey PNG of side x side, a few KiB."""
+    packed = zlib.compressobj(9)
+    row = bytes(side + 1)
+    pixels = b"".join(packed.compress(row) for _ in range(50)) + packed.flush()
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")]
+    chunks = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+# Bodies
+
+
+def test_a_body_over_the_limit(live: LiveServer) -> None:
+    with live.http("nasty") as http:
+        answer = http.post("/people", content=bytes(33 * MIB))
+    assert (answer.status_code, answer.json()["errorReason"]) == (413, "body-too-large")
+
+
+def test_a_body_over_the_limit_in_chunks_of_unknown_number(live: LiveServer) -> None:
+    with live.http("nasty") as http:
+        answer = http.post("/people", content=(bytes(MIB) for _ in range(33)))
+    assert (answer.status_code, answer.json()["errorReason"]) == (413, "body-too-large")
+
+
+def test_a_body_of_any_declared_length_is_refused_at_once(live: LiveServer) -> None:
+    begun = time.monotonic()
+    assert ask(live, head(b"Content-Length: 10000000000000")) == (413, "body-too-large")
+    assert time.monotonic() - begun < 1
+
+
+def test_a_client_that_asks_first_is_told_before_it_sends(live: LiveServer) -> None:
+    begun = time.monotonic()
+    data = head(b"Content-Length: 40000000", b"Expect: 100-continue")
+    assert ask(live, data) == (413, "body-too-large")
+    assert time.monotonic() - begun < 1
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(live: LiveServer) -> None:
+    with live.connect() as connection:
+        connection.sendall(head(b"Content-Length: 8", b"Expect: 100-continue"))
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"no image")
+        assert answer_of(connection)[0] == 400
+
+
+def test_a_picture_in_chunks_without_length(live: LiveServer, hopper: bytes) -> None:
+    with live.http("nasty") as http:
+        parts = (hopper[i : i + 1000] for i in range(0, len(hopper), 1000))
+        answer = http.post("/people?insert=false&update=false", content=parts)
+    assert answer.status_code == 201
+    assert len(answer.json()["identifiedFaces"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "reason"),
+    [
+        (b"", 400, "body-invalid"),
+        (b"no image at all", 400, "image-unsupported"),
+        (b"\xff\xd8\xff\xe0" + bytes(1000), 400, None),
+        (b"\x89PNG\r\n\x1a\n", 400, None),
+    ],
+)
+def test_bodies_that_are_no_images(live: LiveServer, data: bytes, status: int, reason: str | None) -> None:
+    with live.http("nasty") as http:
+        answer = http.post("/people", content=data)
+    assert answer.status_code == status
+    assert reason in (None, answer.json()["errorReason"])
+
+
+def test_a_picture_that_ends_early(live: LiveServer, hopper: bytes) -> None:
+    with live.http("nasty") as http:
+        answer = http.post("/people", content=hopper[: len(hopper) // 2])
+    assert (answer.status_code, answer.json()["errorReason"]) == (400, "image-truncated")
+
+
+def test_a_small_file_of_many_pixels(live: LiveServer) -> None:
+    data = huge_png(50_000)
+    assert len(data) < 8192
+    begun = time.monotonic()
+    with live.http("nasty") as http:
+        answer = http.post("/people", content=data)
+    assert (answer.status_code, answer.json()["errorReason"]) == (413, "image-too-large")
+    assert time.monotonic() - begun < 2
+
+
+def test_a_body_that_never_comes(live: LiveServer) -> None:
+    begun = time.monotonic()
+    assert ask(live, head(b"Content-Length: 1000")) == (408, "body-timeout")
+    assert 1 < time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
+def test_a_body_that_drips(live: LiveServer, framing: bytes) -> None:
+    with live.connect() as connection:
+        connection.sendall(head(framing))
+        begun = time.monotonic()
+        connection.settimeout(0.1)
+        while time.monotonic() - begun < 10:
+            connection.sendall(b"1\r\nx\r\n")
+            try:
+                status, body = answer_of(connection)
+                break
+            except TimeoutError:
+                continue
+        assert (status, body["errorReason"]) == (408, "body-timeout")
+
+
+def test_a_length_that_lies_short(live: LiveServer) -> None:
+    """What is more than announced would be the next request: it is none."""
+    with live.connect() as connection:
+        connection.sendall(head(b"Content-Length: 8") + b"no image" + b"and more than that\r\n\r\n")
+        assert answer_of(connection)[1]["errorReason"] == "image-unsupported"
+        assert closes(connection)
+
+
+def test_a_client_that_goes_away_in_the_middle(live: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        for _ in range(5):
+            with live.connect() as connection:
+                connection.sendall(head(b"Content-Length: 100000") + bytes(5000))
+        deadline = time.monotonic() + 5
+        while sum("status=499" in record.getMessage() for record in caplog.records) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_a_client_that_goes_away_before_its_answer(live: LiveServer, hopper: bytes) -> None:
+    with live.connect() as connection:
+        length = str(len(hopper)).encode()
+        request = b"POST /people?insert=false&update=false HTTP/1.1"
+        connection.sendall(head(b"Content-Length: " + length, request=request) + hopper)
+        time.sleep(0.05)
+
+
+# Headers
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"X-Flood: " + b"x" * 70_000 + b"\r\n",
+        b"X-F: y\r\n" * 10_000,
+        b"X-Flood: " + b"x" * 1_000_000,
+        b"x" * 1_000_000,
+    ],
+)
+def test_floods_of_headers(live: LiveServer, flood: bytes) -> None:
+    with live.connect() as connection:
+        try:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\n" + flood)
+            status, body = answer_of(connection)
+            assert (status, body["errorReason"]) == (431, "headers-too-large")
+        except ConnectionError:
+            pass  # closed while the flood went on
+        assert closes(connection)
+
+
+def test_a_request_line_without_end(live: LiveServer) -> None:
+    with live.connect() as connection:
+        try:
+            connection.sendall(b"GET /" + b"a" * 1_000_000)
+            assert answer_of(connection)[0] == 431
+        except ConnectionError:
+            pass
+        assert closes(connection)
+
+
+def test_trailers_without_end(live: LiveServer) -> None:
+    with live.connect() as connection:
+        connection.sendall(head(b"Transfer-Encoding: chunked") + b"0\r\n")
+        for _ in range(20):
+            connection.sendall(b"X-Trailer: " + b"y" * 10_000 + b"\r\n")
+            if select.select([connection], [], [], 0.01)[0]:
+                break
+        assert answer_of(connection)[1]["errorReason"] == "headers-too-large"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /people HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /people HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /people HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET // HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_what_is_no_http(live: LiveServer, data: bytes) -> None:
+    with live.connect() as connection:
+        connection.sendall(data)
+        status, body = answer_of(connection)
+        assert 400 <= status < 500
+        assert body["status"] == status
+        assert closes(connection) or status == 404
+
+
+def test_headers_that_never_come(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEADER_TIMEOUT_S", 0.3)
+    for begun_with in (b"", b"GET /healthz HTTP/1.1\r\nX-A"):
+        begun = time.monotonic()
+        with live.connect() as connection:
+            connection.sendall(begun_with)
+            assert answer_of(connection)[1]["errorReason"] == "headers-timeout"
+            assert closes(connection)
+        assert time.monotonic() - begun < 3
+
+
+def test_the_second_request_of_a_connection_is_timed_too(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEADER_TIMEOUT_S", 0.3)
+    with live.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer_of(connection)[0] == 200
+        time.sleep(0.5)  # an idle connection is kept
+        connection.sendall(b"GET /healthz HTTP/1.1\r\n")
+        assert answer_of(connection)[1]["errorReason"] == "headers-timeout"
+
+
+def test_requests_in_one_packet_are_answered_in_order(live: LiveServer) -> None:
+    with live.connect() as connection:
+        connection.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\nGET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b""
+        while received.count(b"HTTP/1.1") < 2:
+            received += connection.recv(65536)
+    assert received.index(b"200 OK") < received.index(b"404 Not Found")
+
+
+@pytest.mark.parametrize("wanted", [b"h2c", b"websocket"])
+def test_a_client_that_asks_for_another_protocol_is_served_in_this_one(
+    live: LiveServer, hopper: bytes, wanted: bytes
+) -> None:
+    """Java's HttpClient asks for HTTP/2 with its first request, whatever that is."""
+    asking = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: " + wanted, b"HTTP2-Settings: AAMAAABkAAQAAP__")
+    post = b"POST /people?insert=false&update=false HTTP/1.1"
+    with live.connect() as connection:
+        data = head(*asking, b"Content-Length: %d" % len(hopper), request=post) + hopper
+        connection.sendall(data[:150])
+        time.sleep(0.05)
+        connection.sendall(data[150:])
+        status, body = answer_of(connection)
+        assert (status, len(body["identifiedFaces"])) == (201, 1)
+        connection.sendall(head(*asking, request=b"GET /people HTTP/1.1"))
+        assert answer_of(connection) == (200, {"people": []})
+        connection.sendall(head(b"Content-Length: 8", request=post) + b"no image")
+        assert answer_of(connection)[0] == 400
+
+
+def test_connections_leave_files_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, allowed in ((1024, 768), (10**6, 2000), (64, 16), (resource.RLIM_INFINITY, 2000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, resource.RLIM_INFINITY))
+        assert protocol.max_connections() == allowed
+
+
+def test_a_request_for_a_tunnel_is_refused(live: LiveServer) -> None:
+    assert ask(live, b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n") == (400, "request-malformed")
+
+
+def test_connections_are_bounded(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 20)
+    connections = [live.connect() for _ in range(30)]
+    refused = 0
+    for connection in connections[20:]:
+        connection.settimeout(5)
+        refused += answer_of(connection)[0] == 503
+    for connection in connections:
+        connection.close()
+    assert refused == 10
+    time.sleep(0.2)  # for the server to see that they are gone
+
+
+# Many at once
+
+
+def test_the_bodies_of_all_requests_are_bounded(
+    tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor
+) -> None:
+    """Twenty clients each send most of a body and hold back the rest: there is room for sixteen."""
+    folder = tmp_path_factory.mktemp("bodies")
+    with (
+        live_server(folder / "store", extractor, serve__max_body_bytes=MIB, serve__body_timeout_s=2) as small,
+        contextlib.ExitStack() as stack,
+    ):
+        connections = [stack.enter_context(small.connect()) for _ in range(20)]
+
+        def send(connection: socket.socket) -> int:
+            connection.sendall(head(b"Content-Length: %d" % MIB) + bytes(MIB - 1000))
+            return answer_of(connection)[0]
+
+        with ThreadPoolExecutor(20) as pool:
+            statuses = list(pool.map(send, connections))
+    assert sorted(statuses) == [408] * 16 + [503] * 4
+
+
+def test_a_full_queue_is_told_to_wait(
+    tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor, hopper: bytes
+) -> None:
+    """One thread, one place to wait: of many posts at once, most get 503 at once, and nothing else happens."""
+    folder = tmp_path_factory.mktemp("narrow")
+    with live_server(folder / "store", extractor, serve__workers=1, serve__queue_images=1) as narrow:
+        headers = credentials("nasty")
+        httpx.get(f"{narrow.url}/people", headers=headers)  # the password is checked once
+
+        def post(_: int) -> httpx.Response:
+            return httpx.post(f"{narrow.url}/people?insert=false&update=false", content=hopper, headers=headers)
+
+        with ThreadPoolExecutor(10) as pool:
+            answers = list(pool.map(post, range(10)))
+    assert {answer.status_code for answer in answers} == {201, 503}
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert {answer.json()["errorReason"] for answer in refused} == {"overloaded"}
+    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)

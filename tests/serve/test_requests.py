@@ -1,0 +1,274 @@
+"""Headers, parameters and JSON bodies: what is taken and what is refused."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import (
+    BodyInvalid,
+    DirectoryInvalid,
+    DirectoryRequired,
+    FacepipeError,
+    HeaderInvalid,
+    MediaTypeUnsupported,
+    ParameterInvalid,
+    PersonUnknown,
+)
+from pipeline.serve.people import EXTERNAL_PREFIX
+from pipeline.serve.requests import (
+    check_media_type,
+    checked_person_id,
+    directory,
+    json_object,
+    person_change,
+    person_headers,
+    person_ids,
+    post_request,
+    rest_of_path,
+    threshold,
+)
+from pipeline.service.types import PersonChange, PostRequest
+from tests.serve.asking import make_request
+
+ID = "8a1f0a5e-1c34-4f0e-9b8e-2b7d9f6d3a10"
+T = "X-RPC-FACES-GROUPING-THRESHOLD"
+
+
+def b64(data: str | bytes) -> str:
+    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
+
+
+@pytest.mark.parametrize("name", ["main", "A-z_0.9", "a" * 64, "...", ".a"])
+def test_a_directory_name_is_taken(name: str) -> None:
+    assert directory(make_request({"X-RPC-DIRECTORY": name})) == name
+
+
+@pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "a b", "ä", "a" * 65, "a\x00", "%2e%2e"])
+def test_another_directory_name_is_refused(name: str) -> None:
+    with pytest.raises(DirectoryInvalid):
+        directory(make_request({"X-RPC-DIRECTORY": name}))
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-RPC-DIRECTORY": ""}, {"X-RPC-DIRECTORY": "  "}])
+def test_a_missing_directory_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(DirectoryRequired):
+        directory(make_request(headers))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0", 0), ("0.54", 0.54), ("4", 4), ("+1.", 1), (".5", 0.5), ("4e-1", 0.4), ("-0", 0)]
+)
+def test_a_threshold_is_taken(text: str, number: float) -> None:
+    assert threshold(make_request({T: text})) == number
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "-1", "5", "4.0001", "abc", "1e999", "1_0", "٤", "0x1"])
+def test_another_threshold_is_refused(text: str) -> None:
+    with pytest.raises(HeaderInvalid):
+        threshold(make_request({T: text}))
+
+
+@pytest.mark.parametrize("headers", [{}, {T: ""}, {T: " "}])
+def test_an_empty_threshold_is_absent(headers: dict[str, str]) -> None:
+    assert threshold(make_request(headers)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("Grace Hopper", "Grace Hopper"),
+        ("Jürgen 李", "Jürgen 李"),
+        ("Jürgen".encode("latin-1"), "Jürgen"),
+        ("  padded\t", "padded"),
+        ("", None),
+        ("x" * 1000, "x" * 1000),
+    ],
+)
+def test_a_name_on_the_wire(value: str | bytes, name: str | None) -> None:
+    assert person_headers(make_request({"X-RPC-PERSON-NAME": value}))[0] == name
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(b64("李 Jürgen"), "李 Jürgen"), (b64("Jürgen".encode("latin-1")), "Jürgen"), ("", "plain"), ("====", None)],
+)
+def test_base64_wins_over_the_plain_name(value: str, name: str | None) -> None:
+    request = make_request({"X-RPC-PERSON-NAME": "plain", "X-RPC-PERSON-NAME-BASE64": value})
+    if name is None:
+        with pytest.raises(HeaderInvalid):
+            person_headers(request)
+    else:
+        assert person_headers(request) == (name, None)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-RPC-EXTERNAL-ID-BASE64": "not base64!"},
+        {"X-RPC-PERSON-NAME-BASE64": "QQ"},
+        {"X-RPC-PERSON-NAME": "x" * 1001},
+        {"X-RPC-EXTERNAL-ID-BASE64": b64("a\0b")},
+        {"X-RPC-EXTERNAL-ID-BASE64": b64("x" * 1001)},
+    ],
+)
+def test_another_name_or_external_id_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(HeaderInvalid):
+        person_headers(make_request(headers))
+
+
+def test_a_post_without_parameters_has_the_defaults() -> None:
+    assert post_request(make_request()) == PostRequest()
+
+
+def test_all_parameters_of_a_post() -> None:
+    query = (
+        "insert=FALSE&update=false&similar_limit=7&min-cpq=0&min-fsq=-1&min-fcq=.5&insert_all=True"
+        "&largest-only=true&min-size=40.5&max-occlusion=0.2&unheard=of"
+    )
+    headers = {"X-RPC-PERSON-NAME": "n", "X-RPC-EXTERNAL-ID": "e", T: "1"}
+    assert post_request(make_request(headers, query)) == PostRequest(
+        name="n",
+        external_id="e",
+        threshold=1,
+        min_cpq=0,
+        min_fsq=None,
+        min_fcq=0.5,
+        insert=False,
+        update=False,
+        insert_all=True,
+        largest_only=True,
+        min_size_px=40.5,
+        similar_limit=7,
+    )
+
+
+def test_of_a_repeated_parameter_the_last_counts() -> None:
+    assert post_request(make_request(query="similar_limit=x&insert=false&similar_limit=2&insert=true")) == PostRequest(
+        similar_limit=2
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "insert=yes",
+        "insert=",
+        "update=1",
+        "largest-only=%00",
+        "similar_limit=-1",
+        "similar_limit=1001",
+        "similar_limit=1.0",
+        "similar_limit=",
+        "similar_limit=99999999999999999999999",
+        "min-cpq=1.01",
+        "min-cpq=-0.5",
+        "min-fsq=nan",
+        "min-fcq=abc",
+        "min-size=-2",
+        "min-size=inf",
+    ],
+)
+def test_another_value_of_a_parameter_is_refused(query: str) -> None:
+    with pytest.raises(ParameterInvalid):
+        post_request(make_request(query=query))
+
+
+@given(query=st.binary(max_size=60))
+def test_no_query_is_an_unexpected_error(query: bytes) -> None:
+    try:
+        post_request(make_request(query=query))
+    except FacepipeError as error:
+        assert error.http_status == 400  # noqa: PT017  most queries are fine
+
+
+@pytest.mark.parametrize(
+    "value", ["", "application/octet-stream", "Application/Octet-Stream; charset=x", "image/jpeg", "image/x-y;a=b"]
+)
+def test_a_media_type_is_taken(value: str) -> None:
+    check_media_type(make_request({"Content-Type": value}))
+
+
+@pytest.mark.parametrize("value", ["text/plain", "application/json", "image/", "image", "multipart/form-data; a=b"])
+def test_another_media_type_is_refused(value: str) -> None:
+    with pytest.raises(MediaTypeUnsupported):
+        check_media_type(make_request({"Content-Type": value}))
+
+
+def test_a_person_id_is_a_uuid() -> None:
+    assert checked_person_id(ID.upper()) == ID
+    for text in ("", "external", "..", ID + "\n", "{" + ID + "}", ID.replace("-", ""), ID[:-1] + "g"):
+        with pytest.raises(PersonUnknown):
+            checked_person_id(text)
+
+
+@pytest.mark.parametrize(
+    ("sent", "external_id"),
+    [
+        ("a", "a"),
+        ("a%2Fb", "a/b"),
+        ("a%2F", "a/"),
+        ("a/", "a"),
+        ("a/b", "a/b"),
+        ("..%2F..%2Fx", "../../x"),
+        ("%FC", "ü"),
+    ],
+)
+def test_an_external_id_in_a_path(sent: str, external_id: str) -> None:
+    assert rest_of_path(make_request(path=EXTERNAL_PREFIX + sent), EXTERNAL_PREFIX) == external_id
+
+
+def test_what_a_put_changes() -> None:
+    body = {"name": " New ", "externalId": "", "tags": ["a", "b"], "ignore": True, "unheard": {"of": 1}}
+    assert person_change(body) == PersonChange("New", "", ("a", "b"), True)
+    assert person_change({}) == PersonChange()
+    assert person_change({"name": None, "tags": None, "personExternalId": "e"}) == PersonChange(external_id="e")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": 5},
+        {"name": ["a"]},
+        {"name": "x" * 1001},
+        {"name": "\ud800"},
+        {"externalId": "a\0"},
+        {"tags": "a"},
+        {"tags": [1]},
+        {"tags": ["x"] * 101},
+        {"ignore": "true"},
+        {"ignore": 1},
+    ],
+)
+def test_another_change_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(BodyInvalid):
+        person_change(body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"5", b"null", b"{", b'{"a": NaN}', b"\xff\xfe{", b"[" * 10**5, b'{"a": 1' + b"0" * 5000 + b"}"],
+)
+def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(BodyInvalid):
+        json_object(data)
+
+
+def test_the_ids_of_a_merge() -> None:
+    other = ID.replace("8", "9")
+    assert person_ids({"personIds": [ID, other, ID.upper()]}) == [ID, other]
+
+
+@pytest.mark.parametrize("given_ids", [None, [], "x", {}, [5], [ID] * 1001])
+def test_another_shape_of_ids_is_refused(given_ids: object) -> None:
+    with pytest.raises(BodyInvalid):
+        person_ids({"personIds": given_ids})
+
+
+def test_an_id_that_is_none_is_nobodys() -> None:
+    with pytest.raises(PersonUnknown):
+        person_ids({"personIds": [ID, "../x"]})

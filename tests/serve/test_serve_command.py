@@ -1,0 +1,159 @@
+"""`facepipe serve` as a process: what it prints, its two ports, TLS, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pipeline.assembly import open_or_create_store
+from pipeline.cli import main
+from pipeline.errors import StoreMissing, UsageError
+from pipeline.store.accounts import hash_password
+from pipeline.store.client import StoreClient
+from tests.serve.live import PASSWORD, credentials, live_settings
+
+GRACE = [(b"X-RPC-PERSON-NAME", b"Grace"), (b"X-RPC-EXTERNAL-ID", b"e1")]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with open_or_create_store(tmp_path / "store", live_settings(), "test") as client:
+        client.create_account("alice", hash_password(PASSWORD))
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate of 127.0.0.1, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    subprocess.run([*command, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+@contextmanager
+def started(store: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server process, and the JSON it printed when it listened."""
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "serve",
+        "--store",
+        str(store),
+        "--device",
+        "cpu",
+        "--json",
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        [*command, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield process, json.loads(line)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
+    store: Path, certificate: tuple[Path, Path], hopper: bytes
+) -> None:
+    cert, key = certificate
+    tls = ssl.create_default_context(cafile=str(cert))
+    with started(store, "--port", "0", "--object-port", "0", "--tls-cert", str(cert), "--tls-key", str(key)) as (
+        process,
+        told,
+    ):
+        assert told["url"].startswith("https://127.0.0.1:")
+        assert told["url"] != told["object_url"]
+        assert (told["store"], told["identities"]) == (str(store), 0)
+        answers: list[httpx.Response] = []
+
+        def post() -> None:
+            headers = [*credentials(), *GRACE]
+            answers.append(httpx.post(f"{told['url']}/people", content=hopper, headers=headers, verify=tls, timeout=60))
+
+        for url in (told["url"], told["object_url"]):
+            assert httpx.get(f"{url}/people", headers=credentials(), verify=tls).json() == {"people": []}
+        request = threading.Thread(target=post)
+        request.start()
+        wait_for_post(told["object_url"], tls)
+        process.send_signal(signal.SIGTERM)
+        request.join()
+        assert answers[0].status_code == 201
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        log = process.stderr.read()
+    assert "method=POST route=/people status=201" in log
+    assert not [line for line in log.splitlines() if "facepipe.access" not in line]
+    assert PASSWORD not in log
+    with StoreClient.open(store, command="test") as client:  # the lock is free, and the answer was true
+        assert len(client.references(1, "main")) == 1
+
+
+def wait_for_post(url: str, tls: ssl.SSLContext) -> None:
+    """Until the metrics of the server show a post at work."""
+    deadline = time.monotonic() + 30
+    while "facepipe_pending_posts 1.0" not in httpx.get(f"{url}/metrics", verify=tls).text:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_ctrl_c_ends_it_too(store: Path) -> None:
+    with started(store, "--port", "0", "--quiet") as (process, told):
+        assert httpx.get(f"{told['url']}/readyz").status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def serve(*arguments: str) -> None:
+    main(["serve", *arguments], standalone_mode=False)
+
+
+def test_a_port_in_use(store: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="Nothing can listen at"):
+        serve("--store", str(store), "--port", str(taken.getsockname()[1]))
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreMissing):
+        serve("--store", str(tmp_path / "none"), "--port", "0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hosting", "cloud", "--public-url", "host"], "Cloud hosting needs a store with encrypted images"),
+        (["--tls-cert", "cert.pem"], "TLS needs both"),
+        (["--tls-cert", "none.pem", "--tls-key", "none.pem"], "The TLS certificate or key cannot be used"),
+    ],
+)
+def test_settings_that_do_not_fit(store: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        serve("--store", str(store), "--port", "0", "--device", "cpu", *arguments)
