@@ -1,0 +1,247 @@
+"""Clients written for the well-known service with these headers work unchanged.
+
+Each test does what such a client does, with the standard library, and believes only what it would: a status, or a
+key that is there. Two ports, person headers optional, as those clients expect it.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from tests.serve.conformance.launch import Launched, launch
+from tests.serve.conformance.photos import encoded, faceless, opened, other, pair, photo, poor, portrait
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    settings = {"serve.person_headers": "optional"}
+    with launch(tmp_path_factory.mktemp("clients"), settings=settings, flags=["--object-port", "0"]) as running:
+        yield running
+
+
+class Client:
+    """As the scripts have it: an address, an object address, and the headers of every request."""
+
+    def __init__(self, launched: Launched, directory: str) -> None:
+        account = launched.account("bob")
+        coded = base64.b64encode(account.password.encode()).decode()
+        self.base_url = account.server.base_url
+        self.object_url = account.server.object_url
+        self.headers = {"X-RPC-AUTHORIZATION": f"{account.user}:{coded}", "X-RPC-DIRECTORY": directory}
+
+    def call(
+        self,
+        method: str,
+        address: str,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        **params: Any,
+    ) -> tuple[int, bytes]:
+        query = "?" + urlencode(params) if params else ""
+        request = urllib.request.Request(address + query, data, {**self.headers, **(headers or {})}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return int(response.status), bytes(response.read())
+
+    def post(self, image: bytes, headers: Mapping[str, str] | None = None, **params: Any) -> dict[str, Any]:
+        told = {"Content-Type": "application/octet-stream", **(headers or {})}
+        status, body = self.call("POST", f"{self.base_url}/people", image, told, **params)
+        assert status == 201
+        return dict(json.loads(body))
+
+    def people(self) -> list[dict[str, Any]]:
+        _, body = self.call("GET", f"{self.base_url}/rootpeople/?count=0&include-expired=true")
+        return list(json.loads(body)["people"])
+
+    def delete(self, person_id: str) -> int:
+        parts = urlsplit(self.base_url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        try:
+            connection.request("DELETE", f"/people/{person_id}", headers={**self.headers, "Content-Length": "0"})
+            response = connection.getresponse()
+            response.read()
+            return response.status
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def client(launched: Launched) -> Iterator[Client]:
+    made = Client(launched, "main")
+    yield made
+    for person in made.people():
+        made.delete(person["personId"])
+
+
+IMPORT: dict[str, Any] = {
+    "insert": "true",
+    "update": "false",
+    "largest-only": "true",
+    "min-size": "0",
+    "detect-age": "false",
+}
+RECOGNISE: dict[str, Any] = {
+    "insert": "false",
+    "update": "false",
+    "min-cpq": 0.59,
+    "provide-face-id": "true",
+    "type": "person",
+}
+
+
+def test_import_with_a_name_only(client: Client) -> None:
+    """`user:base64(pwd)`; a name without an external id; `largest-only`, unknown parameters."""
+    answer = client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace Hopper"}, **IMPORT)
+    faces = answer["identifiedFaces"]
+    assert "newId" in faces[0]
+    assert "personId" in faces[0]
+    assert len(faces) == 1
+
+
+def test_import_with_a_name_in_base64(client: Client) -> None:
+    coded = base64.b64encode("Grace Brewster Murray Höpper".encode()).decode()
+    client.post(photo("hopper"), {"X-RPC-PERSON-NAME-BASE64": coded}, **IMPORT)
+    assert client.people()[0]["name"] == "Grace Brewster Murray Höpper"
+
+
+def test_import_with_nothing_but_the_image(client: Client) -> None:
+    assert "newId" in client.post(photo("collins"), **IMPORT)["identifiedFaces"][0]
+
+
+def test_import_tells_new_known_and_refused_by_the_presence_of_keys(client: Client) -> None:
+    """Keys tested by presence: `if "newId" in face`, `elif "personId" in face`, else refused."""
+
+    def outcome(image: bytes) -> str:
+        faces = client.post(image, {"X-RPC-PERSON-NAME": "Anna"}, **IMPORT)["identifiedFaces"]
+        if not faces:
+            return "no face"
+        if "newId" in faces[0]:
+            return "new"
+        return "known" if "personId" in faces[0] else "refused"
+
+    images = [photo("hopper"), other("hopper"), poor("collins", "sharpness"), faceless()]
+    assert [outcome(image) for image in images] == ["new", "known", "refused", "no face"]
+
+
+def test_import_retries_a_turned_photo(client: Client) -> None:
+    """When no face is found, the scripts turn the photo by 90, 180 and 270 degrees."""
+    lying = portrait("collins").rotate(180, expand=True)
+    found = []
+    for degrees in (0, 90, 180, 270):
+        answer = client.post(encoded(lying.rotate(degrees, expand=True)), **IMPORT)
+        found.append(degrees)
+        if answer["identifiedFaces"] and "personId" in answer["identifiedFaces"][0]:
+            break
+    assert found[-1] == 180
+
+
+def test_recognise_the_main_face(client: Client) -> None:
+    """`identifiedFaces[0]` is the main face; `similarityScore` is read beside `personId`; float `min-cpq`."""
+    client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)
+    client.post(photo("collins"), {"X-RPC-PERSON-NAME": "Eileen"}, **IMPORT)
+    for left, right, name in (("hopper", "collins", "Grace"), ("collins", "hopper", "Eileen")):
+        face = client.post(pair(left, right, 0.6), **RECOGNISE)["identifiedFaces"][0]
+        assert face["name"] == name
+        assert "personId" in face
+        assert face["similarityScore"] >= 1.0
+
+
+def test_recognise_with_a_list_of_similar_people(client: Client) -> None:
+    made = client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)["identifiedFaces"][0]
+    face = client.post(other("hopper"), similar_limit=5, **RECOGNISE)["identifiedFaces"][0]
+    assert [each["personId"] for each in face["similar"]] == [made["personId"]]
+
+
+def test_list_everybody_with_a_slash(client: Client) -> None:
+    """`GET /rootpeople/?count=0&include-expired=true`, and no redirect."""
+    client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)
+    status, body = client.call("GET", f"{client.base_url}/rootpeople/?count=0&include-expired=true")
+    answer = json.loads(body)
+    assert status == 200
+    assert [person["name"] for person in answer["people"]] == ["Grace"]
+    assert answer["personCollectionResponse"]["totalCount"] == 1
+
+
+def test_page_through_everybody(client: Client) -> None:
+    """The loop of the scripts: on while the answer has a `nextIndexState`."""
+    for number in range(3):
+        client.post(other("hopper", number), {"X-RPC-FACES-GROUPING-THRESHOLD": "0"}, **IMPORT)
+    found: list[str] = []
+    params: dict[str, Any] = {"count": 2}
+    while True:
+        answer = json.loads(client.call("GET", f"{client.base_url}/rootpeople", **params)[1])
+        found += [person["personId"] for person in answer["people"]]
+        if "nextIndexState" not in answer["personCollectionResponse"]:
+            break
+        params["startIndexState"] = answer["personCollectionResponse"]["nextIndexState"]
+    assert len(found) == len(set(found)) == 3
+
+
+def test_download_every_image_from_the_object_server(client: Client) -> None:
+    """`unmergedImageURI` else `imageURI`, fetched with the headers from the second port."""
+    made = []
+    for number in range(2):
+        answer = client.post(other("hopper", number), {"X-RPC-FACES-GROUPING-THRESHOLD": "0"}, **IMPORT)
+        made.append(answer["identifiedFaces"][0]["personId"])
+    body = json.dumps({"personIds": made}).encode()
+    assert client.call("PUT", f"{client.base_url}/merge", body, {"Content-Type": "application/json"})[0] == 202
+    assert client.object_url != client.base_url
+    images = set()
+    for person in json.loads(client.call("GET", f"{client.base_url}/people")[1])["people"]:
+        uri = person["unmergedImageURI"] if "unmergedImageURI" in person else person["imageURI"]
+        guid = uri.split("/")[-1]
+        status, image = client.call("GET", f"{client.object_url}/obj/{guid}")
+        assert status == 200
+        assert opened(image).width > 40
+        images.add(image)
+    assert len(images) == 2
+
+
+def test_change_a_person_with_json(client: Client) -> None:
+    """`PUT /people/{id}` with JSON."""
+    person_id = client.post(photo("hopper"), **IMPORT)["identifiedFaces"][0]["personId"]
+    change = json.dumps({"name": "Grace", "externalId": "N-1906", "personType": "staff"}).encode()
+    address = f"{client.base_url}/people/{person_id}"
+    assert client.call("PUT", address, change, {"Content-Type": "application/json;charset=UTF-8"})[0] == 202
+    (person,) = client.people()
+    assert (person["name"], person["externalId"]) == ("Grace", "N-1906")
+
+
+def test_delete_ten_at_a_time(client: Client) -> None:
+    """Ten parallel `DELETE` with `Content-Length: 0`, expecting 204."""
+    unchecked: dict[str, Any] = {"min-cpq": 0, "min-fsq": 0, "min-fcq": 0, "insert": "true", "update": "false"}
+    images = [other(person, number) for person in ("hopper", "collins") for number in range(5)]
+    made = [
+        client.post(image, {"X-RPC-FACES-GROUPING-THRESHOLD": "0"}, **unchecked)["identifiedFaces"][0]["personId"]
+        for image in images
+    ]
+    assert len(set(made)) == 10
+    with ThreadPoolExecutor(10) as threads:
+        assert list(threads.map(client.delete, made)) == [204] * 10
+    assert client.people() == []
+
+
+def test_a_wrong_password_is_a_401_with_a_body(client: Client) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        client.call("GET", f"{client.base_url}/rootpeople", headers={"X-RPC-AUTHORIZATION": "nobody:wrong"})
+    with caught.value as error:
+        assert error.code == 401
+        assert json.loads(error.read())["errorReason"] == "unauthorized"
+
+
+def test_both_ports_answer_every_call(client: Client) -> None:
+    """`--object-port` serves the same app on a second port."""
+    client.post(photo("hopper"), **IMPORT)
+    (person,) = client.people()
+    for address in (client.base_url, client.object_url):
+        assert client.call("GET", f"{address}/people/{person['personId']}")[0] == 200
+        assert client.call("GET", f"{address}/person/{person['personId']}/face")[0] == 200
