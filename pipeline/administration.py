@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pipeline.assembly import find_account
 from pipeline.door import Store
 from pipeline.errors import DirectoryUnknown
+from pipeline.store.client import StoreClient
 from pipeline.store.records import DirectoryRow
 
 
@@ -41,6 +42,13 @@ def list_directories(store: Store, account: str | None) -> list[DirectoryRow]:
     """The directories that hold an identity, of an account (None: of all). Raises AccountUnknown."""
     wanted = None if account is None else store.account_id(account)
     return [directory for directory in store.directories() if wanted in (None, directory.account_id)]
+
+
+def delete_directory(store: Store, account_id: int, name: str) -> None:
+    """All identities of a directory go, their vectors out of the files too. Raises DirectoryUnknown."""
+    store.delete_directory(account_id, name)
+    if isinstance(store, StoreClient):
+        store.fold()  # a server does it by itself, when it has little to do
 
 
 def find_directory(store: Store, account: str | None, name: str) -> DirectoryRow:

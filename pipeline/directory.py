@@ -1,20 +1,23 @@
 """The identities of a directory in memory, following the catalog: what a face is decided against.
 
 Bulk enrolment and the server use the same objects. Whoever changes a directory holds its `writing` lock from the
-last look at it until its commit is applied here, so the decision and the commit are one step. Searches and
-listings take no such lock: they work on a `view()`, which never changes.
+last look at it until its commit is applied here, so the decision and the commit are one step
+(`Directories.writing`, which reads a directory anew where that went wrong). Searches and listings take no such
+lock: they work on a `view()`, which never changes.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from pipeline.errors import InputError, RequestError
 from pipeline.match import Matcher
 from pipeline.references import IndexView, ReferenceIndex, changes_since
 from pipeline.store.client import StoreClient
@@ -51,11 +54,8 @@ def _may_match(index: IndexView, appended: range, faces: FaceBatch, matcher: Mat
         found = index.find_identical(hashes, box)
         if found is not None and found >= appended.start:
             return True
-    part = slice(appended.start, appended.stop)
-    new = ReferenceIndex(index.embedding_size)
-    empty: list[tuple[str, ...]] = [()] * len(appended)
-    new.append(index.host_vectors[part], index.order[part], empty, np.zeros((len(appended), 4), np.float32))
-    return bool((matcher.nearest(new, faces.embeddings, 1, matching=True).positions >= 0).any())
+    nearest = matcher.nearest(index.part(appended), faces.embeddings, 1, matching=True)
+    return bool((nearest.positions >= 0).any())
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,11 @@ class Directory:
         self.account_id = account_id
         self.name = name
         self.writing = threading.Lock()
+        self.loaded = False
+        self.in_doubt = False  # a change failed half-way: the store may hold more, or less, than this
         self._reading = threading.Lock()  # held for moments: while maps are changed, or read together
-        self._index = ReferenceIndex(embedding_size, device, quantized=quantized)
+        self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
+        self._index = self._new_index()
         self._person_ids: list[str] = []
         self._persons: dict[str, PersonRecord] = {}
         self._positions: dict[str, int] = {}
@@ -89,15 +92,19 @@ class Directory:
         self._view = DirectoryView(self._index.view(), self._person_ids)
 
     def load(self, known: References) -> None:
-        """Fills an empty directory with what the store holds."""
+        """Holds what the store holds, whatever it held before. The caller holds `writing`."""
+        index = self._new_index()
+        order = np.array([person.seq for person in known.persons], dtype=np.int64)
+        index.append(known.vectors, order, known.image_hashes, known.boxes)
         with self._reading:
-            order = np.array([person.seq for person in known.persons], dtype=np.int64)
-            self._index.append(known.vectors, order, known.image_hashes, known.boxes)
-            self._person_ids.extend(person.person_id for person in known.persons)
-            self._positions = {person_id: position for position, person_id in enumerate(self._person_ids)}
+            self._index = index
+            self._number([person.person_id for person in known.persons])
+            for mapping in (self._persons, self._children, self._by_external_id, self._by_guid):
+                mapping.clear()
             for person in known.persons:
                 self._put(person)
             self._view = DirectoryView(self._index.view(), self._person_ids)
+        self.loaded, self.in_doubt = True, False
 
     def __len__(self) -> int:
         return len(self._persons)
@@ -119,7 +126,8 @@ class Directory:
         return sorted(found, key=lambda person: person.seq)
 
     def get(self, person_id: str) -> PersonRecord | None:
-        return self._persons.get(person_id)
+        with self._reading:
+            return self._persons.get(person_id)
 
     def with_external_id(self, external_id: str) -> list[PersonRecord]:
         """In the order of insertion."""
@@ -140,19 +148,17 @@ class Directory:
                 root = self._persons[root.parent_id]
             if root is None:
                 return []
-            below = sorted(self._below(root.person_id), key=lambda person: person.seq)
-        return [root, *below]
+            below = [root.person_id]
+            for member in below:  # grows as it goes: a chain of merges may be longer than calls can be nested
+                below.extend(self._children.get(member, ()))
+            found = [self._persons[member] for member in below[1:]]
+        return [root, *sorted(found, key=lambda person: person.seq)]
 
     def children(self, person_id: str) -> list[PersonRecord]:
         """Those whose parent it is, in the order of insertion."""
         with self._reading:
             found = [self._persons[child] for child in self._children.get(person_id, ())]
         return sorted(found, key=lambda person: person.seq)
-
-    def _below(self, person_id: str) -> Iterator[PersonRecord]:
-        for child in self._children.get(person_id, ()):
-            yield self._persons[child]
-            yield from self._below(child)
 
     # Following a commit
 
@@ -162,13 +168,15 @@ class Directory:
         deleted: Iterable[str] = (),
         references: Sequence[ReferenceFace] = (),
     ) -> None:
-        """Takes up what was committed. The caller holds `writing`."""
+        """Takes up what was committed; `references` are of persons among `records`. The caller holds `writing`."""
+        records, deleted = list(records), list(deleted)
         with self._reading:
+            self._change_index({record.person_id: record.seq for record in records}, deleted, references)
             for person_id in deleted:
-                self._drop(person_id)
+                self._forget_maps(person_id)
+                del self._persons[person_id]
             for record in records:
                 self._put(record)
-            self._replace_references(references)
             if self._index.worth_compacting:
                 self._compact()
             self._view = DirectoryView(self._index.view(), self._person_ids)
@@ -197,23 +205,25 @@ class Directory:
                 if not mapping[key]:
                     del mapping[key]
 
-    def _drop(self, person_id: str) -> None:
-        self._forget_maps(person_id)
-        del self._persons[person_id]
-        self._index.remove(np.array([self._positions.pop(person_id)], dtype=np.int64))
-
-    def _replace_references(self, references: Sequence[ReferenceFace]) -> None:
-        if not references:
-            return
-        old = [self._positions[r.person_id] for r in references if r.person_id in self._positions]
+    def _change_index(
+        self, seqs: Mapping[str, int], deleted: Sequence[str], references: Sequence[ReferenceFace]
+    ) -> None:
+        """In one step however many they are: each copies the list of the dead."""
+        replaced = [r.person_id for r in references if r.person_id in self._positions]
+        gone = np.array([self._positions[person_id] for person_id in (*deleted, *replaced)], dtype=np.int64)
         start = len(self._index)
-        self._index.replace(
-            np.array(old, dtype=np.int64),
-            np.stack([r.embedding for r in references]),
-            np.array([self._persons[r.person_id].seq for r in references], dtype=np.int64),
-            [r.image_hashes for r in references],
-            np.array([r.box for r in references], dtype=np.float32),
-        )
+        if references:
+            self._index.replace(
+                gone,
+                np.stack([r.embedding for r in references]),
+                np.array([seqs[r.person_id] for r in references], dtype=np.int64),
+                [r.image_hashes for r in references],
+                np.array([r.box for r in references], dtype=np.float32),
+            )
+        elif len(gone):
+            self._index.remove(gone)
+        for person_id in deleted:
+            del self._positions[person_id]
         for position, reference in enumerate(references, start):
             self._person_ids.append(reference.person_id)
             self._positions[reference.person_id] = position
@@ -221,8 +231,11 @@ class Directory:
     def _compact(self) -> None:
         """A new index without the dead rows; older views keep the old one."""
         self._index, kept = self._index.compacted()
-        self._person_ids = [self._person_ids[position] for position in kept.tolist()]
-        self._positions = {person_id: position for position, person_id in enumerate(self._person_ids)}
+        self._number([self._person_ids[position] for position in kept.tolist()])
+
+    def _number(self, person_ids: list[str]) -> None:
+        self._person_ids = person_ids
+        self._positions = {person_id: position for position, person_id in enumerate(person_ids)}
 
 
 class Directories:
@@ -254,10 +267,14 @@ class Directories:
         key = account_id, name
         with self._lock:
             if key not in self._loaded:
-                self._loaded[key] = self._load(account_id, name)
+                self._loaded[key] = self._new(account_id, name)
             directory = self._loaded[key]
             self._uses[key] = self._uses.get(key, 0) + 1
         try:
+            if not directory.loaded:
+                with directory.writing:  # whoever comes first reads it; those of other directories need not wait
+                    if not directory.loaded:
+                        self._read(directory)
             yield directory
         finally:
             with self._lock:
@@ -273,17 +290,35 @@ class Directories:
         with ExitStack() as stack:
             yield {name: stack.enter_context(self.using(account_id, name)) for name in sorted(set(names))}
 
-    def _load(self, account_id: int, name: str) -> Directory:
+    @contextmanager
+    def writing(self, *directories: Directory) -> Iterator[None]:
+        """Holds the `writing` locks of directories of one account, taken in one order, for the decision, the commit
+        and its `apply`.
+
+        Where the block fails its commit may be in all the same, so the directories are read anew: now, and if that
+        fails before the next change; until then they answer what they held. Raises StoreError.
+        """
+        with ExitStack() as stack:
+            for directory in sorted(directories, key=lambda d: d.name):
+                stack.enter_context(directory.writing)
+            for directory in directories:
+                if directory.in_doubt:
+                    self._read(directory)
+            try:
+                yield
+            except (RequestError, InputError):
+                raise  # refused before anything was changed
+            except BaseException:
+                for directory in directories:
+                    directory.in_doubt = True
+                with suppress(Exception):
+                    for directory in directories:
+                        self._read(directory)
+                raise
+
+    def _new(self, account_id: int, name: str) -> Directory:
         size = self._client.identity.embedding_size
-        directory = Directory(account_id, name, size, self._device, quantized=self._quantized)
-        directory.load(self._client.references(account_id, name))
-        return directory
+        return Directory(account_id, name, size, self._device, quantized=self._quantized)
 
-
-@contextmanager
-def writing(directories: Iterable[Directory]) -> Iterator[None]:
-    """Holds the `writing` locks of several directories, taken in one order."""
-    with ExitStack() as stack:
-        for directory in sorted(directories, key=lambda d: d.name):
-            stack.enter_context(directory.writing)
-        yield
+    def _read(self, directory: Directory) -> None:
+        directory.load(self._client.references(directory.account_id, directory.name))

@@ -59,14 +59,23 @@ class DuplicateResolver:
             return
         media_ids = sorted({int(r.manifest["source_media"]) for r in rows})
         table = self._client.faces_of_media(media_ids)
+        incomplete = self._incomplete(media_ids)  # asked last: a server may delete somebody at any time
         owners = table["media_id"].to_numpy()
         faces = faces_of_table(table)
         images = self._images(media_ids)
         for row in rows:
             media_id = int(row.manifest["source_media"])
+            if media_id in incomplete:
+                mark_changed(row)
+                continue
             own = np.flatnonzero(owners == media_id).tolist()
             row.status, row.duplicate_of, row.faces = DUPLICATE, media_id, [faces[k] for k in own]
             row.image = images[media_id]
+
+    def _incomplete(self, media_ids: Sequence[int]) -> set[int]:
+        """The images that lost a face with its person since the scan: only their pixels show it again."""
+        sql = "SELECT DISTINCT media_id FROM core.faces WHERE outcome = 'removed' AND media_id IN (SELECT unnest(?))"
+        return set(self._client.read(sql, [list(media_ids)])["media_id"].to_pylist())
 
     def _images(self, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
         """What is known of each image, also of those without a face."""

@@ -25,7 +25,7 @@ import pyarrow as pa
 from pipeline.assembly import make_matcher
 from pipeline.config import MatchSettings
 from pipeline.decode import Decoder
-from pipeline.directory import Directories, Directory, DirectoryView, ReferenceFace, writing
+from pipeline.directory import Directories, Directory, DirectoryView, ReferenceFace
 from pipeline.duplicates import DuplicateResolver, mark_changed
 from pipeline.errors import ImageChanged, ImageRejected
 from pipeline.extracted import FACE_COLUMNS, ExtractedFace, ExtractedRow, read_rows
@@ -152,11 +152,11 @@ class Enroller:
     ) -> _Prepared:
         for _ in range(_FREE_TRIES):
             prepared = self._prepare(shard, rows, directories, media_id, face_id)
-            with writing(directories.values()):
+            with self._all.writing(*directories.values()):
                 if not any(decision.is_outdated(self._settings.matcher) for decision in prepared.decisions):
                     self._commit(prepared, directories)
                     return prepared
-        with writing(directories.values()):  # others write so often that only the lock brings it in
+        with self._all.writing(*directories.values()):  # others write so often that only the lock brings it in
             prepared = self._prepare(shard, rows, directories, media_id, face_id)
             self._commit(prepared, directories)
             return prepared
@@ -179,7 +179,7 @@ class Enroller:
         media = {id(row): media_id + k for k, row in enumerate(rows)}
         face_ids = {id(s): face_id + k for k, s in enumerate(sightings)}
         persons = self._persons(sightings, face_ids)
-        occurrences = _count_occurrences(rows, sightings, persons)
+        occurrences = _count_occurrences(rows, sightings, persons, directories)
         kept = [s for s in sightings if s.outcome != "rejected"]
         files = self._client.prepare_shard(
             ShardCommit(
@@ -342,15 +342,20 @@ def _reference(sighting: _Sighting) -> ReferenceFace:
 
 
 def _count_occurrences(
-    rows: Sequence[ExtractedRow], sightings: Sequence[_Sighting], new: dict[str, dict[str, Any]]
+    rows: Sequence[ExtractedRow],
+    sightings: Sequence[_Sighting],
+    new: dict[str, dict[str, Any]],
+    directories: Mapping[str, Directory],
 ) -> dict[str, int]:
-    """One per photo and person it shows; new persons are counted in their own rows, which start at 1."""
-    seen = {id(row): set[str]() for row in rows}
+    """One per photo and person it shows, of a merged person on the record that the largest face matched; new persons
+    are counted in their own rows, which start at 1."""
+    seen: dict[int, dict[str, str]] = {id(row): {} for row in rows}
     first = {s.person_id: id(s.row) for s in sightings if s.outcome == "inserted"}
     for s in sightings:
         if s.person_id is not None and first.get(s.person_id) != id(s.row):
-            seen[id(s.row)].add(s.person_id)
-    counts = Counter(person for persons in seen.values() for person in persons)
+            members = directories[s.directory].merged_set(s.person_id)  # none of a new person
+            seen[id(s.row)].setdefault(members[0].person_id if members else s.person_id, s.person_id)
+    counts = Counter(person for persons in seen.values() for person in persons.values())
     for person_id in new:
         new[person_id]["occurrence"] += counts.pop(person_id, 0)
     return dict(counts)

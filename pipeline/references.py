@@ -7,7 +7,7 @@ the arrays of the moment: readers hold one without a lock, and no writer disturb
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -51,6 +51,21 @@ class IndexView:
     def view(self) -> IndexView:
         """Itself: what takes an index takes a view of one."""
         return self
+
+    def part(self, rows: range) -> IndexView:
+        """The references at consecutive positions alone, for searches among them: the first is at 0. No copy."""
+        between = slice(rows.start, rows.stop)
+        dead = self.dead[slice(*np.searchsorted(self.dead, (rows.start, rows.stop)))] - rows.start
+        return replace(
+            self,
+            vectors=self.vectors[between],
+            host_vectors=self.host_vectors[between],
+            order=self.order[between],
+            codes=None if self.codes is None else self.codes[between],
+            dead=dead,
+            images=ImageLookup(),
+            lineage=object(),
+        )
 
     def is_alive(self, position: int) -> bool:
         """Whether a reference stands at `position`."""

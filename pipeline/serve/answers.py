@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pipeline.serve.addresses import ImageAddresses
 from pipeline.service.types import FaceResult, PersonView, PostResult, SimilarPerson
+from pipeline.service.views import epoch_ms
 
 Json = dict[str, Any]
 
@@ -21,8 +21,6 @@ LANDMARK_NAMES: Final = (
     "left-mouth-corner",
     "right-mouth-corner",
 )
-_EPOCH: Final = datetime(1970, 1, 1)
-_MS: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,6 @@ class Answers:
             "landmarks": _landmarks(fields["landmarks"], face.face.box),
             "provider": self.provider,
         }
-
-
-def epoch_ms(moment: datetime) -> int:
-    """Epoch milliseconds of a naive time in UTC."""
-    return (moment - _EPOCH) // _MS
 
 
 def _landmarks(points: Sequence[float], box: tuple[float, float, float, float]) -> Json:

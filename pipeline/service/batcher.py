@@ -73,6 +73,7 @@ class MicroBatcher:
                     return
                 batch = self._take()
             self._run(batch)
+            del batch  # or its images would stay in memory until the next one comes
 
     def _take(self) -> list[_Waiting]:
         """The next batch: at least one image, and as many more as fit."""
@@ -88,6 +89,7 @@ class MicroBatcher:
     def _run(self, batch: list[_Waiting]) -> None:
         try:
             tables = self._extractor.extract([each.image for each in batch])
+            answers = list(zip(batch, tables, strict=True))
         except Exception as exc:  # noqa: BLE001 - whatever it is belongs to the requests that wait for it
             if len(batch) == 1:
                 batch[0].answer.set_exception(exc)
@@ -95,5 +97,5 @@ class MicroBatcher:
                 for each in batch:
                     self._run([each])
             return
-        for each, table in zip(batch, tables, strict=True):
+        for each, table in answers:
             each.answer.set_result(table)

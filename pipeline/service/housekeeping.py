@@ -6,7 +6,6 @@ import logging
 import threading
 from typing import Final
 
-from pipeline.errors import StoreError
 from pipeline.store.client import StoreClient
 
 # So many wait in the catalog at most while requests keep coming; a search never reads them, a start does.
@@ -22,7 +21,7 @@ class Housekeeper:
         self._client = client
         self._interval_s = interval_s
         self._changed = False  # since the last look
-        self._dirty = True  # since the last fold; a store that was killed may have left something
+        self._dirty = False  # since the last fold
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="housekeeper", daemon=True)
         self._thread.start()
@@ -48,6 +47,6 @@ class Housekeeper:
     def _fold(self, least: int) -> None:
         try:
             self._client.fold(least)
-        except StoreError:
+        except Exception:  # noqa: BLE001 - whatever it is must not end the thread
             _log.exception("folding failed; it will be tried again")
             self._dirty = True

@@ -1,7 +1,8 @@
 """Merging identities: which parent pointers a merge sets and an unmerge removes.
 
-A merge only sets the pointers of records that had none, so an unmerge of the same ids, which removes them,
-restores exactly what was; every record keeps its own data throughout.
+A merge only sets the pointers of records that had none, so an unmerge of the same roots, which removes them,
+restores exactly what was (of the same ids where one was a child already, it takes that one out of its set too);
+every record keeps its own data throughout.
 """
 
 from __future__ import annotations

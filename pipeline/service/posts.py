@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 
 from pipeline.assembly import make_matcher
 from pipeline.config import MatchSettings, ServeSettings, Settings
 from pipeline.decode import Decoder
+from pipeline.device import usable_cores
 from pipeline.directory import Directories, Directory, DirectoryView, ReferenceFace
 from pipeline.errors import ExternalIdTaken, PersonHeadersRequired
 from pipeline.extracted import ExtractedFace, faces_of_table
@@ -39,6 +42,7 @@ class _Posted:
     faces: Sequence[ExtractedFace]  # from the largest to the smallest
     request: PostRequest
     gate: MatchSettings  # the request's threshold and qualities
+    guids: Sequence[str]  # of the faces' pictures, should they be stored
 
     @property
     def hashes(self) -> tuple[str, ...]:
@@ -106,28 +110,37 @@ class Poster:
         self._decoder = decoder
         self._match = settings.match
         self._serve: ServeSettings = settings.serve
+        # So many images are in memory at a time. Who waits for a lock or the disk afterwards holds none of them up.
+        self._working = threading.BoundedSemaphore(settings.serve.workers or 2 * usable_cores())
 
     def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
         """See `IdentityService.post`."""
+        with self._working:
+            posted, detection_ms = self._seen(data, request)
+        results: list[FaceResult] = []
+        updated = False
+        if posted.faces:
+            with self._directories.using(account_id, directory) as held:
+                results, updated = self._answer(held, posted)
+        return PostResult(
+            faces=results[:1] if request.largest_only else results,
+            width=posted.image.width,
+            height=posted.image.height,
+            media_id=str(uuid.UUID(posted.image.sha256[:32])),
+            account_updated=updated,
+            detection_ms=detection_ms,
+        )
+
+    def _seen(self, data: bytes, request: PostRequest) -> tuple[_Posted, int]:
+        """The image with its faces, without its pixels, and the milliseconds that finding them took."""
         sha256 = hashlib.sha256(data).hexdigest()
         image = self._decoder(data)
         begun = time.monotonic()
         faces = faces_of_table(self._batcher.extract(image))
         detection_ms = round((time.monotonic() - begun) * 1000)
-        posted = _Posted(_posted_image(data, sha256, image, request), faces, request, self._gate(request))
-        results: list[FaceResult] = []
-        updated = False
-        if faces:
-            with self._directories.using(account_id, directory) as held:
-                results, updated = self._answer(held, posted)
-        return PostResult(
-            faces=results[:1] if request.largest_only else results,
-            width=image.width,
-            height=image.height,
-            media_id=str(uuid.UUID(sha256[:32])),
-            account_updated=updated,
-            detection_ms=detection_ms,
-        )
+        guids = [str(uuid.uuid4()) for _ in faces]
+        about = _posted_image(data, sha256, image, request)
+        return _Posted(about, faces, request, self._gate(request), guids), detection_ms
 
     def _gate(self, request: PostRequest) -> MatchSettings:
         given = {
@@ -144,12 +157,16 @@ class Poster:
         decided = _decide(directory, posted, batch, matcher)
         if not (posted.request.insert or posted.request.update):
             return _results(directory, posted, decided), False
-        with directory.writing:
+        pictures = _probable_pictures(posted, decided)
+        with (
+            self._client.images_ahead(directory.account_id, pictures) as ahead,
+            self._directories.writing(directory),
+        ):
             if decided.view.is_outdated_for(directory.view(), batch, decided.positions.position, matcher):
                 decided = _decide(directory, posted, batch, matcher)
             changes = self._changes(directory, posted, decided)
             if changes.records:
-                self._commit(directory, posted, changes)
+                self._commit(directory, posted, changes, ahead)
             return _results(directory, posted, decided), changes.account_updated
 
     def _changes(self, directory: Directory, posted: _Posted, decided: _Decided) -> _Changes:
@@ -214,17 +231,16 @@ class Poster:
         if any(person.person_id != mine for person in directory.with_external_id(external_id)):
             raise ExternalIdTaken
 
-    def _commit(self, directory: Directory, posted: _Posted, changes: _Changes) -> None:
-        committed = self._client.commit_directory(
-            DirectoryCommit(
-                account_id=directory.account_id,
-                directory=directory.name,
-                inserted=[changes.records[person_id] for person_id in changes.inserted],
-                updated=[record for key, record in changes.records.items() if key not in changes.inserted],
-                references=changes.references,
-                image=posted.image if changes.references else None,
-            )
+    def _commit(self, directory: Directory, posted: _Posted, changes: _Changes, ahead: dict[str, Any]) -> None:
+        commit = DirectoryCommit(
+            account_id=directory.account_id,
+            directory=directory.name,
+            inserted=[changes.records[person_id] for person_id in changes.inserted],
+            updated=[record for key, record in changes.records.items() if key not in changes.inserted],
+            references=changes.references,
+            image=posted.image if changes.references else None,
         )
+        committed = self._client.commit_directory(commit, ahead)
         directory.apply(committed, references=[_in_memory(r, posted) for r in changes.references])
 
 
@@ -256,8 +272,19 @@ def _decide(directory: Directory, posted: _Posted, batch: FaceBatch, matcher: Ma
             return _Decided(view, positions, person_ids, similar, same)
 
 
+def _probable_pictures(posted: _Posted, decided: _Decided) -> list[tuple[str, bytes, str]]:
+    """(guid, bytes, media type) of the faces that become references, if nothing comes in before the lock."""
+    found = []
+    for ordinal, inserted in enumerate(decided.positions.inserted.tolist()):
+        known = decided.person_ids[ordinal] is not None and ordinal not in decided.identical
+        crop = posted.faces[ordinal].crop
+        if crop and (inserted or (known and posted.request.update and posted.fits(ordinal))):
+            found.append((posted.guids[ordinal], crop, MEDIA_TYPE))
+    return found
+
+
 def _count(directory: Directory, decided: _Decided, changes: _Changes) -> None:
-    """One occurrence more for each person that the call shows, counted on the record that matched best first."""
+    """One occurrence more for each person that the call shows, counted on the record that its largest face matched."""
     counted = {_root_id(directory, person_id) for person_id in changes.inserted}
     for person_id in decided.person_ids:
         record = directory.get(person_id) if person_id is not None else None
@@ -299,7 +326,7 @@ def _reference(posted: _Posted, decided: _Decided, ordinal: int, person_id: str,
         similarity_score=float(decided.positions.score[ordinal]),
         fields=face.fields,
         embedding=face.embedding,
-        image_guid=str(uuid.uuid4()),
+        image_guid=posted.guids[ordinal],
         image=face.crop,
         media_type=MEDIA_TYPE,
     )

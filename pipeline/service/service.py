@@ -22,6 +22,7 @@ from pipeline.service.housekeeping import Housekeeper
 from pipeline.service.posts import Poster
 from pipeline.service.types import PersonChange, PersonView, PostRequest, PostResult, ServiceStats, StoredImage
 from pipeline.service.views import all_views, person_view
+from pipeline.store.catalog import Catalog
 from pipeline.store.client import StoreClient
 from pipeline.store.opening import utc_now
 from pipeline.store.records import DirectoryCommit, PersonRecord
@@ -48,8 +49,11 @@ class IdentityService:
         self._housekeeper = Housekeeper(client)
 
     def load(self) -> None:
-        """Reads all directories into memory, so that the first request need not wait for it."""
+        """Readies a long life: all directories are read, so that the first request need not wait for it, and what a
+        server that was killed left is folded when there is time."""
         self._directories.load_all()
+        self._client.submit(Catalog.prefer_short_statements)
+        self._housekeeper.note_change()
 
     def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
         """Recognises the faces of an image, and inserts or updates as the request says; durable when it returns.
@@ -91,20 +95,16 @@ class IdentityService:
                 try:
                     return StoredImage(guid, *self._client.read_image(account_id, guid))
                 except (ObjectUnknown, StoreDamaged):
-                    if _known(held, person_id).image_guid == guid:  # else it was replaced just now
-                        raise
+                    with held.writing:  # what is replacing it just now is known here when it is done
+                        if _known(held, person_id).image_guid == guid:
+                            raise
 
     def stored_object(self, account_id: int, directory: str, guid: str, *, at_rest: bool) -> StoredImage:
         """The picture `guid`, or the bytes at rest (encrypted in an encrypted store). Raises ObjectUnknown."""
         with self._directories.using(account_id, directory) as held:
             if held.person_of_image(guid) is None:
                 raise ObjectUnknown
-            try:
-                return StoredImage(guid, *self._client.read_image(account_id, guid, at_rest=at_rest))
-            except (ObjectUnknown, StoreDamaged):
-                if held.person_of_image(guid) is None:  # replaced or deleted just now
-                    raise ObjectUnknown from None
-                raise
+            return StoredImage(guid, *self._client.read_image(account_id, guid, at_rest=at_rest))
 
     def image_key(self, account_id: int) -> bytes:
         """The account's 32 byte AES key. Raises ObjectUnknown where the store is not encrypted."""
@@ -155,7 +155,7 @@ class IdentityService:
 
     def _change(self, account_id: int, directory: str, work: Callable[[Directory, datetime], DirectoryCommit]) -> None:
         """Decides and commits in one step what one request changes."""
-        with self._directories.using(account_id, directory) as held, held.writing:
+        with self._directories.using(account_id, directory) as held, self._directories.writing(held):
             commit = work(held, utc_now())
             if commit.updated or commit.deleted:
                 held.apply(self._client.commit_directory(commit), commit.deleted)
@@ -163,7 +163,7 @@ class IdentityService:
 
     def delete_directory(self, account_id: int, directory: str) -> None:
         """Everything of every person in it goes. Raises DirectoryUnknown."""
-        with self._directories.using(account_id, directory) as held, held.writing:
+        with self._directories.using(account_id, directory) as held, self._directories.writing(held):
             self._client.delete_directory(account_id, directory)
             held.clear()
         self._housekeeper.note_change()
@@ -187,6 +187,7 @@ class IdentityService:
     def close(self) -> None:
         """Stops the threads; requests in hand are finished first. The store stays open."""
         self._batcher.close()
+        self._shards.close()
         self._housekeeper.close()
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
+from typing import Final
 
 from pipeline.directory import Directory
 from pipeline.service.types import PersonView
 from pipeline.store.records import PersonRecord
 
+_EPOCH: Final = datetime(1970, 1, 1)
+_MS: Final = timedelta(milliseconds=1)
+
 
 def epoch_ms(moment: datetime) -> int:
-    """Milliseconds since 1970 of a naive UTC time."""
-    return round(moment.replace(tzinfo=timezone.utc).timestamp() * 1000)
+    """Whole milliseconds since 1970 of a naive time in UTC."""
+    return (moment - _EPOCH) // _MS
 
 
 def root_view(directory: Directory, person_id: str) -> PersonView | None:

@@ -24,7 +24,8 @@ def check_store(client: StoreClient, progress: Callable[[str], None] | None = No
     """
     tell = progress or (lambda _: None)
     problems: list[Problem] = []
-    pieces = client.submit(lambda catalog: _pieces(catalog, client.identity, client.generation, tell))
+    waiting: set[str] = set()
+    pieces = client.submit(lambda catalog: _pieces(catalog, client.identity, client.generation, tell, waiting))
     while (found := client.submit(lambda _: next(pieces, None))) is not None:
         problems += found
     if any(problem.kind == "catalog" for problem in problems):
@@ -33,14 +34,15 @@ def check_store(client: StoreClient, progress: Callable[[str], None] | None = No
     with client.without_folding():
         files = list(list_files(client.path))
         problems += client.submit(lambda catalog: check_orphans(catalog, files))
-    problems += client.submit(_check_deletes)
+    # Of what came meanwhile somebody is taking care.
+    problems += [_waits(path) for path in client.submit(deletes.pending) if path in waiting]
     return CheckReport(problems, client.submit(_counts))
 
 
 def _pieces(
-    catalog: Catalog, identity: StoreIdentity, generation: int, tell: Callable[[str], None]
+    catalog: Catalog, identity: StoreIdentity, generation: int, tell: Callable[[str], None], waiting: set[str]
 ) -> Iterator[list[Problem]]:
-    """What is wrong with the tables and the files they speak of."""
+    """What is wrong with the tables and the files they speak of; `waiting` gets the deletes that are pending."""
     tell("catalog")
     problems: list[Problem] = []
     for found in check_tables(catalog, generation):
@@ -48,6 +50,7 @@ def _pieces(
         yield found
     if any(problem.kind == "catalog" for problem in problems):
         return  # without the tables nothing says what the files should be
+    waiting.update(deletes.pending(catalog))
     yield from check_files.check_embeddings(catalog, identity, tell)
     if not any("pending embedding" in problem.detail for problem in problems):
         yield check_files.check_pending(catalog, identity.embedding_size)
@@ -55,12 +58,9 @@ def _pieces(
     yield from check_files.check_matrices(catalog, generation, identity.embedding_size, tell)
 
 
-def _check_deletes(catalog: Catalog) -> list[Problem]:
-    problems = []
-    for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY 1"):
-        detail = "waits to be deleted" if deletes.is_deletable(path) else "is no path of a file of the store"
-        problems.append(Problem("pending_delete", path, detail, "`facepipe check --repair` clears it."))
-    return problems
+def _waits(path: str) -> Problem:
+    detail = "waits to be deleted" if deletes.is_deletable(path) else "is no path of a file of the store"
+    return Problem("pending_delete", path, detail, "`facepipe check --repair` clears it.")
 
 
 def _counts(catalog: Catalog) -> dict[str, int]:

@@ -138,7 +138,7 @@ class StoreClient(RunFiles, StoredImages):
         """Does `work` on the thread that owns the catalog, and returns what it returns."""
         if self._closed:
             raise StoreError(message=f"The store {self.path} is closed.")
-        return self._writer.submit(work, self._catalog).result()
+        return self._writer.submit(_work, work, self._catalog).result()
 
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
         """What an SQL query answers."""
@@ -188,6 +188,7 @@ class StoreClient(RunFiles, StoredImages):
 
     def finish_run(self, run_id: str, summary: Mapping[str, Any]) -> None:
         """`open` becomes `finished`. Raises StoreError while a shard is missing."""
+        self._forget_manifest()
         self.submit(lambda catalog: runs.finish_run(catalog, run_id, summary))
 
     def run_row(self, run_id: str) -> RunRow:
@@ -290,20 +291,47 @@ class StoreClient(RunFiles, StoredImages):
             self.settle_shard(prepared)
             return committed
 
-    def commit_directory(self, change: DirectoryCommit) -> list[PersonRecord]:
+    @contextmanager
+    def images_ahead(
+        self, account_id: int, images: Sequence[tuple[str, bytes, str]]
+    ) -> Iterator[dict[str, Mapping[str, object]]]:
+        """For the block these images (guid, bytes, media type) are whole on disk, for `commit_directory`: writing them
+        takes longer than the transaction, and should not be done under a lock. What no commit takes is removed."""
+        key = self.image_key(account_id)
+        try:
+            ahead = people.write_images(self.folder, images, key)
+        except BaseException:
+            self._discard([guid for guid, _, _ in images])
+            raise
+        try:
+            yield ahead
+        finally:
+            if ahead:
+                self._discard(list(ahead))
+
+    def commit_directory(
+        self, change: DirectoryCommit, ahead: dict[str, Mapping[str, object]] | None = None
+    ) -> list[PersonRecord]:
         """Commits what a request changes in a directory, durably; the inserted and updated persons as they then are.
+        `ahead`: of `images_ahead`; it loses those that the commit takes.
 
         Raises StoreError where something does not fit, TooManyDirectories; then nothing is stored.
         """
         people.check_commit(change, self.identity.embedding_size)
-        key = self.image_key(change.account_id)
+        images = people.images_of(change)
         try:
-            objects = people.write_images(self.folder, change, key)
+            taken = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
+            left = [image for image in images if image[0] not in taken]
+            rows = {**taken, **people.write_images(self.folder, left, self.image_key(change.account_id))}
+            objects = [rows[guid] for guid, _, _ in images]
             return self.submit(lambda c: people.commit_rows(c, self.generation, change, objects, self._ids))
         except BaseException:
-            with suppress(StoreError):  # what stays is removed at closing, or at the next opening
-                self.submit(lambda catalog: people.discard_images(catalog, change))
+            self._discard([guid for guid, _, _ in images])
             raise
+
+    def _discard(self, guids: Sequence[str]) -> None:
+        with suppress(StoreError):  # what stays is removed at closing, or at the next opening
+            self.submit(lambda catalog: people.discard_images(catalog, guids))
 
     def delete_directory(self, account_id: int, name: str) -> int:
         """Deletes all persons of a directory at once; returns how many. Raises DirectoryUnknown."""
@@ -327,6 +355,14 @@ class StoreClient(RunFiles, StoredImages):
     def pending_embeddings(self) -> int:
         """How many embeddings wait for `fold`."""
         return int(self.read("SELECT count(*) AS n FROM core.pending_embeddings")["n"][0].as_py())
+
+
+def _work(work: Callable[[Catalog], T], catalog: Catalog) -> T:
+    """On the writer thread."""
+    try:
+        return work(catalog)
+    finally:
+        catalog.keep_log_short()
 
 
 def _close_catalog(catalog: Catalog) -> None:

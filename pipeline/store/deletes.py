@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from pipeline.errors import StoreError
 from pipeline.store.admin_token import TOKEN_NAME
 from pipeline.store.catalog import Catalog
 from pipeline.store.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.opening import CURRENT_NAME, utc_now
+
+_log = logging.getLogger(__name__)
 
 # Only files in these folders are ever deleted, whatever the table says.
 _DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
@@ -26,9 +30,13 @@ def add(catalog: Catalog, paths: Sequence[str]) -> None:
         catalog.execute("INSERT INTO core.pending_deletes SELECT unnest(?::VARCHAR[]), ?", [list(paths), utc_now()])
 
 
+def pending(catalog: Catalog) -> list[str]:
+    return [path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY path")]
+
+
 def replay(catalog: Catalog) -> int:
     """Unlinks every pending file, then clears the list; returns how many there were."""
-    paths = [path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY path")]
+    paths = pending(catalog)
     if not paths:
         return 0
     for path in paths:
@@ -37,6 +45,15 @@ def replay(catalog: Catalog) -> int:
     with catalog.transaction("clear_deletes"):
         catalog.execute("DELETE FROM core.pending_deletes")
     return len(paths)
+
+
+def replay_committed(catalog: Catalog) -> None:
+    """The same after a commit that is in, and must not be told to have failed: what cannot go now is tried again by
+    the next replay, at the latest when the store is opened."""
+    try:
+        replay(catalog)
+    except StoreError:
+        _log.exception("files of %s that are no longer needed could not be deleted yet", catalog.folder.root)
 
 
 def sweep(folder: Folder) -> None:

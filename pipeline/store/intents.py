@@ -8,6 +8,7 @@ for; after a power cut the same leftover is found by `check`.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 
@@ -22,13 +23,15 @@ INTENTS_NAME = "INTENTS"
 
 def declare(folder: Folder, guids: Iterable[str]) -> None:
     """Notes that these objects are about to be written. May be called from any thread."""
-    lines = "".join(f"{guid}\n" for guid in guids).encode()
-    if not lines:
+    # From a new line on: the last one may have been cut off where the disk was full.
+    lines = "".join(f"\n{guid}" for guid in guids).encode() + b"\n"
+    if lines == b"\n":
         return
     with disk_errors(folder.root):
         fd = os.open(folder.path(INTENTS_NAME), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, lines)  # one call: lines of several threads never mix
+            if os.write(fd, lines) < len(lines):  # one call: lines of several threads never mix
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(fd)
 

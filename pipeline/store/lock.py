@@ -39,7 +39,7 @@ class StoreLock:
     def acquire(cls, root: Path, command: str, name: str = LOCK_NAME) -> StoreLock:
         """Takes a lock of the store at `root`, at once or not at all.
 
-        Raises StoreLocked naming the holder, or StoreUnwritable.
+        Raises StoreLocked naming the holder, StoreFull, or StoreUnwritable.
         """
         path = root / name
         with disk_errors(root):
@@ -51,7 +51,11 @@ class StoreLock:
             raise _locked(root, path) from None
         lock = cls(path, fd, _holder(command))
         _held.add(lock)
-        lock._tell()
+        try:
+            lock._tell()
+        except BaseException:
+            lock.release()
+            raise
         return lock
 
     def announce(self, url: str | None) -> None:

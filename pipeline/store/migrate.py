@@ -10,7 +10,8 @@ from pipeline.store.schema import SCHEMA_VERSION
 # from version -> what makes the next one of it
 _STEPS: Final[dict[int, tuple[str, ...]]] = {
     # 2: images may be encrypted; a person has tags and a flag; a pending embedding is its bytes: DuckDB 2.0 logs all
-    # of a table's lists again with each one that is added. Version 1 never had one.
+    # of a table's lists again with each one that is added. Version 1 never had one. The manifest of a finished run
+    # goes, as it now does with its end.
     1: (
         "ALTER TABLE core.store ADD COLUMN master_key_id VARCHAR",
         "ALTER TABLE core.accounts ADD COLUMN image_key VARCHAR",
@@ -18,6 +19,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE core.persons ADD COLUMN ignored BOOLEAN",
         "DROP TABLE core.pending_embeddings",
         "CREATE TABLE core.pending_embeddings (generation INTEGER, face_id BIGINT, embedding BLOB)",
+        "INSERT INTO core.pending_deletes SELECT 'runs/' || run_id || '/manifest.parquet', finished_at FROM core.runs"
+        " WHERE state = 'finished'",
     ),
 }
 

@@ -20,6 +20,7 @@ from pipeline.store import schema
 from pipeline.store.admin_token import TOKEN_NAME
 from pipeline.store.catalog import Catalog, check_cure, connect
 from pipeline.store.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.intents import INTENTS_NAME
 from pipeline.store.lock import LOCK_NAME, RUN_LOCK_NAME
 from pipeline.store.migrate import migrate
 from pipeline.store.records import StoreIdentity
@@ -61,6 +62,7 @@ def require_place(root: Path) -> None:
         LOCK_NAME,
         RUN_LOCK_NAME,
         TOKEN_NAME,
+        INTENTS_NAME,
         *PARTS,
         *_leftovers(),
         CATALOG_NAME,
@@ -100,10 +102,15 @@ def _clear_unfinished(folder: Folder) -> None:
             folder.path(name).unlink(missing_ok=True)
 
 
+def _connected(folder: Folder, name: str) -> Catalog:
+    file = folder.path(name)
+    return Catalog(connect(file, folder.root), folder, file)
+
+
 def _is_empty_catalog(folder: Folder) -> bool:
     """Whether nothing was ever committed to the catalog without a CURRENT. One that can't be read counts as used."""
     try:
-        catalog = Catalog(connect(folder.path(CATALOG_NAME), folder.root), folder)
+        catalog = _connected(folder, CATALOG_NAME)
     except StoreDamaged:
         return False
     try:
@@ -125,7 +132,7 @@ def _without_current(root: Path, detail: str) -> StoreDamaged:
 def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
     """The catalog, built under another name and renamed when whole."""
     point("catalog.write")
-    catalog = Catalog(connect(folder.path(_NEW_CATALOG), folder.root), folder)
+    catalog = _connected(folder, _NEW_CATALOG)
     try:
         with catalog.transaction("create"):
             for statement in schema.statements():
@@ -175,7 +182,7 @@ def open_catalog(folder: Folder) -> Catalog:
         raise _damaged(root, f"{CURRENT_NAME} names no catalog ({name[:40]!r})")
     if not folder.path(name).is_file():
         raise _damaged(root, f"{CURRENT_NAME} names {name}, which is not there")
-    catalog = Catalog(connect(folder.path(name), root), folder)
+    catalog = _connected(folder, name)
     try:
         _check_catalog(catalog)
     except BaseException:

@@ -25,7 +25,7 @@ from pipeline.store.posted import insert_posted
 from pipeline.store.records import Counters, DirectoryCommit, PersonRecord
 from pipeline.store.removal import remove_persons, remove_references
 
-Rows = Sequence[Mapping[str, object]]
+Row = Mapping[str, object]
 
 
 def check_commit(commit: DirectoryCommit, size: int) -> None:
@@ -59,25 +59,32 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def write_images(folder: Folder, commit: DirectoryCommit, image_key: bytes | None) -> Rows:
-    """Writes the images of a commit, durably; their rows for core.objects. Raises StoreFull, StoreUnwritable."""
-    objects = [(reference.image_guid, reference.image, reference.media_type) for reference in commit.references]
-    intents.declare(folder, (guid for guid, _, _ in objects))
-    rows: Rows = write_objects(folder, objects, image_key).to_pylist() if objects else []
-    return rows
+def images_of(commit: DirectoryCommit) -> list[tuple[str, bytes, str]]:
+    """(guid, bytes, media type) of each of its references."""
+    return [(reference.image_guid, reference.image, reference.media_type) for reference in commit.references]
 
 
-def discard_images(catalog: Catalog, commit: DirectoryCommit) -> None:
-    """Unlinks the images of a commit that failed. One that failed after its transaction keeps them."""
-    guids = [reference.image_guid for reference in commit.references]
+def write_images(folder: Folder, images: Sequence[tuple[str, bytes, str]], image_key: bytes | None) -> dict[str, Row]:
+    """Writes (guid, bytes, media type) each to its file, durably; their rows for core.objects by guid.
+
+    Raises StoreFull, StoreUnwritable.
+    """
+    if not images:
+        return {}
+    intents.declare(folder, (guid for guid, _, _ in images))
+    return {row["image_guid"]: row for row in write_objects(folder, images, image_key).to_pylist()}
+
+
+def discard_images(catalog: Catalog, guids: Sequence[str]) -> None:
+    """Unlinks images that were written for a commit that did not come. One that did keeps them."""
     sql = "SELECT image_guid FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))"
-    kept = catalog.rows(sql, [guids])
+    kept = catalog.rows(sql, [list(guids)])
     for guid in set(guids) - {guid for (guid,) in kept}:
         catalog.folder.unlink(object_file(guid))
 
 
 def commit_rows(
-    catalog: Catalog, generation: int, commit: DirectoryCommit, objects: Rows, ids: PromisedIds
+    catalog: Catalog, generation: int, commit: DirectoryCommit, objects: Sequence[Row], ids: PromisedIds
 ) -> list[PersonRecord]:
     """The transaction; the inserted and updated persons as they are afterwards.
 
@@ -101,7 +108,7 @@ def commit_rows(
         _update_persons(catalog, directory, updated)
         _delete_persons(catalog, generation, directory, commit.deleted)
     if replaced or commit.deleted:
-        deletes.replay(catalog)
+        deletes.replay_committed(catalog)
     return inserted + updated
 
 
@@ -171,5 +178,5 @@ def delete_directory(catalog: Catalog, generation: int, account_id: int, name: s
         directory = require_directory(catalog, account_id, name)
         persons = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ?", [directory])
         _delete_persons(catalog, generation, directory, [person for (person,) in persons])
-    deletes.replay(catalog)
+    deletes.replay_committed(catalog)
     return len(persons)

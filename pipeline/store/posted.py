@@ -82,11 +82,15 @@ def insert_posted(
 
 def _media_row(commit: DirectoryCommit, media_id: int, now: datetime) -> dict[str, Any]:
     assert commit.image is not None
+    image = asdict(commit.image)
+    if all(face.ordinal > 0 for face in commit.references):
+        # They are of the largest face. Without it among the references nobody would remove them with its person.
+        image |= {"name": None, "external_id": None}
     return {
         "media_id": media_id,
         "account_id": commit.account_id,
         "directory": commit.directory,
         "status": OK,
         "added_at": now,
-        **asdict(commit.image),
+        **image,
     }

@@ -38,11 +38,12 @@ def remove_references(catalog: Catalog, generation: int, directory: int, person_
     )
     _remove_images(catalog, [guid for _, guid in old])
     faces = catalog.rows(
-        "SELECT f.face_id, f.media_id FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
+        "SELECT f.face_id, f.media_id, f.ordinal FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
         f" WHERE m.run_id IS NULL AND f.{_THESE_FACES}",
         [[face for face, _ in old]],
     )
-    _remove_posted_faces(catalog, faces)
+    _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
+    _forget_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
 
 
 def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:

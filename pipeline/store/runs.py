@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.errors import StoreError
+from pipeline.store import deletes
 from pipeline.store.catalog import Catalog
 from pipeline.store.opening import to_json, utc_now
 from pipeline.store.records import RunRow
 from pipeline.store.schema import TABLES
+from pipeline.store.shards import manifest_file
 
 SCANNING = "scanning"
 OPEN = "open"
@@ -98,6 +100,9 @@ def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> Non
             "UPDATE core.runs SET state = ?, finished_at = ?, summary = ? WHERE run_id = ?",
             [FINISHED, utc_now(), to_json(summary), run_id],
         )
+        # Nobody needs it any more, and it names persons: none of them could be deleted from it.
+        deletes.add(catalog, [manifest_file(run_id)])
+    deletes.replay_committed(catalog)
 
 
 def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:

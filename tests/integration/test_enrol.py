@@ -13,8 +13,10 @@ from PIL import Image
 
 import pipeline.run
 from pipeline.config import Settings
+from pipeline.decode import Decoder
 from pipeline.extract import FaceExtractor
 from pipeline.report import RunReport
+from pipeline.service.service import IdentityService
 from pipeline.store.check import check_store
 from pipeline.store.client import StoreClient
 from tests.integration.snapshot import snapshot
@@ -161,6 +163,20 @@ def test_the_gate_stops_insertion_and_not_recognition(
     assert report.rejected == {"contrast": 1}
 
 
+def test_two_records_of_a_merged_person_in_one_photo_count_once(
+    photos: Path, runner: Runner, settings: Settings, extractor: FaceExtractor, tmp_path: Path
+) -> None:
+    """As a post of it counts."""
+    runner(_manifest(photos, {"path": "a.jpg"}, {"path": "b.jpg"}))
+    with StoreClient.open(tmp_path / "store", command="test") as client:
+        service = IdentityService(client, extractor, Decoder(settings.decode), settings)
+        account = client.account_id("default")
+        service.merge(account, "main", [view.record.person_id for view in service.people(account, "main")])
+        service.close()
+    runner(_manifest(photos, {"path": "both.png"}, name="both.jsonl"))
+    assert sum(_occurrences(tmp_path / "store").values()) == 3
+
+
 def test_directories_do_not_see_each_other(photos: Path, runner: Runner, tmp_path: Path) -> None:
     """Two directories by turns in the same shards, with the same file in both."""
     rows = [{"path": name, "directory": d} for name in ("a.jpg", "a-flip.png", "b.jpg") for d in ("one", "two")]
@@ -202,6 +218,10 @@ def test_another_name_or_id_is_a_conflict_and_the_match_stands(photos: Path, run
         ("a-twice.png", None, "Grace"),
     ]
     assert report.shared_external_id == [{"directory": "main", "external_id": "x", "persons": 2}]
+    (kept,) = (tmp_path / "store" / "runs").glob("*/run.json")  # whoever is deleted later must not be named there
+    assert json.loads(kept.read_text())["shared_external_id"] == [{"directory": "main", "persons": 2}]
+    assert all(set(c) == {"path", "person_id"} for c in json.loads(kept.read_text())["label_conflicts"])
+    assert "Eileen" not in kept.read_text()
     assert [outcome for _, _, outcome in _faces(tmp_path / "store")].count("inserted") == 2
     names = sorted((p[1], p[4]) for p in snapshot(tmp_path / "store")["persons"])
     assert names == [("Eileen", 2), ("Grace", 4)]

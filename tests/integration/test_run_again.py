@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import pipeline.run
@@ -17,7 +18,8 @@ from pipeline.config import Settings
 from pipeline.errors import Interrupted, SourceEmpty, StoreFull, StoreMissing
 from pipeline.extract import FaceExtractor
 from pipeline.report import RunReport
-from pipeline.run import RunRequest, extract, run
+from pipeline.run import RunRequest, extract, run, scan
+from pipeline.store.check import check_store
 from pipeline.store.client import StoreClient
 from tests.integration.conftest import SilentProgress
 from tests.integration.snapshot import snapshot
@@ -64,6 +66,26 @@ def test_a_file_that_goes_between_scan_and_reading_is_taken_up_when_it_is_back(
     again = runner(two)
     assert (again.statuses, again.changed, again.already_in) == ({"duplicate": 1, "ok": 1}, 2, 1)
     assert runner(two).already_in == 3
+
+
+def test_deleted_persons_come_back_with_a_new_photo_only(
+    two: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    """Also where the photo repeats an old one, and the persons were deleted after the scan that found that out."""
+    store = tmp_path / "store"
+    assert runner(two).persons == 2
+    shutil.copy(two / "a1.jpg", two / "d1.jpg")
+    scan(RunRequest(two, store, settings), SilentProgress(), threading.Event())
+    with StoreClient.open(store, command="test") as client:
+        client.delete_directory(client.account_id("default"), "main")
+    report = runner(two)
+    assert (report.persons, report.statuses, report.already_in) == (1, {"changed": 1, "ok": 1}, 3)
+    assert runner(two).already_in == 4
+    (vectors,) = store.glob("embeddings/*/*")  # the old ones went at the end of the run
+    with StoreClient.open(store, command="test") as client:
+        assert client.read("SELECT path FROM main.faces")["path"].to_pylist() == [str(two / "d1.jpg")]
+        assert pq.read_table(vectors).num_rows == 1
+        assert check_store(client).problems == []
 
 
 def test_a_source_is_the_same_by_any_spelling(two: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,7 +328,13 @@ def test_errors_keep_their_class_and_their_message(served: Served, store: Path) 
 
 @pytest.mark.parametrize(
     "sql",
-    ["DELETE FROM core.accounts", "SELECT 1; DROP TABLE core.media", "COPY core.accounts TO '/dev/null'", "CHECKPOINT"],
+    [
+        "DELETE FROM core.accounts",
+        "SELECT 1; DROP TABLE core.media",
+        "COPY core.accounts TO '/dev/null'",
+        "CHECKPOINT",
+        "WITH gone AS (DELETE FROM core.accounts RETURNING user_id) SELECT * FROM gone",
+    ],
 )
 def test_only_reading_can_be_asked_for_in_sql(served: Served, store: Path, sql: str) -> None:
     with open_store(store, command="test") as opened:

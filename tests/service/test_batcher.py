@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -40,6 +42,13 @@ def image(height: int) -> DecodedImage:
 def batcher(gate: Gate, **limits: int) -> MicroBatcher:
     wanted = {"max_images": 4, "max_pixels": 1000, "queue_images": 8, **limits}
     return MicroBatcher(gate, **wanted)  # type: ignore[arg-type]
+
+
+def soon(holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 5
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()
 
 
 def ask_while_busy(made: MicroBatcher, gate: Gate, heights: Sequence[int]) -> list[object]:
@@ -90,6 +99,32 @@ def test_one_image_that_fails_does_not_fail_the_others() -> None:
     gate = Gate()
     made = batcher(gate)
     assert ask_while_busy(made, gate, [2, 13, 4]) == [1, 2, DeviceOutOfMemory, 4]
+    made.close()
+
+
+def test_no_image_stays_in_memory_after_its_answer() -> None:
+    gate = Gate()
+    gate.open.set()
+    made = batcher(gate)
+    given = image(1)
+    pixels = weakref.ref(given.pixels)
+    made.extract(given)
+    del given
+    assert soon(lambda: pixels() is None)
+    made.close()
+
+
+def test_an_extractor_that_answers_too_little_fails_its_images_and_not_the_thread() -> None:
+    class Silent(Gate):
+        def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
+            return super().extract(images)[:-1]
+
+    gate = Silent()
+    gate.open.set()
+    made = batcher(gate)
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="zip"):
+            pool.submit(made.extract, image(1)).result(10)
     made.close()
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
+from pipeline.errors import StoreError
 from pipeline.service.housekeeping import Housekeeper
 from pipeline.service.service import IdentityService
 from pipeline.service.types import PostRequest
@@ -25,11 +28,35 @@ def test_a_quiet_store_is_folded(
     people.post(account, "main", extractor.photo(Face(somebody(0))), PostRequest())
     assert client.pending_embeddings() == 1
     keeper = Housekeeper(client, 0.05)
+    keeper.note_change()
     assert _soon(lambda: client.pending_embeddings() == 0)
     person_id = people.people(account, "main")[0].record.person_id
     people.delete_person(account, "main", person_id)
     keeper.note_change()
     assert _soon(lambda: not list(client.path.glob("embeddings/*/*.parquet")))
+    keeper.close()
+
+
+def test_a_fold_that_fails_is_tried_again(
+    people: IdentityService,
+    extractor: PlantedExtractor,
+    client: StoreClient,
+    account: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    people.post(account, "main", extractor.photo(Face(somebody(0))), PostRequest())
+    failures: list[BaseException] = [MemoryError(), StoreError(message="planted")]
+    fold = client.fold
+
+    def failing(least: int) -> int:
+        if failures:
+            raise failures.pop()
+        return fold(least)
+
+    monkeypatch.setattr(client, "fold", failing)
+    keeper = Housekeeper(client, 0.05)
+    keeper.note_change()
+    assert _soon(lambda: client.pending_embeddings() == 0)
     keeper.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.directory import Directory, ReferenceFace
 from pipeline.errors import PersonUnknown
 from pipeline.service.merging import merged, orphaned, unmerged
-from pipeline.service.views import all_views, person_view, root_view
+from pipeline.service.views import all_views, epoch_ms, person_view, root_view
 from pipeline.store.records import PersonRecord
 
 NOW = datetime(2026, 1, 1)
@@ -75,6 +76,17 @@ def test_merging_children_joins_their_sets() -> None:
     assert [member.person_id for member in made.merged_set("1")] == ["0", "1", "2", "3"]
 
 
+def test_a_chain_of_merges_may_be_longer_than_calls_can_be_nested() -> None:
+    count = sys.getrecursionlimit() + 100
+    made = Directory(1, "main", COUNT)
+    parent_ids = [None, *(str(k) for k in range(count - 1))]
+    made.apply(
+        PersonRecord(str(k), k + 1, None, None, parent, (), False, 1, NOW, NOW, NOW, f"guid-{k}")
+        for k, parent in enumerate(parent_ids)
+    )
+    assert [member.person_id for member in made.merged_set(str(count // 2))] == [str(k) for k in range(count)]
+
+
 def test_unmerging_a_root_frees_all_below_it() -> None:
     made = directory()
     merge(made, "0", "1", "2")
@@ -96,6 +108,13 @@ def test_unmerge_is_the_inverse_of_merge_for_roots(groups: list[set[int]]) -> No
     for ids, before in reversed(done):
         unmerge(made, *ids)
         assert parents(made) == before
+
+
+def test_times_of_one_moment_are_shown_as_one() -> None:
+    late = datetime(2026, 1, 1, 0, 0, 0, 999_999)
+    record = PersonRecord("0", 1, None, None, None, (), False, 1, late, late, late, "guid")
+    (view,) = all_views([record])
+    assert view.last_occurrence_at_ms == epoch_ms(record.added_at) == 1_767_225_600_999
 
 
 def test_merging_or_unmerging_nobody_known_is_refused() -> None:

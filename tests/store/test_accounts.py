@@ -28,7 +28,7 @@ def test_user_ids_that_do_not_serve(client: StoreClient, user_id: str) -> None:
 def test_passwords_are_salted_and_verified() -> None:
     password = generate_password()
     encoded = hash_password(password)
-    assert encoded.startswith("scrypt$32768$8$1$")
+    assert encoded.startswith("scrypt$32768$8$3$")
     assert password not in encoded
     assert encoded != hash_password(password)
     assert verify_password(password, encoded)

@@ -264,12 +264,12 @@ def test_orphans_are_found_and_removed_and_nothing_else(store: Path) -> None:
         f"runs/{run.name}/shards/00009.parquet",
         "catalog-0002.duckdb",
     ]
-    for name in left:
-        (store / name).parent.mkdir(parents=True, exist_ok=True)
-        (store / name).write_bytes(b"x")
     (store / "notes.txt").write_text("the user's own")
-    before = {path for path in store.rglob("*") if path.is_file()} - {store / name for name in left}
+    before = {path for path in store.rglob("*") if path.is_file()}
     with StoreClient.open(store, command="test") as client:
+        for name in left:
+            (store / name).parent.mkdir(parents=True, exist_ok=True)
+            (store / name).write_bytes(b"x")
         report = check_store(client)
         assert sorted(problem.where for problem in report.problems) == sorted(left)
         assert kinds(report) == {"orphan"}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from pipeline.store import intents
+import pytest
+
+from pipeline.errors import StoreFull
+from pipeline.store import deletes, intents
 from pipeline.store.check import check_store, repair_store
 from pipeline.store.client import StoreClient
+from pipeline.store.durable import Folder
 from pipeline.store.objects import object_file
 from pipeline.store.problems import CheckReport, Problem
 
@@ -46,6 +50,33 @@ def test_an_object_that_is_about_to_come_in_is_no_orphan(store: Path) -> None:
         assert [problem.where for problem in report.problems] == [object_file(left)]
         repair_store(client, report)
         assert [(store / object_file(guid)).exists() for guid in (coming, left)] == [True, False]
+
+
+def test_a_file_that_is_just_being_deleted_is_no_problem(store: Path) -> None:
+    """Between a shard's commit and what follows from it, others may look."""
+    with StoreClient.open(store, command="test") as client:
+
+        def tell(what: str) -> None:
+            if what == "orphans":
+                client.submit(lambda catalog: deletes.add(catalog, ["runs/x/shards/00000.parquet"]))
+
+        assert check_store(client, tell).problems == []
+        assert [problem.kind for problem in check_store(client).problems] == ["pending_delete"]
+
+
+def test_a_note_that_was_cut_off_costs_no_other(store: Path) -> None:
+    with StoreClient.open(store, command="test") as client:
+        intents.declare(client.folder, ["ab" * 16])
+        with (store / intents.INTENTS_NAME).open("a") as file:  # as a full disk leaves it
+            file.write("ef" * 3)
+        intents.declare(client.folder, ["cd" * 16, "aa" * 16])
+        assert intents.declared(client.folder) == {"ab" * 16, "cd" * 16, "aa" * 16}
+
+
+def test_a_note_that_does_not_fit_is_told(store: Path) -> None:
+    (store / intents.INTENTS_NAME).symlink_to("/dev/full")
+    with pytest.raises(StoreFull):
+        intents.declare(Folder(store), ["ab" * 16])
 
 
 def test_an_orphan_that_came_in_after_all_is_not_removed(store: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from store_samples import SIZE, insertion, replacement, unit_vectors
 
+from pipeline.errors import StoreDamaged
 from pipeline.store import fold, rewriting
 from pipeline.store.check import check_store
 from pipeline.store.client import StoreClient
@@ -41,6 +42,21 @@ def post(client: StoreClient, account: int, count: int) -> np.ndarray:
 def forget_matrices(client: StoreClient) -> None:
     for file in client.path.glob("references/*/*"):
         file.unlink()
+
+
+def test_a_damaged_shard_is_not_made_into_a_good_one(client: StoreClient, account: int) -> None:
+    """A new file would get a hash of its own, and nobody could tell any more that its vectors are others."""
+    post(client, account, 3)
+    client.fold()
+    (file,) = client.path.glob("embeddings/*/*")
+    table = pq.read_table(file)
+    pq.write_table(pa.table([table["face_id"], table["embedding"].take([2, 1, 0])], schema=table.schema), file)
+    other, before = file.read_bytes(), shards(client)
+    gone = client.references(account, "main").persons[0].person_id
+    client.commit_directory(DirectoryCommit(account, "main", deleted=[gone]))
+    with pytest.raises(StoreDamaged, match="SHA-256"):
+        client.fold()
+    assert (shards(client), file.read_bytes()) == (before, other)
 
 
 def test_embeddings_move_into_one_shard(client: StoreClient, account: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from store_samples import identity
 
-from pipeline.errors import StoreLocked
+from pipeline.errors import StoreFull, StoreLocked
 from pipeline.store.client import StoreClient
 from pipeline.store.lock import StoreLock
 
@@ -84,3 +84,10 @@ def test_a_holder_that_has_not_written_its_name_still_refuses(store: Path) -> No
     with pytest.raises(StoreLocked, match="unknown"):
         StoreLock.acquire(store, "second")
     lock.release()
+
+
+def test_a_holder_that_cannot_be_noted_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "LOCK").symlink_to("/dev/full")
+    for _ in range(2):  # the second is not told that the first one holds it
+        with pytest.raises(StoreFull):
+            StoreLock.acquire(tmp_path, "test")

@@ -40,6 +40,7 @@ def test_a_store_of_version_1_is_brought_up_and_keeps_what_it_holds(tmp_path: Pa
     assert version_of(store) == 1
     with StoreClient.open(store, command="test") as client:
         assert check_store(client).problems == []
+        assert not list(client.path.glob("runs/*/manifest.parquet"))  # of a finished run
         found = client.references(client.account_id("ann"), "main")
         assert [record.name for record in found.persons] == ["Person 0", "Person 1"]
         assert {(record.tags, record.ignored, record.parent_id) for record in found.persons} == {((), False, None)}

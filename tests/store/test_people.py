@@ -23,7 +23,7 @@ from store_samples import (
 )
 
 from pipeline import faults
-from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, TooManyDirectories
+from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, StoreFull, TooManyDirectories
 from pipeline.store.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.objects import object_file
@@ -361,3 +361,44 @@ def test_credentials(client: StoreClient) -> None:
 def test_an_object_file_is_where_its_guid_says(client: StoreClient, account: int) -> None:
     (record,) = client.commit_directory(insertion(account, "main", 1, "A"))
     assert client.folder.path(object_file(record.image_guid)).is_file()
+
+
+def test_what_a_request_said_of_a_replaced_face_goes_with_it(client: StoreClient, account: int) -> None:
+    first, _ = client.commit_directory(insertion(account, "main", 1, "A", "B"))
+    client.commit_directory(replacement(account, "main", 9, first))
+    names = client.read("SELECT name FROM core.media ORDER BY media_id")["name"].to_pylist()
+    assert names == [None, "Posted"]  # of the first image only the smaller face is still there
+    client.commit_directory(DirectoryCommit(account, "main", deleted=[first.person_id]))
+    assert "Posted" not in str(client.read("SELECT * FROM core.media").to_pylist())
+
+
+def test_what_a_request_says_of_a_face_that_is_no_reference_is_not_kept(client: StoreClient, account: int) -> None:
+    change = insertion(account, "main", 1, "A")
+    client.commit_directory(
+        dataclasses.replace(change, references=[dataclasses.replace(change.references[0], ordinal=1)])
+    )
+    assert client.read("SELECT name, external_id FROM core.media").to_pylist() == [{"name": None, "external_id": None}]
+    assert check_store(client).problems == []
+
+
+@pytest.mark.parametrize("fault", ["unlink", "clear_deletes.begin", "clear_deletes.commit"])
+def test_a_file_that_cannot_go_yet_fails_no_commit(client: StoreClient, account: int, fault: str) -> None:
+    """The rows are in by then: who is told of an error would go on with what was before."""
+    first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
+
+    def fail(name: str) -> None:
+        if name == fault:
+            raise StoreFull(path=client.path, detail="for a test")
+
+    faults.install(fail)
+    try:
+        client.commit_directory(replacement(account, "main", 9, first))
+        client.commit_directory(DirectoryCommit(account, "main", deleted=[other.person_id]))
+        assert client.delete_directory(account, "main") == 1
+    finally:
+        faults.install(None)
+    assert [record.name for record in client.references(account, "main").persons] == []
+    client.close()
+    with StoreClient.open(client.path, command="test") as again:
+        assert objects_on_disk(again) == []
+        assert check_store(again).problems == []

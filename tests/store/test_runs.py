@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_samples import MANIFEST, SHARD_ROWS, SOURCE, identity, sha, shard_commit, unit_vectors
+from store_samples import MANIFEST, SHARD_ROWS, SOURCE, identity, manifest_batches, sha, shard_commit, unit_vectors
 
 from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.client import StoreClient
@@ -31,7 +31,9 @@ def test_a_run_goes_from_scanning_to_finished(client: StoreClient) -> None:
         client.finish_run(run.run_id, {})
     assert client.unfinished_run(None, None) == client.run_row(run.run_id)
     client.commit_shard(shard_commit(client, run, 0))
+    client.write_manifest(run.run_id, manifest_batches(), MANIFEST, shard_rows=SHARD_ROWS)
     client.finish_run(run.run_id, {"images": 4})
+    assert not client.folder.path(f"runs/{run.run_id}/manifest.parquet").exists()  # it names persons
     assert client.unfinished_run(SOURCE, account) is None
     last = client.last_run(SOURCE, account)
     assert last is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -146,6 +147,8 @@ def test_directory_list(store: Path) -> None:
 
 
 def test_directory_delete(store: Path) -> None:
+    with StoreClient.open(store, command="test") as client:
+        assert client.fold() == 4  # into one file, from which half must go
     words = ("directory", "delete", "main", "--store", store, "--account", "ann")
     report = report_of(facepipe(*words, "--yes", "--json"))
     assert report == {"account": "ann", "directory": "main", "identities": 2}
@@ -154,6 +157,8 @@ def test_directory_delete(store: Path) -> None:
     with StoreClient.open(store, command="test") as client:
         assert check_store(client).problems == []
     assert len([file for file in (store / "objects").rglob("*") if file.is_file()]) == 2
+    (vectors,) = (store / "embeddings").glob("*/*")
+    assert pq.read_table(vectors).num_rows == 2
     again = report_of(facepipe(*words, "--yes", "--json"), 51)
     assert again["error"] == "directory-unknown"
     assert "Directories: vip." in again["message"]

@@ -269,3 +269,14 @@ def test_the_image_lookup_finds_the_earliest_with_enough_overlap() -> None:
 )
 def test_box_iou(a: list[float], b: list[float], iou: float) -> None:
     assert box_iou(a, b) == box_iou(b, a) == iou
+
+
+def test_a_part_of_a_view_is_searched_alone() -> None:
+    index = filled(6)
+    index.remove(positions(1, 4))
+    part = index.view().part(range(3, 6))
+    assert len(part) == 3
+    assert part.dead.tolist() == [1]
+    found, _ = Matcher(Calibration(), 0.54).top_k(part, unit_rows(1, 6, 8)[5:], 3)
+    assert found[0, 0] == 2
+    assert sorted(found[0].tolist()) == [-1, 0, 2]
