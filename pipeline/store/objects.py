@@ -21,8 +21,9 @@ from pipeline.store.durable import Folder
 
 A = TypeVar("A")
 T = TypeVar("T")
-# The time goes into waiting for the disk, so more threads than cores.
-_WRITERS = 8
+# One thread writes while the other waits for the disk. More are no faster on one disk, and while a shard's thousands
+# of objects are written the requests of a server have to wait their turn there.
+_WRITERS = 2
 _FEW = 2  # objects, as one request brings them: starting threads would take longer than writing
 _GUID = re.compile(r"[0-9a-f]{4}[0-9a-f-]{4,60}")
 

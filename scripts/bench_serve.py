@@ -1,0 +1,242 @@
+"""`POST /people` of a live server without model time, over a store of many identities.
+
+    python scripts/bench_serve.py --identities 100000 --rate 50
+
+The models are those of `coded_faces` (they read from the pixels whose face it is); everything else is `facepipe
+serve`: HTTP over a socket, credentials, decoding, exact search over the whole directory, object, transaction, every
+fsync. Half of the requests insert a new identity with a picture of 100 KB, half recognise a planted one. The load
+comes from a process of its own (`serve_load`), open-loop. Then the same load goes on while a shard of 5,000 faces,
+half of them known, is handed over through the server's door.
+
+Asserts every answer, and after the server has stopped that every inserted identity is in the store, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench_common import result, timing, write_result
+from coded_faces import Shown
+from coded_server import LOADED
+from coded_store import AUTHORIZATION, extracted_run, make_store, person_id, plant
+from serve_load import Load
+
+from pipeline.door import open_store
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+
+HERE = Path(__file__).resolve().parent
+SIZE = 512
+NEW = 10**9  # persons from here on are not planted
+SETTLED = 500  # requests after which memory is compared, and before which latencies don't count
+
+
+class Server:
+    """A server process with coded faces."""
+
+    def __init__(self, store: Path, crop_bytes: int) -> None:
+        begun = time.monotonic()
+        command = [sys.executable, str(HERE / "coded_server.py"), str(crop_bytes), "--store", str(store)]
+        options = ["--port", "0", "--person-headers", "optional", "--quiet", "--json"]
+        self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._errors: list[str] = []
+        threading.Thread(target=self._read_errors, daemon=True).start()
+        line = self.process.stdout.readline()
+        listening = time.monotonic()
+        assert line, "\n".join(self._errors)
+        self.url = str(json.loads(line)["url"])
+        loaded = next(float(each.removeprefix(LOADED)) for each in self._errors if each.startswith(LOADED))
+        self.start_seconds = listening - begun
+        self.start_seconds_after_models = listening - loaded
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._errors.append(line.rstrip())
+            if not line.startswith(LOADED):
+                sys.stderr.write(line)
+
+    def rss_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(60) == 0
+
+
+@contextmanager
+def serving(store: Path, crop_bytes: int) -> Iterator[Server]:
+    server = Server(store, crop_bytes)
+    try:
+        yield server
+        server.stop()
+    finally:
+        server.process.kill()
+
+
+class Generator:
+    """The load's own process."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(HERE / "serve_load.py")]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def begin(self, load: Load) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(load)) + "\n")
+        self._process.stdin.flush()
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Of the load that was begun; each is as it should be."""
+        assert self._process.stdout is not None
+        answers: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
+        for each in answers:
+            assert each["status"] == 201, each
+            assert each["new"] == each["insert"], each
+            assert each["insert"] or each["person_id"] == person_id(each["person"]), each
+        return answers
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def prepared(path: Path, identities: int, shard_faces: int, crop_bytes: int) -> None:
+    """A store of planted identities, and a run whose one shard waits to be handed over."""
+    with make_store(path, SIZE) as client:
+        plant(client, identities)
+        known = [Shown(k * (identities // shard_faces or 1) % identities, 2) for k in range(shard_faces // 2)]
+        new = [Shown(2 * NEW + k) for k in range(shard_faces - len(known))]
+        mixed = [face for pair in zip(known, new, strict=False) for face in pair]
+        extracted_run(client, "shard", mixed, crop_bytes, shard_faces)
+
+
+def hand_over(store: Path) -> float:
+    """Seconds that the door takes for the shard that waits."""
+    with open_store(store, command="bench") as remote:
+        run = remote.unfinished_run("shard", None)
+        assert run is not None
+        begun = time.monotonic()
+        remote.enrol_shard(run.run_id, 0)  # type: ignore[union-attr]
+        return time.monotonic() - begun
+
+
+def latencies(answers: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Seconds by kind of request."""
+    kinds = {"insert": True, "recognise": False}
+    found = {kind: [a["done"] - a["due"] for a in answers if a["insert"] == value] for kind, value in kinds.items()}
+    return {"all": found["insert"] + found["recognise"], **found}
+
+
+def percentiles(name: str, seconds: dict[str, list[float]]) -> dict[str, float]:
+    return {
+        f"{name}_{kind}_p{p}_ms": float(np.percentile(values, p)) * 1000
+        for kind, values in seconds.items()
+        for p in (50, 99, 100)
+    }
+
+
+def check(store: Path, inserted: Sequence[str], identities: int, shard_faces: int) -> None:
+    """Every insertion that was answered is in the store, once; nothing else is wrong with it."""
+    with StoreClient.open(store, command="bench") as client:
+        found = client.read("SELECT person_id::VARCHAR AS person_id FROM core.persons")["person_id"].to_pylist()
+        assert len(found) == len(set(found)) == identities + len(inserted) + shard_faces // 2
+        assert set(inserted) <= set(found)
+        planted = "reference_faces.image_guid"  # those have no pictures
+        problems = [each for each in check_store(client).problems if planted not in f"{each.where} {each.detail}"]
+        assert not problems, problems[:5]
+
+
+def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    figures: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
+    inserted: list[str] = []
+    generator = Generator()
+    with serving(store, args.object_bytes) as server:
+        figures["start_seconds"] = server.start_seconds
+        figures["start_seconds_after_models"] = server.start_seconds_after_models
+
+        def load(requests: int, first_new: int) -> Load:
+            return Load(
+                url=server.url,
+                authorization=AUTHORIZATION,
+                rate=args.rate,
+                requests=requests,
+                known=args.identities,
+                first_new=first_new,
+                body_bytes=args.object_bytes,
+                seed=first_new,
+            )
+
+        def take(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            inserted.extend(each["person_id"] for each in answers if each["insert"])
+            return answers
+
+        generator.begin(load(SETTLED, NEW))
+        take(generator.answers())
+        figures["rss_settled_bytes"] = server.rss_bytes()
+        generator.begin(load(args.requests - SETTLED, NEW + SETTLED))
+        steady = latencies(take(generator.answers()))
+        figures["rss_bytes"] = server.rss_bytes()
+        figures["rss_growth"] = figures["rss_bytes"] / figures["rss_settled_bytes"] - 1
+        figures |= percentiles("steady", steady)
+        generator.begin(load(round(args.rate * args.hand_over_seconds), NEW + args.requests))
+        time.sleep(2)
+        begun = time.monotonic()
+        figures["hand_over_seconds"] = hand_over(store)
+        ended = time.monotonic()
+        answers = take(generator.answers())
+        assert answers[-1]["due"] > ended, "the load ended before the shard was in: --hand-over-seconds"
+        during = latencies([each for each in answers if each["done"] > begun and each["due"] < ended])
+        figures |= percentiles("hand_over", during)
+        timings["steady"], timings["hand_over"] = timing(steady["all"]), timing(during["all"])
+    generator.close()
+    check(store, inserted, args.identities, args.shard_faces)
+    return timings, figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--identities", type=int, default=100_000)
+    parser.add_argument("--requests", type=int, default=5_000)
+    parser.add_argument("--rate", type=float, default=50.0, help="requests per second")
+    parser.add_argument("--object-bytes", type=int, default=100_000, help="of a stored picture, and of a body")
+    parser.add_argument("--shard-faces", type=int, default=5_000)
+    parser.add_argument("--shard-object-bytes", type=int, default=8_000)
+    parser.add_argument("--hand-over-seconds", type=float, default=60.0, help="of load around the shard")
+    parser.add_argument("--template", type=Path, help="keeps the prepared store here, or takes it from here")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        template = args.template or Path(folder) / "template"
+        if not template.exists():
+            prepared(template, args.identities, args.shard_faces, args.shard_object_bytes)
+        store = Path(shutil.copytree(template, Path(folder) / "store"))
+        os.sync()  # the copy's pages must not be written while latencies are measured
+        timings, figures = measure(store, args)
+    settings = {key: value for key, value in vars(args).items() if key != "template"}
+    document = result("serve", settings, timings, figures)
+    print(write_result(document))
+    for name, value in figures.items():
+        print(f"{name:32} {value:,.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Photos whose pixels say whose faces they show, and an extractor that reads it.
+
+For benchmarks and tests of what stands around the models: a store, a server, a crash. There models would only take
+time, and their vectors would be nobody's choice. Everything else, decoding included, is the real thing; so a server
+in another process needs no table of what was planted.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from pipeline.config import load_settings
+from pipeline.extract import face_schema, fixed_lists
+from pipeline.match import Calibration
+from pipeline.store.records import StoreIdentity
+from pipeline.types import DecodedImage, FloatArray
+
+SIDE = 64  # pixels of the place that each face has in a photo
+_CODE = 24  # bytes: eight pixels
+_SPREAD = 0.2  # the distance, about, of two photos of one person; of two persons it is about sqrt(2)
+JPEG = b"\xff\xd8\xff\xe0"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One face: of `person`, in photo number `variant` of theirs, of this quality (all three measures)."""
+
+    person: int
+    variant: int = 0
+    quality: float = 0.9
+
+    def code(self) -> bytes:
+        return np.array([self.person, self.variant, round(self.quality * 1000)], "<i8").tobytes()
+
+    @classmethod
+    def of_code(cls, code: bytes) -> Shown:
+        person, variant, quality = np.frombuffer(code, "<i8").tolist()
+        return cls(person, variant, quality / 1000)
+
+
+def photo(*faces: Shown) -> bytes:
+    """A PNG of these faces, given from the largest to the smallest, side by side."""
+    out = io.BytesIO()
+    Image.fromarray(pixels(*faces)).save(out, "PNG", compress_level=1)
+    return out.getvalue()
+
+
+def pixels(*faces: Shown) -> np.ndarray:
+    """The photo, [SIDE, SIDE * n, 3] uint8."""
+    made = np.zeros((SIDE, SIDE * max(1, len(faces)), 3), np.uint8)
+    for place, face in enumerate(faces):
+        made[0, place * SIDE : place * SIDE + _CODE // 3] = np.frombuffer(face.code(), np.uint8).reshape(-1, 3)
+        made[1, place * SIDE] = 255  # a face stands here: its code alone may be all zeros
+    return made
+
+
+def shown(image: np.ndarray) -> list[Shown]:
+    """The faces of a photo's pixels."""
+    places = [x for x in range(0, image.shape[1], SIDE) if image[1, x, 0] == 255]
+    return [Shown.of_code(image[0, x : x + _CODE // 3].tobytes()) for x in places]
+
+
+def vector(face: Shown, size: int) -> FloatArray:
+    """[size] float32 of norm 1."""
+    made = _direction([face.person], size)
+    if face.variant:
+        made = made + _SPREAD / np.sqrt(2) * _direction([face.person, face.variant], size)
+    return np.asarray(made / np.linalg.norm(made), np.float32)
+
+
+def _direction(seed: list[int], size: int) -> np.ndarray:
+    made = np.random.default_rng(seed).normal(size=size)
+    return np.asarray(made / np.linalg.norm(made))
+
+
+class CodedExtractor:
+    """Stands where the models do. Each face's stored picture has `crop_bytes` bytes that do not compress."""
+
+    def __init__(self, size: int, crop_bytes: int = 300) -> None:
+        self.size = size
+        self.crop_bytes = crop_bytes
+
+    def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
+        """One table of faces (`extract.face_schema`) per image."""
+        return [self.table(shown(image.pixels)) for image in images]
+
+    def table(self, faces: Sequence[Shown]) -> pa.Table:
+        count = len(faces)
+        left = np.arange(count, dtype=np.float32) * SIDE
+        side = np.maximum(40 - np.arange(count, dtype=np.float32), 20)
+        quality = np.array([face.quality for face in faces], np.float32)
+        vectors = [vector(face, self.size) for face in faces]
+        columns = [
+            *(pa.array(values) for values in (left, np.zeros(count, np.float32), left + side, side)),
+            fixed_lists(np.full((count, 10), 20, np.float32)),
+            pa.array(np.full(count, 0.99, np.float32)),
+            *[pa.array(quality)] * 3,
+            fixed_lists(np.array(vectors, np.float32).reshape(count, self.size)),
+            pa.array([self.crop(face) for face in faces], pa.binary()),
+        ]
+        return pa.table(columns, schema=face_schema(self.size))
+
+    def crop(self, face: Shown) -> bytes:
+        """What is stored as the picture of this face."""
+        return JPEG + np.random.default_rng([face.person, face.variant, 1]).bytes(self.crop_bytes - len(JPEG))
+
+
+def coded_identity(size: int) -> StoreIdentity:
+    """Of a store for these faces, whose raw distance is the contract distance (g = 1)."""
+    settings = load_settings(environ={})
+    return StoreIdentity(
+        embedder="coded",
+        weights="none",
+        weights_sha256="0" * 64,
+        embedding_size=size,
+        preprocessing={},
+        calibration=Calibration().as_dict(),
+        mode=settings.run.mode,
+        output_settings=settings.output_settings(),
+        output_hash=settings.output_hash(),
+    )

@@ -1,0 +1,131 @@
+"""Stores full of coded faces, made by the calls that a run makes."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from coded_faces import SIDE, CodedExtractor, Shown, coded_identity, photo, vector
+
+from pipeline.config import load_settings
+from pipeline.decode import Decoder
+from pipeline.engines.local import shard_schema
+from pipeline.extract import fixed_lists
+from pipeline.manifest import EXTRACT, MANIFEST_SCHEMA
+from pipeline.store.accounts import hash_password
+from pipeline.store.client import StoreClient
+from pipeline.store.objects import object_file
+from pipeline.store.records import FACES_SCHEMA, MEDIA_SCHEMA, PERSONS_SCHEMA, RunRow, ShardCommit, embeddings_schema
+from pipeline.types import OK
+
+USER, PASSWORD = "ann", "correct horse"
+AUTHORIZATION = f"{USER}:{PASSWORD}"
+_PLANTED_SHARD_ROWS = 5_000
+
+
+def make_store(path: Path, size: int) -> StoreClient:
+    """An empty store for embeddings of `size` numbers, with one account."""
+    client = StoreClient.open_or_create(path, lambda: coded_identity(size), command="make")
+    client.create_account(USER, hash_password(PASSWORD))
+    return client
+
+
+def person_id(person: int) -> str:
+    """Of a planted person."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"person-{person}"))
+
+
+def plant(client: StoreClient, count: int, directory: str = "main") -> None:
+    """The persons 0 .. count - 1 as identities, of one photo each. Without their pictures, which take a file each:
+    `check` misses those. The folders where the pictures would lie are there."""
+    rows = _PLANTED_SHARD_ROWS
+    run = _plan(client, "planted", [("", "", 0)] * count, rows, directory)
+    for shard in range(-(-count // rows)):
+        persons = range(shard * rows, min(count, (shard + 1) * rows))
+        client.commit_shard(_planted(client, run, shard, persons, directory))
+    client.finish_run(run.run_id, {})
+
+
+def _planted(client: StoreClient, run: RunRow, shard: int, persons: Sequence[int], directory: str) -> ShardCommit:
+    size, counters = client.identity.embedding_size, client.counters()
+    guids = [str(uuid.uuid5(uuid.NAMESPACE_OID, f"image-{person}")) for person in persons]
+    for guid in guids:
+        client.folder.path(object_file(guid)).parent.mkdir(parents=True, exist_ok=True)
+    faces = CodedExtractor(size).table([Shown(persons[0])]).drop_columns(["embedding", "crop"]).to_pylist()[0]
+    media, found, made = [], [], []
+    for place, person in enumerate(persons):
+        media_id, face_id = counters.next_media_id + place, counters.next_face_id + place
+        known = {"media_id": media_id, "row": person, "path": f"{person}.png", "directory": directory, "status": OK}
+        hashes = {name: _sha256(f"{name} {person}") for name in ("sha256", "pixel_sha256")}
+        media.append({**dict.fromkeys(MEDIA_SCHEMA.names), **known, **hashes, "width": SIDE, "height": SIDE})
+        owner = {"person_id": person_id(person), "face_id": face_id}
+        found.append({**owner, **faces, "media_id": media_id, "ordinal": 0, "outcome": "inserted"})
+        made.append({**owner, "seq": place, "directory": directory, "image_guid": guids[place], "occurrence": 1})
+    vectors = fixed_lists(np.stack([vector(Shown(person), size) for person in persons]))
+    ids = pa.array([row["face_id"] for row in found], pa.int64())
+    return ShardCommit(
+        run_id=run.run_id,
+        shard=shard,
+        account_id=run.account_id,
+        media=pa.Table.from_pylist(media, MEDIA_SCHEMA),
+        faces=pa.Table.from_pylist(found, FACES_SCHEMA),
+        embeddings=pa.table([ids, vectors], schema=embeddings_schema(size)),
+        persons=pa.Table.from_pylist(made, PERSONS_SCHEMA),
+    )
+
+
+def extracted_run(
+    client: StoreClient, source: str, faces: Sequence[Shown], crop_bytes: int, rows: int, directory: str = "main"
+) -> RunRow:
+    """A planned run of one photo per face, in shards of `rows`, whose extraction is done: each shard is ready to be
+    enrolled."""
+    decode = Decoder(load_settings(environ={}).decode)
+    photos = [photo(face) for face in faces]
+    files = [(f"{k}.png", hashlib.sha256(data).hexdigest(), len(data)) for k, data in enumerate(photos)]
+    run = _plan(client, source, files, rows, directory)
+    extractor = CodedExtractor(client.identity.embedding_size, crop_bytes)
+    schema = shard_schema(client.identity.embedding_size)
+    for shard, start in enumerate(range(0, len(faces), rows)):
+        images = [decode(data) for data in photos[start : start + rows]]
+        table = extractor.table(faces[start : start + rows])
+        columns = {
+            "row": pa.array(range(start, start + len(images)), pa.int64()),
+            "status": pa.array([OK] * len(images)),
+            "reason": pa.array([None] * len(images), pa.string()),
+            "sha256": pa.array([sha256 for _, sha256, _ in files[start : start + rows]]),
+            "pixel_sha256": pa.array([image.pixel_sha256 for image in images]),
+            "width": pa.array([image.width for image in images], pa.int32()),
+            "height": pa.array([image.height for image in images], pa.int32()),
+            "format": pa.array([image.format for image in images]),
+            "faces": pa.ListArray.from_arrays(
+                pa.array(range(len(images) + 1), pa.int32()), table.to_struct_array().combine_chunks()
+            ),
+        }
+        client.write_run_shard(run.run_id, shard, pa.table(columns).cast(schema), {})
+    return client.run_row(run.run_id)
+
+
+def _plan(client: StoreClient, source: str, files: Sequence[tuple[str, str, int]], rows: int, directory: str) -> RunRow:
+    """A planned run of `files` (path, SHA-256, bytes)."""
+    settings = {"shard_rows": rows, "match": asdict(load_settings(environ={}).match)}
+    run = client.begin_run(source, "folder", client.account_id(USER), directory, settings)
+    plain = {**dict.fromkeys(MANIFEST_SCHEMA.names), "directory": directory, "action": EXTRACT}
+    table = pa.Table.from_pylist(
+        [
+            {**plain, "row": row, "path": path, "file": path.encode(), "sha256": sha256, "bytes": size}
+            for row, (path, sha256, size) in enumerate(files)
+        ],
+        MANIFEST_SCHEMA,
+    )
+    client.write_manifest(run.run_id, table.to_batches(), MANIFEST_SCHEMA, shard_rows=rows)
+    client.plan_run(run.run_id, len(files), -(-len(files) // rows))
+    return client.run_row(run.run_id)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

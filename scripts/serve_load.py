@@ -1,0 +1,117 @@
+"""An open-loop load on a server, from a process of its own: requests leave when their time has come, whether or not
+earlier ones were answered, so a server that stalls cannot make its clients wait politely (coordinated omission).
+
+    echo '{"url": ..., "authorization": ..., ...}' | python scripts/serve_load.py
+
+One JSON object in (`Load`), one out (`Answered` as columns). Half of the requests insert a new person, half
+recognise a planted one; their photos are those of `coded_faces`, filled up to `body_bytes`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from coded_faces import Shown, photo
+
+_CONNECTIONS = 32
+_HEADERS = {"Content-Type": "application/octet-stream", "X-RPC-PERSON-NAME": "Somebody"}
+_INSERT = "/people?update=false"
+_RECOGNISE = "/people?insert=false&update=false"
+
+
+@dataclass(frozen=True)
+class Load:
+    """`requests` arrivals of a Poisson process of `rate` per second."""
+
+    url: str
+    authorization: str
+    rate: float
+    requests: int
+    known: int  # persons 0 .. known - 1 are planted
+    first_new: int  # persons from here on are new to the server
+    body_bytes: int
+    seed: int
+    directory: str = "main"
+
+
+@dataclass
+class Answered:
+    """One request: seconds of the monotonic clock, from when it was due to the last byte of its answer."""
+
+    person: int
+    insert: bool
+    due: float
+    done: float
+    status: int
+    person_id: str | None
+    new: bool
+
+
+class _Clients:
+    """Threads with a connection each, that take the next request when they are free."""
+
+    def __init__(self, load: Load, begin: float) -> None:
+        rng = np.random.default_rng(load.seed)
+        self._load = load
+        self._due = (begin + np.cumsum(rng.exponential(1 / load.rate, load.requests))).tolist()
+        self._insert = rng.permutation(np.arange(load.requests) % 2 == 0).tolist()
+        self._known = rng.integers(load.known, size=load.requests).tolist()
+        self._lock = threading.Lock()
+        self._next = 0
+        self.answered: list[Answered] = []
+
+    def work(self) -> None:
+        parts = urlsplit(self._load.url)
+        connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+        while (number := self._take()) is not None:
+            self.answered.append(self._send(connection, number))
+        connection.close()
+
+    def _take(self) -> int | None:
+        with self._lock:
+            number, self._next = self._next, self._next + 1
+        return number if number < self._load.requests else None
+
+    def _send(self, connection: http.client.HTTPConnection, number: int) -> Answered:
+        load, insert, due = self._load, self._insert[number], self._due[number]
+        face = Shown(load.first_new + number) if insert else Shown(self._known[number], variant=1)
+        data = photo(face).ljust(load.body_bytes, b"\0")
+        headers = {**_HEADERS, "X-RPC-AUTHORIZATION": load.authorization, "X-RPC-DIRECTORY": load.directory}
+        time.sleep(max(0.0, due - time.monotonic()))
+        connection.request("POST", _INSERT if insert else _RECOGNISE, data, headers)
+        response = connection.getresponse()
+        body = response.read()
+        done = time.monotonic()
+        said: dict[str, Any] = json.loads(body)
+        found = said.get("identifiedFaces", [{}])[0]
+        return Answered(
+            face.person, insert, due, done, response.status, found.get("personId"), found.get("newId", False)
+        )
+
+
+def run(load: Load) -> list[Answered]:
+    """All requests, in the order in which they were due."""
+    clients = _Clients(load, time.monotonic() + 0.2)
+    threads = [threading.Thread(target=clients.work) for _ in range(_CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(clients.answered, key=lambda each: each.due)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps([asdict(each) for each in run(Load(**json.loads(line)))]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Many clients at once: one identity per face whatever the timing, and memory that follows the catalog."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coded_faces import Shown, photo
+from coded_store import USER, extracted_run, make_store
+
+from pipeline.errors import PersonUnknown
+from pipeline.service.service import IdentityService
+from pipeline.service.types import PersonChange, PostRequest
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from tests.serve.coded import (
+    SIZE,
+    Forker,
+    assert_memory_equals_catalog,
+    empty_store,
+    service_of,
+)
+
+CLIENTS = 64
+FACES = 8
+TIMES = 25
+
+
+def in_parallel(works: Sequence[Callable[[], object]]) -> None:
+    """All of them at once, each on its thread; raises the first of their errors."""
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(len(works))
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            barrier.wait()
+            work()
+        except BaseException as exc:  # noqa: BLE001 - an assertion on a thread must fail the test
+            errors.append(exc)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.fixture(scope="module")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    made = Forker(tmp_path_factory.mktemp("points"))
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+def test_64_clients_post_8_new_faces_25_times_each(forker: Forker, tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "store")
+    posts = [Shown(face, variant) for variant in range(TIMES) for face in range(FACES)]
+    random.Random(1).shuffle(posts)
+    answers: list[dict[str, Any]] = []
+
+    with forker.serving(store) as server:
+
+        def share(number: int) -> None:
+            with server.client() as client:
+                for shown in posts[number::CLIENTS]:
+                    (face,) = client.post(shown, update="false")["identifiedFaces"]
+                    answers.append({"person": shown.person, **face})
+
+        in_parallel([lambda number=number: share(number) for number in range(CLIENTS)])
+        with server.client() as client:
+            people = client.people()
+    assert len(answers) == len(posts)
+    assert {(each["person"], each["personId"]) for each in answers} == {
+        (int(person["name"]), person["personId"]) for person in people
+    }
+    assert len(people) == FACES
+    assert Counter(each["person"] for each in answers if each.get("newId")) == dict.fromkeys(range(FACES), 1)
+    assert [person["occurrence"] for person in people] == [TIMES] * FACES
+    with StoreClient.open(store, command="test") as stored:
+        first = {str(each["person"]): each for each in answers if each.get("newId")}
+        assert {person["name"] for person in people} == set(first)
+        assert check_store(stored).problems == []
+        assert_memory_equals_catalog(stored)
+
+
+# Everything at once
+
+PERSONS = 30
+SHARDS = 4
+
+
+@pytest.mark.slow
+def test_posts_changes_merges_deletions_and_a_run_at_once(tmp_path: Path) -> None:
+    with make_store(tmp_path / "store", SIZE) as client:
+        account = client.account_id(USER)
+        bulk = [Shown(k % (2 * PERSONS), 100 + k) for k in range(SHARDS * 20)]
+        run = extracted_run(client, "photos", bulk, 300, 20)
+        service = service_of(client)
+        hand_over = [lambda: [service.enrol_shard(run.run_id, shard) for shard in range(SHARDS)]]
+        in_parallel([*hand_over, *Crowd(service, account).works()])
+        said = answers(service, account)
+        service.close()
+    with StoreClient.open(tmp_path / "store", command="test") as client:
+        assert check_store(client).problems == []
+        assert_memory_equals_catalog(client)
+        fresh = service_of(client)
+        assert answers(fresh, account) == said
+        fresh.close()
+
+
+def answers(service: IdentityService, account: int) -> list[object]:
+    """All that a service says of a directory: its records, and who is in each of some photos."""
+    found = []
+    for person in range(2 * PERSONS):
+        request = PostRequest(insert=False, update=False, similar_limit=3)
+        (face,) = service.post(account, "main", photo(Shown(person, 999)), request).faces
+        found.append((face.person, face.score, face.similar))
+    return [service.people(account, "main"), found]
+
+
+class Crowd:
+    """Clients that do something else each."""
+
+    def __init__(self, service: IdentityService, account: int) -> None:
+        self._service = service
+        self._account = account
+
+    def works(self) -> list[Callable[[], None]]:
+        kinds = [(self._post, 60), (self._post, 60), (self._post, 60)]
+        kinds += [(self._put, 40), (self._delete, 25), (self._merge, 25), (self._unmerge, 25)]
+        return [
+            lambda act=act, times=times, seed=seed: self._repeat(act, times, random.Random(seed))  # type: ignore[misc]
+            for seed, (act, times) in enumerate(kinds)
+        ]
+
+    def _repeat(self, act: Callable[[random.Random], None], times: int, chance: random.Random) -> None:
+        done = 0
+        while done < times:
+            with suppress(PersonUnknown):  # nobody is there yet, or deleted by another client just now
+                act(chance)
+                done += 1
+
+    def _somebody(self, chance: random.Random) -> str:
+        people = self._service.people(self._account, "main")
+        if not people:
+            raise PersonUnknown
+        return chance.choice(people).record.person_id
+
+    def _post(self, chance: random.Random) -> None:
+        shown = Shown(chance.randrange(PERSONS), chance.randrange(1, 50))
+        request = PostRequest(name=str(shown.person), update=chance.random() < 0.5)
+        self._service.post(self._account, "main", photo(shown), request)
+
+    def _put(self, chance: random.Random) -> None:
+        change = PersonChange(name=f"name {chance.random()}", tags=("seen",))
+        self._service.update_person(self._account, "main", self._somebody(chance), change)
+
+    def _delete(self, chance: random.Random) -> None:
+        recursive = chance.random() < 0.3
+        self._service.delete_person(self._account, "main", self._somebody(chance), recursive=recursive)
+
+    def _merge(self, chance: random.Random) -> None:
+        self._service.merge(self._account, "main", [self._somebody(chance), self._somebody(chance)])
+
+    def _unmerge(self, chance: random.Random) -> None:
+        self._service.unmerge(self._account, "main", [self._somebody(chance)])
