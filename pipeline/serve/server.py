@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,9 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         auth, ready = make_authenticator(client), threading.Event()
         app = make_app(service, client, settings, auth=auth, ready=ready.is_set)
         service.load()
+        # The collector would look through every identity again and again, and all requests would wait meanwhile.
+        gc.collect()
+        gc.freeze()
         _warm_up(extractor)
         stack.enter_context(start_admin(client, service, auth.drop))
         listening = _listening(settings.serve, sockets, service.stats().identities)
