@@ -74,6 +74,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         # The collector would look through every identity again and again, and all requests would wait meanwhile.
         gc.collect()
         gc.freeze()
+        stack.callback(gc.unfreeze)
         _warm_up(extractor)
         stack.enter_context(start_admin(client, service, auth.drop))
         listening = _listening(settings.serve, sockets, service.stats().identities)
