@@ -140,12 +140,21 @@ class Directory:
             person_id = self._by_guid.get(guid)
             return None if person_id is None else self._persons[person_id]
 
+    def root(self, person_id: str) -> PersonRecord | None:
+        """The root of a person: itself where nothing is merged. None for an unknown person."""
+        with self._reading:
+            return self._root(person_id)
+
+    def _root(self, person_id: str) -> PersonRecord | None:
+        found = self._persons.get(person_id)
+        while found is not None and found.parent_id is not None:
+            found = self._persons[found.parent_id]
+        return found
+
     def merged_set(self, person_id: str) -> list[PersonRecord]:
         """The root of a person, then all below it in the order of insertion. Empty for an unknown person."""
         with self._reading:
-            root = self._persons.get(person_id)
-            while root is not None and root.parent_id is not None:
-                root = self._persons[root.parent_id]
+            root = self._root(person_id)
             if root is None:
                 return []
             below = [root.person_id]

@@ -310,21 +310,15 @@ class _ImageGone(Exception):
 
 def _records(persons: Iterable[Mapping[str, Any]], committed: CommittedShard) -> dict[str, PersonRecord]:
     """The new persons as the store now has them."""
-    at = committed.at
     return {
-        person["person_id"]: PersonRecord(
-            person_id=person["person_id"],
+        person["person_id"]: PersonRecord.new(
+            person["person_id"],
+            person["name"],
+            person["external_id"],
+            person["image_guid"],
+            committed.at,
             seq=committed.first_seq + person["seq"],
-            name=person["name"],
-            external_id=person["external_id"],
-            parent_id=None,
-            tags=(),
-            ignored=False,
             occurrence=person["occurrence"],
-            last_occurrence_at=at,
-            added_at=at,
-            modified_at=at,
-            image_guid=person["image_guid"],
         )
         for person in persons
     }
@@ -353,8 +347,8 @@ def _count_occurrences(
     first = {s.person_id: id(s.row) for s in sightings if s.outcome == "inserted"}
     for s in sightings:
         if s.person_id is not None and first.get(s.person_id) != id(s.row):
-            members = directories[s.directory].merged_set(s.person_id)  # none of a new person
-            seen[id(s.row)].setdefault(members[0].person_id if members else s.person_id, s.person_id)
+            root = directories[s.directory].root(s.person_id)  # none of a new person
+            seen[id(s.row)].setdefault(root.person_id if root else s.person_id, s.person_id)
     counts = Counter(person for persons in seen.values() for person in persons.values())
     for person_id in new:
         new[person_id]["occurrence"] += counts.pop(person_id, 0)

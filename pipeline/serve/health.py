@@ -11,7 +11,8 @@ from starlette.responses import Response
 from pipeline.errors import NotReady
 from pipeline.serve.encoding import json_response
 from pipeline.serve.metrics import Metrics
-from pipeline.serve.workers import RETRY_AFTER_S, WorkPool
+from pipeline.serve.workers import WorkPool
+from pipeline.service.batcher import RETRY_AFTER_S
 
 
 class Health:

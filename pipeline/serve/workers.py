@@ -6,12 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pipeline.errors import Overloaded
+from pipeline.service.batcher import RETRY_AFTER_S
 
 T = TypeVar("T")
-RETRY_AFTER_S: Final = 1
 
 
 class WorkPool:

@@ -28,7 +28,7 @@ def _records(directory: Directory, person_ids: Sequence[str]) -> list[PersonReco
 
 
 def _root(directory: Directory, person: PersonRecord) -> PersonRecord:
-    return directory.merged_set(person.person_id)[0]
+    return directory.root(person.person_id) or person
 
 
 def merged(directory: Directory, person_ids: Sequence[str], now: datetime) -> list[PersonRecord]:

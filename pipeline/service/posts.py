@@ -188,7 +188,7 @@ class Poster:
         name, external_id = (request.name, request.external_id) if ordinal == 0 else (None, None)
         if self._serve.person_headers == "required" and (name is None or external_id is None):
             raise PersonHeadersRequired
-        self._check_external_id(directory, external_id, None)
+        self.check_external_id(directory, external_id, None)
         person_id = str(uuid.uuid4())
         decided.person_ids = [
             person_id if position == decided.positions.position[ordinal] else known
@@ -197,7 +197,7 @@ class Poster:
         reference = _reference(posted, decided, ordinal, person_id, "inserted")
         changes.references.append(reference)
         changes.inserted.append(person_id)
-        changes.records[person_id] = _new_record(person_id, name, external_id, changes.now, reference.image_guid)
+        changes.records[person_id] = PersonRecord.new(person_id, name, external_id, reference.image_guid, changes.now)
         changes.account_updated = True
 
     def _update(
@@ -211,7 +211,7 @@ class Poster:
         if ordinal == 0:
             request = posted.request
             if request.external_id not in (None, record.external_id):
-                self._check_external_id(directory, request.external_id, person_id)
+                self.check_external_id(directory, request.external_id, person_id)
             record = replace(
                 record,
                 name=request.name or record.name,
@@ -225,7 +225,8 @@ class Poster:
             changes.records[person_id] = replace(record, modified_at=changes.now)
             changes.account_updated = True
 
-    def _check_external_id(self, directory: Directory, external_id: str | None, mine: str | None) -> None:
+    def check_external_id(self, directory: Directory, external_id: str | None, mine: str | None) -> None:
+        """Raises ExternalIdTaken where ids are kept unique and somebody else than person `mine` has this one."""
         if not self._serve.unique_external_ids or external_id is None:
             return
         if any(person.person_id != mine for person in directory.with_external_id(external_id)):
@@ -285,23 +286,16 @@ def _probable_pictures(posted: _Posted, decided: _Decided) -> list[tuple[str, by
 
 def _count(directory: Directory, decided: _Decided, changes: _Changes) -> None:
     """One occurrence more for each person that the call shows, counted on the record that its largest face matched."""
-    counted = {_root_id(directory, person_id) for person_id in changes.inserted}
+    counted: set[str] = set()  # none of those that the call inserts: they are not in the directory yet
     for person_id in decided.person_ids:
         record = directory.get(person_id) if person_id is not None else None
-        if record is None:
+        root = directory.root(record.person_id) if record is not None else None
+        if record is None or root is None or root.person_id in counted:
             continue
-        root = _root_id(directory, record.person_id)
-        if root not in counted:
-            counted.add(root)
-            changes.records[record.person_id] = replace(
-                record, occurrence=record.occurrence + 1, last_occurrence_at=changes.now
-            )
-
-
-def _root_id(directory: Directory, person_id: str) -> str:
-    """The id of the root of a person; a person that is just being inserted is its own."""
-    members = directory.merged_set(person_id)
-    return members[0].person_id if members else person_id
+        counted.add(root.person_id)
+        changes.records[record.person_id] = replace(
+            record, occurrence=record.occurrence + 1, last_occurrence_at=changes.now
+        )
 
 
 def _updaters(posted: _Posted, decided: _Decided, changes: _Changes) -> list[int]:
@@ -335,25 +329,6 @@ def _reference(posted: _Posted, decided: _Decided, ordinal: int, person_id: str,
 def _in_memory(reference: NewReference, posted: _Posted) -> ReferenceFace:
     face = posted.faces[reference.ordinal]
     return ReferenceFace(reference.person_id, face.embedding, posted.hashes, face.box)
-
-
-def _new_record(
-    person_id: str, name: str | None, external_id: str | None, now: datetime, image_guid: str
-) -> PersonRecord:
-    return PersonRecord(
-        person_id=person_id,
-        seq=0,
-        name=name,
-        external_id=external_id,
-        parent_id=None,
-        tags=(),
-        ignored=False,
-        occurrence=1,
-        last_occurrence_at=now,
-        added_at=now,
-        modified_at=now,
-        image_guid=image_guid,
-    )
 
 
 def _results(directory: Directory, posted: _Posted, decided: _Decided) -> list[FaceResult]:

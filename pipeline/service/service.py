@@ -13,7 +13,7 @@ from datetime import datetime
 from pipeline.config import Settings
 from pipeline.decode import Decoder
 from pipeline.directory import Directories, Directory
-from pipeline.errors import ExternalIdTaken, ObjectUnknown, PersonUnknown, StoreDamaged
+from pipeline.errors import ObjectUnknown, PersonUnknown, StoreDamaged
 from pipeline.extract import FaceExtractor
 from pipeline.service import merging
 from pipeline.service.batcher import MicroBatcher
@@ -36,7 +36,6 @@ class IdentityService:
 
     def __init__(self, client: StoreClient, extractor: FaceExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
-        self._unique_external_ids = settings.serve.unique_external_ids
         self._directories = Directories(client, quantized=True)  # a request brings a few faces
         self._batcher = MicroBatcher(
             extractor,
@@ -121,16 +120,11 @@ class IdentityService:
         def work(held: Directory, now: datetime) -> DirectoryCommit:
             record = _known(held, person_id)
             changed = _changed(record, change)
-            if changed.external_id not in (None, record.external_id):
-                self._check_external_id(held, str(changed.external_id), person_id)
+            if changed.external_id != record.external_id:
+                self._poster.check_external_id(held, changed.external_id, person_id)
             return _updating(held, [replace(changed, modified_at=now)] if changed != record else [])
 
         self._change(account_id, directory, work)
-
-    def _check_external_id(self, held: Directory, external_id: str, person_id: str) -> None:
-        others = (person for person in held.with_external_id(external_id) if person.person_id != person_id)
-        if self._unique_external_ids and next(others, None) is not None:
-            raise ExternalIdTaken
 
     def delete_person(self, account_id: int, directory: str, person_id: str, *, recursive: bool = False) -> None:
         """This record, its oldest child becoming root, or the whole merged set. Raises PersonUnknown."""

@@ -77,7 +77,7 @@ class Folder:
         """Gives a finished file its final name, durably."""
         with disk_errors(self.root):
             point(f"{kind}.fsync")
-            _fsync(self.path(temporary))
+            sync(self.path(temporary))
             point(f"{kind}.rename")
             self.path(temporary).replace(self.path(relative))
         if sync_folder:
@@ -109,7 +109,7 @@ class Folder:
         """Makes the names in a folder durable."""
         point(f"{kind}.fsync_folder")
         with disk_errors(self.root):
-            _fsync(self.path(relative))
+            sync(self.path(relative))
 
     def make(self, relative: str) -> None:
         """Makes a folder and what leads to it; the new names are durable afterwards."""
@@ -117,7 +117,7 @@ class Folder:
             missing = [p for p in (self.path(relative), *self.path(relative).parents) if not p.exists()]
             for folder in reversed(missing):
                 folder.mkdir(exist_ok=True)
-                _fsync(folder.parent)
+                sync(folder.parent)
 
     def unlink(self, relative: str) -> None:
         """Removes a file; that it is gone already is fine."""
@@ -126,7 +126,8 @@ class Folder:
             self.path(relative).unlink(missing_ok=True)
 
 
-def _fsync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Waits until the file, or the names in the folder, are on the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

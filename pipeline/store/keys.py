@@ -20,6 +20,7 @@ import platformdirs
 from pipeline.config import SecuritySettings
 from pipeline.errors import MasterKeyMissing, UsageError
 from pipeline.store.crypto import KEY_BYTES, MasterKey
+from pipeline.store.durable import sync
 
 _SETTING = "the setting security.master_key"
 _FILE_BYTES = 4096  # a key file is much smaller
@@ -105,7 +106,7 @@ def _make(path: Path) -> bool:
             return _publish(Path(temporary), path)
         finally:
             Path(temporary).unlink()
-            _sync(path.parent)
+            sync(path.parent)
     except OSError as exc:
         _refuse(f"the master key file {path} cannot be made: {exc.strerror}")
 
@@ -121,12 +122,4 @@ def _publish(temporary: Path, path: Path) -> bool:
 def _make_folder(folder: Path) -> None:
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         missing.mkdir(_OWNER_ONLY, exist_ok=True)
-        _sync(missing.parent)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        sync(missing.parent)

@@ -173,6 +173,34 @@ class PersonRecord:
     modified_at: datetime
     image_guid: str
 
+    @classmethod
+    def new(
+        cls,
+        person_id: str,
+        name: str | None,
+        external_id: str | None,
+        image_guid: str,
+        now: datetime,
+        *,
+        seq: int = 0,
+        occurrence: int = 1,
+    ) -> PersonRecord:
+        """One that is, or was just, inserted."""
+        return cls(
+            person_id=person_id,
+            seq=seq,
+            name=name,
+            external_id=external_id,
+            parent_id=None,
+            tags=(),
+            ignored=False,
+            occurrence=occurrence,
+            last_occurrence_at=now,
+            added_at=now,
+            modified_at=now,
+            image_guid=image_guid,
+        )
+
 
 @dataclass(frozen=True)
 class References:
