@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.calibration_file import NO_CALIBRATION, read_calibration
 from pipeline.config import AlignSettings, DecodeSettings, DetectSettings, Settings
 from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device, set_threads
@@ -16,14 +17,13 @@ from pipeline.errors import StoreMismatch, UsageError
 from pipeline.extract import FaceExtractor
 from pipeline.match import Calibration, Matcher
 from pipeline.models.mtcnn import load_networks
-from pipeline.models.weights import cache_folder, detector_files, resolve
+from pipeline.models.weights import ResolvedWeights, cache_folder, detector_files, resolve
 from pipeline.store.client import StoreClient
 from pipeline.store.crypto import MasterKey
 from pipeline.store.keys import load_master_key, load_or_make_master_key
 from pipeline.store.records import StoreIdentity
 
 DEFAULT_ACCOUNT = "default"
-EMBEDDER = "inception-resnet-v1"
 _OTHER_STORE = "Use the store's value, or make another store with --store."
 
 
@@ -39,7 +39,9 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
         nonlocal master_key
         if settings.security.encrypt:
             master_key = load_or_make_master_key(settings.security, path)
-        return make_identity(settings, master_key)
+        identity = make_identity(settings, master_key)
+        settle_threshold(settings, identity)  # before there is a store that could not do what is asked
+        return identity
 
     client = through_door(lambda: StoreClient.open_or_create(path, make, command=command))
     try:
@@ -70,12 +72,12 @@ def make_identity(settings: Settings, master_key: MasterKey | None = None) -> St
     resolved = resolve(settings.model.weights, _weights_file(settings), cache_folder(settings.model.cache))
     weights = resolved.weight_set
     return StoreIdentity(
-        embedder=EMBEDDER,
+        embedder=weights.architecture,
         weights=weights.name,
         weights_sha256=resolved.sha256,
         embedding_size=weights.embedding_size,
         preprocessing=weights.preprocessing.as_dict(),
-        calibration=Calibration(**weights.calibration.as_dict()).as_dict(),
+        calibration=_calibration_of(settings, resolved).as_dict(),
         mode=settings.run.mode,
         output_settings=settings.output_settings(),
         output_hash=settings.output_hash(),
@@ -89,6 +91,7 @@ def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -
     is not the store's raises StoreMismatch: numbers made in two ways cannot be compared."""
     if settings.model.weights not in ("auto", identity.weights):
         raise _mismatch(path, "weights", identity.weights, settings.model.weights)
+    _check_calibration(settings, identity, path)
     merged: dict[str, Any] = {}
     for section, default in (("decode", DecodeSettings()), ("detect", DetectSettings()), ("align", AlignSettings())):
         stored: Mapping[str, Any] = identity.output_settings[section]
@@ -96,7 +99,45 @@ def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -
             if given not in (getattr(default, key), stored[key]):
                 raise _mismatch(path, f"{section}.{key}", stored[key], given)
         merged[section] = dataclasses.replace(default, **stored)
-    return dataclasses.replace(settings, **merged, run=dataclasses.replace(settings.run, mode=identity.mode))
+    merged["run"] = dataclasses.replace(settings.run, mode=identity.mode)
+    return settle_threshold(dataclasses.replace(settings, **merged), identity)
+
+
+def settle_threshold(settings: Settings, identity: StoreIdentity) -> Settings:
+    """`settings` with the T that the calibration has for a threshold that was asked for as a false match rate.
+
+    Raises BadValue where it has none.
+    """
+    rate = settings.match.threshold_fmr
+    if rate is None:
+        return settings
+    threshold = Calibration.from_dict(identity.calibration).threshold_at(rate)
+    return dataclasses.replace(settings, match=dataclasses.replace(settings.match, threshold=threshold))
+
+
+def _check_calibration(settings: Settings, identity: StoreIdentity, path: Path) -> None:
+    """Raises StoreMismatch where the settings name another calibration than the store's."""
+    asked = settings.model.calibration
+    if asked is None:
+        return
+    given = _read_calibration(asked, identity.weights_sha256, identity.output_settings)
+    known = Calibration.from_dict(identity.calibration)
+    if (given.exponent, given.thresholds) != (known.exponent, known.thresholds):
+        raise _mismatch(path, "calibration", f"an exponent of {known.exponent:g}", f"{asked} with {given.exponent:g}")
+
+
+def _calibration_of(settings: Settings, resolved: ResolvedWeights) -> Calibration:
+    """What a new store is calibrated with: what the settings name, else the weights' own."""
+    if settings.model.calibration is None:
+        return Calibration(**resolved.weight_set.calibration.as_dict())
+    return _read_calibration(settings.model.calibration, resolved.sha256, settings.output_settings())
+
+
+def _read_calibration(name: str, weights_sha256: str, output_settings: Mapping[str, Any]) -> Calibration:
+    """Raises CalibrationInvalid."""
+    if name == NO_CALIBRATION:
+        return Calibration(note="none: distances are the model's own")
+    return read_calibration(Path(name), weights_sha256, output_settings)
 
 
 def _mismatch(path: Path, key: str, stored: object, given: object) -> StoreMismatch:

@@ -13,6 +13,7 @@ import difflib
 import functools
 import hashlib
 import json
+import math
 import os
 import typing
 from collections.abc import Hashable, Iterable, Mapping
@@ -66,10 +67,11 @@ class AlignSettings:
 
 @dataclass(frozen=True)
 class MatchSettings:
-    threshold: float = 0.54  # T of the contract, in [0, 4]
+    threshold: float = 0.54  # T of the contract, in [0, 4]; NaN: what the calibration has for `threshold_fmr`
     min_cpq: float = 0.59
     min_fsq: float = 0.40
     min_fcq: float = 0.45
+    threshold_fmr: float | None = None  # the false match rate that was asked for, as `threshold: fmr:1e-4`
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,9 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    weights: str = "auto"  # auto | casia-webface | vggface2
+    weights: str = "auto"  # auto | casia-webface | vggface2 | sface
     weights_file: str | None = None
+    calibration: str | None = None  # of a new store: none, or a file of `facepipe calibrate`; None: the weights' own
     cache: str | None = None  # None: the user's cache folder
 
 
@@ -129,7 +132,8 @@ class Settings:
     def __post_init__(self) -> None:
         for key in known_keys():
             section, name = key.split(".")
-            _check(key, getattr(getattr(self, section), name), "the settings")
+            if key != _THRESHOLD or self.match.threshold_fmr is None:
+                _check(key, getattr(getattr(self, section), name), "the settings")
 
     def output_settings(self) -> dict[str, Any]:
         """What changes the stored numbers, as plain JSON-able values."""
@@ -170,6 +174,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "serve.queue_images": (1, 100_000),
     "serve.workers": (0, 1024),
 }
+# Not set by itself, but by what `match.threshold` is given as.
+_DERIVED = frozenset({"match.threshold_fmr"})
+_THRESHOLD = "match.threshold"
+_FMR = "fmr:"
 _SECRET = frozenset({"security.master_key"})  # never repeated in a message
 _CHOICES: dict[str, tuple[str, ...]] = {
     "source.labels": ("none", "parent"),
@@ -200,7 +208,7 @@ def known_keys() -> Mapping[str, Any]:
     keys: dict[str, Any] = {}
     for section, cls in typing.get_type_hints(Settings).items():
         keys.update({f"{section}.{name}": hint for name, hint in typing.get_type_hints(cls).items()})
-    return MappingProxyType(keys)
+    return MappingProxyType({key: hint for key, hint in keys.items() if key not in _DERIVED})
 
 
 def load_settings(
@@ -281,9 +289,27 @@ def _accepted(key: str, value: Any, where: str) -> Any:
     """`value` as the key's type. Raises UnknownKey or BadValue, which name `where` it was given."""
     if key not in known_keys():
         raise UnknownKey(key=key, where=where, hint=_nearest(key, known_keys()))
+    if key == _THRESHOLD and isinstance(value, str) and value.strip().lower().startswith(_FMR):
+        return _asked_rate(value, where)
     converted = _convert(key, value, where)
     _check(key, converted, where)
     return converted
+
+
+@dataclass(frozen=True)
+class _AskedRate:
+    """A threshold that was given as a false match rate."""
+
+    fmr: float
+
+
+def _asked_rate(text: str, where: str) -> _AskedRate:
+    """What `fmr:1e-4` says. Raises BadValue."""
+    rate = _as_type(float, text.strip()[len(_FMR) :])
+    if rate is None or not 0 < rate < 1:
+        expected = "must be a number in [0, 4], or fmr: and a rate between 0 and 1, as in fmr:1e-4"
+        raise BadValue(key=_THRESHOLD, where=where, value=repr(text), expected=expected)
+    return _AskedRate(rate)
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
@@ -338,7 +364,8 @@ def _build(values: Mapping[str, Any]) -> Settings:
     by_section: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
-        by_section.setdefault(section, {})[name] = value
+        given = {"threshold": math.nan, "threshold_fmr": value.fmr} if isinstance(value, _AskedRate) else {name: value}
+        by_section.setdefault(section, {}).update(given)
     return dataclasses.replace(
         settings,
         **{s: dataclasses.replace(getattr(settings, s), **v) for s, v in by_section.items()},

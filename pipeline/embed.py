@@ -26,6 +26,7 @@ class Embedder:
         self.name = weights.name
         self.input_size = weights.input_size
         self.embedding_size = weights.embedding_size
+        self.alignment = weights.preprocessing.alignment
         self.device = device
         self.calls = 0
         self.items = 0

@@ -4,7 +4,8 @@
       UsageError (2)                 the command line or the configuration is off
         UnknownKey, BadValue
       InputError                     the source as a whole cannot be worked on
-        SourceMissing (10), SourceEmpty (11), ManifestInvalid (12), TooManyDirectories (13)
+        SourceMissing (10), SourceEmpty (11), ManifestInvalid (12), TooManyDirectories (13), BoxesInvalid (15),
+        PairsInvalid (16), TooLittleData (17)
       ImageRejected (1)              one image: becomes a row with a status and a reason, never stops a run
         ImageMissing, ImageIsFolder, ImageOutside, ImageUnreadable, ImageUnsupported, ImageTruncated,
         ImageTooLarge, ImageChanged
@@ -12,7 +13,7 @@
         DeviceMissing (20), DeviceOutOfMemory (21)
       ModelError
         UnknownWeights (30), WeightsMissing (31), WeightsCorrupt (32), DownloadFailed (33), EmbeddingInvalid (34),
-        CacheUnwritable (35)
+        CacheUnwritable (35), CalibrationInvalid (36)
       StoreError                     the store: always stops a run
         StoreMissing (40), StoreLocked (41), StoreTooNew (42), StoreDamaged (43), StoreFull (44),
         StoreMismatch (45), AccountUnknown (46), AccountExists (47), StoreUnwritable (48), MasterKeyMissing (49),
@@ -91,6 +92,24 @@ class ManifestInvalid(InputError):
     """The manifest {path} cannot be used: {detail}."""
 
     exit_code = 12
+
+
+class BoxesInvalid(InputError):
+    """The annotated boxes in {path} cannot be used: {detail}."""
+
+    exit_code = 15
+
+
+class PairsInvalid(InputError):
+    """The list of pairs {path} cannot be used: {detail}."""
+
+    exit_code = 16
+
+
+class TooLittleData(InputError):
+    """There is too little data for a false match rate of {fmr}: {detail}."""
+
+    exit_code = 17
 
 
 class TooManyDirectories(InputError):
@@ -220,6 +239,12 @@ class CacheUnwritable(ModelError):
     """The weights' cache folder {path} cannot be used: {detail}. Make room or give rights there, or set FACEPIPE_CACHE to another folder."""  # noqa: E501
 
     exit_code = 35
+
+
+class CalibrationInvalid(ModelError):
+    """The calibration {path} cannot be used: {detail}."""
+
+    exit_code = 36
 
 
 class StoreError(FacepipeError):

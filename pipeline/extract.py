@@ -8,17 +8,19 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.align import cut_crops
+from pipeline.align import cut_crops, warp_crops
 from pipeline.config import Settings
 from pipeline.detect import MtcnnDetector
 from pipeline.device import halving
 from pipeline.embed import Embedder
 from pipeline.imagebatch import ImageBatch
+from pipeline.models.registry import FIVE_POINT
 from pipeline.quality import assess_quality
 from pipeline.reference_image import encode_reference_image
-from pipeline.types import DecodedImage, Detections, FloatArray, IntArray
+from pipeline.types import DecodedImage, Detections, FaceCrops, FloatArray, IntArray
 
 QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
+BOX_CROP_PX = 160  # of box crops: the input of the embedders that take them, and what quality was fitted on
 
 
 def face_schema(embedding_size: int) -> pa.Schema:
@@ -54,13 +56,13 @@ class FaceExtractor:
     def _extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
         batch = ImageBatch([image.pixels for image in images], self.detector.networks.device)
         found = self.detector(batch)
-        crops = cut_crops(batch, found, self.settings.align, self.embedder.input_size)
-        quality = assess_quality(crops, found)
+        boxed = cut_crops(batch, found, self.settings.align, BOX_CROP_PX)
+        quality = assess_quality(boxed, found)
         columns = [
             _clipped(found, batch),
             found.landmarks.flatten(1),
             torch.stack([found.scores, quality.center_pose, quality.sharpness, quality.contrast], dim=1),
-            self.embedder(crops.pixels),
+            self.embedder(self._embedded(batch, found, boxed)),
         ]
         index, numbers = found.image_index.cpu().numpy(), torch.cat(columns, dim=1).cpu().numpy()
         visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
@@ -68,6 +70,13 @@ class FaceExtractor:
         table = self._table(images, index, numbers)
         ends = np.searchsorted(index, np.arange(len(images)), side="right")
         return [table.slice(start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _embedded(self, batch: ImageBatch, found: Detections, boxed: FaceCrops) -> torch.Tensor:
+        """The crops that the embedder was trained on. Quality is judged on the box crops whatever the embedder, so that
+        the gate means the same for all."""
+        if self.embedder.alignment == FIVE_POINT:
+            return warp_crops(batch, found, self.embedder.input_size)
+        return boxed.pixels
 
     def _table(self, images: Sequence[DecodedImage], index: IntArray, numbers: FloatArray) -> pa.Table:
         box, landmarks, single, embedding = np.split(numbers, [4, 14, 18], axis=1)

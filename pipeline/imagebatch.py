@@ -5,7 +5,8 @@ its four corners. The pyramid's levels and the crops of R- and O-Net are average
 table per image serves them all, and a batch of rectangles from images of any sizes is one gather, without a loop
 and without padding.
 
-Where small faces are enlarged, averaging is not enough; `smooth_crops` interpolates, from the pixels themselves.
+Where small faces are enlarged, averaging is not enough; `smooth_crops` interpolates, from the
+pixels themselves, and so does `sample`, at any points: for faces that are turned upright.
 
 The tables hold int32 that may wrap around in large images; the difference of corners is exact modulo 2^32, so
 the sum over a rectangle is exact as long as the rectangle is below 2^31 / 255 = 8.4 million pixels, and every
@@ -14,7 +15,7 @@ averaged cell here is far smaller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -120,6 +121,25 @@ class ImageBatch:
             out[index] = self._smooth(image[index], boxes[index], extent, size)
         return out
 
+    def sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+        """The images [n] at `points` [n, m, 2] float32 (x, y), interpolated: [n, m, 3] float32 in [0, 255].
+
+        Bilinear; pixel centres lie at whole numbers, and beyond the image's edge all is black. What torch's
+        `grid_sample` (zeros, align_corners) and OpenCV's `warpAffine` (linear, constant border) do, here in one
+        gather for images of any sizes.
+        """
+        height, width = self.sizes[image][:, :, None].unbind(1)
+        # From one pixel outside on all is black, and no number is too large to be an index.
+        x = torch.minimum(points[:, :, 0].clamp(min=-1), width)
+        y = torch.minimum(points[:, :, 1].clamp(min=-1), height)
+        base = self._pixel_base[image][:, None]
+        out = torch.zeros((*x.shape, 3), device=self.device)
+        for column, across in _neighbours(x, width):
+            for row, down in _neighbours(y, height):
+                pixels = self._pixels.index_select(0, (base + row * width + column).flatten())
+                out += pixels.view(*x.shape, 3) * (across * down).unsqueeze(-1)
+        return out
+
     def _smooth(self, image: torch.Tensor, boxes: torch.Tensor, extent: int, size: int) -> torch.Tensor:
         """`smooth_crops` for rectangles of at most extent x extent, padded to that."""
         x0, y0, x1, y1 = boxes.unbind(1)
@@ -133,6 +153,16 @@ class ImageBatch:
         columns = rows.permute(0, 2, 3, 1).reshape(-1, extent, 3 * size)
         out = torch.bmm(_window_weights(x1 - x0, extent, size), columns).view(-1, size, 3, size)
         return out.permute(0, 2, 3, 1).contiguous()
+
+
+def _neighbours(at: torch.Tensor, length: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The whole numbers below and above the coordinates `at` [n, m], and the share of each; it is 0 where there is no
+    such pixel in 0..length - 1 [n, 1]."""
+    low = at.floor()
+    for whole, share in ((low, low + 1 - at), (low + 1, at - low)):
+        index = whole.long()
+        inside = (index >= 0) & (index < length)
+        yield torch.minimum(index.clamp(min=0), length - 1), share * inside
 
 
 def area_levels(group: SizeGroup, height: int, width: int) -> torch.Tensor:

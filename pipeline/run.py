@@ -177,7 +177,8 @@ class _Job:
         """What to tell of an unfinished run: it keeps the thresholds and the directory it was planned with."""
         note = f"Going on with the unfinished run {run.run_id}."
         wanted = dataclasses.asdict(self._settings.match)
-        kept = [f"{key} = {run.settings['match'][key]}" for key in wanted if run.settings["match"][key] != wanted[key]]
+        planned = {key: run.settings["match"].get(key) for key in wanted}
+        kept = [f"{key} = {value}" for key, value in planned.items() if value != wanted[key]]
         kept += [f"directory = {run.directory}"] if run.directory != self._request.directory else []
         return f"{note} It keeps what it was planned with: {', '.join(kept)}." if kept else note
 

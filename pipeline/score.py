@@ -12,6 +12,7 @@ score of a pair never depends on how many pairs are scored at once.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -37,13 +38,15 @@ class Calibration:
     """The monotone map d = 2 (r / 2)^g of a model's raw L2 distance r to the contract distance; 0 and 2 stay.
 
     `exponent` is g, in [0.25, 4]; 1 is "none". `dataset` and `fmr` say on what, and at which false match rate,
-    it was measured: the raw distance there maps to sqrt(0.54). Raises BadValue.
+    it was measured: the raw distance there maps to sqrt(0.54). `thresholds` says at which T other rates were found
+    on the same data, as (rate, T), both ascending. Raises BadValue.
     """
 
     exponent: float = 1.0
     dataset: str = ""
     fmr: float | None = None
     note: str = ""
+    thresholds: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         low, high = EXPONENTS
@@ -51,10 +54,25 @@ class Calibration:
             raise _bad("exponent", self.exponent, f"must be a number in [{low:g}, {high:g}]")
         if self.fmr is not None and not (_is_number(self.fmr) and 0 <= self.fmr <= 1):
             raise _bad("fmr", self.fmr, "must be a rate in [0, 1] or nothing")
+        if not _is_table(self.thresholds):
+            raise _bad("thresholds", self.thresholds, "must be pairs of a rate in (0, 1) and a T in [0, 4], ascending")
+
+    def threshold_at(self, fmr: float) -> float:
+        """The T at which the false match rate was `fmr` where the calibration was measured: between the rows of
+        `thresholds`, T is taken for linear in log `fmr`. Raises BadValue for a rate beyond them.
+        """
+        rates = [rate for rate, _ in self.thresholds]
+        if not rates or not rates[0] <= fmr <= rates[-1]:
+            raise _out_of_table(fmr, rates)
+        above = bisect.bisect_left(rates, fmr)
+        if rates[above] == fmr:
+            return self.thresholds[above][1]
+        (low, t_low), (high, t_high) = self.thresholds[above - 1], self.thresholds[above]
+        return t_low + (t_high - t_low) * math.log(fmr / low) / math.log(high / low)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-able values, as the store keeps them."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "thresholds": [list(row) for row in self.thresholds]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
@@ -63,11 +81,29 @@ class Calibration:
         for key in values:
             if key not in known:
                 raise UnknownKey(key=key, where="the calibration", hint=f" Known: {', '.join(known)}.")
-        return cls(**values)
+        rows = values.get("thresholds", ())
+        if not isinstance(rows, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in rows):
+            raise _bad("thresholds", rows, "must be a list of pairs")
+        return cls(**{**values, "thresholds": tuple(tuple(row) for row in rows)})
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_table(rows: tuple[tuple[float, ...], ...]) -> bool:
+    """Whether these are pairs (rate, T), rates rising and T never falling."""
+    if not all(len(row) == 2 and all(map(_is_number, row)) for row in rows):
+        return False
+    rates, thresholds = [row[0] for row in rows], [row[1] for row in rows]
+    in_range = all(0 < rate < 1 and 0 <= t <= MAX_THRESHOLD for rate, t in rows)
+    return in_range and rates == sorted(set(rates)) and thresholds == sorted(thresholds)
+
+
+def _out_of_table(fmr: float, rates: list[float]) -> BadValue:
+    known = f"its rates go from {rates[0]:g} to {rates[-1]:g}" if rates else "it has no table of rates"
+    expected = f"is not what the calibration can tell: {known}. Give T itself, or fit one with `facepipe calibrate`"
+    return BadValue(key="match.threshold", where="the settings", value=f"fmr:{fmr:g}", expected=expected)
 
 
 def _bad(key: str, value: object, expected: str) -> BadValue:

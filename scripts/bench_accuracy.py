@@ -25,11 +25,10 @@ from bench_common import result, write_result
 from lfw_embeddings import MARGINS, OURS, QUALITIES, REFERENCE, Methods, Portraits, portraits
 
 from pipeline.config import MatchSettings, ModelSettings, Settings
-from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
-from pipeline.verification import (
+from pipeline.evaluation.every_pair import all_distances
+from pipeline.evaluation.pair_lists import Pair, read_pairs
+from pipeline.evaluation.rates import (
     CONTRACT_FMR,
-    Pair,
-    all_distances,
     best_threshold,
     bootstrap_interval,
     calibration_exponent,
@@ -37,10 +36,10 @@ from pipeline.verification import (
     error_rates,
     error_versus_discard,
     mcnemar_exact,
-    read_pairs,
     squared_distances,
     threshold_at_fmr,
 )
+from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 FMRS = (1e-3, 1e-4)
 DISCARDS = (0.0, 0.05, 0.1, 0.2)

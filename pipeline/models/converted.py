@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import safetensors
 import safetensors.torch
@@ -17,7 +18,9 @@ import torch
 
 from pipeline.errors import WeightsCorrupt
 from pipeline.models.cache import replacing
-from pipeline.models.convert import CONVERTER_VERSION
+
+# Raised when a published file would give other tensors: converted files of another version are made anew.
+CONVERTER_VERSION: Final = 1
 
 _SOURCE, _VERSION, _DIGEST = "source_sha256", "converter", "content_sha256"
 

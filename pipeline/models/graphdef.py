@@ -1,21 +1,19 @@
 """Reads the constants of a frozen TensorFlow graph, without TensorFlow.
 
-A frozen graph is one serialised `GraphDef`. Of the protocol buffer wire format
-(https://protobuf.dev/programming-guides/encoding/) only what such a file uses is read: varints, 64-bit, 32-bit
-and length-delimited fields. Field numbers are those of tensorflow/core/framework: graph.proto, node_def.proto,
-attr_value.proto, tensor.proto and tensor_shape.proto.
+A frozen graph is one serialised `GraphDef`. Field numbers are those of tensorflow/core/framework: graph.proto,
+node_def.proto, attr_value.proto, tensor.proto and tensor_shape.proto.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.models.protobuf import MAX_ELEMENTS, GraphInvalid, fields
 from pipeline.types import FloatArray
 
 # tensorflow/core/framework/types.proto, little-endian as TensorProto.tensor_content is written on every machine
@@ -27,12 +25,6 @@ _DTYPES: dict[int, np.dtype[np.generic]] = {
     9: np.dtype("<i8"),
     10: np.dtype("?"),
 }
-_MAX_ELEMENTS = 2**28
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-class GraphInvalid(ValueError):
-    """The bytes are not a graph that this reader understands."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,7 @@ def read_graph(data: bytes) -> list[Node]:
     """Every node of a serialised GraphDef, in file order. Raises GraphInvalid."""
     view = memoryview(data)
     try:
-        nodes = [_node(body) for number, body in _fields(view) if number == 1 and isinstance(body, memoryview)]
+        nodes = [_node(body) for number, body in fields(view) if number == 1 and isinstance(body, memoryview)]
     except (IndexError, UnicodeDecodeError) as exc:
         raise GraphInvalid(f"not a TensorFlow graph: {exc}") from exc
     if not nodes:
@@ -68,7 +60,7 @@ def _is_float32(value: npt.NDArray[np.generic] | None) -> TypeGuard[FloatArray]:
 
 def _node(view: memoryview) -> Node:
     name, op, inputs, value = "", "", [], None
-    for number, body in _fields(view):
+    for number, body in fields(view):
         if not isinstance(body, memoryview):
             continue
         if number == 1:
@@ -84,10 +76,10 @@ def _node(view: memoryview) -> Node:
 
 def _constant(entry: memoryview) -> npt.NDArray[np.generic] | None:
     """The tensor of one attribute, if the attribute is `value` and holds one."""
-    parts = {number: body for number, body in _fields(entry) if isinstance(body, memoryview)}
+    parts = {number: body for number, body in fields(entry) if isinstance(body, memoryview)}
     if bytes(parts.get(1, b"")) != b"value" or 2 not in parts:
         return None
-    for number, body in _fields(parts[2]):
+    for number, body in fields(parts[2]):
         if number == 8 and isinstance(body, memoryview):
             return _tensor(body)
     return None
@@ -96,7 +88,7 @@ def _constant(entry: memoryview) -> npt.NDArray[np.generic] | None:
 def _tensor(view: memoryview) -> npt.NDArray[np.generic] | None:
     """A TensorProto; None for a type that is no number. Raises GraphInvalid where content and shape disagree."""
     dtype, shape, content = 0, [], memoryview(b"")
-    for number, body in _fields(view):
+    for number, body in fields(view):
         if number == 1 and isinstance(body, int):
             dtype = body
         elif number == 2 and isinstance(body, memoryview):
@@ -110,7 +102,7 @@ def _tensor(view: memoryview) -> npt.NDArray[np.generic] | None:
 
 def _array(dtype: np.dtype[np.generic], shape: list[int], content: memoryview) -> npt.NDArray[np.generic] | None:
     size = math.prod(shape)
-    if size > _MAX_ELEMENTS:  # also a negative dimension, which reads as a huge number
+    if size > MAX_ELEMENTS:
         raise GraphInvalid(f"a tensor of shape {shape}")
     if size and len(content) == dtype.itemsize:  # tensor.proto: a single value stands for all elements
         return np.full(shape, np.frombuffer(content, dtype)[0])
@@ -124,42 +116,8 @@ def _array(dtype: np.dtype[np.generic], shape: list[int], content: memoryview) -
 def _shape(view: memoryview) -> list[int]:
     """A TensorShapeProto's dimensions."""
     sizes = []
-    for number, body in _fields(view):
+    for number, body in fields(view):
         if number == 2 and isinstance(body, memoryview):
-            dims = [size for inner, size in _fields(body) if inner == 1 and isinstance(size, int)]
+            dims = [size for inner, size in fields(body) if inner == 1 and isinstance(size, int)]
             sizes.append(dims[0] if dims else 0)
     return sizes
-
-
-def _fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """(field number, value) of one message: an int for a varint, the bytes for every other type."""
-    at = 0
-    while at < len(view):
-        key, at = _varint(view, at)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, at = _varint(view, at)
-            yield number, value
-            continue
-        if wire == _BYTES:
-            length, at = _varint(view, at)
-        elif wire in (_FIXED64, _FIXED32):
-            length = 8 if wire == _FIXED64 else 4
-        else:
-            raise GraphInvalid(f"wire type {wire} at byte {at}")
-        if at + length > len(view):
-            raise GraphInvalid(f"a field of {length} bytes reaches past the end of the file")
-        yield number, view[at : at + length]
-        at += length
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """The base-128 number at `at`, and where the next field begins."""
-    result = 0
-    for shift in range(0, 70, 7):
-        byte = view[at]
-        at += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, at
-    raise GraphInvalid(f"a number of more than ten bytes at byte {at}")

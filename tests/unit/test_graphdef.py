@@ -10,25 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.models.graphdef import GraphInvalid, float_constants, read_graph
+from pipeline.models.graphdef import float_constants, read_graph
+from pipeline.models.protobuf import GraphInvalid
+from tests.wire import bytes_field, number_field
 
 FLOAT, INT32, STRING = 1, 3, 7
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def number_field(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def bytes_field(field: int, body: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(body)) + body
 
 
 def tensor(dtype: int, shape: list[int], values: bytes) -> bytes:

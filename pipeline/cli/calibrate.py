@@ -1,0 +1,54 @@
+"""`facepipe calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.cli.evaluating import MODEL_FLAGS, all_pairs_option, images_option, showing_progress, stored_option
+from pipeline.cli.flags import settings_from, settings_options
+from pipeline.cli.options import PATH, account_option, directory_option, optional_source_argument
+from pipeline.cli.output import emit, output_options
+
+
+@click.command()
+@optional_source_argument
+@click.option(
+    "--fmr", type=float, default=2e-4, show_default=True, metavar="RATE", help="The rate that T = 0.54 shall stand for."
+)
+@images_option
+@all_pairs_option
+@stored_option
+@account_option
+@directory_option
+@click.option("--dataset", metavar="TEXT", help="What to call the photos in the record; else the source's name.")
+@click.option("--out", type=PATH, metavar="FILE", help="Write the calibration there, for --calibration FILE.")
+@settings_options(("source.labels", "source.root", *MODEL_FLAGS))
+@output_options
+def calibrate(source: Path | None, fmr: float, out: Path | None, as_json: bool, **options: Any) -> None:
+    """Fit what distances mean, on labelled photos like yours.
+
+    SOURCE is a folder with one subfolder per person (and --labels parent), a manifest with the columns path and name,
+    or a list of pairs; without it, the named rows of --store are used. Finds the exponent that maps the distance at
+    the false match rate --fmr to the threshold 0.54, and the thresholds of other rates. Refuses too little data: a
+    rate needs three times as many pairs of different people as its inverse. A new store takes the file with
+    `facepipe run ... --calibration FILE`.
+
+    \b
+    Examples:
+      facepipe calibrate by-person/ --labels parent --out calibration.json
+      facepipe calibrate pairsDevTrain.txt --images lfw/ --all-pairs --fmr 1e-4
+      facepipe calibrate --store ~/people --json
+    """
+    settings = settings_from(options)
+    from pipeline.evaluation.report_calibration import CalibrationRequest, check_rate, report_calibration
+
+    wanted = {name: options[name] for name in ("images", "all_pairs", "store", "account", "directory", "dataset")}
+    with showing_progress() as progress:
+        report = report_calibration(CalibrationRequest(source, settings, check_rate(fmr), **wanted), progress)
+    if out is not None:
+        report.write(out)
+    written = [] if out is None else [f"written     {out}"]
+    emit(report.as_dict(), [*report.lines(), *written], as_json)

@@ -1,0 +1,66 @@
+"""What the subcommands of `facepipe evaluate` and `calibrate` have in common: options, and the files they write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pipeline.cli.options import PATH
+from pipeline.cli.output import dumps
+from pipeline.cli.progress import CommandProgress, open_progress
+
+if TYPE_CHECKING:
+    from pipeline.evaluation.page import Section
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# The settings that say how embeddings are made, and what their distances mean.
+MODEL_FLAGS = ("run.device", "run.threads", "model.weights", "model.weights_file")
+EMBEDDING_FLAGS = (*MODEL_FLAGS, "model.calibration")
+
+out_option = click.option(
+    "--out", type=PATH, metavar="DIR", help="Write the figures as JSON and a page with plots as HTML there."
+)
+images_option = click.option(
+    "--images", type=PATH, metavar="DIR", help="Where the photos of the pairs are; else beside the list."
+)
+all_pairs_option = click.option(
+    "--all-pairs", is_flag=True, help="Error rates over all pairs of all photos of the people whom the list names."
+)
+stored_option = click.option(
+    "--store", type=PATH, metavar="DIR", help="Take the embeddings from this store, without computing any."
+)
+
+
+@contextmanager
+def showing_progress() -> Iterator[CommandProgress]:
+    """A progress bar on standard error, gone at the end."""
+    progress = open_progress()
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def write_results(
+    out: Path | None, name: str, title: str, figures: Mapping[str, Any], sections: Callable[[], Iterable[Section]]
+) -> list[Path]:
+    """Writes `<name>.json` and `<name>.html` into the folder `out`, which is made, and returns what was written;
+    nothing without a folder: then the page is not made either.
+
+    Raises StoreFull or StoreUnwritable of the folder.
+    """
+    if out is None:
+        return []
+    from pipeline.evaluation.page import write_page
+    from pipeline.store.durable import Folder, disk_errors
+
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    Folder(out).write(f"{name}.json", (dumps(figures) + "\n").encode(), "figures")
+    write_page(out / f"{name}.html", title, sections())
+    return [out / f"{name}.json", out / f"{name}.html"]

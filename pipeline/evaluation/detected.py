@@ -1,0 +1,140 @@
+"""The faces that our detector finds on annotated images: by running it, or as a store has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from pipeline.config import Settings
+from pipeline.decode import decode_image
+from pipeline.detect import MtcnnDetector
+from pipeline.device import halving, resolve_device, set_threads
+from pipeline.door import Store
+from pipeline.errors import ImageRejected, InputError
+from pipeline.evaluation.boxes import AnnotatedImage
+from pipeline.evaluation.detection import Found
+from pipeline.evaluation.skipped import Skipped
+from pipeline.evaluation.subjects import NOT_IN_STORE
+from pipeline.files import read_file
+from pipeline.imagebatch import ImageBatch
+from pipeline.models.mtcnn import load_networks
+from pipeline.models.weights import detector_files
+from pipeline.types import ACCEPTED_STATUSES, DUPLICATE_ROW, DecodedImage, FloatArray
+
+# Of each path its latest row, with its faces; a row without boxes where there is none.
+_FACES: Final = f"""
+    WITH photos AS (
+        SELECT max(media_id) AS media_id FROM core.media
+        WHERE account_id = $1 AND directory = $2 AND path IS NOT NULL AND status <> '{DUPLICATE_ROW}'
+        GROUP BY path
+    )
+    SELECT m.path, m.status, m.reason, f.x1, f.y1, f.x2, f.y2, f.confidence
+    FROM photos JOIN core.media m USING (media_id) LEFT JOIN main.faces f ON f.media_id = m.media_id
+    ORDER BY m.path, f.face_id
+"""
+
+
+def load_detector(settings: Settings) -> MtcnnDetector:
+    """The detector alone, on the settings' device. Raises DeviceMissing, ModelError."""
+    device = resolve_device(settings.run.device)
+    set_threads(settings.run.threads)
+    return MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+
+
+def detect_faces(
+    images: Sequence[AnnotatedImage],
+    detector: MtcnnDetector,
+    settings: Settings,
+    skipped: Skipped,
+    advance: Callable[[int], None],
+) -> tuple[list[AnnotatedImage], list[Found]]:
+    """Runs `detector` over the images: those that can be read, and what was found on each, cut off at its edge.
+
+    The others are counted in `skipped`; `advance(n)` is called as n images are done.
+    """
+    kept: list[AnnotatedImage] = []
+    found: list[Found] = []
+    for batch in _batches(images, settings, skipped, advance):
+        kept += [image for image, _ in batch]
+        found += halving(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
+        advance(len(batch))
+    return kept, found
+
+
+def _batches(
+    images: Sequence[AnnotatedImage], settings: Settings, skipped: Skipped, advance: Callable[[int], None]
+) -> Iterator[list[tuple[AnnotatedImage, DecodedImage]]]:
+    batch: list[tuple[AnnotatedImage, DecodedImage]] = []
+    pixels = 0
+    for image in images:
+        try:
+            decoded = decode_image(read_file(image.file, settings.decode.max_bytes), settings.decode)
+        except ImageRejected as problem:
+            skipped.add(f"{problem.status}: {problem.reason}", image.path)
+            advance(1)
+            continue
+        size = decoded.width * decoded.height
+        if batch and (len(batch) >= settings.run.batch_images or pixels + size > settings.run.batch_pixels):
+            yield batch
+            batch, pixels = [], 0
+        batch.append((image, decoded))
+        pixels += size
+    if batch:
+        yield batch
+
+
+def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[Found]:
+    batch = ImageBatch([image.pixels for image in images], detector.networks.device)
+    faces = detector(batch)
+    limits = batch.sizes[faces.image_index].flip(1).repeat(1, 2).float()
+    boxes: FloatArray = torch.minimum(faces.boxes.clamp(min=0), limits).cpu().numpy()
+    confidence, index = faces.scores.cpu().numpy(), faces.image_index.cpu().numpy()
+    return [Found(boxes[index == i], confidence[index == i]) for i in range(len(images))]
+
+
+def stored_faces(
+    client: Store, account_id: int, directory: str, images: Sequence[AnnotatedImage], skipped: Skipped
+) -> tuple[list[AnnotatedImage], list[Found]]:
+    """The images that a directory of the store knows by their path, and the faces it has of each, rejected ones too.
+
+    The others are counted in `skipped`. Raises StoreError, and InputError where it knows none.
+    """
+    table = client.read(_FACES, [account_id, directory])
+    rows = _rows_of(table["path"].to_pylist())
+    statuses, reasons = table["status"].to_pylist(), table["reason"].to_pylist()
+    numbers = np.stack([_floats(table[name]) for name in ("x1", "y1", "x2", "y2", "confidence")], axis=1)
+    kept, found = [], []
+    for image in images:
+        place = rows.get(image.path)
+        if place is None:
+            skipped.add(NOT_IN_STORE, image.path)
+        elif statuses[place.start] not in ACCEPTED_STATUSES:
+            skipped.add(f"{statuses[place.start]}: {reasons[place.start]}", image.path)
+        else:
+            faces = numbers[place][~np.isnan(numbers[place, 0])]
+            kept.append(image)
+            found.append(Found(faces[:, :4], faces[:, 4]))
+    if not kept:
+        raise InputError(
+            message=f'The directory "{directory}" of the store {client.path} holds none of the {len(images):,} '
+            f"annotated images (such as {images[0].path}). --images says where they are, --directory names another one."
+        )
+    return kept, found
+
+
+def _rows_of(paths: Sequence[str]) -> dict[str, slice]:
+    """Where the rows of each path are; rows of one path stand together."""
+    found: dict[str, slice] = {}
+    for k, path in enumerate(paths):
+        found[path] = slice(found[path].start if path in found else k, k + 1)
+    return found
+
+
+def _floats(column: pa.ChunkedArray) -> FloatArray:
+    """A column as float32, NaN for null."""
+    values: FloatArray = column.to_numpy().astype(np.float32)
+    return values

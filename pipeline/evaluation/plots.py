@@ -1,0 +1,101 @@
+"""Plots as SVG text, to stand in a page. No window, no file, no state of matplotlib's is changed."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pipeline.types import DoubleArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SIZE_INCHES: Final = (7.5, 4.5)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: points in the order in which they are joined."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What stands at an axis, and its scale. On a logarithmic one, points that are not positive are left out."""
+
+    label: str
+    log: bool = False
+    low: float | None = None
+    high: float | None = None
+
+
+def line_plot(title: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
+    """The curves as one SVG element; the legend names them, where there are several."""
+    figure, axes = _figure(title)
+    for one in series:
+        shown = [(a, b) for a, b in zip(one.x, one.y, strict=True) if (a > 0 or not x.log) and (b > 0 or not y.log)]
+        axes.plot([a for a, _ in shown], [b for _, b in shown], label=one.name)
+    _set_axis(axes, "x", x)
+    _set_axis(axes, "y", y)
+    axes.grid(visible=True, which="both", alpha=0.3)
+    if len(series) > 1:
+        axes.legend()
+    return _svg(figure, title)
+
+
+def histogram(
+    title: str, groups: Mapping[str, DoubleArray], edges: DoubleArray, x: Axis, marks: Mapping[str, float] | None = None
+) -> str:
+    """Densities of groups that were counted in common bins, as one SVG element: `groups` are the counts [b] and
+    `edges` [b + 1] ascending; `marks` are vertical lines."""
+    figure, axes = _figure(title)
+    for name, counts in groups.items():
+        if counts.sum():
+            axes.stairs(counts / (counts.sum() * np.diff(edges)), edges, label=name, fill=True, alpha=0.5)
+    for name, position in (marks or {}).items():
+        axes.axvline(position, color="black", linestyle="--", linewidth=1, label=name)
+    _set_axis(axes, "x", x)
+    axes.set_ylabel("density")
+    axes.legend()
+    return _svg(figure, title)
+
+
+def _figure(title: str) -> tuple[Figure, Axes]:
+    # A remark on its cache of fonts would stand in the middle of a command's output.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title)
+    return figure, axes
+
+
+def _set_axis(axes: Any, which: str, axis: Axis) -> None:
+    set_of = {name: getattr(axes, f"set_{which}{name}") for name in ("label", "scale", "lim")}
+    set_of["label"](axis.label)
+    if axis.log and any(len(line.get_xdata()) for line in axes.lines):  # else there is no scale
+        set_of["scale"]("log")
+    if axis.low is not None or axis.high is not None:
+        set_of["lim"](axis.low, axis.high)
+
+
+def _svg(figure: Figure, title: str) -> str:
+    """The <svg> element alone. Its ids are salted with the title: several plots stand in one page."""
+    import matplotlib
+
+    out = io.StringIO()
+    # Text stays text: it can be searched and read aloud. No date: the same figures give the same page.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :].strip()

@@ -1,0 +1,124 @@
+"""Bootstrap intervals of verification rates.
+
+Pairs that share a person are not independent, so it is people that are drawn, with replacement, and each pair counts
+as often as the people it shows were drawn: w for a genuine pair, w v for an impostor pair (the subsets bootstrap of
+Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets bootstrap"). Where nobody
+says whom the pairs show, each pair is drawn for itself, and the interval is too narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from pipeline.types import BoolArray, DoubleArray, IntArray
+
+Interval: TypeAlias = tuple[float, float]
+Unit: TypeAlias = Literal["people", "pairs"]
+RESAMPLES: Final = 1000
+_PERCENTILES: Final = (2.5, 97.5)
+_SAID: Final = 0.95  # of the resamples must say something
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Scored pairs, and which units (people, or the pairs themselves) each consists of."""
+
+    unit: Unit
+    units: int  # how many there are
+    genuine: DoubleArray  # [g] squared distances
+    genuine_units: IntArray  # [g, 2] the same unit twice
+    close: DoubleArray  # [t] the closest impostor pairs, ascending, or all of them
+    close_units: IntArray  # [t, 2]; for pairs the same unit twice
+    # [units] photos of each person, where the impostor pairs are all pairs there are; None: `close` are all.
+    photos: IntArray | None = None
+
+    def impostor_weight(self, weights: IntArray) -> float:
+        """Of all impostor pairs together, when each unit [units] was drawn so often."""
+        if self.photos is None:
+            return float(_pair_weights(self.close_units, weights).sum())
+        drawn = (weights * self.photos).astype(np.float64)
+        return float((drawn.sum() ** 2 - (drawn**2).sum()) / 2)
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """Rates of each resample."""
+
+    thresholds: DoubleArray  # [resamples, f] at each FMR; NaN where a resample has no impostor pair
+    fnmr: DoubleArray  # [resamples, f] at these thresholds
+
+
+def resample_rates(trials: Trials, fmrs: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> Resampled:
+    """Thresholds and FNMR at `fmrs`; the closest impostor pairs of `trials` must reach well above the highest."""
+    order = np.argsort(trials.genuine, kind="stable")
+    genuine, genuine_units = trials.genuine[order], trials.genuine_units[order]
+    thresholds = np.full((resamples, len(fmrs)), np.nan)
+    fnmr = np.full((resamples, len(fmrs)), np.nan)
+    for k, weights in enumerate(_draws(trials.units, resamples, seed)):
+        total = trials.impostor_weight(weights)
+        if not total:
+            continue
+        reached = np.cumsum(_pair_weights(trials.close_units, weights))
+        place = np.searchsorted(reached, np.asarray(fmrs) * total + 1e-9, side="right")
+        # One past the closest: farther than any of them.
+        thresholds[k] = np.append(trials.close, np.inf)[place]
+        fnmr[k] = _missed(genuine, _pair_weights(genuine_units, weights), thresholds[k])
+    return Resampled(thresholds, fnmr)
+
+
+def resample_fnmr(trials: Trials, threshold: float, resamples: int = RESAMPLES, seed: int = 0) -> DoubleArray:
+    """[resamples] FNMR at a fixed threshold."""
+    missed = trials.genuine >= threshold
+    return _shares(missed, trials.genuine_units, trials.units, resamples, seed)
+
+
+def resample_share(
+    right: BoolArray, pair_units: IntArray, units: int, resamples: int = RESAMPLES, seed: int = 0
+) -> DoubleArray:
+    """[resamples] the share of the pairs [n] that are `right`, whose units are [n, 2]."""
+    return _shares(right, pair_units, units, resamples, seed)
+
+
+def interval(values: DoubleArray) -> Interval | None:
+    """The 95 % percentile interval over resamples; None where too few of them say anything."""
+    said = values[~np.isnan(values)]
+    if len(said) < _SAID * len(values):
+        return None
+    low, high = np.percentile(said, _PERCENTILES, method="inverted_cdf")  # infinity is never averaged
+    return float(low), float(high)
+
+
+def _shares(events: BoolArray, pair_units: IntArray, units: int, resamples: int, seed: int) -> DoubleArray:
+    shares = np.full(resamples, np.nan)
+    for k, weights in enumerate(_draws(units, resamples, seed)):
+        counted = _pair_weights(pair_units, weights)
+        if counted.any():
+            shares[k] = counted[events].sum() / counted.sum()
+    return shares
+
+
+def _draws(units: int, resamples: int, seed: int) -> Iterator[IntArray]:
+    """How often each unit is drawn, in each resample."""
+    random = np.random.default_rng(seed)
+    for _ in range(resamples):
+        yield np.bincount(random.integers(units, size=units), minlength=units)
+
+
+def _pair_weights(pair_units: IntArray, weights: IntArray) -> IntArray:
+    first, second = pair_units[:, 0], pair_units[:, 1]
+    weighed: IntArray = np.where(first == second, weights[first], weights[first] * weights[second])
+    return weighed
+
+
+def _missed(genuine: DoubleArray, weights: IntArray, thresholds: DoubleArray) -> DoubleArray:
+    """The weighted share of the ascending `genuine` at or above each threshold; NaN where nothing weighs."""
+    reached = np.append(0, np.cumsum(weights))
+    if not reached[-1]:
+        return np.full(len(thresholds), np.nan)
+    below = reached[np.searchsorted(genuine, thresholds, side="left")]
+    share: DoubleArray = 1 - below / reached[-1]
+    return share

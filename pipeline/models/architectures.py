@@ -1,0 +1,31 @@
+"""The embedding networks by name: how a published file becomes tensors, and tensors a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import nn
+
+from pipeline.models import convert, convert_sface, inception_resnet, sface
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One embedding network: [n, 3, S, S] float32, preprocessed as its registry row says -> [n, d] float32."""
+
+    # The bytes of the published file -> tensors; raises GraphInvalid. Not for sets published as a state dict.
+    convert: Callable[[bytes], dict[str, torch.Tensor]]
+    # Tensors -> the network in eval mode on the CPU; raises RuntimeError, naming the tensors that do not fit.
+    build: Callable[[Mapping[str, torch.Tensor]], nn.Module]
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
+    {
+        "inception-resnet-v1": Architecture(convert.convert_graph, inception_resnet.build_network),
+        "sface": Architecture(convert_sface.convert_onnx, sface.build_network),
+    }
+)

@@ -1,0 +1,204 @@
+"""`facepipe evaluate pairs` and `calibrate` on real photos, from a store and from the models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pipeline.assembly import make_identity, settle_threshold
+from pipeline.calibration_file import write_calibration
+from pipeline.cli import main
+from pipeline.config import Settings, load_settings
+from pipeline.decode import Decoder
+from pipeline.errors import BadValue, StoreMismatch
+from pipeline.evaluation.subjects import DELETED, NOT_IN_STORE, NOT_KEPT, Portraits, from_images, from_store
+from pipeline.extract import FaceExtractor
+from pipeline.report import RunReport
+from pipeline.score import Calibration
+from pipeline.store.client import StoreClient
+from pipeline.store.opening import has_store
+
+NAMES = ["a1.jpg", "a2.png", "b1.jpg", "b2.jpg", "c-both.png", "d-copy.jpg", "e-noise.png", "g1.webp"]
+LINES = """path_a,path_b,same
+a1.jpg,a2.png,1
+b1.jpg,b2.jpg,1
+a1.jpg,b1.jpg,0
+a2.png,b2.jpg,0
+b2.jpg,a2.png,0
+g1.webp,e-noise.png,0
+g1.webp,absent.jpg,1
+f-broken.jpg,b1.jpg,0
+"""
+
+
+def facepipe(*words: object, exit_code: int = 0) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*map(str, words), "--json"])
+    assert result.exit_code == exit_code, result.output
+    report = json.loads(result.stdout)
+    assert isinstance(report, dict)
+    return report
+
+
+@pytest.fixture
+def filled(photos: Path, runner: Callable[..., RunReport], tmp_path: Path) -> Path:
+    """A store of the photos."""
+    runner(photos)
+    return tmp_path / "store"
+
+
+def stored(store: Path, photos: Path, names: list[str]) -> Portraits:
+    with StoreClient.open(store, command="test") as client:
+        return from_store(client, [str(photos / name) for name in names])
+
+
+def test_a_store_gives_what_the_models_gave(photos: Path, filled: Path, extractor: FaceExtractor) -> None:
+    paths = [photos / name for name in [*NAMES, "f-broken.jpg", "absent.jpg"]]
+    told: list[int] = []
+    made = from_images(extractor, Decoder(extractor.settings.decode), paths, told.append)
+    found = stored(filled, photos, [*NAMES, "f-broken.jpg", "absent.jpg"])
+    assert sum(told) == len(paths)
+    assert list(found.paths) == list(made.paths) == [str(photos / name) for name in NAMES]
+    np.testing.assert_allclose(found.embeddings, made.embeddings, atol=1e-5)
+    np.testing.assert_allclose(found.quality, made.quality, atol=1e-5)
+    assert found.has_face.tolist() == [name != "e-noise.png" for name in NAMES]
+    assert made.skipped.keys() == found.skipped.keys()
+    assert found.skipped[str(photos / "absent.jpg")] == NOT_IN_STORE
+    assert found.skipped[str(photos / "f-broken.jpg")] == made.skipped[str(photos / "f-broken.jpg")]
+    assert found.skipped[str(photos / "f-broken.jpg")].startswith("truncated: ")
+
+
+def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: FaceExtractor) -> None:
+    both = photos / "c-both.png"
+    image = Decoder(extractor.settings.decode)(both.read_bytes())
+    (faces,) = extractor.extract([image])
+    assert len(faces) == 2
+    middle = [(faces["x1"][k].as_py() + faces["x2"][k].as_py()) / 2 for k in range(2)]
+    nearest = int(np.argmin(np.abs(np.array(middle) - image.width / 2)))
+    found = from_images(extractor, Decoder(extractor.settings.decode), [both])
+    np.testing.assert_allclose(found.embeddings[0], faces["embedding"][nearest].as_py(), atol=1e-6)
+
+
+def test_a_rejected_face_is_told_from_no_face(
+    photos: Path, runner: Callable[..., RunReport], settings: Settings, tmp_path: Path
+) -> None:
+    strict = dataclasses.replace(settings, match=dataclasses.replace(settings.match, min_fsq=1.0))
+    runner(photos, settings=strict)
+    found = stored(tmp_path / "store", photos, ["a1.jpg", "e-noise.png"])
+    assert list(found.paths) == [str(photos / "e-noise.png")]
+    assert found.skipped == {str(photos / "a1.jpg"): NOT_KEPT}
+
+
+def test_a_deleted_person_is_told_from_no_face(photos: Path, filled: Path) -> None:
+    with StoreClient.open(filled, command="test") as client:
+        client.delete_directory(client.account_id("default"), "main")
+    found = stored(filled, photos, ["a1.jpg", "e-noise.png"])
+    assert list(found.paths) == [str(photos / "e-noise.png")]
+    assert found.skipped == {str(photos / "a1.jpg"): DELETED}
+
+
+def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text(LINES)
+    words = ("evaluate", "pairs", pairs, "--images", photos, "--store", filled, "--out", tmp_path / "out")
+    report = facepipe(*words)
+    assert (report["pairs"], report["genuine_pairs"], report["pairs_without_face"]) == (5, 2, 1)
+    assert report["accuracy"] == 4 / 5
+    assert (report["threshold"], report["threshold_asked"]) == (0.54, 0.54)
+    assert set(report["fnmr_at_fmr"].values()) == {None}
+    assert sum(report["skipped"].values()) == 3
+    assert report["skipped"]["the same pair once more"] == 1
+    assert report["weights"] == "casia-webface"
+    assert json.loads((tmp_path / "out" / "pairs.json").read_text()) == report
+    page = (tmp_path / "out" / "pairs.html").read_text()
+    assert page.count("<svg") == 3
+    assert "not in the store" in page
+    shown = CliRunner().invoke(main, [*map(str, words)])
+    assert "accuracy    80.00%" in shown.stdout
+    assert "not measurable (needs 300 impostor pairs) at FMR 0.01" in shown.stdout
+    assert "skipped     1: a photo of the pair: not in the store" in shown.stdout
+
+
+def test_pairs_from_the_models(photos: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("".join(LINES.splitlines(keepends=True)[:5]))
+    words = ("evaluate", "pairs", pairs, "--images", photos, "--device", "cpu", "--weights", "casia-webface")
+    report = facepipe(*words, "--threshold", "4")
+    assert (report["pairs"], report["accuracy"], report["threshold"]) == (4, 0.5, 4.0)
+    report = facepipe(*words, "--train", pairs, "--calibration", "none")
+    assert (report["accuracy"], report["threshold_from"]) == (1.0, "the training pairs")
+    assert report["calibration"]["exponent"] == 1.0
+
+
+def test_what_cannot_be_measured_is_refused(photos: Path, filled: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("path_a,path_b,same\na1.jpg,a2.png,1\n")
+    words = (pairs, "--images", photos, "--store", filled)
+    assert "all of one person" in facepipe("evaluate", "pairs", *words, exit_code=4)["message"]
+    assert "needs the people's names" in facepipe("evaluate", "pairs", *words, "--all-pairs", exit_code=2)["message"]
+    other = facepipe("evaluate", "pairs", *words, "--weights", "vggface2", exit_code=45)
+    assert other["error"] == "store-mismatch"
+    pairs.write_text(LINES)
+    assert facepipe("calibrate", *words, "--fmr", "1e-2", exit_code=17)["error"] == "too-little-data"
+    assert "at most 0.1" in facepipe("calibrate", *words, "--fmr", "0.5", exit_code=2)["message"]
+    assert "has a name" in facepipe("calibrate", "--store", filled, exit_code=4)["message"]
+    assert "Name labelled photos" in facepipe("calibrate", exit_code=2)["message"]
+
+
+@pytest.fixture
+def calibrated(settings: Settings, tmp_path: Path) -> Settings:
+    """Settings with a calibration file, and a threshold that is asked for as a rate."""
+    file = tmp_path / "calibration.json"
+    calibration = Calibration(1.5, "planted", 1e-3, "", ((1e-4, 0.3), (1e-3, 0.5)))
+    write_calibration(file, calibration, make_identity(settings), {})
+    flags = {"model.calibration": str(file), "match.threshold": "fmr:1e-3", "run.device": "cpu"}
+    return load_settings(environ={}, flags={**flags, "model.weights": "casia-webface"})
+
+
+def test_a_new_store_takes_the_calibration_and_the_rate(
+    photos: Path, runner: Callable[..., RunReport], calibrated: Settings, settings: Settings, tmp_path: Path
+) -> None:
+    report = runner(photos, settings=calibrated)
+    with StoreClient.open(tmp_path / "store", command="test") as client:
+        assert Calibration.from_dict(client.identity.calibration).exponent == 1.5
+        planned = client.run_row(str(report.run_id)).settings["match"]
+        assert (planned["threshold"], planned["threshold_fmr"]) == (0.5, 1e-3)
+        assert settle_threshold(calibrated, client.identity).match.threshold == 0.5
+    other = dataclasses.replace(settings, model=dataclasses.replace(settings.model, calibration="none"))
+    with pytest.raises(StoreMismatch, match="calibration"):
+        runner(photos, settings=other)
+
+
+def test_a_rate_that_the_calibration_cannot_tell_makes_no_store(
+    photos: Path, runner: Callable[..., RunReport], calibrated: Settings, tmp_path: Path
+) -> None:
+    beyond = dataclasses.replace(calibrated, match=dataclasses.replace(calibrated.match, threshold_fmr=1e-6))
+    with pytest.raises(BadValue, match="fmr:1e-06"):
+        runner(photos, settings=beyond)
+    assert not has_store(tmp_path / "store")
+
+
+@pytest.mark.faces
+def test_calibrating_on_labelled_portraits(faces_dir: Path, tmp_path: Path) -> None:
+    """The first photos of some people of LFW, as a folder with labels: a rough fit, and the file that keeps it."""
+    folder = tmp_path / "people"
+    chosen = [d for d in sorted((faces_dir / "lfw-view1" / "images").iterdir()) if len(list(d.glob("*.jpg"))) >= 3][:10]
+    for person in chosen:
+        (folder / person.name).mkdir(parents=True)
+        for file in sorted(person.glob("*.jpg"))[:3]:
+            (folder / person.name / file.name).write_bytes(file.read_bytes())
+    out = tmp_path / "calibration.json"
+    words = ("calibrate", folder, "--labels", "parent", "--device", "cpu", "--weights", "casia-webface")
+    report = facepipe(*words, "--fmr", "1e-2", "--out", out, "--dataset", "a few of LFW")
+    assert report["people"] == 10
+    assert report["impostor_pairs"] <= 10 * 9 // 2 * 9
+    assert report["exponent_interval_95"][0] < report["exponent"] < report["exponent_interval_95"][1]
+    assert report["calibration"]["dataset"].startswith("a few of LFW, ")
+    assert json.loads(out.read_text())["calibration"] == report["calibration"]
+    assert facepipe(*words, exit_code=17)["error"] == "too-little-data"

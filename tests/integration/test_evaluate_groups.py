@@ -1,0 +1,294 @@
+"""`facepipe evaluate identification`, `clustering` and `detection` over a real store of a few photos."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import main
+from pipeline.evaluation.clustering import evaluate_clustering
+from pipeline.extract import FaceExtractor
+from pipeline.run import RunRequest, run
+from pipeline.store.client import StoreClient
+from tests.integration.conftest import SilentProgress, write_photos
+from tests.serve.served import SETTINGS, serving
+
+HOPPER, COLLINS = "Grace Hopper", "Eileen Collins"
+LABELS = {
+    "a1.jpg": HOPPER,
+    "a2.png": HOPPER,
+    "d-copy.jpg": HOPPER,
+    "g1.webp": HOPPER,
+    "b1.jpg": COLLINS,
+    "b2.jpg": COLLINS,
+    "h1.bmp": COLLINS,
+    "e-noise.png": "Nobody",
+    "f-broken.jpg": HOPPER,
+    "gone.jpg": COLLINS,
+}
+GALLERY = ("a1.jpg", "b1.jpg")
+
+
+def facepipe(*words: object) -> Result:
+    return CliRunner().invoke(main, ["evaluate", *(str(word) for word in words)])
+
+
+def report_of(*words: object, exit_code: int = 0) -> dict[str, Any]:
+    result = facepipe(*words, "--json")
+    assert result.exit_code == exit_code, result.output
+    (line,) = result.stdout.splitlines()
+    report: dict[str, Any] = json.loads(line)
+    return report
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
+    """A folder with photos/, labels.csv and the store of one run. Evaluating changes none of them."""
+    folder = tmp_path_factory.mktemp("archive")
+    write_photos(folder / "photos", hopper_path, astronaut_path)
+    rows = [f"photos/{path},{name},{'gallery' if path in GALLERY else 'probe'}" for path, name in LABELS.items()]
+    (folder / "labels.csv").write_text("path,name,set\n" + "\n".join(rows) + "\n", "utf-8")
+    request = RunRequest(source=folder / "photos", store=folder / "store", settings=SETTINGS)
+    run(request, SilentProgress(), threading.Event())
+    return folder
+
+
+@pytest.fixture
+def photos(archive: Path) -> Path:
+    return archive / "photos"
+
+
+@pytest.fixture
+def labels(archive: Path) -> Path:
+    return archive / "labels.csv"
+
+
+@pytest.fixture
+def store(archive: Path) -> Path:
+    return archive / "store"
+
+
+def test_clustering_of_a_store(labels: Path, store: Path, photos: Path, tmp_path: Path) -> None:
+    report = report_of("clustering", labels, "--store", store, "--out", tmp_path / "figures")
+    assert report["labelled_photos"] == 10
+    assert report["faces"] + report["ungrouped"] == 7
+    assert report["skipped"] == {"no face found": 1, "not in the store": 1} | {
+        reason: 1 for reason in report["skipped"] if reason.startswith("truncated")
+    }
+    assert sum(report["skipped"].values()) == 3
+    assert report["skipped_examples"]["not in the store"] == [str(photos / "gone.jpg")]
+    assert report["unlabelled_photos"] == 1  # c-both.png
+    # The same, counted from the store by hand: each photo but c-both.png shows one face.
+    with StoreClient.open(store, command="test") as client:
+        rows = client.read("SELECT path, person_id FROM main.faces").to_pylist()
+    pairs = [(row["path"], LABELS.get(Path(row["path"]).name), row["person_id"]) for row in rows]
+    known = [pair for pair in pairs if pair[1] is not None]
+    expected = evaluate_clustering([p for p, _, _ in known], [str(n) for _, n, _ in known], [i for _, _, i in known])
+    assert report["bcubed"] == pytest.approx(expected.bcubed.as_dict())
+    assert report["pairwise"] == pytest.approx(expected.pairwise.as_dict())
+    assert report["people"] == 2
+    assert json.loads((tmp_path / "figures" / "clustering.json").read_text("utf-8")) == report
+    assert "BCubed" in (tmp_path / "figures" / "clustering.html").read_text("utf-8")
+
+
+def test_clustering_shows_pictures_of_what_is_wrong(photos: Path, labels: Path, tmp_path: Path) -> None:
+    clusters = tmp_path / "clusters.csv"
+    rows = ["a1.jpg,1", "b1.jpg,1", "b2.jpg,2", "zzz.jpg,9"]
+    clusters.write_text("path,cluster\n" + "".join(f"{photos}/{row}\n" for row in rows), "utf-8")
+    report = report_of("clustering", labels, "--clusters", clusters, "--out", tmp_path)
+    assert (report["faces"], report["identities"], report["unlabelled_photos"]) == (3, 2, 1)
+    assert report["pairwise"] == {"precision": 0.0, "recall": 0.0, "f": 0.0}
+    assert report["worst_mixed"][0]["parts"][0]["images"] == [str(photos / "a1.jpg")]
+    assert report["worst_split"][0]["name"] == COLLINS
+    page = (tmp_path / "clustering.html").read_text("utf-8")
+    assert page.count("data:image/jpeg;base64,") == 4
+    assert HOPPER in page
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+
+
+def test_a_photo_of_several_counts_by_the_face_nearest_its_centre(store: Path, photos: Path, tmp_path: Path) -> None:
+    both = str(photos / "c-both.png")
+    with StoreClient.open(store, command="test") as client:
+        rows = client.read("SELECT * FROM main.faces JOIN main.media USING (path) WHERE path = ?", [both]).to_pylist()
+    assert len({row["person_id"] for row in rows}) == len(rows) == 2
+    central = min(
+        rows, key=lambda r: abs(r["x1"] + r["x2"] - r["width"]) ** 2 + abs(r["y1"] + r["y2"] - r["height"]) ** 2
+    )
+    left = min(rows, key=lambda r: r["x1"])  # Hopper
+    together = {}
+    for name in ("a1.jpg", "b1.jpg"):
+        file = tmp_path / "both.csv"
+        file.write_text(f"path,name\n{both},Whoever\n{photos / name},Whoever\n", "utf-8")
+        report = report_of("clustering", file, "--store", store)
+        assert report["photos_with_several_faces"] == 1
+        together[name] = report["identities"] == 1
+    assert together == {"a1.jpg": central is left, "b1.jpg": central is not left}
+
+
+def test_a_folder_is_labelled_by_its_subfolders(store: Path, photos: Path) -> None:
+    result = facepipe("clustering", photos, "--store", store)
+    assert result.exit_code == 2
+    assert "--labels parent" in result.output
+
+
+def test_clustering_that_cannot_be_done(labels: Path, store: Path, tmp_path: Path) -> None:
+    assert facepipe("clustering", labels).exit_code == 2
+    assert facepipe("clustering", labels, "--store", store, "--clusters", labels).exit_code == 2
+    assert facepipe("clustering", labels, "--store", tmp_path / "none").exit_code == 40
+    assert facepipe("clustering", tmp_path / "none.csv", "--store", store).exit_code == 10
+    assert facepipe("clustering", labels, "--store", store, "--account", "nobody").exit_code == 46
+    elsewhere = facepipe("clustering", labels, "--store", store, "--directory", "other")
+    assert elsewhere.exit_code == 4
+    assert "holds none of the 10 labelled photos" in elsewhere.output
+
+
+def test_identification_in_a_store(labels: Path, store: Path, tmp_path: Path) -> None:
+    report = report_of("identification", labels, "--store", store, "--out", tmp_path)
+    assert (report["gallery_people"], report["gallery_images"]) == (2, 2)
+    assert report["rank_1"] == 1
+    assert report["mated_searches"] == 5 - report["skipped"].get(
+        "the store keeps no embedding of a face that its quality gate rejected", 0
+    )
+    assert (report["non_mated_searches"], report["probes_without_face"]) == (1, 1)  # the noise
+    assert [rate["fnir"] for rate in report["fnir_at_fpir"]] == [None, None, None]
+    assert report["fpir_at_threshold"] == 0
+    page = (tmp_path / "identification.html").read_text("utf-8")
+    assert "not measurable (needs 30 non-mated searches)" in page
+    assert "<svg" in page
+
+
+def test_identification_by_the_models(labels: Path) -> None:
+    made = report_of("identification", labels, "--weights", "casia-webface", "--device", "cpu")
+    assert made["rank_1"] == 1
+    assert made["gallery_images"] == 2
+    assert made["skipped"]["missing: no such file"] == 1
+    assert any(reason.startswith("truncated") for reason in made["skipped"])
+
+
+def test_a_gallery_of_the_first_photos(labels: Path, store: Path) -> None:
+    report = report_of("identification", labels, "--store", store, "--gallery-per-person", 1)
+    assert report["gallery_people"] == 2
+    assert report["rank_1"] == 1
+    assert "2 people" in facepipe("identification", labels, "--store", store, "--gallery-per-person", 1).output
+
+
+def test_identification_that_cannot_be_done(labels: Path, store: Path, photos: Path, tmp_path: Path) -> None:
+    other_model = facepipe("identification", labels, "--store", store, "--weights", "vggface2")
+    assert other_model.exit_code == 45
+    unset = tmp_path / "unset.csv"
+    unset.write_text(labels.read_text("utf-8").replace("gallery", "reference").replace("photos", str(photos)), "utf-8")
+    assert facepipe("identification", unset, "--store", store).exit_code == 12
+    alone = facepipe("identification", labels, "--store", store, "--gallery-per-person", 9)
+    assert alone.exit_code == 4
+    assert "nobody can be found" in alone.output
+
+
+@pytest.fixture
+def boxes(store: Path, photos: Path, tmp_path: Path) -> Path:
+    """The boxes of the store moved by a pixel, and one face too many, one image without a face, one that is gone."""
+    with StoreClient.open(store, command="test") as client:
+        rows = client.read("SELECT DISTINCT path, x1, y1, x2, y2 FROM main.faces ORDER BY ALL").to_pylist()
+    lines = [f"{row['path']},{row['x1'] + 1},{row['y1']},{row['x2'] + 1},{row['y2']}" for row in rows]
+    lines += [f"{photos / 'a1.jpg'},0,0,9,9", f"{photos / 'e-noise.png'},,,,", f"{photos / 'gone.jpg'},1,1,9,9"]
+    file = tmp_path / "boxes.csv"
+    file.write_text("path,x1,y1,x2,y2\n" + "\n".join(lines) + "\n", "utf-8")
+    return file
+
+
+def test_detection_from_a_store_and_by_the_detector(boxes: Path, store: Path, tmp_path: Path) -> None:
+    stored = report_of("detection", boxes, "--store", store, "--out", tmp_path)
+    assert stored["skipped"] == {"not in the store": 1}
+    assert (stored["faces"], stored["found"], stored["false_alarms"]) == (stored["found"] + 1, stored["found"], 0)
+    assert stored["found"] >= 9
+    assert stored["average_precision"] == pytest.approx(stored["recall"])
+    assert [image["missed"] for image in stored["worst_images"]] == [1]
+    assert "<svg" in (tmp_path / "detection.html").read_text("utf-8")
+    detected = report_of("detection", boxes, "--device", "cpu")
+    assert detected["skipped"] == {"missing: no such file": 1}
+    for figure in ("images", "faces", "found", "false_alarms"):
+        assert detected[figure] == stored[figure]
+    assert np.allclose(detected["confidences"], stored["confidences"], atol=1e-4)
+
+
+def test_detection_with_small_faces_left_out(boxes: Path, store: Path) -> None:
+    report = report_of("detection", boxes, "--store", store, "--min-px", 20)
+    assert (report["recall"], report["precision"], report["ignored_faces"]) == (1, 1, 1)
+    assert "recall      100.00%" in facepipe("detection", boxes, "--store", store, "--min-px", 20).output
+
+
+def test_detection_that_cannot_be_done(boxes: Path, store: Path, tmp_path: Path) -> None:
+    assert facepipe("detection").exit_code == 2
+    assert facepipe("detection", tmp_path / "none.xml").exit_code == 10
+    assert report_of("detection", boxes, "--store", store, "--min-px", 9999, exit_code=4)["error"] == "input-error"
+    (tmp_path / "odd.xml").write_text("<html/>", "utf-8")
+    assert report_of("detection", tmp_path / "odd.xml", exit_code=15)["error"] == "boxes-invalid"
+    assert facepipe("detection", boxes, "--store", store, "--directory", "other").exit_code == 4
+
+
+def test_a_page_is_one_file_and_no_folder_is_made_without_out(labels: Path, store: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    facepipe("clustering", labels, "--store", store)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def changed(store: Path, copy: Path, *statements: str) -> Path:
+    """A copy of the store with something done to its catalog."""
+    shutil.copytree(store, copy)
+    with StoreClient.open(copy, command="test") as client:
+        for statement in statements:
+            client.submit(lambda catalog, sql=statement: catalog.execute(sql))
+    return copy
+
+
+def test_of_merged_identities_the_root_counts(labels: Path, store: Path, tmp_path: Path) -> None:
+    join = (
+        "UPDATE core.persons SET parent_id = (SELECT person_id FROM core.persons ORDER BY seq LIMIT 1)"
+        " WHERE seq > (SELECT min(seq) FROM core.persons)"
+    )
+    report = report_of("clustering", labels, "--store", changed(store, tmp_path / "merged", join))
+    assert report_of("clustering", labels, "--store", store)["identities"] > 1
+    assert report["identities"] == 1
+    assert report["bcubed"]["recall"] == 1
+
+
+def test_of_a_path_its_latest_row_counts(labels: Path, store: Path, photos: Path, tmp_path: Path) -> None:
+    # As after a run over changed files: what stood at a1.jpg is now a photo of the other person.
+    a1, b2 = (str(photos / name) for name in ("a1.jpg", "b2.jpg"))
+    copy = changed(store, tmp_path / "later", f"UPDATE core.media SET path = '{a1}' WHERE path = '{b2}'")
+    with StoreClient.open(copy, command="test") as client:
+        rows = client.read("SELECT person_id FROM main.faces WHERE path = ? ORDER BY media_id", [a1]).to_pylist()
+    assert len({row["person_id"] for row in rows}) == 2
+    only = tmp_path / "only.csv"
+    only.write_text(f"path,name\n{a1},{COLLINS}\n{photos / 'b1.jpg'},{COLLINS}\n", "utf-8")
+    assert report_of("clustering", only, "--store", copy)["bcubed"]["recall"] == 1
+    assert report_of("clustering", only, "--store", store)["bcubed"]["recall"] == 0.5
+
+
+def test_a_server_that_holds_the_store_answers_the_same(
+    labels: Path, boxes: Path, store: Path, extractor: FaceExtractor
+) -> None:
+    commands = [("clustering", labels), ("detection", boxes), ("identification", labels, "--device", "cpu")]
+    direct = [report_of(*words, "--store", store) for words in commands]
+    with serving(store, extractor):
+        through = [report_of(*words, "--store", store) for words in commands]
+    assert through == direct
+
+
+def test_folders_of_people_against_a_table(photos: Path, tmp_path: Path) -> None:
+    for name in ("a1.jpg", "b1.jpg", "b2.jpg"):
+        folder = tmp_path / "people" / LABELS[name]
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(photos / name, folder)
+    clusters = tmp_path / "clusters.jsonl"
+    said = {f"people/{HOPPER}/a1.jpg": 0, f"people/{COLLINS}/b1.jpg": 1, f"people/{COLLINS}/b2.jpg": 1}
+    clusters.write_text("".join(json.dumps({"path": path, "cluster": c}) + "\n" for path, c in said.items()), "utf-8")
+    report = report_of("clustering", tmp_path / "people", "--labels", "parent", "--clusters", clusters)
+    assert (report["people"], report["people_found_exactly"], report["pairwise"]["f"]) == (2, 2, 1)
+    assert facepipe("clustering", tmp_path / "people", "--clusters", clusters).exit_code == 2
