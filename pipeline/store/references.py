@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -57,9 +57,23 @@ def references(catalog: Catalog, generation: int, size: int, directory: int | No
     )
 
 
-def grow_matrix(catalog: Catalog, generation: int, size: int, directory: int) -> bool:
-    """Adds to a directory's reference matrix what came after its last row, in the order of the numbers: as many
-    as take a moment. Whether there may be more."""
+@dataclass(frozen=True)
+class NewRows:
+    """References that a directory's matrix lacks: as many as take a moment, in the order of their numbers."""
+
+    name: str  # of the matrix
+    seq: IntArray  # [m]
+    faces: IntArray  # [m]
+    vectors: FloatArray  # [m, d]: of the faces that are not `held`; zeros for the others
+
+    @property
+    def last(self) -> bool:
+        """There are no more after these."""
+        return len(self.seq) < _GROWN_ROWS
+
+
+def new_rows(catalog: Catalog, generation: int, size: int, directory: int, held: IntArray) -> NewRows:
+    """What came after the matrix's last row. `held`: faces whose vectors the caller has, ascending."""
     name = matrix.stem(generation, directory)
     last = int(matrix.numbers(catalog.folder, name, size).max(initial=0))
     table = catalog.read(
@@ -68,9 +82,19 @@ def grow_matrix(catalog: Catalog, generation: int, size: int, directory: int) ->
         [generation, last, directory, _GROWN_ROWS],
     )
     faces: IntArray = table["face_id"].to_numpy()
-    seq: IntArray = table["seq"].to_numpy()
-    matrix.append(catalog.folder, name, seq, size, lambda m: load_embeddings(catalog, generation, size, faces[m]))
-    return len(seq) == _GROWN_ROWS
+    vectors = np.zeros((len(faces), size), np.float32)
+    others = np.flatnonzero(~np.isin(faces, held))
+    if len(others):
+        vectors[others] = load_embeddings(catalog, generation, size, faces[others])
+    return NewRows(name, table["seq"].to_numpy(), faces, vectors)
+
+
+def append_rows(catalog: Catalog, rows: NewRows, vectors: FloatArray) -> None:
+    """Adds them with these vectors [m, d], but for those that the matrix got meanwhile."""
+    size = vectors.shape[1]
+    last = int(matrix.numbers(catalog.folder, rows.name, size).max(initial=0))
+    first = int(np.searchsorted(rows.seq, last, side="right"))
+    matrix.append(catalog.folder, rows.name, rows.seq[first:], size, lambda part: vectors[first:][part])
 
 
 def _persons(table: pa.Table) -> list[PersonRecord]:
