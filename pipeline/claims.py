@@ -17,7 +17,7 @@ class Claim:
     """What a post rests on and what it changes. Errs on the side of conflict."""
 
     persons: frozenset[str]  # whom a face matched, or whose record changes
-    external_ids: frozenset[str]  # that a record has or gets
+    external_ids: frozenset[str]  # that a record has or gets, where two must not have the same
     hashes: frozenset[str]  # of the image
     faces: FloatArray  # [n, d] all faces of the image
     becoming: Sequence[int]  # which of them become references

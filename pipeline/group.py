@@ -145,9 +145,8 @@ class _Grouping:
 
     def _pairs(self, vectors: FloatArray, may_be_inserted: BoolArray) -> _Pairs:
         """The pairs (face, earlier face that may be inserted) whose score may reach 1.0."""
-        if (
-            len(vectors) == 1
-        ):  # as many a request brings: preparing a product that has no pairs costs a third of a search
+        # As most requests bring; a product without pairs would cost them as much as all the rest but the search.
+        if len(vectors) == 1:
             return _Pairs([0, 0], np.empty(0, np.int64), np.empty(0))
         device = self._view.device
         queries = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)

@@ -20,17 +20,14 @@ class Turns:
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.Lock())
         self.under_way: list[Claim] = []
-        self._waiting_alone = 0
+        self.waiting_alone = 0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """The lock for the block, with nothing under way."""
         with self.changed:
             self.wait_alone()
-            try:
-                yield
-            finally:
-                self.changed.notify_all()
+            yield
 
     @contextmanager
     def together(self, refresh: Callable[[], None]) -> Iterator[Turn]:
@@ -40,21 +37,22 @@ class Turns:
         `refresh` is called with the lock before each decision: where somebody failed meanwhile it sees to what he left.
         """
         with self.changed:
-            self.changed.wait_for(lambda: not self._waiting_alone)
-            refresh()
+            self.changed.wait_for(lambda: not self.waiting_alone)
             turn = Turn(self, refresh)
             try:
+                refresh()
                 yield turn
             finally:
                 turn.end()
 
     def wait_alone(self) -> None:
         """Until nothing is under way. The caller holds the lock."""
-        self._waiting_alone += 1
+        self.waiting_alone += 1
         try:
             self.changed.wait_for(lambda: not self.under_way)
         finally:
-            self._waiting_alone -= 1
+            self.waiting_alone -= 1
+            self.changed.notify_all()  # the newcomers, who go on when the caller gives the lock up
 
 
 class Turn:
@@ -66,11 +64,12 @@ class Turn:
         self._claim: Claim | None = None
 
     def claim(self, claim: Claim) -> bool:
-        """Registers the claim, until the turn ends. False: it conflicts with one that is under way; then something
-        has changed meanwhile, and the decision must be looked at again."""
+        """Registers the claim, until the turn ends. False: it conflicted with one that was under way; now nothing is,
+        and the decision must be looked at again, once. Until then newcomers wait, or a claim on many persons might
+        never get in."""
         turns = self._turns
         if any(claim.conflicts(other) for other in turns.under_way):
-            turns.changed.wait()
+            turns.wait_alone()
             self._refresh()
             return False
         self._claim = claim

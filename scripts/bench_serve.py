@@ -205,7 +205,10 @@ def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Any], dict
         figures["rss_settled_bytes"] = server.rss_bytes()
         for name, first in zip(PHASES, phases, strict=True):
             generator.begin(load(first.stop - first.start, NEW + first.start, bursts=name == "bursts"))
-            seconds[name] = latencies(take(generator.answers()))
+            answers = take(generator.answers())
+            seconds[name] = latencies(answers)
+            late = [each["sent"] - each["due"] for each in answers]
+            figures[f"{name}_sent_late_p99_ms"] = float(np.percentile(late, 99)) * 1000
         figures["rss_bytes"] = server.rss_bytes()
         figures["rss_growth"] = figures["rss_bytes"] / figures["rss_settled_bytes"] - 1
         generator.begin(load(round(args.rate * args.hand_over_seconds), NEW + args.requests))

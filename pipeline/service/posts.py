@@ -168,7 +168,7 @@ class Poster:
                 if decided.view.is_outdated_for(directory.view(), batch, decided.positions.position, matcher):
                     decided = _decide(directory, posted, batch, matcher)
                 changes = self._changes(directory, posted, decided)
-                if not changes.records or turn.claim(_claim(posted, batch, matcher, decided, changes)):
+                if not changes.records or turn.claim(self._claim(posted, batch, matcher, decided, changes)):
                     break
             if changes.records:
                 self._commit(turn, directory, posted, changes, ahead)
@@ -237,6 +237,20 @@ class Poster:
         if any(person.person_id != mine for person in directory.with_external_id(external_id)):
             raise ExternalIdTaken
 
+    def _claim(
+        self, posted: _Posted, batch: FaceBatch, matcher: Matcher, decided: _Decided, changes: _Changes
+    ) -> Claim:
+        matched = {person_id for person_id in decided.person_ids if person_id is not None}
+        external_ids = {record.external_id for record in changes.records.values() if record.external_id is not None}
+        return Claim(
+            persons=frozenset(matched | set(changes.records)),
+            external_ids=frozenset(external_ids if self._serve.unique_external_ids else ()),
+            hashes=frozenset(posted.hashes),
+            faces=batch.embeddings,
+            becoming=[reference.ordinal for reference in changes.references],
+            matcher=matcher,
+        )
+
     def _commit(
         self, turn: Turn, directory: Directory, posted: _Posted, changes: _Changes, ahead: dict[str, Any]
     ) -> None:
@@ -279,19 +293,6 @@ def _decide(directory: Directory, posted: _Posted, batch: FaceBatch, matcher: Ma
         if all(person_id is None or directory.get(person_id) is not None for person_id in person_ids):
             same = frozenset(k for k, position in enumerate(identical) if position is not None)
             return _Decided(view, positions, person_ids, similar, same)
-
-
-def _claim(posted: _Posted, batch: FaceBatch, matcher: Matcher, decided: _Decided, changes: _Changes) -> Claim:
-    matched = {person_id for person_id in decided.person_ids if person_id is not None}
-    external_ids = {record.external_id for record in changes.records.values() if record.external_id is not None}
-    return Claim(
-        persons=frozenset(matched | set(changes.records)),
-        external_ids=frozenset(external_ids),
-        hashes=frozenset(posted.hashes),
-        faces=batch.embeddings,
-        becoming=[reference.ordinal for reference in changes.references],
-        matcher=matcher,
-    )
 
 
 def _probable_pictures(posted: _Posted, decided: _Decided) -> list[tuple[str, bytes, str]]:

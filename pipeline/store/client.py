@@ -326,9 +326,10 @@ class StoreClient(RunFiles, StoredImages):
             taken = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
             left = [image for image in images if image[0] not in taken]
             rows = {**taken, **people.write_images(self.folder, left, self.image_key(change.account_id))}
-            answer = self._group.add(people.Change(change, [rows[guid] for guid, _, _ in images]))
-            self._begin(lambda catalog: self._group.commit_next(catalog, self.generation, self._ids))
-            return answer.result()
+            whole = people.Change(change, [rows[guid] for guid, _, _ in images])
+            return self._group.commit(
+                whole, lambda: self._begin(lambda c: self._group.commit_next(c, self.generation, self._ids))
+            )
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +22,7 @@ from pipeline.store.records import PersonRecord
 _MOST: Final = 32  # changes in one transaction: more would hold its first one up
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Waiting:
     change: Change
     answer: Future[list[PersonRecord]] = field(default_factory=Future)
@@ -35,12 +35,21 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
 
-    def add(self, change: Change) -> Future[list[PersonRecord]]:
-        """What `commit_next`, which is to be called once for each change, will answer."""
+    def commit(self, change: Change, begin: Callable[[], object]) -> list[PersonRecord]:
+        """What `commit_changes` answers for this one. `begin` has the writer thread call `commit_next` once; where it
+        raises, nothing is stored."""
         waiting = _Waiting(change)
         with self._lock:
             self._waiting.append(waiting)
-        return waiting.answer
+        try:
+            begin()
+        except BaseException:
+            with self._lock:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+                    raise
+            # An earlier call has taken it along: it is decided there.
+        return waiting.answer.result()
 
     def commit_next(self, catalog: Catalog, generation: int, ids: PromisedIds) -> None:
         """On the writer thread: commits what waits, none where an earlier call has done it."""
@@ -60,15 +69,16 @@ class GroupCommit:
 
 
 def _commit(catalog: Catalog, generation: int, group: Sequence[_Waiting], ids: PromisedIds) -> None:
-    """One change that is refused must not fail the others: then each has a transaction of its own."""
+    """One change that is refused must not fail the others: each half then has a transaction of its own."""
     try:
         answers = commit_changes(catalog, generation, [each.change for each in group], ids)
     except RolledBack as exc:
         if len(group) == 1:
-            group[0].answer.set_exception(exc.__cause__ or exc)
+            group[0].answer.set_exception(exc.__cause__)
             return
-        for each in group:
-            _commit(catalog, generation, [each], ids)
+        middle = len(group) // 2
+        _commit(catalog, generation, group[:middle], ids)
+        _commit(catalog, generation, group[middle:], ids)
     except BaseException as exc:  # noqa: BLE001 - it belongs to those who wait
         for each in group:
             each.answer.set_exception(exc)

@@ -135,8 +135,8 @@ def commit_changes(
     """One transaction for all; of each the inserted and updated persons as they are afterwards. No two may touch the
     same person.
 
-    Raises RolledBack from TooManyDirectories, and from StoreError for persons who are not in the directory; any other
-    error leaves open whether the transaction is in.
+    Raises RolledBack from what failed before the COMMIT, as TooManyDirectories, or StoreError for persons who are not
+    in the directory; any other error leaves open whether the transaction is in.
     """
     now = utc_now()
     with catalog.transaction("directory_commit"):

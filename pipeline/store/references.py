@@ -63,8 +63,7 @@ class NewRows:
 
     name: str  # of the matrix
     seq: IntArray  # [m]
-    faces: IntArray  # [m]
-    vectors: FloatArray  # [m, d]: of the faces that are not `held`; zeros for the others
+    vectors: FloatArray  # [m, d]
 
     @property
     def last(self) -> bool:
@@ -72,29 +71,45 @@ class NewRows:
         return len(self.seq) < _GROWN_ROWS
 
 
-def new_rows(catalog: Catalog, generation: int, size: int, directory: int, held: IntArray) -> NewRows:
-    """What came after the matrix's last row. `held`: faces whose vectors the caller has, ascending."""
+def new_rows(
+    catalog: Catalog, generation: int, size: int, directory: int, held: IntArray, vectors: FloatArray
+) -> NewRows:
+    """What came after the matrix's last row. The caller has the vectors [h, d] of the faces `held` [h], ascending:
+    those need not be read."""
     name = matrix.stem(generation, directory)
-    last = int(matrix.numbers(catalog.folder, name, size).max(initial=0))
     table = catalog.read(
         "SELECT r.seq, r.face_id FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
         " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
-        [generation, last, directory, _GROWN_ROWS],
+        [generation, _last(catalog, name, size), directory, _GROWN_ROWS],
     )
     faces: IntArray = table["face_id"].to_numpy()
-    vectors = np.zeros((len(faces), size), np.float32)
-    others = np.flatnonzero(~np.isin(faces, held))
-    if len(others):
-        vectors[others] = load_embeddings(catalog, generation, size, faces[others])
-    return NewRows(name, table["seq"].to_numpy(), faces, vectors)
+    own = np.isin(faces, held)
+    found = np.empty((len(faces), size), np.float32)
+    found[own] = vectors[np.searchsorted(held, faces[own])]
+    if not own.all():
+        found[~own] = load_embeddings(catalog, generation, size, faces[~own])
+    return NewRows(name, table["seq"].to_numpy(), found)
 
 
-def append_rows(catalog: Catalog, rows: NewRows, vectors: FloatArray) -> None:
-    """Adds them with these vectors [m, d], but for those that the matrix got meanwhile."""
-    size = vectors.shape[1]
-    last = int(matrix.numbers(catalog.folder, rows.name, size).max(initial=0))
-    first = int(np.searchsorted(rows.seq, last, side="right"))
-    matrix.append(catalog.folder, rows.name, rows.seq[first:], size, lambda part: vectors[first:][part])
+def append_rows(catalog: Catalog, generation: int, rows: NewRows) -> None:
+    """Adds them, but for those that the matrix got meanwhile, and those that were deleted meanwhile: nothing would take
+    these out of the matrix of a directory that is gone."""
+    if not len(rows.seq):
+        return
+    size = rows.vectors.shape[1]
+    current = catalog.read(
+        "SELECT seq FROM core.reference_faces WHERE generation = ? AND seq BETWEEN ? AND ?",
+        [generation, int(rows.seq[0]), int(rows.seq[-1])],
+    )
+    wanted = np.isin(rows.seq, current["seq"].to_numpy()) & (rows.seq > _last(catalog, rows.name, size))
+    if wanted.any():
+        vectors = rows.vectors[wanted]
+        matrix.append(catalog.folder, rows.name, rows.seq[wanted], size, lambda part: vectors[part])
+
+
+def _last(catalog: Catalog, name: str, size: int) -> int:
+    """The highest number in a matrix."""
+    return int(matrix.numbers(catalog.folder, name, size).max(initial=0))
 
 
 def _persons(table: pa.Table) -> list[PersonRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -47,6 +48,13 @@ def writer_busy(client: StoreClient) -> Iterator[None]:
         holder.join()
 
 
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def commit_together(client: StoreClient, changes: Sequence[DirectoryCommit]) -> list[Future[list[PersonRecord]]]:
     """Commits by a thread each, that have come in, in this order, before the writer thread looks."""
     with ThreadPoolExecutor(len(changes)) as pool:
@@ -55,8 +63,7 @@ def commit_together(client: StoreClient, changes: Sequence[DirectoryCommit]) -> 
             answers = []
             for change in changes:
                 answers.append(pool.submit(client.commit_directory, change))
-                while len(waiting) < len(answers):
-                    threading.Event().wait(0.001)
+                until(lambda: len(waiting) == len(answers))
         return answers
 
 
@@ -91,7 +98,7 @@ def test_one_that_is_refused_fails_alone(client: StoreClient, account: int, begu
             insertion(account, "d3", 32, "C"),
         ],
     )
-    assert begun() - before == 5, "together, and then each for itself"
+    assert begun() - before == 7, "together, in halves, and then each for itself"
     assert isinstance(eleventh.exception(), TooManyDirectories)
     assert isinstance(unknown.exception(), StoreError)
     assert [first.result()[0].name, last.result()[0].name] == ["A", "C"]
@@ -151,3 +158,16 @@ def test_inserting_updating_and_deleting_go_together(
     found = client.references(account, "main").persons
     assert [(p.name, p.occurrence) for p in found] == [("Bea", 7), ("C", 1)]
     assert check_store(client).problems == []
+
+
+def test_a_change_that_comes_as_the_store_closes_is_not_stored(client: StoreClient, account: int) -> None:
+    """It is refused after it has been queued; who came before must not take it along."""
+    with ThreadPoolExecutor(1) as pool, writer_busy(client):
+        first = pool.submit(client.commit_directory, insertion(account, "main", 1, "A"))
+        until(lambda: len(client._group._waiting) == 1)
+        client._closed = True
+        with pytest.raises(StoreError, match="closed"):
+            client.commit_directory(insertion(account, "main", 2, "B"))
+        client._closed = False
+    assert first.result()[0].name == "A"
+    assert names(client, account) == ["A"]
