@@ -1,9 +1,9 @@
 """The identities of a directory in memory, following the catalog: what a face is decided against.
 
-Bulk enrolment and the server use the same objects. Whoever changes a directory holds its `writing` lock from the
-last look at it until its commit is applied here, so the decision and the commit are one step
-(`Directories.writing`, which reads a directory anew where that went wrong). Searches and listings take no such
-lock: they work on a `view()`, which never changes.
+Bulk enrolment and the server use the same objects. Whoever changes a directory has a turn (`turns`) from the last
+look at it until its commit is applied here, so the decision and the commit are one step: alone
+(`Directories.writing`), or beside others who cannot affect it (`Directories.posting`); both read a directory anew
+where that went wrong. Searches and listings take no turns: they work on a `view()`, which never changes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pipeline.match import Matcher
 from pipeline.references import IndexView, ReferenceIndex, changes_since
 from pipeline.store.client import StoreClient
 from pipeline.store.records import PersonRecord, References
+from pipeline.turns import Turn, Turns
 from pipeline.types import FaceBatch, FloatArray, IntArray
 
 _BYTES_PER_PERSON: Final = 1200  # of the Python objects of one identity, measured
@@ -77,7 +78,7 @@ class Directory:
         """`quantized`: for searches of a few faces at a time, as `ReferenceIndex` has it."""
         self.account_id = account_id
         self.name = name
-        self.writing = threading.Lock()
+        self.turns = Turns()
         self.loaded = False
         self.in_doubt = False  # a change failed half-way: the store may hold more, or less, than this
         self._reading = threading.Lock()  # held for moments: while maps are changed, or read together
@@ -92,7 +93,7 @@ class Directory:
         self._view = DirectoryView(self._index.view(), self._person_ids)
 
     def load(self, known: References) -> None:
-        """Holds what the store holds, whatever it held before. The caller holds `writing`."""
+        """Holds what the store holds, whatever it held before. The caller is alone."""
         index = self._new_index()
         order = np.array([person.seq for person in known.persons], dtype=np.int64)
         index.append(known.vectors, order, known.image_hashes, known.boxes)
@@ -177,7 +178,7 @@ class Directory:
         deleted: Iterable[str] = (),
         references: Sequence[ReferenceFace] = (),
     ) -> None:
-        """Takes up what was committed; `references` are of persons among `records`. The caller holds `writing`."""
+        """Takes up what was committed; `references` are of persons among `records`. The caller has the lock."""
         records, deleted = list(records), list(deleted)
         with self._reading:
             self._change_index({record.person_id: record.seq for record in records}, deleted, references)
@@ -191,7 +192,7 @@ class Directory:
             self._view = DirectoryView(self._index.view(), self._person_ids)
 
     def clear(self) -> None:
-        """Follows the deletion of the whole directory. The caller holds `writing`."""
+        """Follows the deletion of the whole directory. The caller is alone."""
         self.apply(deleted=list(self._persons))
 
     def _put(self, record: PersonRecord) -> None:
@@ -281,7 +282,7 @@ class Directories:
             self._uses[key] = self._uses.get(key, 0) + 1
         try:
             if not directory.loaded:
-                with directory.writing:  # whoever comes first reads it; those of other directories need not wait
+                with directory.turns.alone():  # whoever comes first reads it; those of other directories need not wait
                     if not directory.loaded:
                         self._read(directory)
             yield directory
@@ -301,29 +302,48 @@ class Directories:
 
     @contextmanager
     def writing(self, *directories: Directory) -> Iterator[None]:
-        """Holds the `writing` locks of directories of one account, taken in one order, for the decision, the commit
-        and its `apply`.
+        """The caller is alone with directories of one account, whose turns are taken in one order, for the decision,
+        the commit and its `apply`.
 
         Where the block fails its commit may be in all the same, so the directories are read anew: now, and if that
         fails before the next change; until then they answer what they held. Raises StoreError.
         """
         with ExitStack() as stack:
             for directory in sorted(directories, key=lambda d: d.name):
-                stack.enter_context(directory.writing)
+                stack.enter_context(directory.turns.alone())
             for directory in directories:
-                if directory.in_doubt:
-                    self._read(directory)
-            try:
+                self._settle(directory)
+            with self._doubting(*directories):
                 yield
-            except (RequestError, InputError):
-                raise  # refused before anything was changed
-            except BaseException:
+
+    @contextmanager
+    def posting(self, directory: Directory) -> Iterator[Turn]:
+        """A turn beside others. What `writing` says of failures holds here too. Raises StoreError."""
+        with directory.turns.together(lambda: self._settle(directory)) as turn, self._doubting(directory, turn=turn):
+            yield turn
+
+    @contextmanager
+    def _doubting(self, *directories: Directory, turn: Turn | None = None) -> Iterator[None]:
+        try:
+            yield
+        except (RequestError, InputError):
+            raise  # refused before anything was changed
+        except BaseException:
+            for directory in directories:
+                directory.in_doubt = True
+            if turn is not None:
+                turn.end()  # others may fail as well, and would wait for this one as it for them
+            with suppress(Exception):
                 for directory in directories:
-                    directory.in_doubt = True
-                with suppress(Exception):
-                    for directory in directories:
-                        self._read(directory)
-                raise
+                    self._settle(directory)
+            raise
+
+    def _settle(self, directory: Directory) -> None:
+        """Reads a directory in doubt anew. The caller has its lock, and no claim."""
+        if directory.in_doubt:
+            directory.turns.wait_alone()
+        if directory.in_doubt:  # nobody read it meanwhile
+            self._read(directory)
 
     def _new(self, account_id: int, name: str) -> Directory:
         size = self._client.identity.embedding_size

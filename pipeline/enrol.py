@@ -14,10 +14,12 @@ import hashlib
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +48,8 @@ from pipeline.store.records import (
     embeddings_schema,
 )
 from pipeline.types import FaceBatch, IntArray, Outcome
+
+T = TypeVar("T")
 
 _MANIFEST_COLUMNS: Final = ("row", "path", "directory", "bytes", "name", "external_id", "extra")
 
@@ -91,6 +95,17 @@ _FREE_TRIES: Final = 3
 
 
 @dataclass(frozen=True)
+class _Shard:
+    """A shard that is to be committed."""
+
+    number: int
+    rows: Sequence[ExtractedRow]
+    directories: Mapping[str, Directory]  # of its rows, by name
+    media_id: int  # of its first row
+    face_id: int  # of its first face
+
+
+@dataclass(frozen=True)
 class _Decision:
     """The faces of one directory in a shard, and on what they were decided."""
 
@@ -123,12 +138,15 @@ class Enroller:
         settings: EnrolSettings,
         decoder: Decoder,
         directories: Directories,
+        urgent: Executor | None = None,
     ) -> None:
+        """`urgent` does what others wait for; None: the caller's thread does."""
         self._client = client
         self._run = run
         self._settings = settings
         self._decoder = decoder
         self._all = directories
+        self._urgent = urgent
         self._duplicates = DuplicateResolver(client, run)
 
     def commit(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
@@ -139,54 +157,51 @@ class Enroller:
         face_id = self._client.promise_ids(0, sum(len(row.faces) for row in rows)).next_face_id
         names = {str(row.manifest["directory"]) for row in rows}
         with self._all.using_all(self._run.account_id, names) as directories:
-            prepared = self._commit_decided(shard, rows, directories, media_id, face_id)
+            prepared = self._commit_decided(_Shard(shard, rows, directories, media_id, face_id))
         self._client.settle_shard(prepared.files)
 
-    def _commit_decided(
-        self,
-        shard: int,
-        rows: Sequence[ExtractedRow],
-        directories: Mapping[str, Directory],
-        media_id: int,
-        face_id: int,
-    ) -> _Prepared:
-        for _ in range(_FREE_TRIES):
-            prepared = self._prepare(shard, rows, directories, media_id, face_id)
-            with self._all.writing(*directories.values()):
-                if not any(decision.is_outdated(self._settings.matcher) for decision in prepared.decisions):
-                    self._commit(prepared, directories)
-                    return prepared
-        with self._all.writing(*directories.values()):  # others write so often that only the lock brings it in
-            prepared = self._prepare(shard, rows, directories, media_id, face_id)
-            self._commit(prepared, directories)
-            return prepared
+    def _commit_decided(self, shard: _Shard) -> _Prepared:
+        def commit_if_current(prepared: _Prepared) -> bool:
+            with self._all.writing(*shard.directories.values()):
+                if any(decision.is_outdated(self._settings.matcher) for decision in prepared.decisions):
+                    return False
+                self._commit(prepared, shard.directories)
+                return True
 
-    def _prepare(
-        self,
-        shard: int,
-        rows: Sequence[ExtractedRow],
-        directories: Mapping[str, Directory],
-        media_id: int,
-        face_id: int,
-    ) -> _Prepared:
+        def prepare_and_commit() -> _Prepared:
+            with self._all.writing(*shard.directories.values()):
+                prepared = self._prepare(shard)
+                self._commit(prepared, shard.directories)
+                return prepared
+
+        for _ in range(_FREE_TRIES):
+            prepared = self._prepare(shard)
+            if self._urgently(partial(commit_if_current, prepared)):
+                return prepared
+        return self._urgently(prepare_and_commit)  # others write so often that only being alone brings it in
+
+    def _urgently(self, work: Callable[[], T]) -> T:
+        return work() if self._urgent is None else self._urgent.submit(work).result()
+
+    def _prepare(self, shard: _Shard) -> _Prepared:
         while True:
-            sightings, decisions = self._decide(rows, directories)
+            sightings, decisions = self._decide(shard.rows, shard.directories)
             try:
                 objects = [self._object(s) for s in sightings if s.outcome == "inserted"]
                 break
             except _ImageGone as gone:
                 mark_changed(gone.row)
-        media = {id(row): media_id + k for k, row in enumerate(rows)}
-        face_ids = {id(s): face_id + k for k, s in enumerate(sightings)}
+        media = {id(row): shard.media_id + k for k, row in enumerate(shard.rows)}
+        face_ids = {id(s): shard.face_id + k for k, s in enumerate(sightings)}
         persons = self._persons(sightings, face_ids)
-        occurrences = _count_occurrences(rows, sightings, persons, directories)
+        occurrences = _count_occurrences(shard.rows, sightings, persons, shard.directories)
         kept = [s for s in sightings if s.outcome != "rejected"]
         files = self._client.prepare_shard(
             ShardCommit(
                 run_id=self._run.run_id,
-                shard=shard,
+                shard=shard.number,
                 account_id=self._run.account_id,
-                media=pa.Table.from_pylist([_media_row(r, media[id(r)]) for r in rows], MEDIA_SCHEMA),
+                media=pa.Table.from_pylist([_media_row(r, media[id(r)]) for r in shard.rows], MEDIA_SCHEMA),
                 faces=pa.Table.from_pylist(
                     [_face_row(s, face_ids[id(s)], media[id(s.row)]) for s in sightings], FACES_SCHEMA
                 ),
@@ -194,7 +209,7 @@ class Enroller:
                 persons=pa.Table.from_pylist(list(persons.values()), PERSONS_SCHEMA),
                 objects=objects,
                 occurrences=occurrences,
-                finished_run_shards=self._duplicates.finished_by(shard),
+                finished_run_shards=self._duplicates.finished_by(shard.number),
             )
         )
         return _Prepared(sightings, decisions, persons, files)
@@ -293,12 +308,17 @@ class Enroller:
 
 
 def make_enroller(
-    client: StoreClient, run: RunRow, decoder: Decoder, directories: Directories, max_bytes: int
+    client: StoreClient,
+    run: RunRow,
+    decoder: Decoder,
+    directories: Directories,
+    max_bytes: int,
+    urgent: Executor | None = None,
 ) -> Enroller:
     """Decides with the settings the run was planned with, so that a resumed run is one run."""
     gate = MatchSettings(**run.settings["match"])
     settings = EnrolSettings(make_matcher(client.identity, gate.threshold), gate, max_bytes)
-    return Enroller(client, run, settings, decoder, directories)
+    return Enroller(client, run, settings, decoder, directories, urgent)
 
 
 class _ImageGone(Exception):

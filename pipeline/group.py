@@ -115,7 +115,8 @@ class _Grouping:
                 self._insert(face)
             else:
                 self._position[face], self._distance[face] = position, distance
-        self._keep_inserted(start, end)
+        if end < len(self._faces):
+            self._keep_inserted(start, end)
 
     def _identical(self, face: int) -> int | None:
         hashes, box = self._faces.image_hashes[face], self._boxes[face]
@@ -144,6 +145,9 @@ class _Grouping:
 
     def _pairs(self, vectors: FloatArray, may_be_inserted: BoolArray) -> _Pairs:
         """The pairs (face, earlier face that may be inserted) whose score may reach 1.0."""
+        # As most requests bring; a product without pairs would cost them as much as all the rest but the search.
+        if len(vectors) == 1:
+            return _Pairs([0, 0], np.empty(0, np.int64), np.empty(0))
         device = self._view.device
         queries = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
         partners = torch.from_numpy(np.flatnonzero(may_be_inserted)).to(device)

@@ -5,8 +5,9 @@
 The models are those of `coded_faces` (they read from the pixels whose face it is); everything else is `facepipe
 serve`: HTTP over a socket, credentials, decoding, exact search over the whole directory, object, transaction, every
 fsync. Half of the requests insert a new identity with a picture of 100 KB, half recognise a planted one. The load
-comes from a process of its own (`serve_load`), open-loop. Then the same load goes on while a shard of 5,000 faces,
-half of them known, is handed over through the server's door.
+comes from a process of its own (`serve_load`), open-loop and on the same processors: first at a constant rate
+("steady"), then at the same mean rate as a Poisson process ("bursts"), then at a constant rate while a shard of 5,000
+faces, half of them known, is handed over through the server's door.
 
 Asserts every answer, and after the server has stopped that every inserted identity is in the store, once.
 """
@@ -42,6 +43,7 @@ from pipeline.store.client import StoreClient
 HERE = Path(__file__).resolve().parent
 SIZE = 512
 NEW = 10**9  # persons from here on are not planted
+PHASES = ("steady", "bursts")
 SETTLED = 500  # requests after which memory is compared, and before which latencies don't count
 
 
@@ -172,13 +174,16 @@ def check(store: Path, inserted: Sequence[str], identities: int, shard_faces: in
 
 def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     figures: dict[str, Any] = {}
+    seconds: dict[str, dict[str, list[float]]] = {}  # by phase and kind of request
+    half = (SETTLED + args.requests) // 2
+    phases = (range(SETTLED, half), range(half, args.requests))
     inserted: list[str] = []
     generator = Generator()
     with serving(store, args.object_bytes) as server:
         figures["start_seconds"] = server.start_seconds
         figures["start_seconds_after_models"] = server.start_seconds_after_models
 
-        def load(requests: int, first_new: int) -> Load:
+        def load(requests: int, first_new: int, *, bursts: bool = False) -> Load:
             return Load(
                 url=server.url,
                 authorization=AUTHORIZATION,
@@ -188,6 +193,7 @@ def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Any], dict
                 first_new=first_new,
                 body_bytes=args.object_bytes,
                 seed=first_new,
+                bursts=bursts,
             )
 
         def take(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -197,11 +203,14 @@ def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Any], dict
         generator.begin(load(SETTLED, NEW))
         take(generator.answers())
         figures["rss_settled_bytes"] = server.rss_bytes()
-        generator.begin(load(args.requests - SETTLED, NEW + SETTLED))
-        steady = latencies(take(generator.answers()))
+        for name, first in zip(PHASES, phases, strict=True):
+            generator.begin(load(first.stop - first.start, NEW + first.start, bursts=name == "bursts"))
+            answers = take(generator.answers())
+            seconds[name] = latencies(answers)
+            late = [each["sent"] - each["due"] for each in answers]
+            figures[f"{name}_sent_late_p99_ms"] = float(np.percentile(late, 99)) * 1000
         figures["rss_bytes"] = server.rss_bytes()
         figures["rss_growth"] = figures["rss_bytes"] / figures["rss_settled_bytes"] - 1
-        figures |= percentiles("steady", steady)
         generator.begin(load(round(args.rate * args.hand_over_seconds), NEW + args.requests))
         time.sleep(2)
         begun = time.monotonic()
@@ -209,12 +218,12 @@ def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Any], dict
         ended = time.monotonic()
         answers = take(generator.answers())
         assert answers[-1]["due"] > ended, "the load ended before the shard was in: --hand-over-seconds"
-        during = latencies([each for each in answers if each["done"] > begun and each["due"] < ended])
-        figures |= percentiles("hand_over", during)
-        timings = {"steady": spread(steady["all"]), "hand_over": spread(during["all"])}
+        seconds["hand_over"] = latencies([each for each in answers if each["done"] > begun and each["due"] < ended])
     generator.close()
+    for name, each in seconds.items():
+        figures |= percentiles(name, each)
     check(store, inserted, args.identities, args.shard_faces)
-    return timings, figures
+    return {name: spread(each["all"]) for name, each in seconds.items()}, figures
 
 
 def main() -> None:

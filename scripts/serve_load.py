@@ -22,6 +22,8 @@ import numpy as np
 from coded_faces import Shown, photo
 
 _CONNECTIONS = 32
+_LEAD_S = 0.2  # for the threads to start
+_SWITCH_S = 0.0005  # a thread whose request is due waits no longer for another's turn of the interpreter
 _HEADERS = {"Content-Type": "application/octet-stream", "X-RPC-PERSON-NAME": "Somebody"}
 _INSERT = "/people?update=false"
 _RECOGNISE = "/people?insert=false&update=false"
@@ -29,7 +31,7 @@ _RECOGNISE = "/people?insert=false&update=false"
 
 @dataclass(frozen=True)
 class Load:
-    """`requests` arrivals of a Poisson process of `rate` per second."""
+    """`requests` arrivals, `rate` per second."""
 
     url: str
     authorization: str
@@ -39,6 +41,7 @@ class Load:
     first_new: int  # persons from here on are new to the server
     body_bytes: int
     seed: int
+    bursts: bool  # a Poisson process, as of clients who know nothing of one another; else one every 1 / rate seconds
     directory: str = "main"
 
 
@@ -49,6 +52,7 @@ class Answered:
     person: int
     insert: bool
     due: float
+    sent: float  # when its last byte had left: what it is late by, this process or full buffers cost
     done: float
     status: int
     person_id: str | None
@@ -58,12 +62,18 @@ class Answered:
 class _Clients:
     """Threads with a connection each, that take the next request when they are free."""
 
-    def __init__(self, load: Load, begin: float) -> None:
+    def __init__(self, load: Load) -> None:
         rng = np.random.default_rng(load.seed)
         self._load = load
-        self._due = (begin + np.cumsum(rng.exponential(1 / load.rate, load.requests))).tolist()
+        waits = rng.exponential(1 / load.rate, load.requests) if load.bursts else np.full(load.requests, 1 / load.rate)
         self._insert = rng.permutation(np.arange(load.requests) % 2 == 0).tolist()
-        self._known = rng.integers(load.known, size=load.requests).tolist()
+        known = rng.integers(load.known, size=load.requests).tolist()
+        self._faces = [
+            Shown(load.first_new + number) if insert else Shown(known[number], variant=1)
+            for number, insert in enumerate(self._insert)
+        ]
+        self._photos = [photo(face) for face in self._faces]  # now: later it would cost the server the processor
+        self._due: list[float] = (time.monotonic() + _LEAD_S + np.cumsum(waits)).tolist()
         self._lock = threading.Lock()
         self._next = 0
         self.answered: list[Answered] = []
@@ -82,24 +92,31 @@ class _Clients:
 
     def _send(self, connection: http.client.HTTPConnection, number: int) -> Answered:
         load, insert, due = self._load, self._insert[number], self._due[number]
-        face = Shown(load.first_new + number) if insert else Shown(self._known[number], variant=1)
-        data = photo(face).ljust(load.body_bytes, b"\0")
+        data = self._photos[number].ljust(load.body_bytes, b"\0")
         headers = {**_HEADERS, "X-RPC-AUTHORIZATION": load.authorization, "X-RPC-DIRECTORY": load.directory}
         time.sleep(max(0.0, due - time.monotonic()))
         connection.request("POST", _INSERT if insert else _RECOGNISE, data, headers)
+        sent = time.monotonic()
         response = connection.getresponse()
         body = response.read()
         done = time.monotonic()
         said: dict[str, Any] = json.loads(body)
         found = said.get("identifiedFaces", [{}])[0]
         return Answered(
-            face.person, insert, due, done, response.status, found.get("personId"), found.get("newId", False)
+            person=self._faces[number].person,
+            insert=insert,
+            due=due,
+            sent=sent,
+            done=done,
+            status=response.status,
+            person_id=found.get("personId"),
+            new=found.get("newId", False),
         )
 
 
 def run(load: Load) -> list[Answered]:
     """All requests, in the order in which they were due."""
-    clients = _Clients(load, time.monotonic() + 0.2)
+    clients = _Clients(load)
     threads = [threading.Thread(target=clients.work) for _ in range(_CONNECTIONS)]
     for thread in threads:
         thread.start()
@@ -109,6 +126,7 @@ def run(load: Load) -> list[Answered]:
 
 
 def main() -> None:
+    sys.setswitchinterval(_SWITCH_S)
     for line in sys.stdin:
         print(json.dumps([asdict(each) for each in run(Load(**json.loads(line)))]), flush=True)
 

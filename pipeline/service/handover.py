@@ -20,7 +20,8 @@ _NICENESS: Final = 10
 class ShardEnroller:
     """Enrols the shards of a run as they come, one at a time, on the directories that answer the requests.
 
-    On a thread of its own, which comes after the requests where the cores don't suffice for both.
+    On a thread of its own, which comes after the requests where the cores don't suffice for both; but for what the
+    requests wait for.
     """
 
     def __init__(self, client: StoreClient, directories: Directories, decoder: Decoder, settings: Settings) -> None:
@@ -29,6 +30,8 @@ class ShardEnroller:
         self._decoder = decoder
         self._max_bytes = settings.decode.max_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shards", initializer=_come_after_others)
+        self._urgent = ThreadPoolExecutor(1, thread_name_prefix="shard-commits")
+        self._urgent.submit(int).result()  # its thread starts now: from the other it would inherit the priority
         self._current: tuple[str, Enroller] | None = None
 
     def enrol(self, run_id: str, shard: int) -> None:
@@ -39,6 +42,7 @@ class ShardEnroller:
     def close(self) -> None:
         """Finishes the shards in hand."""
         self._thread.shutdown()
+        self._urgent.shutdown()
 
     def _enrol(self, run_id: str, shard: int) -> None:
         if shard in self._client.committed_shards(run_id):
@@ -46,7 +50,7 @@ class ShardEnroller:
         run = self._client.run_row(run_id)
         manifest = self._client.read_manifest(run_id, int(run.settings["shard_rows"]), shard)
         if self._current is None or self._current[0] != run_id:
-            enroller = make_enroller(self._client, run, self._decoder, self._directories, self._max_bytes)
+            enroller = make_enroller(self._client, run, self._decoder, self._directories, self._max_bytes, self._urgent)
             self._current = run_id, enroller
         self._current[1].commit(shard, manifest, self._client.read_run_shard(run_id, shard))
         if shard + 1 == run.shards:

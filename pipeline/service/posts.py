@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.assembly import make_matcher
+from pipeline.claims import Claim
 from pipeline.config import MatchSettings, ServeSettings, Settings
 from pipeline.decode import Decoder
 from pipeline.device import usable_cores
@@ -31,6 +32,7 @@ from pipeline.service.views import root_view
 from pipeline.store.client import StoreClient
 from pipeline.store.opening import utc_now
 from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage
+from pipeline.turns import Turn
 from pipeline.types import Decisions, DecodedImage, FaceBatch
 
 
@@ -160,13 +162,16 @@ class Poster:
         pictures = _probable_pictures(posted, decided)
         with (
             self._client.images_ahead(directory.account_id, pictures) as ahead,
-            self._directories.writing(directory),
+            self._directories.posting(directory) as turn,
         ):
-            if decided.view.is_outdated_for(directory.view(), batch, decided.positions.position, matcher):
-                decided = _decide(directory, posted, batch, matcher)
-            changes = self._changes(directory, posted, decided)
+            while True:
+                if decided.view.is_outdated_for(directory.view(), batch, decided.positions.position, matcher):
+                    decided = _decide(directory, posted, batch, matcher)
+                changes = self._changes(directory, posted, decided)
+                if not changes.records or turn.claim(self._claim(posted, batch, matcher, decided, changes)):
+                    break
             if changes.records:
-                self._commit(directory, posted, changes, ahead)
+                self._commit(turn, directory, posted, changes, ahead)
             return _results(directory, posted, decided), changes.account_updated
 
     def _changes(self, directory: Directory, posted: _Posted, decided: _Decided) -> _Changes:
@@ -232,7 +237,23 @@ class Poster:
         if any(person.person_id != mine for person in directory.with_external_id(external_id)):
             raise ExternalIdTaken
 
-    def _commit(self, directory: Directory, posted: _Posted, changes: _Changes, ahead: dict[str, Any]) -> None:
+    def _claim(
+        self, posted: _Posted, batch: FaceBatch, matcher: Matcher, decided: _Decided, changes: _Changes
+    ) -> Claim:
+        matched = {person_id for person_id in decided.person_ids if person_id is not None}
+        external_ids = {record.external_id for record in changes.records.values() if record.external_id is not None}
+        return Claim(
+            persons=frozenset(matched | set(changes.records)),
+            external_ids=frozenset(external_ids if self._serve.unique_external_ids else ()),
+            hashes=frozenset(posted.hashes),
+            faces=batch.embeddings,
+            becoming=[reference.ordinal for reference in changes.references],
+            matcher=matcher,
+        )
+
+    def _commit(
+        self, turn: Turn, directory: Directory, posted: _Posted, changes: _Changes, ahead: dict[str, Any]
+    ) -> None:
         commit = DirectoryCommit(
             account_id=directory.account_id,
             directory=directory.name,
@@ -241,7 +262,8 @@ class Poster:
             references=changes.references,
             image=posted.image if changes.references else None,
         )
-        committed = self._client.commit_directory(commit, ahead)
+        with turn.unlocked():
+            committed = self._client.commit_directory(commit, ahead)
         directory.apply(committed, references=[_in_memory(r, posted) for r in changes.references])
 
 

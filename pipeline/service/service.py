@@ -94,7 +94,7 @@ class IdentityService:
                 try:
                     return StoredImage(guid, *self._client.read_image(account_id, guid))
                 except (ObjectUnknown, StoreDamaged):
-                    with held.writing:  # what is replacing it just now is known here when it is done
+                    with held.turns.alone():  # what is replacing it just now is known here when it is done
                         if _known(held, person_id).image_guid == guid:
                             raise
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from pipeline.store import (
     deletes,
     directories,
     fold,
+    growing,
     intents,
     known,
     opening,
@@ -33,6 +33,7 @@ from pipeline.store import (
 )
 from pipeline.store.catalog import Catalog
 from pipeline.store.durable import Folder
+from pipeline.store.group_commit import GroupCommit
 from pipeline.store.ids import PromisedIds
 from pipeline.store.images import StoredImages
 from pipeline.store.lock import LOCK_NAME, StoreLock
@@ -66,6 +67,7 @@ class StoreClient(RunFiles, StoredImages):
         self._writer = writer
         self._committing = threading.Lock()
         self._ids = PromisedIds()
+        self._group = GroupCommit()
         self._closed = False
         self.path = catalog.folder.root
         self.identity = identity
@@ -136,9 +138,12 @@ class StoreClient(RunFiles, StoredImages):
 
     def submit(self, work: Callable[[Catalog], T]) -> T:
         """Does `work` on the thread that owns the catalog, and returns what it returns."""
+        return self._begin(work).result()
+
+    def _begin(self, work: Callable[[Catalog], T]) -> Future[T]:
         if self._closed:
             raise StoreError(message=f"The store {self.path} is closed.")
-        return self._writer.submit(_work, work, self._catalog).result()
+        return self._writer.submit(_work, work, self._catalog)
 
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
         """What an SQL query answers."""
@@ -278,10 +283,7 @@ class StoreClient(RunFiles, StoredImages):
         """What follows from a committed shard, and nobody need wait for: files go, reference matrices grow. In
         pieces, so that requests come in between. What a crash leaves of it, the next opening and loading do."""
         self.submit(deletes.replay)
-        size = self.identity.embedding_size
-        for directory in prepared.tables["persons"]["directory"].unique().to_pylist():
-            while self.submit(partial(commit.grow_matrix_of, prepared=prepared, size=size, name=directory)):
-                pass
+        growing.grow_matrices(self.submit, prepared, self.identity.embedding_size)
 
     def commit_shard(self, shard: ShardCommit) -> commit.CommittedShard:
         """`prepare_shard`, `commit_prepared` and `settle_shard` in one."""
@@ -313,7 +315,8 @@ class StoreClient(RunFiles, StoredImages):
         self, change: DirectoryCommit, ahead: dict[str, Mapping[str, object]] | None = None
     ) -> list[PersonRecord]:
         """Commits what a request changes in a directory, durably; the inserted and updated persons as they then are.
-        `ahead`: of `images_ahead`; it loses those that the commit takes.
+        `ahead`: of `images_ahead`; it loses those that the commit takes. Calls of several threads share a
+        transaction where they can; each succeeds or fails by itself.
 
         Raises StoreError where something does not fit, TooManyDirectories; then nothing is stored.
         """
@@ -323,8 +326,10 @@ class StoreClient(RunFiles, StoredImages):
             taken = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
             left = [image for image in images if image[0] not in taken]
             rows = {**taken, **people.write_images(self.folder, left, self.image_key(change.account_id))}
-            objects = [rows[guid] for guid, _, _ in images]
-            return self.submit(lambda c: people.commit_rows(c, self.generation, change, objects, self._ids))
+            whole = people.Change(change, [rows[guid] for guid, _, _ in images])
+            return self._group.commit(
+                whole, lambda: self._begin(lambda c: self._group.commit_next(c, self.generation, self._ids))
+            )
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pipeline.errors import StoreError
 from pipeline.store import intents, known, runs
 from pipeline.store.catalog import Catalog
-from pipeline.store.directories import directory_id, make_directories
+from pipeline.store.directories import make_directories
 from pipeline.store.durable import Folder
 from pipeline.store.ids import PromisedIds
 from pipeline.store.objects import write_objects
@@ -30,7 +30,6 @@ from pipeline.store.records import (
     StoreIdentity,
     embeddings_schema,
 )
-from pipeline.store.references import grow_matrix
 from pipeline.store.shards import (
     WrittenFile,
     embedding_file,
@@ -231,9 +230,3 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
 def _next(ids: pa.ChunkedArray) -> int:
     """The number after the largest; 0 for none."""
     return int(pc.max(ids).as_py()) + 1 if len(ids) else 0
-
-
-def grow_matrix_of(catalog: Catalog, prepared: PreparedShard, size: int, name: str) -> bool:
-    """Adds a piece of what is new to the reference matrix of the directory `name`; whether there may be more."""
-    directory = directory_id(catalog, prepared.commit.account_id, name)
-    return directory is not None and grow_matrix(catalog, prepared.generation, size, directory)

@@ -72,7 +72,8 @@ def numbers(folder: Folder, name: str, size: int) -> IntArray:
         return np.zeros(0, np.int64)
     stored = stored[:whole]
     used = stored[stored != BLANK]
-    return stored if len(np.unique(used)) == len(used) else stored[:0]
+    ascend = bool((np.diff(used) > 0).all())  # as all but a rebuilt one do: a tenth of what looking at all pairs takes
+    return stored if ascend or len(np.unique(used)) == len(used) else stored[:0]
 
 
 def append(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) -> None:

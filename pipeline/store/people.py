@@ -1,4 +1,4 @@
-"""Committing what one request changes in a directory: images first, then one transaction with everything.
+"""Committing what requests change in their directories: images first, then one transaction with everything.
 
 The order is that of a shard's commit (commit.py): objects are whole and durable under new names, then the rows that
 speak of them, then what is no longer needed is unlinked. This is the server's path to an answer, so it is a few
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -21,8 +21,8 @@ from pipeline.store.durable import Folder
 from pipeline.store.ids import PromisedIds
 from pipeline.store.objects import object_file, write_objects
 from pipeline.store.opening import utc_now
-from pipeline.store.posted import insert_posted
-from pipeline.store.records import Counters, DirectoryCommit, PersonRecord
+from pipeline.store.posted import POSTED_TABLES, posted_rows
+from pipeline.store.records import DirectoryCommit, PersonRecord
 from pipeline.store.removal import remove_persons, remove_references
 
 Row = Mapping[str, object]
@@ -83,33 +83,123 @@ def discard_images(catalog: Catalog, guids: Sequence[str]) -> None:
         catalog.folder.unlink(object_file(guid))
 
 
-def commit_rows(
-    catalog: Catalog, generation: int, commit: DirectoryCommit, objects: Sequence[Row], ids: PromisedIds
-) -> list[PersonRecord]:
-    """The transaction; the inserted and updated persons as they are afterwards.
+@dataclass(frozen=True)
+class Change:
+    """A commit whose images are on disk."""
 
-    Raises TooManyDirectories, and StoreError for persons who are not in the directory; then nothing has happened.
+    commit: DirectoryCommit
+    objects: Sequence[Row]  # of its images, for core.objects
+
+    @property
+    def persons(self) -> set[str]:
+        """All whom it touches."""
+        commit = self.commit
+        changed = {person.person_id for person in (*commit.inserted, *commit.updated)}
+        return changed | {reference.person_id for reference in commit.references} | set(commit.deleted)
+
+
+class RolledBack(Exception):
+    """The transaction failed before its COMMIT: nothing of it is in."""
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A change with its directory and its numbers."""
+
+    change: Change
+    directory: int
+    media_id: int
+    face_id: int  # the first of its faces
+    new: Mapping[str, int]  # person id -> sequence number
+    replaced: Mapping[str, int]  # person id -> number of the new reference
+
+    @property
+    def inserted(self) -> list[PersonRecord]:
+        guids = self._guids()
+        return [
+            replace(p, seq=self.new[p.person_id], image_guid=guids[p.person_id]) for p in self.change.commit.inserted
+        ]
+
+    @property
+    def updated(self) -> list[PersonRecord]:
+        guids = self._guids()
+        return [replace(p, image_guid=guids.get(p.person_id, p.image_guid)) for p in self.change.commit.updated]
+
+    def _guids(self) -> dict[str, str]:
+        return {reference.person_id: reference.image_guid for reference in self.change.commit.references}
+
+
+def commit_changes(
+    catalog: Catalog, generation: int, changes: Sequence[Change], ids: PromisedIds
+) -> list[list[PersonRecord]]:
+    """One transaction for all; of each the inserted and updated persons as they are afterwards. No two may touch the
+    same person.
+
+    Raises RolledBack from what failed before the COMMIT, as TooManyDirectories, or StoreError for persons who are not
+    in the directory; any other error leaves open whether the transaction is in.
     """
     now = utc_now()
     with catalog.transaction("directory_commit"):
-        directory = _directory(catalog, commit, now)
-        first = ids.next(catalog)
-        new = {person.person_id: first.next_person_seq + place for place, person in enumerate(commit.inserted)}
-        replaced = [reference.person_id for reference in commit.references if reference.person_id not in new]
-        next_seq = first.next_person_seq + len(new)
-        seqs = {**new, **{person_id: next_seq + place for place, person_id in enumerate(replaced)}}
-        _draw(catalog, commit, first, next_seq + len(replaced))
-        remove_references(catalog, generation, directory, replaced)
-        insert_posted(catalog, generation, commit, objects, first, seqs, now)
-        guids = {reference.person_id: reference.image_guid for reference in commit.references}
-        inserted = [replace(p, seq=new[p.person_id], image_guid=guids[p.person_id]) for p in commit.inserted]
-        updated = [replace(p, image_guid=guids.get(p.person_id, p.image_guid)) for p in commit.updated]
-        catalog.insert("persons", [_person_row(person, directory) for person in inserted])
-        _update_persons(catalog, directory, updated)
-        _delete_persons(catalog, generation, directory, commit.deleted)
-    if replaced or commit.deleted:
+        try:
+            placed = _placed(catalog, changes, ids, now)
+            _write(catalog, generation, placed, now)
+        except Exception as exc:
+            raise RolledBack from exc
+    if any(each.replaced or each.change.commit.deleted for each in placed):
         deletes.replay_committed(catalog)
-    return inserted + updated
+    return [each.inserted + each.updated for each in placed]
+
+
+def _placed(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: datetime) -> list[_Placed]:
+    """Draws the numbers, in the order of the changes."""
+    first = ids.next(catalog)
+    media, face, seq = first.next_media_id, first.next_face_id, first.next_person_seq
+    directories: dict[tuple[int, str], int] = {}
+    placed = []
+    for change in changes:
+        commit = change.commit
+        key = commit.account_id, commit.directory
+        if key not in directories:
+            directories[key] = _directory(catalog, commit, now)
+        new = {person.person_id: seq + place for place, person in enumerate(commit.inserted)}
+        again = [reference.person_id for reference in commit.references if reference.person_id not in new]
+        replaced = {person_id: seq + len(new) + place for place, person_id in enumerate(again)}
+        placed.append(_Placed(change, directories[key], media, face, new, replaced))
+        media, face, seq = (
+            media + bool(commit.references),
+            face + len(commit.references),
+            seq + len(new) + len(replaced),
+        )
+    if (media, face, seq) != (first.next_media_id, first.next_face_id, first.next_person_seq):
+        catalog.execute(
+            "UPDATE core.store SET next_media_id = ?, next_face_id = ?, next_person_seq = ?", [media, face, seq]
+        )
+    return placed
+
+
+def _write(catalog: Catalog, generation: int, placed: Sequence[_Placed], now: datetime) -> None:
+    """One statement for each table: what a statement costs hardly depends on its rows."""
+    for each in placed:
+        remove_references(catalog, generation, each.directory, list(each.replaced))
+    posted = [
+        posted_rows(
+            each.change.commit,
+            each.change.objects,
+            generation=generation,
+            media_id=each.media_id,
+            face_id=each.face_id,
+            seqs={**each.new, **each.replaced},
+            now=now,
+        )
+        for each in placed
+        if each.change.commit.image is not None
+    ]
+    for table in POSTED_TABLES:
+        catalog.insert(table, [row for rows in posted for row in rows[table]])
+    catalog.insert("persons", [_person_row(person, each.directory) for each in placed for person in each.inserted])
+    for each in placed:
+        _update_persons(catalog, each.directory, each.updated)
+        _delete_persons(catalog, generation, each.directory, each.change.commit.deleted)
 
 
 def _directory(catalog: Catalog, commit: DirectoryCommit, now: datetime) -> int:
@@ -120,14 +210,6 @@ def _directory(catalog: Catalog, commit: DirectoryCommit, now: datetime) -> int:
     if found is None:
         raise StoreError(message=f'The account {commit.account_id} has no directory "{commit.directory}".')
     return found
-
-
-def _draw(catalog: Catalog, commit: DirectoryCommit, first: Counters, next_seq: int) -> None:
-    if commit.references:
-        catalog.execute(
-            "UPDATE core.store SET next_media_id = ?, next_face_id = ?, next_person_seq = ?",
-            [first.next_media_id + 1, first.next_face_id + len(commit.references), next_seq],
-        )
 
 
 def _person_row(person: PersonRecord, directory: int) -> dict[str, object]:

@@ -1,14 +1,13 @@
-"""The rows that a posted image brings: itself, and the faces of it that became references. Inside a transaction."""
+"""The rows that a posted image brings: itself, and the faces of it that became references."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from pipeline.store.catalog import Catalog
-from pipeline.store.records import Counters, DirectoryCommit
+from pipeline.store.records import DirectoryCommit
 from pipeline.store.shards import vector_bytes
 from pipeline.types import OK
 
@@ -17,67 +16,61 @@ _QUALITIES = ("confidence", "center_pose_quality", "sharpness_quality", "contras
 _DETECTION = (*_BOX, "landmarks", *_QUALITIES)
 
 
-def insert_posted(
-    catalog: Catalog,
-    generation: int,
+POSTED_TABLES: Final = ("media", "faces", "detections", "pending_embeddings", "reference_faces", "objects")
+
+Rows = list[dict[str, Any]]
+
+
+def posted_rows(
     commit: DirectoryCommit,
     objects: Sequence[Mapping[str, object]],
-    first: Counters,
-    reference_seqs: Mapping[str, int],
+    *,
+    generation: int,
+    media_id: int,
+    face_id: int,
+    seqs: Mapping[str, int],
     now: datetime,
-) -> None:
-    """One media row without run, shard, row and path; a face, its detection, embedding and reference for each of
-    `commit.references`. Ids count up from `first`; `reference_seqs` gives the number of each person's reference.
+) -> dict[str, Rows]:
+    """By table of POSTED_TABLES: one media row without run, shard, row and path; a face, its detection, embedding and
+    reference for each of `commit.references`. Face ids count up from `face_id`; `seqs` gives the number of each
+    person's reference.
 
     The embeddings wait in core.pending_embeddings for `fold`: a Parquet file for each would cost a reader dear.
     """
-    if commit.image is None:
-        return
-    ids = range(first.next_face_id, first.next_face_id + len(commit.references))
-    faces = list(zip(ids, commit.references, strict=True))
-    catalog.insert("media", [_media_row(commit, first.next_media_id, now)])
-    catalog.insert(
-        "faces",
-        [
+    faces = list(enumerate(commit.references, face_id))
+    return {
+        "media": [_media_row(commit, media_id, now)],
+        "faces": [
             {
-                "face_id": face_id,
-                "media_id": first.next_media_id,
+                "face_id": number,
+                "media_id": media_id,
                 "ordinal": face.ordinal,
                 "person_id": face.person_id,
                 "outcome": face.outcome,
                 "similarity_score": face.similarity_score,
             }
-            for face_id, face in faces
+            for number, face in faces
         ],
-    )
-    catalog.insert(
-        "detections",
-        [
-            {"generation": generation, "face_id": face_id, **{name: face.fields[name] for name in _DETECTION}}
-            for face_id, face in faces
+        "detections": [
+            {"generation": generation, "face_id": number, **{name: face.fields[name] for name in _DETECTION}}
+            for number, face in faces
         ],
-    )
-    catalog.insert(
-        "pending_embeddings",
-        [
-            {"generation": generation, "face_id": face_id, "embedding": vector_bytes(face.embedding)}
-            for face_id, face in faces
+        "pending_embeddings": [
+            {"generation": generation, "face_id": number, "embedding": vector_bytes(face.embedding)}
+            for number, face in faces
         ],
-    )
-    catalog.insert(
-        "reference_faces",
-        [
+        "reference_faces": [
             {
                 "generation": generation,
                 "person_id": face.person_id,
-                "face_id": face_id,
+                "face_id": number,
                 "image_guid": face.image_guid,
-                "seq": reference_seqs[face.person_id],
+                "seq": seqs[face.person_id],
             }
-            for face_id, face in faces
+            for number, face in faces
         ],
-    )
-    catalog.insert("objects", objects)
+        "objects": [dict(row) for row in objects],
+    }
 
 
 def _media_row(commit: DirectoryCommit, media_id: int, now: datetime) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -57,20 +57,59 @@ def references(catalog: Catalog, generation: int, size: int, directory: int | No
     )
 
 
-def grow_matrix(catalog: Catalog, generation: int, size: int, directory: int) -> bool:
-    """Adds to a directory's reference matrix what came after its last row, in the order of the numbers: as many
-    as take a moment. Whether there may be more."""
+@dataclass(frozen=True)
+class NewRows:
+    """References that a directory's matrix lacks: as many as take a moment, in the order of their numbers."""
+
+    name: str  # of the matrix
+    seq: IntArray  # [m]
+    vectors: FloatArray  # [m, d]
+
+    @property
+    def last(self) -> bool:
+        """There are no more after these."""
+        return len(self.seq) < _GROWN_ROWS
+
+
+def new_rows(
+    catalog: Catalog, generation: int, size: int, directory: int, held: IntArray, vectors: FloatArray
+) -> NewRows:
+    """What came after the matrix's last row. The caller has the vectors [h, d] of the faces `held` [h], ascending:
+    those need not be read."""
     name = matrix.stem(generation, directory)
-    last = int(matrix.numbers(catalog.folder, name, size).max(initial=0))
     table = catalog.read(
         "SELECT r.seq, r.face_id FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
         " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
-        [generation, last, directory, _GROWN_ROWS],
+        [generation, _last(catalog, name, size), directory, _GROWN_ROWS],
     )
     faces: IntArray = table["face_id"].to_numpy()
-    seq: IntArray = table["seq"].to_numpy()
-    matrix.append(catalog.folder, name, seq, size, lambda m: load_embeddings(catalog, generation, size, faces[m]))
-    return len(seq) == _GROWN_ROWS
+    own = np.isin(faces, held)
+    found = np.empty((len(faces), size), np.float32)
+    found[own] = vectors[np.searchsorted(held, faces[own])]
+    if not own.all():
+        found[~own] = load_embeddings(catalog, generation, size, faces[~own])
+    return NewRows(name, table["seq"].to_numpy(), found)
+
+
+def append_rows(catalog: Catalog, generation: int, rows: NewRows) -> None:
+    """Adds them, but for those that the matrix got meanwhile, and those that were deleted meanwhile: nothing would take
+    these out of the matrix of a directory that is gone."""
+    if not len(rows.seq):
+        return
+    size = rows.vectors.shape[1]
+    current = catalog.read(
+        "SELECT seq FROM core.reference_faces WHERE generation = ? AND seq BETWEEN ? AND ?",
+        [generation, int(rows.seq[0]), int(rows.seq[-1])],
+    )
+    wanted = np.isin(rows.seq, current["seq"].to_numpy()) & (rows.seq > _last(catalog, rows.name, size))
+    if wanted.any():
+        vectors = rows.vectors[wanted]
+        matrix.append(catalog.folder, rows.name, rows.seq[wanted], size, lambda part: vectors[part])
+
+
+def _last(catalog: Catalog, name: str, size: int) -> int:
+    """The highest number in a matrix."""
+    return int(matrix.numbers(catalog.folder, name, size).max(initial=0))
 
 
 def _persons(table: pa.Table) -> list[PersonRecord]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import random
 import threading
 from collections import Counter
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from coded_faces import Shown, photo
 from coded_store import USER, extracted_run, make_store
+from PIL import Image
 
 from pipeline.errors import PersonUnknown
 from pipeline.service.service import IdentityService
@@ -26,6 +29,7 @@ from tests.serve.coded import (
     empty_store,
     service_of,
 )
+from tests.serve.live import LiveServer
 
 CLIENTS = 64
 FACES = 8
@@ -90,6 +94,44 @@ def test_64_clients_post_8_new_faces_25_times_each(forker: Forker, tmp_path: Pat
         assert {person["name"] for person in people} == set(first)
         assert check_store(stored).problems == []
         assert_memory_equals_catalog(stored)
+
+
+def copies(path: Path, count: int) -> list[bytes]:
+    """A photo in as many different files, of which none has the pixels of another."""
+    made = []
+    with Image.open(path) as image:
+        for quality in range(95, 95 - count, -1):
+            out = io.BytesIO()
+            image.save(out, "JPEG", quality=quality)
+            made.append(out.getvalue())
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.faces
+def test_64_clients_post_photographs_of_8_people(live: LiveServer, faces_dir: Path) -> None:
+    """The same with photographs and models. TEST_CLIENT_TIMES says how often each is posted (5 unless told)."""
+    times = int(os.environ.get("TEST_CLIENT_TIMES", "5"))
+    folders = sorted((faces_dir / "lfw-view1" / "images").iterdir())[:FACES]
+    posts = [(folder.name, data) for folder in folders for data in copies(min(folder.iterdir()), times)]
+    random.Random(1).shuffle(posts)
+    new: Counter[tuple[str, str]] = Counter()
+
+    def share(number: int) -> None:
+        with live.http("sixty-four") as http:
+            for name, data in posts[number::CLIENTS]:
+                headers = {"Content-Type": "image/jpeg", "X-RPC-PERSON-NAME": name, "X-RPC-EXTERNAL-ID": name}
+                answer = http.post("/people?update=false", content=data, headers=headers)
+                assert answer.status_code == 201, answer.text
+                face = answer.json()["identifiedFaces"][0]
+                new[name, face["personId"]] += face.get("newId", False)
+
+    in_parallel([lambda number=number: share(number) for number in range(CLIENTS)])
+    with live.http("sixty-four") as http:
+        people = http.get("/people").json()["people"]
+    assert new == {(person["name"], person["personId"]): 1 for person in people}
+    assert {person["name"]: person["occurrence"] for person in people} == {folder.name: times for folder in folders}
+    assert check_store(live.client).problems == []
 
 
 # Everything at once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from pipeline.store.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.durable import Folder
 from pipeline.store.records import DirectoryCommit, RunRow
+from pipeline.store.references import append_rows
 
 STEM = "references/g0001/1"
 
@@ -94,6 +96,53 @@ def test_a_commit_of_a_shard_adds_the_posts_before_it(client: StoreClient, run: 
     assert isinstance(found.vectors, np.memmap)
     np.testing.assert_array_equal(found.vectors[SHARD_ROWS], unit_vectors(1, 50)[0])
     assert seq_file(client).stat().st_ino == inode
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[StoreClient, Callable[[], object]], None]:
+    """Arranges that something else is done between looking for new rows and adding them, once."""
+
+    def arrange(client: StoreClient, work: Callable[[], object]) -> None:
+        submit, left = client.submit, [work]
+
+        def with_others(job: Any) -> object:
+            if getattr(job, "func", None) is append_rows and left:
+                left.pop()()
+            return submit(job)
+
+        monkeypatch.setattr(client, "submit", with_others)
+
+    return arrange
+
+
+def test_who_is_deleted_while_it_grows_leaves_no_vector(
+    client: StoreClient, run: RunRow, between: Callable[[StoreClient, Callable[[], object]], None]
+) -> None:
+    def delete() -> None:
+        gone = client.references(run.account_id, "main").persons[1]
+        client.commit_directory(DirectoryCommit(run.account_id, "main", deleted=[gone.person_id]))
+        seq_file(client).unlink()  # which `references` has made; now the shard's own rows are added
+
+    between(client, delete)
+    client.commit_shard(shard_commit(client, run, 0))
+    assert np.fromfile(seq_file(client), "<i8").tolist() == [1, *range(3, SHARD_ROWS + 1)]
+
+
+def test_a_directory_that_is_deleted_while_it_grows_leaves_no_file(
+    client: StoreClient, run: RunRow, between: Callable[[StoreClient, Callable[[], object]], None]
+) -> None:
+    between(client, lambda: client.delete_directory(run.account_id, "main"))
+    client.commit_shard(shard_commit(client, run, 0))
+    assert not list((client.path / "references").rglob("*.*"))
+    assert check_store(client).problems == []
+
+
+def test_rows_that_a_reader_adds_while_it_grows_are_added_once(
+    client: StoreClient, run: RunRow, between: Callable[[StoreClient, Callable[[], object]], None]
+) -> None:
+    between(client, lambda: client.references(run.account_id, "main"))
+    client.commit_shard(shard_commit(client, run, 0))
+    assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, SHARD_ROWS + 1))
 
 
 def test_a_replaced_row_is_added_and_the_old_one_ignored(store: Path) -> None:

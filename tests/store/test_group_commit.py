@@ -1,0 +1,173 @@
+"""Changes that wait for the writer thread share its next transaction, and each succeeds or fails by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from store_samples import insertion, replacement
+
+from pipeline import faults
+from pipeline.errors import StoreError, StoreUnwritable, TooManyDirectories
+from pipeline.store.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.store.records import DirectoryCommit, PersonRecord
+from pipeline.store.schema import MAX_DIRECTORIES
+
+
+@pytest.fixture
+def account(client: StoreClient) -> int:
+    return client.create_account("ann", None)
+
+
+@pytest.fixture
+def begun() -> Iterator[Callable[[], int]]:
+    """How many transactions of requests have begun."""
+    seen: list[str] = []
+    faults.install(lambda name: seen.append(name) if name == "directory_commit.begin" else None)
+    yield lambda: len(seen)
+    faults.install(None)
+
+
+@contextmanager
+def writer_busy(client: StoreClient) -> Iterator[None]:
+    """For the block everything waits for the writer thread."""
+    entered, leave = threading.Event(), threading.Event()
+    holder = threading.Thread(target=client.submit, args=[lambda _: (entered.set(), leave.wait(30))])
+    holder.start()
+    entered.wait(30)
+    try:
+        yield
+    finally:
+        leave.set()
+        holder.join()
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def commit_together(client: StoreClient, changes: Sequence[DirectoryCommit]) -> list[Future[list[PersonRecord]]]:
+    """Commits by a thread each, that have come in, in this order, before the writer thread looks."""
+    with ThreadPoolExecutor(len(changes)) as pool:
+        with writer_busy(client):
+            waiting = client._group._waiting
+            answers = []
+            for change in changes:
+                answers.append(pool.submit(client.commit_directory, change))
+                until(lambda: len(waiting) == len(answers))
+        return answers
+
+
+def names(client: StoreClient, account: int, directory: str = "main") -> list[str | None]:
+    return [person.name for person in client.references(account, directory).persons]
+
+
+def test_what_waits_together_is_one_transaction(client: StoreClient, account: int, begun: Callable[[], int]) -> None:
+    changes = [insertion(account, f"d{number % 2}", number, f"P{number}") for number in range(1, 7)]
+    answers = commit_together(client, changes)
+    assert begun() == 1
+    assert [answer.result()[0].seq for answer in answers] == [1, 2, 3, 4, 5, 6], "in the order of coming"
+    assert names(client, account, "d1") == ["P1", "P3", "P5"]
+    assert names(client, account, "d0") == ["P2", "P4", "P6"]
+    for change in changes:
+        (reference,) = change.references
+        assert client.read_image(account, reference.image_guid)[0] == reference.image
+    assert check_store(client).problems == []
+
+
+def test_one_that_is_refused_fails_alone(client: StoreClient, account: int, begun: Callable[[], int]) -> None:
+    for number in range(MAX_DIRECTORIES):
+        client.commit_directory(insertion(account, f"d{number}", 10 + number, f"D{number}"))
+    before = begun()
+    stranger = client.references(account, "d0").persons[0]
+    first, eleventh, unknown, last = commit_together(
+        client,
+        [
+            insertion(account, "d1", 30, "A"),
+            insertion(account, "eleven", 31, "B"),
+            DirectoryCommit(account, "d2", updated=[stranger]),
+            insertion(account, "d3", 32, "C"),
+        ],
+    )
+    assert begun() - before == 7, "together, in halves, and then each for itself"
+    assert isinstance(eleventh.exception(), TooManyDirectories)
+    assert isinstance(unknown.exception(), StoreError)
+    assert [first.result()[0].name, last.result()[0].name] == ["A", "C"]
+    assert (names(client, account, "d1"), names(client, account, "d3")) == (["D1", "A"], ["D3", "C"])
+    assert len(list(client.path.glob("objects/*/*/*"))) == MAX_DIRECTORIES + 2, "the refused picture went"
+    assert check_store(client).problems == []
+
+
+def test_changes_of_one_person_come_one_after_the_other(
+    client: StoreClient, account: int, begun: Callable[[], int]
+) -> None:
+    (person,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    before = begun()
+    first = replacement(account, "main", 2, person)
+    second = replacement(account, "main", 3, person)
+    other = insertion(account, "main", 4, "B")
+    commit_together(client, [first, second, other])
+    assert begun() - before == 2
+    found = client.references(account, "main").persons
+    assert [p.image_guid for p in found] == [second.references[0].image_guid, other.references[0].image_guid]
+    assert check_store(client).problems == []
+
+
+def test_a_transaction_that_may_be_in_is_not_repeated(client: StoreClient, account: int) -> None:
+    reached: list[str] = []
+
+    def fail(name: str) -> None:
+        if name == "directory_commit.committed":
+            reached.append(name)
+            raise StoreUnwritable(path="disk", detail="planted")
+
+    faults.install(fail)
+    try:
+        answers = commit_together(client, [insertion(account, "main", n, f"P{n}") for n in (1, 2)])
+    finally:
+        faults.install(None)
+    assert reached == ["directory_commit.committed"]
+    assert all(isinstance(answer.exception(), StoreUnwritable) for answer in answers)
+    assert names(client, account) == ["P1", "P2"], "both are in, once"
+    assert check_store(client).problems == []
+
+
+def test_inserting_updating_and_deleting_go_together(
+    client: StoreClient, account: int, begun: Callable[[], int]
+) -> None:
+    a, b = client.commit_directory(insertion(account, "main", 1, "A", "B"))
+    before = begun()
+    commit_together(
+        client,
+        [
+            DirectoryCommit(account, "main", deleted=[a.person_id]),
+            DirectoryCommit(account, "main", updated=[replace(b, name="Bea", occurrence=7)]),
+            insertion(account, "main", 5, "C"),
+        ],
+    )
+    assert begun() - before == 1
+    found = client.references(account, "main").persons
+    assert [(p.name, p.occurrence) for p in found] == [("Bea", 7), ("C", 1)]
+    assert check_store(client).problems == []
+
+
+def test_a_change_that_comes_as_the_store_closes_is_not_stored(client: StoreClient, account: int) -> None:
+    """It is refused after it has been queued; who came before must not take it along."""
+    with ThreadPoolExecutor(1) as pool, writer_busy(client):
+        first = pool.submit(client.commit_directory, insertion(account, "main", 1, "A"))
+        until(lambda: len(client._group._waiting) == 1)
+        client._closed = True
+        with pytest.raises(StoreError, match="closed"):
+            client.commit_directory(insertion(account, "main", 2, "B"))
+        client._closed = False
+    assert first.result()[0].name == "A"
+    assert names(client, account) == ["A"]
