@@ -26,7 +26,7 @@ from bench_common import result, write_result
 from crop_recipes import FLIPPED, RECIPES
 from lfw_embeddings import BATCH, Portraits, _nearest_centre
 
-from pipeline.config import ModelSettings, Settings
+from pipeline.config import Settings
 from pipeline.decode import decode_image
 from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device, set_threads
@@ -108,7 +108,8 @@ def figures(names: list[str], ways: dict[str, FloatArray], pairs: Sequence[Pair]
     for way, embeddings in ways.items():
         portraits = Portraits(names, {way: embeddings}, np.empty((0, 3), np.float32))
         row = portraits.row
-        first, second = ([row[f"{name}_{number:04d}"] for name, number in side] for side in zip(*pair_sides(pairs)))
+        sides = zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+        first, second = ([row[f"{name}_{number:04d}"] for name, number in side] for side in sides)
         rows, owner = rows_of(portraits, people)
         genuine, impostor, _ = all_distances(embeddings[rows], owner)
         table[way] = {
@@ -119,10 +120,6 @@ def figures(names: list[str], ways: dict[str, FloatArray], pairs: Sequence[Pair]
         }
         print(way, {key: round(value, 5) for key, value in table[way].items()}, flush=True)
     return table
-
-
-def pair_sides(pairs: Sequence[Pair]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    return [(pair.first, pair.second) for pair in pairs]
 
 
 def main() -> None:
