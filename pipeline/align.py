@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import torch
 from torch.nn.functional import avg_pool2d
 
@@ -22,6 +23,9 @@ FIVE_POINT_TEMPLATE: Final = (
     (70.7299, 92.2041),
 )
 FIVE_POINT_SIZE: Final = 112
+# The detector counts from the image's corner, templates and samples from the centre of its first pixel. (Without it
+# SFace's FNMR at FMR 1e-4 on the training people of LFW view 1 is 1.45 % instead of 1.31 %.)
+PIXEL_CENTRE: Final = 0.5
 # At most 8 x 8 samples a pixel; beyond faces of 900 pixels they lie apart, but so many average the grain out.
 _MOST_SAMPLES_LOG2: Final = 3
 _SAMPLES_AT_ONCE: Final = 2_000_000  # about 150 MB
@@ -50,19 +54,18 @@ def warp_crops(batch: ImageBatch, found: Detections, size: int = FIVE_POINT_SIZE
     """One crop of size x size per face, its landmarks as near to the template's places as a similarity brings them.
 
     Returns [n, 3, size, size] float32 RGB in [0, 255]; what lies beyond the image is black. Faces up to 1.4 times
-    the crop's scale are interpolated linearly, as OpenCV's `FaceRecognizerSF.alignCrop` does; larger ones are averaged
-    from 2 x 2, 4 x 4 or 8 x 8 such samples a pixel, where the reference skips pixels. Waits once for the device.
+    the crop's scale are interpolated linearly, and equal OpenCV's `FaceRecognizerSF.alignCrop` but for its rounding to
+    whole numbers; larger ones are averaged from 2 x 2, 4 x 4 or 8 x 8 such samples a pixel, where the reference skips
+    pixels. Waits once for the device.
     """
-    across, down, origin = _crop_to_image(found.landmarks, _template(size, found.landmarks.device))
+    across, down, origin = _crop_to_image(found.landmarks - PIXEL_CENTRE, _template(size, found.landmarks.device))
     detail = torch.log2(across.norm(dim=1)).nan_to_num(0).round().clamp(0, _MOST_SAMPLES_LOG2)
     crops = torch.empty((len(found), 3, size, size), device=batch.device)
-    details = detail.tolist()
-    for level in sorted(set(details)):
+    details = detail.cpu().numpy()
+    for level in np.unique(details):
         samples = 2 ** int(level)
-        members = [i for i, each in enumerate(details) if each == level]
-        step = max(1, _SAMPLES_AT_ONCE // (size * samples) ** 2)
-        for start in range(0, len(members), step):
-            part = torch.tensor(members[start : start + step], device=batch.device)
+        members = torch.from_numpy(np.flatnonzero(details == level)).to(batch.device, non_blocking=True)
+        for part in torch.split(members, max(1, _SAMPLES_AT_ONCE // (size * samples) ** 2)):
             points = _grid(across[part], down[part], origin[part], size, samples)
             pixels = batch.sample(found.image_index[part], points.flatten(1, 2)).view(*points.shape[:3], 3)
             crops[part] = avg_pool2d(pixels.permute(0, 3, 1, 2), samples)

@@ -122,8 +122,10 @@ def _check_calibration(settings: Settings, identity: StoreIdentity, path: Path) 
         return
     given = _read_calibration(asked, identity.weights_sha256, identity.output_settings)
     known = Calibration.from_dict(identity.calibration)
-    if (given.exponent, given.thresholds) != (known.exponent, known.thresholds):
+    if given.exponent != known.exponent:
         raise _mismatch(path, "calibration", f"an exponent of {known.exponent:g}", f"{asked} with {given.exponent:g}")
+    if given.thresholds != known.thresholds:
+        raise _mismatch(path, "calibration", "its own thresholds for false match rates", f"{asked} with others")
 
 
 def _calibration_of(settings: Settings, resolved: ResolvedWeights) -> Calibration:
@@ -156,6 +158,10 @@ def load_extractor(settings: Settings, identity: StoreIdentity, path: Path) -> F
     resolved = resolve(identity.weights, _weights_file(settings), cache_folder(settings.model.cache))
     if resolved.sha256 != identity.weights_sha256:
         raise _mismatch(path, "weights_sha256", identity.weights_sha256, resolved.sha256)
+    for key, used in resolved.weight_set.preprocessing.as_dict().items():
+        stored = identity.preprocessing.get(key, used)  # an older store may not have recorded it
+        if stored != used:
+            raise _mismatch(path, f"preprocessing.{key}", stored, used)
     detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
     return FaceExtractor(detector, load_embedder(resolved, device), settings)
 

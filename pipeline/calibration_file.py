@@ -51,7 +51,7 @@ def read_calibration(file: Path, weights_sha256: str, output_settings: Mapping[s
         content = json.loads(file.read_text("utf-8"))
     except OSError as exc:
         raise _invalid(file, f"it cannot be read ({exc.strerror})") from exc
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise _invalid(file, "it is no JSON, as `facepipe calibrate --out FILE` writes it") from exc
     if not isinstance(content, dict) or content.get("facepipe_calibration") != _FORMAT:
         raise _invalid(file, f"it says nowhere that it is a facepipe calibration of format {_FORMAT}")
@@ -60,9 +60,11 @@ def read_calibration(file: Path, weights_sha256: str, output_settings: Mapping[s
         raise _invalid(file, f"it was fitted for the weights {other}, and these are {weights_sha256}")
     if content.get("output_settings") != _relevant(output_settings):
         raise _invalid(file, f"it was fitted with {content.get('output_settings')}, not {_relevant(output_settings)}")
+    if not isinstance(content.get("calibration"), dict):
+        raise _invalid(file, "it holds no calibration")
     try:
         return Calibration.from_dict(content["calibration"])
-    except (BadValue, UnknownKey, KeyError, TypeError, AttributeError) as exc:
+    except (BadValue, UnknownKey) as exc:
         raise _invalid(file, str(exc)) from exc
 
 

@@ -40,12 +40,11 @@ class Finding:
 def examine(settings: Settings, store: Path | None) -> list[Finding]:
     """Everything, in the order in which a run needs it; what rests on torch only where torch can be loaded."""
     findings = [_python(), _torch()]
+    last, weights = ([], None) if store is None else _store(store)
     if findings[-1].level != FAIL:
-        findings += [_device(settings), _weights(settings), _detector()]
+        findings += [_device(settings), _weights(settings, weights), _detector()]
     findings += [_cache(settings), _formats(), disk_space(_existing(store or Path.cwd()))]
-    if store is not None:
-        findings.append(_store(store))
-    return findings
+    return findings + last
 
 
 def _python() -> Finding:
@@ -91,18 +90,20 @@ def _why_no_cuda() -> str:
     return "no usable GPU or driver" if torch.version.cuda else f"torch {torch.__version__} was built without it"
 
 
-def _weights(settings: Settings) -> Finding:
+def _weights(settings: Settings, of_store: str | None) -> Finding:
+    """Those that a run would take: what the settings name, and for `auto` the store's own, if there is a store."""
     from pipeline.models.cache import cache_folder
-    from pipeline.models.weights import resolve, verify
+    from pipeline.models.weights import AUTO, resolve, verify
 
+    name = settings.model.weights if of_store is None or settings.model.weights != AUTO else of_store
     file = Path(settings.model.weights_file) if settings.model.weights_file else None
     try:
         cache = cache_folder(settings.model.cache)
-        found = resolve(settings.model.weights, file, cache)
+        found = resolve(name, file, cache)
         if file is None:  # a file that was named is hashed by resolving it
             verify(found.name, cache)
     except FacepipeError as exc:
-        return Finding("weights", FAIL, str(exc), _weights_cure(settings.model.weights))
+        return Finding("weights", FAIL, str(exc), _weights_cure(name))
     return Finding("weights", OK, f"{found.name}, verified (SHA-256 {found.sha256[:12]}...)")
 
 
@@ -170,7 +171,8 @@ def disk_space(folder: Path, free: int | None = None) -> Finding:
     return Finding("disk", level, f"{free / 1e9:.1f} GB free at {folder}", cure)
 
 
-def _store(path: Path) -> Finding:
+def _store(path: Path) -> tuple[list[Finding], str | None]:
+    """What there is to say of the store, and the weights that it was made with."""
     from pipeline.door import open_store
 
     try:
@@ -178,6 +180,6 @@ def _store(path: Path) -> Finding:
             accounts = store.accounts()
             weights = store.identity.weights
     except FacepipeError as exc:
-        return Finding("store", FAIL, str(exc), f"facepipe check --store {path}")
+        return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
     detail = f"{path}: opens; weights {weights}, {len(accounts)} accounts; `facepipe check` reads all of it"
-    return Finding("store", OK, detail)
+    return [Finding("store", OK, detail)], weights

@@ -117,7 +117,7 @@ class ImageBatch:
             extent = sides[largest_first[0]]
             count = max(1, _SMOOTH_PIXELS // extent**2)
             part, largest_first = largest_first[:count], largest_first[count:]
-            index = torch.tensor(part, device=self.device)
+            index = torch.tensor(part).to(self.device, non_blocking=True)
             out[index] = self._smooth(image[index], boxes[index], extent, size)
         return out
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, overload
@@ -54,6 +55,9 @@ class Calibration:
             raise _bad("exponent", self.exponent, f"must be a number in [{low:g}, {high:g}]")
         if self.fmr is not None and not (_is_number(self.fmr) and 0 <= self.fmr <= 1):
             raise _bad("fmr", self.fmr, "must be a rate in [0, 1] or nothing")
+        for name in ("dataset", "note"):
+            if not isinstance(getattr(self, name), str):
+                raise _bad(name, getattr(self, name), "must be text")
         if not _is_table(self.thresholds):
             raise _bad("thresholds", self.thresholds, "must be pairs of a rate in (0, 1) and a T in [0, 4], ascending")
 
@@ -88,7 +92,8 @@ class Calibration:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # (math.isfinite fails for a whole number that no float can hold.)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_table(rows: tuple[tuple[float, ...], ...]) -> bool:
@@ -102,7 +107,7 @@ def _is_table(rows: tuple[tuple[float, ...], ...]) -> bool:
 
 def _out_of_table(fmr: float, rates: list[float]) -> BadValue:
     known = f"its rates go from {rates[0]:g} to {rates[-1]:g}" if rates else "it has no table of rates"
-    expected = f"is not what the calibration can tell: {known}. Give T itself, or fit one with `facepipe calibrate`"
+    expected = f"the calibration cannot tell its T: {known}. Give T itself, or fit one with `facepipe calibrate`"
     return BadValue(key="match.threshold", where="the settings", value=f"fmr:{fmr:g}", expected=expected)
 
 

@@ -1,21 +1,24 @@
 """What the crop costs in accuracy: each way of `crop_recipes` to cut the same faces, on the training people of LFW
 view 1 alone.
 
-    python scripts/bench_crops.py --faces FOLDER/lfw-view1 --cache FOLDER [--weights casia-webface]
+    python scripts/bench_crops.py --faces FOLDER/lfw-view1 --cache FOLDER [--weights casia-webface] [--only WAY ...]
 
 Every photo of the people of pairsDevTrain.txt is detected once; its face nearest the centre is cut and embedded in
-every way. The embeddings are kept in the cache folder, part by part, so that the work goes on where it was stopped.
+every way. Detections and embeddings are kept in the cache folder, one file a way, so that several of these can run
+side by side with `--only`, and the work goes on where it was stopped.
 
 FNMR at FMR 1e-3 and 1e-4: over all pairs of these photos; a photo without a face matches nothing. Accuracy: on the
-2,200 pairs, at the threshold best on the other nine tenths of the people's pairs. `+mirror` is the mean of a face's
-embedding and its mirror image's, of norm 1. Asserts that two ways give the same faces, and that every way's vectors
-have norm 1. Which photos have no face with a probability of 0.95 is told beside it.
+2,200 pairs, at the threshold best on the other nine tenths of the pairs. "averaged with its mirror image" is the mean
+of a face's embedding and its mirror image's, of norm 1. With one way to cut, other ways to choose a photo's face are
+compared as well: also those of a probability below the default 0.95, the largest, and facenet-pytorch's
+`center_weighted_size`. Asserts that every way's vectors have norm 1, and are there for the same photos.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,8 @@ import numpy as np
 import torch
 from bench_accuracy import read_protocol, rows_of
 from bench_common import result, write_result
-from crop_recipes import FLIPPED, RECIPES
-from lfw_embeddings import BATCH, Portraits, _nearest_centre
+from crop_recipes import COMPARED, MIRROR, RECIPES, Recipe
+from lfw_embeddings import BATCH, Portraits
 
 from pipeline.config import Settings
 from pipeline.decode import decode_image
@@ -37,56 +40,99 @@ from pipeline.evaluation.rates import best_threshold, decisions_right, error_rat
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.mtcnn import load_networks
 from pipeline.models.weights import cache_folder, detector_files, resolve
-from pipeline.types import FloatArray
+from pipeline.types import DecodedImage, Detections, FloatArray
 
 FMRS = (1e-3, 1e-4)
 FOLDS = 10
-STRICT = 0.95  # the least probability of a face that facenet-pytorch's users often ask for
+STRICT = Settings().detect.min_confidence
+NEAREST = "nearest the centre"
+RECIPE = "box, margin 32"  # with which the ways to choose a face are compared
+# How a photo's face is chosen, beside the default: which, and of which probability at least.
+CHOICES = {
+    "nearest the centre, any probability": (NEAREST, 0.0),
+    "largest": ("largest", STRICT),
+    "centre-weighted size": ("centre-weighted size", STRICT),
+}
 
 
-def embed_part(
-    files: Sequence[Path], detector: MtcnnDetector, embedder: Embedder, settings: Settings
-) -> dict[str, FloatArray]:
-    """By recipe [n, d]; NaN where no face was found. `scores` [n] are the detector's."""
-    images = [decode_image(file.read_bytes(), settings.decode) for file in files]
-    batch = ImageBatch([image.pixels for image in images], embedder.device)
-    found = _nearest_centre(detector(batch), images)
-    rows = found.image_index.cpu().numpy()
-    made = {"scores": np.full(len(files), np.nan, np.float32)}
-    made["scores"][rows] = found.scores.cpu().numpy()
-    for name, recipe in RECIPES.items():
-        made[name] = np.full((len(files), embedder.embedding_size), np.nan, np.float32)
-        if len(rows):
-            made[name][rows] = embedder(recipe(batch, found)).cpu().numpy()
-    return made
-
-
-def embed_all(files: Sequence[Path], args: argparse.Namespace) -> dict[str, FloatArray]:
-    settings, device = Settings(), resolve_device(args.device)
-    resolved = resolve(args.weights, None, cache_folder(None))
-    embedder = load_embedder(resolved, device)
-    detector = MtcnnDetector(load_networks(detector_files(), args.device), settings.detect)
-    args.cache.mkdir(parents=True, exist_ok=True)
-    parts = []
+def batches(files: Sequence[Path], device: torch.device) -> Iterator[tuple[int, list[DecodedImage], ImageBatch]]:
+    settings = Settings().decode
     for start in range(0, len(files), BATCH):
-        file = args.cache / f"{resolved.name}-{start:06d}.npz"
-        if not file.exists():
-            made = embed_part(files[start : start + BATCH], detector, embedder, settings)
-            partial = file.with_suffix(".partial.npz")
-            np.savez(partial, **made)
-            partial.rename(file)
-            print(f"{min(start + BATCH, len(files))} of {len(files)} photos", flush=True)
-        with np.load(file) as data:
-            parts.append({name: data[name] for name in data.files})
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        images = [decode_image(file.read_bytes(), settings) for file in files[start : start + BATCH]]
+        yield start, images, ImageBatch([image.pixels for image in images], device)
 
 
-def with_means(found: dict[str, FloatArray]) -> dict[str, FloatArray]:
+def save(file: Path, **arrays: FloatArray) -> None:
+    partial = file.with_suffix(".partial.npz")
+    np.savez(partial, **arrays)
+    partial.rename(file)
+
+
+def detect_all(files: Sequence[Path], file: Path, device: torch.device) -> tuple[Detections, FloatArray]:
+    """All faces of every probability, `image_index` the photo's number, and where each lies: [m, 2], its box's centre
+    from its photo's centre in pixels."""
+    if not file.exists():
+        detector = MtcnnDetector(
+            load_networks(detector_files(), device.type), replace(Settings().detect, min_confidence=0.0)
+        )
+        parts = []
+        for start, images, batch in batches(files, device):
+            found = detector(batch)
+            centres = torch.tensor([(image.width / 2, image.height / 2) for image in images], device=device)
+            offsets = (found.boxes[:, :2] + found.boxes[:, 2:]) / 2 - centres[found.image_index]
+            parts.append([found.image_index + start, found.boxes, found.landmarks, found.scores, offsets])
+        arrays = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
+        save(file, **dict(zip(("image_index", "boxes", "landmarks", "scores", "offsets"), arrays, strict=True)))
+    with np.load(file) as data:
+        names = ("image_index", "boxes", "landmarks", "scores")
+        return Detections(*(torch.from_numpy(data[name]) for name in names)), data["offsets"]
+
+
+def choose(found: Detections, offsets: FloatArray, which: str, least: float) -> Detections:
+    """At most one face a photo, of those with a probability of at least `least`."""
+    size = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(dim=1)
+    distance = torch.from_numpy(offsets).square().sum(dim=1)
+    # The last is facenet-pytorch's `center_weighted_size`.
+    worth = {NEAREST: -distance, "largest": size, "centre-weighted size": size - 2 * distance}[which]
+    best: dict[int, int] = {}
+    for face in torch.argsort(worth, stable=True).tolist():
+        if found.scores[face] >= least:
+            best[int(found.image_index[face])] = face  # the last one stays
+    rows = torch.tensor([best[photo] for photo in sorted(best)])
+    return Detections(found.image_index[rows], found.boxes[rows], found.landmarks[rows], found.scores[rows])
+
+
+def embed_all(files: Sequence[Path], chosen: Detections, embedder: Embedder, recipe: Recipe, file: Path) -> FloatArray:
+    """[n, d]; NaN where no face was found."""
+    if not file.exists():
+        made = np.full((len(files), embedder.embedding_size), np.nan, np.float32)
+        for start, images, batch in batches(files, embedder.device):
+            faces = part_of(chosen, start, start + len(images))
+            if len(faces):
+                crops = recipe(batch, faces)
+                embedder.input_size = crops.shape[-1]  # its network takes any, and ends in a mean over the places
+                made[start + faces.image_index.numpy()] = embedder(crops).cpu().numpy()
+        save(file, embeddings=made)
+    with np.load(file) as data:
+        embeddings: FloatArray = data["embeddings"]
+    faces = np.isin(np.arange(len(files)), chosen.image_index.numpy())
+    assert np.abs(np.linalg.norm(embeddings[faces], axis=1) - 1).max() < 1e-4, file
+    assert np.isnan(embeddings[~faces]).all(), file
+    return embeddings
+
+
+def part_of(found: Detections, start: int, end: int) -> Detections:
+    """The faces of the photos from `start` to `end`, their image index counted from `start`."""
+    rows = ((found.image_index >= start) & (found.image_index < end)).nonzero()[:, 0]
+    return Detections(found.image_index[rows] - start, found.boxes[rows], found.landmarks[rows], found.scores[rows])
+
+
+def ways_of(made: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """The ways to compare: the mirror images alone are none."""
-    ways = {name: e for name, e in found.items() if name in RECIPES and not name.endswith("-mirror")}
-    for name in FLIPPED:
-        both = found[name] + found[f"{name}-mirror"]
-        ways[f"{name}+mirror"] = both / np.linalg.norm(both, axis=1, keepdims=True)
+    ways = {name: e for name, e in made.items() if not name.endswith(MIRROR)}
+    for name in [name for name in ways if name + MIRROR in made]:
+        both = made[name] + made[name + MIRROR]
+        ways[f"{name}, averaged with its mirror image"] = both / np.linalg.norm(both, axis=1, keepdims=True)
     return ways
 
 
@@ -129,25 +175,30 @@ def main() -> None:
     parser.add_argument("--weights", default="casia-webface")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="+", choices=RECIPES, metavar="WAY", help="and write no result")
     args = parser.parse_args()
     set_threads(args.threads)
+    args.cache.mkdir(parents=True, exist_ok=True)
     protocol = read_protocol(args.faces, None)
     people = protocol.people(protocol.train)
     files = [file for name in people for file in sorted((args.faces / "images" / name).glob("*.jpg"))]
-    found = embed_all(files, args)
-    faces = ~np.isnan(found["scores"])
-    for name in RECIPES:
-        norms = np.linalg.norm(found[name][faces], axis=1)
-        assert np.abs(norms - 1).max() < 1e-4, name
-        assert np.isnan(found[name][~faces]).all(), name
-    table = figures([file.stem for file in files], with_means(found), protocol.train, people)
-    about = {
-        "photos": len(files),
-        "photos_without_face": int((~faces).sum()),
-        f"photos_without_face_of_{STRICT}": int((~(found["scores"] >= STRICT)).sum()),
-    }
-    settings = {"weights": args.weights, "faces": "lfw-view1, people of pairsDevTrain", **about}
-    print(write_result(result("crops", settings, {}, {"ways": table})))
+    device = resolve_device(args.device)
+    resolved = resolve(args.weights, None, cache_folder(None))
+    embedder = load_embedder(resolved, device)
+    found, offsets = detect_all(files, args.cache / "faces.npz", device)
+
+    def embed(name: str, which: str, least: float, recipe: Recipe) -> FloatArray:
+        print(name, flush=True)
+        chosen = choose(found, offsets, which, least)
+        return embed_all(files, chosen, embedder, recipe, args.cache / f"{resolved.name}, {name}.npz")
+
+    made = {name: embed(name, NEAREST, STRICT, RECIPES[name]) for name in args.only or COMPARED}
+    if not args.only:
+        made |= {f"{RECIPE}, {name}": embed(name, *choice, RECIPES[RECIPE]) for name, choice in CHOICES.items()}
+    table = figures([file.stem for file in files], ways_of(made), protocol.train, people)
+    settings = {"weights": args.weights, "faces": "lfw-view1, people of pairsDevTrain", "photos": len(files)}
+    if not args.only:
+        print(write_result(result("crops", settings, {}, {"ways": table})))
 
 
 if __name__ == "__main__":

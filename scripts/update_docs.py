@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes what README.md says about commands, exit codes and statuses, from the code.
+"""Writes the tables of README.md and docs/accuracy.md from the code and from scripts/results/.
 
 python scripts/update_docs.py            writes
 python scripts/update_docs.py --check    ends with 1 where something is out of date
@@ -10,16 +10,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
+from accuracy_tables import TABLES
 
 from pipeline.cli import main
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE
 from pipeline.errors import FacepipeError, ImageRejected, all_errors
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
 
 # Codes that are no class of their own, and classes whose message says nothing without its fields.
 _MEANINGS = {
@@ -85,33 +87,47 @@ def _first_sentence(error: type[FacepipeError]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), sentence).replace("|", "\\|")
 
 
+def _figures_table(make: Callable[[], tuple[tuple[str, ...], list[tuple[str, ...]]]]) -> str:
+    return _table(*make())
+
+
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-SECTIONS: dict[str, Callable[[], str]] = {
-    "commands": commands,
-    "exit codes": exit_codes,
-    "statuses": statuses,
+DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"commands": commands, "exit codes": exit_codes, "statuses": statuses},
+    "docs/accuracy.md": {name: partial(_figures_table, make) for name, make in TABLES.items()},
 }
 
 
-def updated(text: str) -> str:
-    """`text` with every generated section made anew. Raises ValueError where one has no markers."""
-    for name, make in SECTIONS.items():
-        begin, end = f"<!-- generated: {name} -->\n", "<!-- end -->"
+def updated(name: str, text: str) -> str:
+    """The document's `text` with every generated section made anew. Raises ValueError where one has no markers."""
+    for section, make in DOCUMENTS[name].items():
+        begin, end = f"<!-- generated: {section} -->\n", "<!-- end -->"
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(end)
         if not (found and closed):
-            raise ValueError(f'README.md has no section "{name}"')
+            raise ValueError(f'{name} has no section "{section}"')
         text = before + begin + make() + "\n" + end + after
     return text
 
 
+def write(check: bool) -> None:
+    """Writes what is out of date; with `check` ends with 1 instead, and says what it is."""
+    stale = []
+    for name in DOCUMENTS:
+        file = ROOT / name
+        old = file.read_text("utf-8")
+        new = updated(name, old)
+        if old != new:
+            stale.append(name)
+            if not check:
+                file.write_text(new, "utf-8")
+    if stale and check:
+        sys.exit(f"{', '.join(stale)} out of date: python scripts/update_docs.py")
+
+
 if __name__ == "__main__":
-    old = README.read_text("utf-8")
-    new = updated(old)
-    if "--check" in sys.argv[1:]:
-        sys.exit(f"{README.name} is out of date: python scripts/update_docs.py" if old != new else 0)
-    README.write_text(new, "utf-8")
+    write(check="--check" in sys.argv[1:])

@@ -7,10 +7,19 @@ from typing import Any
 
 import click
 
-from pipeline.cli.evaluating import MODEL_FLAGS, all_pairs_option, images_option, showing_progress, stored_option
+from pipeline.cli.evaluating import (
+    MODEL_FLAGS,
+    all_pairs_option,
+    images_option,
+    make_folder,
+    showing_progress,
+    stored_option,
+)
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH, account_option, directory_option, optional_source_argument
 from pipeline.cli.output import emit, output_options
+from pipeline.errors import UsageError
+from pipeline.files import shown
 
 
 @click.command()
@@ -43,6 +52,8 @@ def calibrate(source: Path | None, fmr: float, out: Path | None, as_json: bool, 
       facepipe calibrate --store ~/people --json
     """
     settings = settings_from(options)
+    if out is not None:
+        _check_file(out)
     from pipeline.evaluation.report_calibration import CalibrationRequest, check_rate, report_calibration
 
     wanted = {name: options[name] for name in ("images", "all_pairs", "store", "account", "directory", "dataset")}
@@ -52,3 +63,10 @@ def calibrate(source: Path | None, fmr: float, out: Path | None, as_json: bool, 
         report.write(out)
     written = [] if out is None else [f"written     {out}"]
     emit(report.as_dict(), [*report.lines(), *written], as_json)
+
+
+def _check_file(out: Path) -> None:
+    """Raises UsageError where no file can be written there."""
+    if out.is_dir():
+        raise UsageError(message=f"--out takes a file, and {shown(out)} is a folder.")
+    make_folder(out.absolute().parent)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.evaluating import out_option, showing_progress, write_results
+from pipeline.cli.evaluating import make_folder, out_option, showing_progress, write_results
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH, account_option, directory_option
 from pipeline.cli.output import emit, output_options
@@ -49,6 +49,7 @@ def clustering(
       facepipe evaluate clustering labels.csv --clusters clusters.parquet --json
     """
     settings = settings_from(options)
+    make_folder(out)
     from pipeline.evaluation.report_clustering import ClusteringRequest, report_clustering
 
     request = ClusteringRequest(source, settings, store, account, directory, clusters)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.evaluating import out_option, showing_progress, write_results
+from pipeline.cli.evaluating import make_folder, out_option, showing_progress, write_results
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH, account_option, directory_option
 from pipeline.cli.output import emit, output_options
@@ -55,6 +55,7 @@ def detection(
       facepipe evaluate detection Annotations/ --images JPEGImages/ --min-confidence 0 --out figures
     """
     settings = settings_from(options)
+    make_folder(out)
     from pipeline.evaluation.report_detection import DetectionRequest, report_detection
 
     request = DetectionRequest(boxes, images, settings, min_px, store, account, directory)

@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from pipeline.cli.evaluating import EMBEDDING_FLAGS, out_option, showing_progress, stored_option, write_results
+from pipeline.cli.evaluating import (
+    EMBEDDING_FLAGS,
+    make_folder,
+    out_option,
+    showing_progress,
+    stored_option,
+    write_results,
+)
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH
 from pipeline.cli.output import emit, output_options
@@ -42,6 +49,7 @@ def identification(
       facepipe evaluate identification lfw/ --labels parent --gallery-per-person 1 --out figures
     """
     settings = settings_from(options)
+    make_folder(out)
     from pipeline.evaluation.report_identification import IdentificationRequest, report_identification
 
     request = IdentificationRequest(source, settings, gallery_per_person or 0, store)

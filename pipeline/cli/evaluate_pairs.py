@@ -11,6 +11,7 @@ from pipeline.cli.evaluating import (
     EMBEDDING_FLAGS,
     all_pairs_option,
     images_option,
+    make_folder,
     out_option,
     showing_progress,
     stored_option,
@@ -45,8 +46,8 @@ def pairs(
     """Tell pairs of one person from pairs of two: accuracy, and FNMR at FMR.
 
     PAIRS is a list in the format of Labeled Faces in the Wild (photo i of a person is Name/Name_000i.jpg), or CSV
-    with the columns path_a, path_b and same (1 or 0). Accuracy is at the threshold that is best on the other folds,
-    where the list has folds, else at the one best on --train, else at --threshold.
+    with the columns path_a, path_b and same (1 or 0). Accuracy is at the threshold that is best on --train, else on
+    the other folds, where the list has folds, else at --threshold.
 
     \b
     Examples:
@@ -55,6 +56,7 @@ def pairs(
       facepipe evaluate pairs pairs.csv --images photos/ --store ~/people --json
     """
     settings = settings_from(options)
+    make_folder(out)
     from pipeline.evaluation.report_pairs import PairsRequest, report_pairs
 
     request = PairsRequest(pairs, settings, images, train, all_pairs, store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,6 +13,8 @@ import click
 from pipeline.cli.options import PATH
 from pipeline.cli.output import dumps
 from pipeline.cli.progress import CommandProgress, open_progress
+from pipeline.errors import UsageError
+from pipeline.files import shown
 
 if TYPE_CHECKING:
     from pipeline.evaluation.page import Section
@@ -36,6 +39,20 @@ stored_option = click.option(
 )
 
 
+def make_folder(out: Path | None) -> None:
+    """Makes the folder `out`, if one is given, before the work: after an hour of it is too late to hear that nothing
+    can be written there. Raises UsageError."""
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except (OSError, ValueError) as exc:  # ValueError: NUL in a name
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
+        raise UsageError(message=f"Nothing can be written into the folder {shown(out)} of --out: {reason}.") from exc
+
+
 @contextmanager
 def showing_progress() -> Iterator[CommandProgress]:
     """A progress bar on standard error, gone at the end."""
@@ -49,18 +66,16 @@ def showing_progress() -> Iterator[CommandProgress]:
 def write_results(
     out: Path | None, name: str, title: str, figures: Mapping[str, Any], sections: Callable[[], Iterable[Section]]
 ) -> list[Path]:
-    """Writes `<name>.json` and `<name>.html` into the folder `out`, which is made, and returns what was written;
-    nothing without a folder: then the page is not made either.
+    """Writes `<name>.json` and `<name>.html` into the folder `out`, and returns what was written; nothing without a
+    folder: then the page is not made either.
 
     Raises StoreFull or StoreUnwritable of the folder.
     """
     if out is None:
         return []
     from pipeline.evaluation.page import write_page
-    from pipeline.store.durable import Folder, disk_errors
+    from pipeline.store.durable import Folder
 
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
     Folder(out).write(f"{name}.json", (dumps(figures) + "\n").encode(), "figures")
     write_page(out / f"{name}.html", title, sections())
     return [out / f"{name}.json", out / f"{name}.html"]

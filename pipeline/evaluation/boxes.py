@@ -22,6 +22,7 @@ from pipeline.types import BoolArray, FloatArray
 
 CORNERS: Final = ("x1", "y1", "x2", "y2")
 IGNORE: Final = "ignore"
+_FARTHEST: Final = 1e6  # pixels from the origin; float32 tells them apart there
 _TRUE: Final = frozenset({"1", "true", "yes"})
 _FALSE: Final = frozenset({"", "0", "false", "no", "none"})
 
@@ -181,8 +182,9 @@ def _numbers(file: Path, where: str, texts: Sequence[Any]) -> list[float]:
         numbers = [float(text) for text in texts]
     except ValueError as exc:
         raise BoxesInvalid(path=shown(file), detail=f"{where}: {exc}") from exc
-    if not np.isfinite(numbers).all():
-        raise BoxesInvalid(path=shown(file), detail=f"{where}: a box is made of finite numbers, not {list(texts)}")
+    if not (np.abs(numbers) <= _FARTHEST).all():  # so that NaN is refused
+        detail = f"{where}: a box is made of finite numbers up to {_FARTHEST:g}, not {list(texts)}"
+        raise BoxesInvalid(path=shown(file), detail=detail)
     return numbers
 
 

@@ -13,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.errors import InputError, TooLittleData
-from pipeline.evaluation.pairs import contract_threshold
+from pipeline.evaluation.pairs import threshold_below
 from pipeline.evaluation.rates import (
     CONTRACT_THRESHOLD,
+    HAIR,
     calibration_exponent,
     is_measurable,
     pairs_needed,
@@ -73,7 +74,7 @@ def fit_calibration(scored: ScoredPairs, fmr: float) -> CalibrationFit:
     raw_spread = interval(resampled)
     if spread is None or raw_spread is None:
         few = f"{scored.trials.units} {scored.trials.unit}"
-        detail = f"too many resamples of the {few} have no impostor pair at all"
+        detail = f"too many resamples of the {few} have hardly an impostor pair"
         raise TooLittleData(fmr=f"{fmr:g}", detail=detail)
     calibration = Calibration(exponent)
     return CalibrationFit(
@@ -113,13 +114,15 @@ def _exponent(squared_l2: float, fmr: float) -> float:
 
 
 def _exponents(squared_l2: DoubleArray) -> DoubleArray:
-    """The exponent that each raw squared distance leads to; NaN where none does."""
+    """The exponent with which faces nearer than each raw squared distance match at the contract's T, and none that are
+    just as far; NaN where none does that."""
     usable = (squared_l2 > 0) & (squared_l2 < 4)
+    below = (squared_l2 * (1.0 - HAIR)).tolist()
     return np.array(
-        [calibration_exponent(value) if ok else math.nan for value, ok in zip(squared_l2, usable, strict=True)]
+        [calibration_exponent(value) if ok else math.nan for value, ok in zip(below, usable.tolist(), strict=True)]
     )
 
 
 def _table(impostor: DoubleArray, calibration: Calibration, fmr: float) -> tuple[tuple[float, float], ...]:
     rates = sorted({rate for rate in TABLE_FMRS if is_measurable(rate, len(impostor))} | {fmr})
-    return tuple((rate, contract_threshold(threshold_at_fmr(impostor, rate), calibration)) for rate in rates)
+    return tuple((rate, threshold_below(threshold_at_fmr(impostor, rate), calibration)) for rate in rates)

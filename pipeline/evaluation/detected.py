@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,30 +10,25 @@ import pyarrow as pa
 import torch
 
 from pipeline.config import Settings
-from pipeline.decode import decode_image
+from pipeline.decode import Decoder
 from pipeline.detect import MtcnnDetector
 from pipeline.device import halving, resolve_device, set_threads
 from pipeline.door import Store
-from pipeline.errors import ImageRejected, InputError
+from pipeline.errors import InputError
 from pipeline.evaluation.boxes import AnnotatedImage
+from pipeline.evaluation.decoded import decoded_batches
 from pipeline.evaluation.detection import Found
 from pipeline.evaluation.skipped import Skipped
-from pipeline.evaluation.subjects import NOT_IN_STORE
-from pipeline.files import read_file
+from pipeline.evaluation.stored import HAS_DELETED, LATEST_ROWS, NOT_IN_STORE, unusable
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.mtcnn import load_networks
 from pipeline.models.weights import detector_files
-from pipeline.types import ACCEPTED_STATUSES, DUPLICATE_ROW, DecodedImage, FloatArray
+from pipeline.types import DecodedImage, FloatArray
 
 # Of each path its latest row, with its faces; a row without boxes where there is none.
 _FACES: Final = f"""
-    WITH photos AS (
-        SELECT max(media_id) AS media_id FROM core.media
-        WHERE account_id = $1 AND directory = $2 AND path IS NOT NULL AND status <> '{DUPLICATE_ROW}'
-        GROUP BY path
-    )
-    SELECT m.path, m.status, m.reason, f.x1, f.y1, f.x2, f.y2, f.confidence
-    FROM photos JOIN core.media m USING (media_id) LEFT JOIN main.faces f ON f.media_id = m.media_id
+    SELECT m.path, m.status, m.reason, {HAS_DELETED} AS deleted, f.x1, f.y1, f.x2, f.y2, f.confidence
+    FROM ({LATEST_ROWS}) JOIN core.media m USING (media_id) LEFT JOIN main.faces f ON f.media_id = m.media_id
     ORDER BY m.path, f.face_id
 """
 
@@ -58,33 +53,15 @@ def detect_faces(
     """
     kept: list[AnnotatedImage] = []
     found: list[Found] = []
-    for batch in _batches(images, settings, skipped, advance):
-        kept += [image for image, _ in batch]
+    by_path = {image.path: image for image in images}
+    files = {image.path: image.file for image in images}
+    for batch in decoded_batches(
+        files, Decoder(settings.decode), settings.run, lambda path, reason: skipped.add(reason, path), advance
+    ):
+        kept += [by_path[path] for path, _ in batch]
         found += halving(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
         advance(len(batch))
     return kept, found
-
-
-def _batches(
-    images: Sequence[AnnotatedImage], settings: Settings, skipped: Skipped, advance: Callable[[int], None]
-) -> Iterator[list[tuple[AnnotatedImage, DecodedImage]]]:
-    batch: list[tuple[AnnotatedImage, DecodedImage]] = []
-    pixels = 0
-    for image in images:
-        try:
-            decoded = decode_image(read_file(image.file, settings.decode.max_bytes), settings.decode)
-        except ImageRejected as problem:
-            skipped.add(f"{problem.status}: {problem.reason}", image.path)
-            advance(1)
-            continue
-        size = decoded.width * decoded.height
-        if batch and (len(batch) >= settings.run.batch_images or pixels + size > settings.run.batch_pixels):
-            yield batch
-            batch, pixels = [], 0
-        batch.append((image, decoded))
-        pixels += size
-    if batch:
-        yield batch
 
 
 def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[Found]:
@@ -101,24 +78,24 @@ def stored_faces(
 ) -> tuple[list[AnnotatedImage], list[Found]]:
     """The images that a directory of the store knows by their path, and the faces it has of each, rejected ones too.
 
-    The others are counted in `skipped`. Raises StoreError, and InputError where it knows none.
+    The others are counted in `skipped`, those of which a person was deleted as well. Raises StoreError, and InputError
+    where it knows none.
     """
     table = client.read(_FACES, [account_id, directory])
     rows = _rows_of(table["path"].to_pylist())
-    statuses, reasons = table["status"].to_pylist(), table["reason"].to_pylist()
+    states = list(zip(*(table[name].to_pylist() for name in ("status", "reason", "deleted")), strict=True))
     numbers = np.stack([_floats(table[name]) for name in ("x1", "y1", "x2", "y2", "confidence")], axis=1)
     kept, found = [], []
     for image in images:
-        place = rows.get(image.path)
-        if place is None:
-            skipped.add(NOT_IN_STORE, image.path)
-        elif statuses[place.start] not in ACCEPTED_STATUSES:
-            skipped.add(f"{statuses[place.start]}: {reasons[place.start]}", image.path)
-        else:
-            faces = numbers[place][~np.isnan(numbers[place, 0])]
-            kept.append(image)
-            found.append(Found(faces[:, :4], faces[:, 4]))
-    if not kept:
+        reason = unusable(*states[rows[image.path].start]) if image.path in rows else NOT_IN_STORE
+        if reason is not None:
+            skipped.add(reason, image.path)
+            continue
+        faces = numbers[rows[image.path]]
+        faces = faces[~np.isnan(faces[:, 0])]  # a row without a face
+        kept.append(image)
+        found.append(Found(faces[:, :4], faces[:, 4]))
+    if not any(image.path in rows for image in images):
         raise InputError(
             message=f'The directory "{directory}" of the store {client.path} holds none of the {len(images):,} '
             f"annotated images (such as {images[0].path}). --images says where they are, --directory names another one."

@@ -88,7 +88,8 @@ def evaluate_detection(
     faces = sum(int((~each).sum()) for each in to_ignore)
     if not faces:
         raise InputError(
-            message=f"The {len(images):,} annotated images have no face of {min_px:g} pixels or more to find."
+            message=f"The {len(images):,} annotated images that can be used have no face of {min_px:g} pixels or more, "
+            "so there is nothing to find."
         )
     order, where = _by_confidence(found)
     fates = _fates(images, found, to_ignore, where[order], min_px, iou)

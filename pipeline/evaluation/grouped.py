@@ -11,10 +11,9 @@ from pipeline.config import SourceSettings
 from pipeline.door import Store
 from pipeline.errors import InputError, ManifestInvalid
 from pipeline.evaluation.skipped import Skipped
-from pipeline.evaluation.subjects import NOT_IN_STORE
+from pipeline.evaluation.stored import HAS_DELETED, LATEST_ROWS, NOT_IN_STORE, unusable
 from pipeline.files import shown
 from pipeline.source import scan_source, source_kind
-from pipeline.types import ACCEPTED_STATUSES, DUPLICATE_ROW
 
 CLUSTER: Final = "cluster"
 
@@ -22,14 +21,9 @@ CLUSTER: Final = "cluster"
 # of twice the distance, which order alike), and how many faces there are. Faces of one photo that are equally near
 # are taken in the order of their ids: the larger one first.
 _NEAREST: Final = f"""
-    WITH photos AS (
-        SELECT max(media_id) AS media_id FROM core.media
-        WHERE account_id = $1 AND directory = $2 AND path IS NOT NULL AND status <> '{DUPLICATE_ROW}'
-        GROUP BY path
-    )
-    SELECT m.path, m.status, m.reason, f.outcome, p.root_person_id AS identity,
+    SELECT m.path, m.status, m.reason, {HAS_DELETED} AS deleted, p.root_person_id AS identity,
         count(f.face_id) OVER (PARTITION BY m.media_id) AS faces
-    FROM photos JOIN core.media m USING (media_id)
+    FROM ({LATEST_ROWS}) JOIN core.media m USING (media_id)
     LEFT JOIN main.faces f ON f.media_id = m.media_id
     LEFT JOIN main.persons p ON p.person_id = f.person_id
     QUALIFY row_number() OVER (
@@ -52,7 +46,8 @@ class Grouped:
 def from_store(client: Store, account_id: int, directory: str, paths: Sequence[str], skipped: Skipped) -> Grouped:
     """The identities (of merged sets their roots) of the faces nearest the centres of the photos at `paths`.
 
-    Photos that the directory does not know, or knows without a face, are counted in `skipped`. Raises StoreError,
+    Photos that the directory does not know, or knows without a face, or of which a person was deleted, are counted in
+    `skipped`. Raises StoreError,
     and InputError where the directory knows none of them.
     """
     table = client.read(_NEAREST, [account_id, directory])
@@ -90,9 +85,8 @@ def _rows_with_faces(
 
 def _without_face(columns: dict[str, list[Any]], row: int) -> str | None:
     """Why the photo at `row` has no face to compare; None where it has one."""
-    if columns["status"][row] not in ACCEPTED_STATUSES:
-        return f"{columns['status'][row]}: {columns['reason'][row]}"
-    return None if columns["faces"][row] else "no face found"
+    reason = unusable(columns["status"][row], columns["reason"][row], columns["deleted"][row])
+    return "no face found" if reason is None and not columns["faces"][row] else reason
 
 
 def from_table(file: Path, settings: SourceSettings, paths: Sequence[str], skipped: Skipped) -> Grouped:

@@ -25,7 +25,7 @@ import numpy as np
 
 from pipeline.errors import InputError, ManifestInvalid
 from pipeline.evaluation.labels import numbered
-from pipeline.evaluation.rates import is_measurable
+from pipeline.evaluation.rates import HAIR, is_measurable
 from pipeline.evaluation.resampling import Interval, interval, resample_share
 from pipeline.match import Matcher, ReferenceIndex
 from pipeline.score import MAX_DISTANCE
@@ -35,7 +35,6 @@ FPIRS: Final = (1e-1, 1e-2, 1e-3)
 GALLERY: Final = "gallery"
 PROBE: Final = "probe"
 _CURVE_POINTS: Final = 200
-_HAIR: Final = 2.0**-40
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def _cut(strangers: DoubleArray, allowed: int) -> float:
         return math.inf
     # A hair below the first who must stay out, so that the rounding of T and of scores does not let them in.
     nearest_out = float(strangers[allowed])
-    return nearest_out * (1 - _HAIR) if nearest_out > 0 else -1.0
+    return nearest_out * (1 - HAIR) if nearest_out > 0 else -1.0
 
 
 def _curve(genuine: DoubleArray, strangers: DoubleArray) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -33,6 +33,15 @@ class LabelledPhotos:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def to_embed(self, in_store: bool, skipped: Skipped) -> dict[str, Path]:
+        """The photos by path: of a store all, for it may know them though their files are gone; else those whose file
+        is there, the others being counted in `skipped`."""
+        if in_store:
+            return {path: self.files.get(path, Path(path)) for path in self.paths}
+        for path, reason in self.problems.items():
+            skipped.add(reason, path)
+        return self.files
+
 
 def read_labels(
     source: Path,

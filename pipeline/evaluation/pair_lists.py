@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from pipeline.errors import PairsInvalid, SourceMissing
 from pipeline.evaluation.skipped import Skipped
-from pipeline.files import shown
+from pipeline.files import file_problem, shown
 from pipeline.formats import IMAGE_SUFFIXES
 
 COLUMNS: Final = ("path_a", "path_b", "same")
@@ -25,6 +25,8 @@ WITH_ITSELF: Final = "a photo paired with itself"
 _LFW_SUFFIXES: Final = (".jpg", ".png", ".jpeg")
 _TRUE: Final = frozenset({"1", "true", "yes"})
 _FALSE: Final = frozenset({"0", "false", "no"})
+_SHOWN: Final = 80  # characters of a line at fault
+_MOST_DIGITS: Final = 9  # of a number
 _READ_ERRORS: Final = (OSError, UnicodeDecodeError, csv.Error)
 
 
@@ -74,7 +76,7 @@ def read_pair_list(file: Path, images: Path | None, skipped: Skipped) -> PairLis
     """Reads `file`: CSV where it is named so, else LFW's format. Photos lie below `images`, without that below the
     file's own folder. Repeated pairs, and photos paired with themselves, are counted in `skipped`.
 
-    Raises SourceMissing, and PairsInvalid where a line is at fault, labels contradict, or a kind of pairs is missing.
+    Raises SourceMissing, and PairsInvalid where a line is at fault or labels contradict.
     """
     folder = Path(os.path.abspath(file.parent if images is None else images))  # noqa: PTH100  links stay links
     if file.suffix.lower() == ".csv":
@@ -106,11 +108,18 @@ def photos_of_people(listed: PairList, images: Path) -> tuple[dict[str, Path], d
     """
     files, people = dict(listed.files), dict(listed.people)
     for name in sorted(set(listed.people.values())):
-        folder = Path(os.path.abspath(images)) / name  # noqa: PTH100
-        for file in sorted(folder.glob("*")):
+        for file in _files_in(Path(os.path.abspath(images)) / name):  # noqa: PTH100
             if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith("."):
                 files[shown(file)], people[shown(file)] = file, name
     return files, people
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """None of a folder that cannot be read: the photos in it that are in pairs will say why."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def read_pairs(file: Path) -> list[Pair]:
@@ -138,7 +147,7 @@ def _lines(file: Path) -> list[str]:
 def _head(file: Path, line: str) -> tuple[int, int]:
     """Folds, and pairs of each kind in a fold."""
     numbers = line.split()
-    if not (1 <= len(numbers) <= 2 and all(number.isdecimal() and int(number) for number in numbers)):
+    if not (1 <= len(numbers) <= 2 and all(_is_number(number) and int(number) for number in numbers)):
         _invalid(file, "line 1 must be the number of pairs of each kind, or the number of folds and that")
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (1, int(numbers[0]))
 
@@ -147,15 +156,19 @@ def _pair(file: Path, number: int, line: str, position: int, count: int) -> Pair
     """The pair at `position` of all; in each fold `count` genuine pairs come first, then as many impostor pairs."""
     fold, kind = position // (2 * count), position % (2 * count) >= count
     match line.split():
-        case [name, i, j] if i.isdecimal() and j.isdecimal() and not kind:
+        case [name, i, j] if _is_number(i) and _is_number(j) and not kind:
             return Pair((name, int(i)), (name, int(j)), fold)
-        case [a, i, b, j] if i.isdecimal() and j.isdecimal() and kind:
+        case [a, i, b, j] if _is_number(i) and _is_number(j) and kind:
             if a == b:
                 _invalid(file, f"line {number}: {a} is given as two people")
             return Pair((a, int(i)), (b, int(j)), fold)
     form = "NameA i NameB j" if kind else "Name i j"
-    detail = f'line {number}: "{line.strip()}" should be "{form}", as the number in line 1 has it'
+    detail = f'line {number}: "{line.strip()[:_SHOWN]}" should be "{form}", as the number in line 1 has it'
     raise PairsInvalid(path=shown(file), detail=detail)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _located(pairs: Sequence[Pair], folder: Path) -> tuple[list[ListedPair], dict[str, Path], dict[str, str]]:
@@ -174,7 +187,7 @@ def _located(pairs: Sequence[Pair], folder: Path) -> tuple[list[ListedPair], dic
 def lfw_file(folder: Path, name: str, number: int) -> Path:
     """Photo `number` of `name`: a .jpg, unless only a .png or .jpeg is there."""
     files = [folder / name / f"{name}_{number:04d}{suffix}" for suffix in _LFW_SUFFIXES]
-    return next((file for file in files if file.exists()), files[0])
+    return next((file for file in files if file_problem(file) is None), files[0])
 
 
 def _csv_header(file: Path) -> list[str]:
@@ -219,7 +232,7 @@ def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: d
 
 
 def _checked(file: Path, pairs: Sequence[ListedPair], skipped: Skipped) -> list[ListedPair]:
-    """The pairs without repetitions. Raises PairsInvalid where labels contradict, or one kind is missing."""
+    """The pairs without repetitions. Raises PairsInvalid where labels contradict."""
     labels: dict[tuple[str, str], bool] = {}
     kept = []
     for pair in pairs:

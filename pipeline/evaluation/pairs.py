@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.evaluation.rates import (
+    HAIR,
     RULE_OF_3,
     FoldedAccuracy,
     best_threshold,
@@ -127,8 +128,8 @@ def evaluate_pairs(
 ) -> PairsResult:
     """Accuracy on a list of pairs, and error rates over `rated`: the same pairs, or all pairs of the list's people.
 
-    The accuracy is at the threshold best on the other folds, where the list has folds; else at the one best on
-    `training`; else at the T given. Raises InputError where genuine or impostor pairs are missing.
+    The accuracy is at the threshold best on `training`, where that is given; else at the one best on the other folds,
+    where the list has folds; else at the T given. Raises InputError where genuine or impostor pairs are missing.
     """
     for one, what in ((scored, "The pairs"), *([] if training is None else [(training, "The training pairs")])):
         _require_both_kinds(one.same, what)
@@ -162,6 +163,12 @@ def contract_threshold(squared_l2: float, calibration: Calibration) -> float:
     return min(mapped, MAX_THRESHOLD)
 
 
+def threshold_below(cut: float, calibration: Calibration) -> float:
+    """The largest T, but for a hair, at which faces match that are nearer than the raw squared distance `cut` and none
+    that are just as far: at T itself faces do match."""
+    return contract_threshold(cut * (1.0 - HAIR), calibration)
+
+
 def match_cut(threshold: float, calibration: Calibration) -> float:
     """The raw squared distance below which faces match at T: none at 0 and all at 4, as the contract has it."""
     if threshold >= MAX_THRESHOLD:
@@ -187,7 +194,7 @@ def _accuracy(
         return _folded(scored, folded, calibration)
     if training is not None:
         cut, source = best_threshold(training.distances, training.same), TRAINING_PAIRS
-        threshold = contract_threshold(cut, calibration)
+        threshold = threshold_below(cut, calibration)
     else:
         cut, source = match_cut(threshold, calibration), GIVEN
     right = decisions_right(scored.distances, scored.same, cut)
@@ -202,7 +209,7 @@ def _accuracy(
 
 
 def _folded(scored: ScoredList, folded: FoldedAccuracy, calibration: Calibration) -> dict[str, Any]:
-    thresholds = [contract_threshold(cut, calibration) for cut in folded.thresholds]
+    thresholds = [threshold_below(cut, calibration) for cut in folded.thresholds]
     return {
         "accuracy": folded.mean,
         "accuracy_interval_95": _share_interval(folded.right, scored),
@@ -223,7 +230,7 @@ def _rates(rated: ScoredPairs, calibration: Calibration, fmrs: Sequence[float]) 
     found = {}
     for column, fmr in enumerate(measurable):
         at = error_rates(rated.genuine, rated.impostor, fmr)
-        t = contract_threshold(at.threshold, calibration)
+        t = threshold_below(at.threshold, calibration)
         spread = interval(resampled.fnmr[:, column])
         found[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), t, at.threshold, at.fnmr, spread)
     return tuple(found.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in fmrs)

@@ -21,6 +21,8 @@ from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 CONTRACT_THRESHOLD: Final = 0.54
 CONTRACT_FMR: Final = 2e-4
 RULE_OF_3: Final = 3
+# As a share: what rounding may move a distance by on its way to a threshold and back, and far less than matters.
+HAIR: Final = 2.0**-40
 _CURVE_POINTS: Final = 300
 
 
@@ -130,13 +132,20 @@ def threshold_at_fmr(impostor: DoubleArray, fmr: float) -> float:
 
 
 def error_curve(genuine: DoubleArray, impostor: DoubleArray) -> tuple[list[float], list[float]]:
-    """FMR and FNMR from one false match to all, evenly on a logarithmic scale: the points of ROC and DET curves."""
-    allowed = np.unique(np.geomspace(1, len(impostor), _CURVE_POINTS).round().astype(np.int64))
-    # Cutting just above the k-th closest impostor pair lets k of them match.
-    cuts = np.partition(impostor, allowed - 1)[allowed - 1]
+    """FMR and FNMR just above the k-th closest impostor pair, from the closest to the last, k evenly on a logarithmic
+    scale: the points of ROC and DET curves. Equal distances match together, and infinite ones never.
+    """
+    ranks = np.unique(np.geomspace(1, len(impostor), _CURVE_POINTS).round().astype(np.int64))
+    ordered = np.partition(impostor, ranks - 1)
+    cuts = ordered[ranks - 1]
+    further = zip(ranks, np.append(ranks[1:], len(impostor)), cuts, strict=True)
+    equal = [np.count_nonzero(ordered[low:high] == cut) for low, high, cut in further]
+    # Of ranks with one distance, the last knows how many there are.
+    matches = (ranks + equal)[np.searchsorted(cuts, cuts, side="right") - 1]
+    matches = np.minimum(matches, np.count_nonzero(np.isfinite(impostor)))
     hits = np.searchsorted(np.sort(genuine), cuts, side="right")
-    hits = np.minimum(hits, np.count_nonzero(np.isfinite(genuine)))  # no face: no match, wherever the cut is
-    return (allowed / len(impostor)).tolist(), (1 - hits / len(genuine)).tolist()
+    hits = np.minimum(hits, np.count_nonzero(np.isfinite(genuine)))
+    return (matches / len(impostor)).tolist(), (1 - hits / len(genuine)).tolist()
 
 
 def bootstrap_interval(right: BoolArray, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from pipeline.files import shown
 from pipeline.score import Calibration
 from pipeline.types import DUPLICATE_ROW
 
+_RATES: Final = (1e-9, 0.1)
 NO_FACE_FOUND: Final = "no face found"
 
 # Of each path its latest row. A name that a run was given is a label; the identities are not: they were made with
@@ -102,6 +102,9 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
     Raises TooLittleData, UsageError, InputError, StoreError, DeviceError, ModelError.
     """
     skipped = Skipped()
+    # No T is used here; a configured one may be the rate that only a calibration like this one can tell.
+    match = replace(request.settings.match, threshold=CONTRACT_THRESHOLD, threshold_fmr=None)
+    request = replace(request, settings=replace(request.settings, match=match))
     if request.source is not None and is_pair_list(request.source):
         embedded, scored = _of_pairs(request.source, request, progress, skipped)
     else:
@@ -109,7 +112,8 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
         embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
         scored = _everybody(embedded, names, request.fmr, skipped)
     progress.start("pairs", None)
-    fit = fit_calibration(scored, request.fmr)
+    with skipped.explaining():
+        fit = fit_calibration(scored, request.fmr)
     note = (
         f"squared L2 distance {fit.squared_l2:.4f} at this rate; 95 % interval of the exponent "
         f"{fit.exponent_interval_95[0]:.4f} to {fit.exponent_interval_95[1]:.4f}"
@@ -136,7 +140,7 @@ def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Pa
     """The labelled photos: path -> file, and path -> name."""
     if request.source is not None:
         labels = read_labels(request.source, request.settings.source, skipped)
-        files = {path: labels.files.get(path, Path(path)) for path in labels.paths}
+        files = labels.to_embed(request.store is not None, skipped)
         return files, dict(zip(labels.paths, labels.names, strict=True))
     if request.store is None:
         raise UsageError(message="Name labelled photos, a list of pairs, or a store whose rows have names (--store).")
@@ -151,7 +155,8 @@ def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Pa
 
 def _everybody(embedded: Embedded, names: dict[str, str], fmr: float, skipped: Skipped) -> ScoredPairs:
     with_face = _without_faceless(embedded.portraits, skipped)
-    return score_everybody(with_face, names, max(fmr, max(TABLE_FMRS)))
+    with skipped.explaining():
+        return score_everybody(with_face, names, max(fmr, max(TABLE_FMRS)))
 
 
 def _without_faceless(portraits: Portraits, skipped: Skipped) -> Portraits:
@@ -172,13 +177,14 @@ def _without_faceless(portraits: Portraits, skipped: Skipped) -> Portraits:
 
 
 def _dataset(request: CalibrationRequest, fit: CalibrationFit) -> str:
-    name = request.dataset or shown((request.source or request.store or Path()).name)
+    name = request.dataset or shown((request.source or request.store or Path()).absolute().name)
     people = "" if fit.people is None else f" of {fit.people:,} people"
     return f"{name}, {fit.photos:,} photos{people} ({fit.impostor_pairs:,} impostor pairs)"
 
 
 def check_rate(fmr: float) -> float:
     """`fmr` where it is a rate that can be asked for. Raises UsageError."""
-    if not (math.isfinite(fmr) and 0 < fmr <= 0.1):
-        raise UsageError(message=f"The false match rate must be above 0 and at most 0.1, not {fmr:g}.")
+    low, high = _RATES
+    if not low <= fmr <= high:  # so that NaN is refused
+        raise UsageError(message=f"The false match rate must be at least {low:g} and at most {high:g}, not {fmr:g}.")
     return fmr

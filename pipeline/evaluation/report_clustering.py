@@ -149,7 +149,9 @@ def report_clustering(request: ClusteringRequest, progress: Progress) -> Cluster
         "photos_with_several_faces": grouped.several_faces,
         "unlabelled_photos": grouped.unlabelled,
     }
-    return ClusteringReport(evaluate_clustering(paths, people, grouped.identities), about, skipped, labels.files)
+    with skipped.explaining():
+        result = evaluate_clustering(paths, people, grouped.identities)
+    return ClusteringReport(result, about, skipped, labels.files)
 
 
 def _lookup(request: ClusteringRequest) -> Callable[[LabelledPhotos, Skipped], tuple[Grouped, dict[str, Any]]]:

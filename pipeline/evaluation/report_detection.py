@@ -124,7 +124,9 @@ def report_detection(request: DetectionRequest, progress: Progress) -> Detection
         "min_confidence": settings.detect.min_confidence,
         "min_face_px": settings.detect.min_face_px,
     }
-    return DetectionReport(evaluate_detection(kept, found, request.min_px), about, skipped)
+    with skipped.explaining():
+        result = evaluate_detection(kept, found, request.min_px)
+    return DetectionReport(result, about, skipped)
 
 
 def _faces(

@@ -140,19 +140,13 @@ def report_identification(request: IdentificationRequest, progress: Progress) ->
     column = None if request.per_person else "set"
     labels = read_labels(request.labels, request.settings.source, skipped, column=column, advance=progress.advance)
     chosen = _chosen(request, labels)  # before embedding, which may take long
-    embedded = embed_photos(_files(request, labels, skipped), request.settings, request.store, _COMMAND, progress)
+    files = labels.to_embed(request.store is not None, skipped)
+    embedded = embed_photos(files, request.settings, request.store, _COMMAND, progress)
     for path, reason in embedded.portraits.skipped.items():
         skipped.add(reason, path)
-    return IdentificationReport(_evaluate(request, labels, chosen, embedded), _about(request, embedded), skipped)
-
-
-def _files(request: IdentificationRequest, labels: LabelledPhotos, skipped: Skipped) -> dict[str, Path]:
-    """The photos by path; a store may know them though their files are gone."""
-    if request.store is not None:
-        return {path: labels.files.get(path, Path(path)) for path in labels.paths}
-    for path, reason in labels.problems.items():
-        skipped.add(reason, path)
-    return labels.files
+    with skipped.explaining():
+        result = _evaluate(request, labels, chosen, embedded)
+    return IdentificationReport(result, _about(request, embedded), skipped)
 
 
 def _chosen(request: IdentificationRequest, labels: LabelledPhotos) -> BoolArray | None:

@@ -20,7 +20,6 @@ from pipeline.evaluation.progress import Progress
 from pipeline.evaluation.resampling import Interval
 from pipeline.evaluation.scored import ScoredPairs, score_everybody, score_list, scored_of_list
 from pipeline.evaluation.skipped import Skipped
-from pipeline.evaluation.subjects import NOT_KEPT
 from pipeline.files import shown
 from pipeline.score import Calibration
 
@@ -70,8 +69,6 @@ class PairsReport:
             yield f"FNMR        {described(rate)} at FMR {rate.fmr:g}"
         yield f"at T        {_at_threshold(result)}"
         yield from self.skipped.lines()
-        if any(NOT_KEPT in reason for reason in self.skipped.counts):
-            yield f"            {_GATED}"
 
     def sections(self) -> Iterator[Section]:
         """For a page."""
@@ -92,10 +89,6 @@ _RATES = (
     "FMR, the false match rate: the share of pairs of two people that are taken for one. FNMR, the false non-match "
     "rate: the share of pairs of one person that are not. A rate is given only where there are at least three times "
     "as many impostor pairs as its inverse (the rule of 3). A photo without a face matches nothing."
-)
-_GATED = (
-    "The worst faces are left out, which flatters the figures: a store that was made with --min-cpq 0 --min-fsq 0 "
-    "--min-fcq 0 keeps all of them."
 )
 _DISTANCES = "Squared contract distances: at or below the threshold T two faces match."
 _CLOSEST = "False matches, where they are below the threshold; or photos with a wrong name."
@@ -211,7 +204,8 @@ def report_pairs(request: PairsRequest, progress: Progress) -> PairsReport:
         _count_unused(names, listed, embedded, skipped)
     else:
         rated = scored_of_list(scored, bool(listed.people))
-    result = evaluate_pairs(scored, rated, calibration, embedded.settings.match.threshold, trained)
+    with skipped.explaining(), skipped_training.explaining():
+        result = evaluate_pairs(scored, rated, calibration, embedded.settings.match.threshold, trained)
     about = _about(request, listed, training, embedded) | {"train_skipped": skipped_training.counts}
     return PairsReport(result, calibration, about, skipped)
 

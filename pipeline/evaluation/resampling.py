@@ -21,6 +21,9 @@ Unit: TypeAlias = Literal["people", "pairs"]
 RESAMPLES: Final = 1000
 _PERCENTILES: Final = (2.5, 97.5)
 _SAID: Final = 0.95  # of the resamples must say something
+# Of the closest impostor pairs, so many times more than match in all are looked at first.
+_FIRST: Final = 3
+_AT_LEAST: Final = 200
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Resampled:
 
 
 def resample_rates(trials: Trials, fmrs: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> Resampled:
-    """Thresholds and FNMR at `fmrs`; the closest impostor pairs of `trials` must reach well above the highest."""
+    """Thresholds and FNMR at `fmrs`. Where a resample needs more than the closest impostor pairs that `trials` has,
+    its threshold is infinity, and its FNMR as low as that makes it."""
     order = np.argsort(trials.genuine, kind="stable")
     genuine, genuine_units = trials.genuine[order], trials.genuine_units[order]
     thresholds = np.full((resamples, len(fmrs)), np.nan)
@@ -62,12 +66,24 @@ def resample_rates(trials: Trials, fmrs: Sequence[float], resamples: int = RESAM
         total = trials.impostor_weight(weights)
         if not total:
             continue
-        reached = np.cumsum(_pair_weights(trials.close_units, weights))
-        place = np.searchsorted(reached, np.asarray(fmrs) * total + 1e-9, side="right")
-        # One past the closest: farther than any of them.
-        thresholds[k] = np.append(trials.close, np.inf)[place]
+        thresholds[k] = _thresholds(trials, weights, np.asarray(fmrs) * total + 1e-9)
         fnmr[k] = _missed(genuine, _pair_weights(genuine_units, weights), thresholds[k])
     return Resampled(thresholds, fnmr)
+
+
+def _thresholds(trials: Trials, weights: IntArray, allowed: DoubleArray) -> DoubleArray:
+    """[f] the largest threshold at which impostor pairs of no more than the weight `allowed` [f] match."""
+    highest = float(allowed.max(initial=0.0))
+    count = int(_FIRST * highest) + _AT_LEAST
+    reached = np.cumsum(_pair_weights(trials.close_units[:count], weights))
+    # Few people: those of the closest pairs may not be drawn at all.
+    while count < len(trials.close) and reached[-1] <= highest:
+        count *= 2
+        reached = np.cumsum(_pair_weights(trials.close_units[:count], weights))
+    place = np.searchsorted(reached, allowed, side="right")
+    farther = np.append(trials.close[:count], np.inf)  # one past the closest: farther than any of them
+    found: DoubleArray = farther[place]
+    return found
 
 
 def resample_fnmr(trials: Trials, threshold: float, resamples: int = RESAMPLES, seed: int = 0) -> DoubleArray:

@@ -17,9 +17,10 @@ from pipeline.evaluation.skipped import Skipped
 from pipeline.evaluation.subjects import Portraits
 from pipeline.types import BoolArray, DoubleArray, IntArray
 
-# The bootstrap needs the closest impostor pairs only: so many times more than match at the highest FMR.
+# The bootstrap needs the closest impostor pairs only: so many times more than match at the highest FMR, and of few
+# people, who may be drawn often or never, as many as are cheap to keep (24 bytes each).
 _MARGIN: Final = 3.0
-_AT_LEAST: Final = 200
+_AT_LEAST: Final = 2_000_000
 _SHOWN: Final = 10
 
 
@@ -77,8 +78,9 @@ def score_list(listed: PairList, portraits: Portraits, skipped: Skipped) -> Scor
         else:
             skipped.add(f"a photo of the pair: {portraits.skipped[missing]}", missing)
     if not kept:
-        reasons = ", ".join(f"{count:,}: {reason}" for reason, count in skipped.counts.items())
-        raise InputError(message=f"None of the {len(listed):,} pairs of {listed.source} can be used ({reasons}).")
+        raise InputError(
+            message=f"None of the {len(listed):,} pairs of {listed.source} can be used ({skipped.summary()})."
+        )
     sides = [[portraits.row[path] for path in side] for side in zip(*((p.first, p.second) for p in kept), strict=True)]
     units, count = _units(kept, listed.people)
     return ScoredList(

@@ -5,8 +5,7 @@ Of each photo it is the face whose box's centre lies nearest the photo's centre,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,18 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.decode import Decoder
-from pipeline.device import usable_cores
 from pipeline.door import Store
-from pipeline.errors import ImageRejected
+from pipeline.evaluation.decoded import decoded_batches
+from pipeline.evaluation.stored import HAS_DELETED, NOT_IN_STORE, NOT_KEPT, unusable
 from pipeline.extract import QUALITIES, FaceExtractor
-from pipeline.files import read_file, shown
+from pipeline.files import shown
 from pipeline.references import check_embeddings
-from pipeline.store.shards import read_embeddings, vectors_of
-from pipeline.types import ACCEPTED_STATUSES, DUPLICATE_ROW, BoolArray, DecodedImage, FloatArray
-
-NOT_IN_STORE: Final = "not in the store"
-NOT_KEPT: Final = "the store keeps no embedding of a face that its quality gate rejected"
-DELETED: Final = "a person on it was deleted from the store"
+from pipeline.store.shards import damaged_file, read_embeddings, vectors_of
+from pipeline.types import DUPLICATE_ROW, BoolArray, DecodedImage, FloatArray
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ def from_images(
     kept: list[str] = []
     vectors = [np.empty((0, extractor.embedder.embedding_size), np.float32)]
     qualities = [np.empty((0, len(QUALITIES)), np.float32)]
-    for batch in _decoded(files, decoder, extractor, skipped, advance):
+    for batch in decoded_batches(files, decoder, extractor.settings.run, skipped.__setitem__, advance):
         tables = extractor.extract([image for _, image in batch])
         kept += [name for name, _ in batch]
         for (_, image), faces in zip(batch, tables, strict=True):
@@ -79,48 +74,6 @@ def from_images(
             qualities.append(quality)
         advance(len(batch))
     return Portraits(kept, np.concatenate(vectors), np.concatenate(qualities), skipped)
-
-
-def _decoded(
-    files: dict[str, Path],
-    decoder: Decoder,
-    extractor: FaceExtractor,
-    skipped: dict[str, str],
-    advance: Callable[[int], None],
-) -> Iterator[list[tuple[str, DecodedImage]]]:
-    """Batches of what can be decoded, within the settings' limits."""
-    limits = extractor.settings.run
-    batch: list[tuple[str, DecodedImage]] = []
-    pixels = 0
-    for name, image in _read(files, decoder, limits.threads or usable_cores()):
-        if isinstance(image, ImageRejected):
-            skipped[name] = f"{image.status}: {image.reason}"
-            advance(1)
-            continue
-        size = image.width * image.height
-        if batch and (len(batch) >= limits.batch_images or pixels + size > limits.batch_pixels):
-            yield batch
-            batch, pixels = [], 0
-        batch.append((name, image))
-        pixels += size
-    if batch:
-        yield batch
-
-
-def _read(files: dict[str, Path], decoder: Decoder, threads: int) -> Iterator[tuple[str, DecodedImage | ImageRejected]]:
-    """The photos in their order, `threads` of them decoded at a time."""
-
-    def work(path: Path) -> DecodedImage | ImageRejected:
-        try:
-            return decoder(read_file(path, decoder.settings.max_bytes))
-        except ImageRejected as problem:
-            return problem
-
-    items = list(files.items())
-    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
-        for start in range(0, len(items), threads):
-            part = items[start : start + threads]
-            yield from zip([name for name, _ in part], pool.map(work, [path for _, path in part]), strict=True)
 
 
 def _central(faces: pa.Table, image: DecodedImage, size: int) -> tuple[FloatArray, FloatArray]:
@@ -152,11 +105,11 @@ _NEAREST: Final = f"""
             ORDER BY (f.x1 + f.x2 - m.width) ** 2 + (f.y1 + f.y2 - m.height) ** 2, f.face_id
         ) = 1
     )
-    SELECT n.*, s.file, n.media_id IN (SELECT media_id FROM core.faces WHERE outcome = 'removed') AS deleted
-    FROM nearest n
-    LEFT JOIN core.embeddings e ON e.face_id = n.face_id AND e.generation = $1
+    SELECT m.*, s.file, {HAS_DELETED} AS deleted
+    FROM nearest m
+    LEFT JOIN core.embeddings e ON e.face_id = m.face_id AND e.generation = $1
     LEFT JOIN core.embedding_shards s ON s.embedding_shard_id = e.embedding_shard_id
-    QUALIFY row_number() OVER (PARTITION BY n.path ORDER BY s.file IS NULL, n.media_id DESC) = 1
+    QUALIFY row_number() OVER (PARTITION BY m.path ORDER BY s.file IS NULL, m.media_id DESC) = 1
 """
 
 
@@ -164,7 +117,8 @@ def from_store(client: Store, paths: Sequence[str]) -> Portraits:
     """What the store's current generation has of the photos at `paths`, in whatever directory; nothing is computed.
 
     In `skipped`: photos that the store does not know, that it could not read, of persons who were deleted, and those
-    whose face its quality gate rejected, for of these it keeps no embedding. Raises StoreDamaged.
+    whose face its quality gate rejected, for of these it keeps no embedding. Raises StoreDamaged where an embedding
+    that should be there is not, and EmbeddingInvalid.
     """
     table = client.read(_NEAREST, [client.generation, list(paths)])
     position = {path: row for row, path in enumerate(table["path"].to_pylist())}
@@ -187,23 +141,26 @@ def _why_not(columns: dict[str, list[Any]], row: int | None) -> str | None:
     """Why nothing can be said of the photo at `row`; None where it has an embedding, or no face."""
     if row is None:
         return NOT_IN_STORE
-    if columns["status"][row] not in ACCEPTED_STATUSES:
-        return f"{columns['status'][row]}: {columns['reason'][row]}"
-    if columns["deleted"][row]:
-        return DELETED  # which of the faces was nearest the centre, nobody knows any more
-    has_face = columns["face_id"][row] is not None
-    return NOT_KEPT if has_face and columns["file"][row] is None else None
+    reason = unusable(columns["status"][row], columns["reason"][row], columns["deleted"][row])
+    gated = columns["face_id"][row] is not None and columns["file"][row] is None
+    return NOT_KEPT if reason is None and gated else reason
 
 
 def _stored_vectors(client: Store, table: pa.Table) -> FloatArray:
     """[n, d] the embeddings of the faces in `table`, NaN where it has no face."""
     size = client.identity.embedding_size
     vectors = np.full((table.num_rows, size), np.nan, np.float32)
-    faces = table["face_id"].to_numpy().astype(np.float64)  # null becomes NaN, which is no face's id
-    for file in table["file"].unique().drop_null().to_pylist():
+    faces, files = table["face_id"].to_pylist(), table["file"].to_pylist()
+    rows_of: dict[str, list[int]] = {}
+    for row, file in enumerate(files):
+        if file is not None:
+            rows_of.setdefault(file, []).append(row)
+    for file, rows in rows_of.items():
         ids, stored = read_embeddings(client.folder, file, size)
-        order = np.argsort(ids)
-        place = np.minimum(np.searchsorted(ids, faces, sorter=order), len(ids) - 1)
-        hit = ids[order[place]] == faces
-        vectors[hit] = stored[order[place[hit]]]
+        place = {face: k for k, face in enumerate(ids.tolist())}
+        missing = [faces[row] for row in rows if faces[row] not in place]
+        if missing:
+            raise damaged_file(client.folder, file, f"it has no embedding of face {missing[0]}")
+        vectors[rows] = stored[[place[faces[row]] for row in rows]]
+        check_embeddings(vectors[rows], size)  # one of NaN would pass for a photo without a face
     return vectors

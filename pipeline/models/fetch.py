@@ -65,15 +65,18 @@ def _check_options(row: WeightSet, file: Path | None, accept_sha256: str | None)
 
 
 def _make_converted(row: WeightSet, file: Path | None, target: Path) -> None:
+    # A file that is named is taken or refused, whatever is there.
+    if file is not None or not _is_whole(row, target):
+        convert(row, file or package_files(row)[0], target)
+
+
+def _is_whole(row: WeightSet, target: Path) -> bool:
     from pipeline.models.converted import is_current, read_converted
 
     try:
-        if is_current(target, row.file.sha256):
-            read_converted(target)
-            return
+        return is_current(target, row.file.sha256) and bool(read_converted(target))
     except WeightsCorrupt:
-        pass  # made anew below
-    convert(row, file or package_files(row)[0], target)
+        return False
 
 
 def _bring(

@@ -187,7 +187,7 @@ def _tensor(view: memoryview) -> tuple[str, Array]:
             content = body
     if kind not in _DTYPES:
         raise GraphInvalid(f"the tensor {name} has the type {kind}, which is not read here")
-    size = math.prod(shape)
-    if min(shape, default=1) < 0 or size > MAX_ELEMENTS or len(content) != size * _DTYPES[kind].itemsize:
+    size, sane = math.prod(shape), all(0 <= length <= MAX_ELEMENTS for length in shape)
+    if not sane or size > MAX_ELEMENTS or len(content) != size * _DTYPES[kind].itemsize:
         raise GraphInvalid(f"the tensor {name} of shape {shape} has {len(content)} bytes")
     return name, np.frombuffer(content, _DTYPES[kind]).reshape(shape)

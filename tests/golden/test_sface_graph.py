@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.align import FIVE_POINT_TEMPLATE, warp_crops
+from pipeline.align import FIVE_POINT_TEMPLATE, PIXEL_CENTRE, warp_crops
 from pipeline.config import DetectSettings
 from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device
@@ -36,7 +36,8 @@ class Reference:
     def crop(self, image: ByteArray, landmarks: torch.Tensor) -> ByteArray:
         """The aligned crop [112, 112, 3] of an RGB image. `alignCrop` takes BGR and a row of a box, which it does not
         read, ten numbers of landmarks and a score."""
-        row = np.concatenate([np.zeros(4), landmarks.cpu().numpy().ravel(), np.ones(1)]).astype(np.float32)[None]
+        points = (landmarks - PIXEL_CENTRE).cpu().numpy().ravel()
+        row = np.concatenate([np.zeros(4), points, np.ones(1)]).astype(np.float32)[None]
         return swapped(self._recogniser.alignCrop(swapped(image), row))
 
     def features(self, crops: list[ByteArray]) -> FloatArray:
@@ -83,6 +84,11 @@ def portraits(hopper_path: Path, astronaut_path: Path) -> list[ByteArray]:
     return images
 
 
+def spread(points: torch.Tensor) -> torch.Tensor:
+    """How far apart landmarks [..., 5, 2] lie."""
+    return points.std(dim=-2).norm(dim=-1)
+
+
 def cosines(a: FloatArray, b: FloatArray) -> FloatArray:
     return (a.astype(np.float64) * b).sum(axis=1)
 
@@ -93,8 +99,10 @@ def check(reference: Reference, embedder: Embedder, images: list[ByteArray]) -> 
     assert len(found) >= len(images)
     crops = warp_crops(batch, found)
     expected = [reference.crop(images[i], p) for i, p in zip(found.image_index, found.landmarks, strict=True)]
-    differences = np.abs(crops.permute(0, 2, 3, 1).cpu().numpy() - np.stack(expected))
-    assert differences.mean(axis=(1, 2, 3)).max() < 0.5
+    differences = np.abs(crops.permute(0, 2, 3, 1).cpu().numpy() - np.stack(expected)).max(axis=(1, 2, 3))
+    interpolated = spread(found.landmarks.cpu()) < 1.35 * spread(torch.tensor(FIVE_POINT_TEMPLATE))
+    assert interpolated.sum() >= len(found) - 2  # larger ones are averaged, where the reference skips pixels
+    assert differences[interpolated.numpy()].max() < 0.52  # the reference rounds to whole numbers
     wanted = reference.features(expected)
     same_crops = embedder(torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2).float()).cpu().numpy()
     assert cosines(same_crops, wanted).min() >= 0.9999
@@ -138,7 +146,7 @@ def test_the_detectors_landmarks_come_in_the_templates_order(
     crops = warp_crops(batch, found, 224).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     _, again = detected([np.ascontiguousarray(crop) for crop in crops], device)
     assert again.image_index.tolist() == list(range(len(crops)))
-    places = (again.landmarks.cpu() + 0.5) / 2 - 0.5
+    places = again.landmarks.cpu() / 2 - PIXEL_CENTRE
     nearest = torch.cdist(places, torch.tensor(FIVE_POINT_TEMPLATE)).argmin(dim=2)
     assert (nearest == torch.arange(5)).all()
 

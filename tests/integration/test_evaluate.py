@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -17,8 +19,9 @@ from pipeline.calibration_file import write_calibration
 from pipeline.cli import main
 from pipeline.config import Settings, load_settings
 from pipeline.decode import Decoder
-from pipeline.errors import BadValue, StoreMismatch
-from pipeline.evaluation.subjects import DELETED, NOT_IN_STORE, NOT_KEPT, Portraits, from_images, from_store
+from pipeline.errors import BadValue, EmbeddingInvalid, FacepipeError, StoreDamaged, StoreMismatch
+from pipeline.evaluation.stored import DELETED, NOT_IN_STORE, NOT_KEPT
+from pipeline.evaluation.subjects import Portraits, from_images, from_store
 from pipeline.extract import FaceExtractor
 from pipeline.report import RunReport
 from pipeline.score import Calibration
@@ -103,6 +106,23 @@ def test_a_deleted_person_is_told_from_no_face(photos: Path, filled: Path) -> No
     assert found.skipped == {str(photos / "a1.jpg"): DELETED}
 
 
+@pytest.mark.parametrize(
+    ("lost", "error", "message"), [(True, StoreDamaged, "no embedding of face"), (False, EmbeddingInvalid, "norm nan")]
+)
+def test_a_damaged_embedding_is_told_from_no_face(
+    photos: Path, filled: Path, lost: bool, error: type[FacepipeError], message: str
+) -> None:
+    (file,) = [f for f in (filled / "embeddings").rglob("*.parquet") if len(pq.read_table(f)) == 3][:1]
+    table = pq.read_table(file)
+    vectors = np.stack(table["embedding"].to_pylist()).astype(np.float32)
+    vectors[0] = np.nan
+    broken = pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1]).cast(table.schema.field(1).type)
+    changed = table.slice(1) if lost else pa.table([table["face_id"], broken], schema=table.schema)
+    pq.write_table(changed, file)
+    with pytest.raises(error, match=message):
+        stored(filled, photos, NAMES)
+
+
 def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text(LINES)
@@ -147,6 +167,11 @@ def test_what_cannot_be_measured_is_refused(photos: Path, filled: Path, tmp_path
     pairs.write_text(LINES)
     assert facepipe("calibrate", *words, "--fmr", "1e-2", exit_code=17)["error"] == "too-little-data"
     assert "at most 0.1" in facepipe("calibrate", *words, "--fmr", "0.5", exit_code=2)["message"]
+    folder = facepipe("calibrate", *words, "--out", tmp_path, exit_code=2)
+    assert "is a folder" in folder["message"]
+    # A threshold that only a calibration could tell hinders nobody who wants to make one.
+    rate = facepipe("calibrate", *words, "--fmr", "1e-2", "--set", "match.threshold=fmr:1e-4", exit_code=17)
+    assert "Left out: 1: " in rate["message"]
     assert "has a name" in facepipe("calibrate", "--store", filled, exit_code=4)["message"]
     assert "Name labelled photos" in facepipe("calibrate", exit_code=2)["message"]
 

@@ -14,9 +14,11 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import main
 from pipeline.evaluation.clustering import evaluate_clustering
+from pipeline.evaluation.stored import DELETED
 from pipeline.extract import FaceExtractor
 from pipeline.run import RunRequest, run
 from pipeline.store.client import StoreClient
+from pipeline.store.removal import remove_persons
 from tests.integration.conftest import SilentProgress, write_photos
 from tests.serve.served import SETTINGS, serving
 
@@ -223,6 +225,21 @@ def test_detection_with_small_faces_left_out(boxes: Path, store: Path) -> None:
     assert "recall      100.00%" in facepipe("detection", boxes, "--store", store, "--min-px", 20).output
 
 
+def test_where_nothing_can_be_read_the_reason_is_said(boxes: Path, labels: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone.csv"
+    gone.write_text(f"path,x1,y1,x2,y2,name,set\n{tmp_path}/x.jpg,1,1,99,99,Ann,gallery\n", "utf-8")
+    for what in ("detection", "identification"):
+        error = report_of(what, gone, "--device", "cpu", exit_code=4)
+        assert error["message"].endswith(" Left out: 1: missing: no such file.")
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_work(labels: Path, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        error = report_of("clustering", labels, "--store", store, "--out", out, exit_code=2)
+        assert "--out" in error["message"]
+
+
 def test_detection_that_cannot_be_done(boxes: Path, store: Path, tmp_path: Path) -> None:
     assert facepipe("detection").exit_code == 2
     assert facepipe("detection", tmp_path / "none.xml").exit_code == 10
@@ -269,6 +286,26 @@ def test_of_a_path_its_latest_row_counts(labels: Path, store: Path, photos: Path
     only.write_text(f"path,name\n{a1},{COLLINS}\n{photos / 'b1.jpg'},{COLLINS}\n", "utf-8")
     assert report_of("clustering", only, "--store", copy)["bcubed"]["recall"] == 1
     assert report_of("clustering", only, "--store", store)["bcubed"]["recall"] == 0.5
+
+
+def test_of_deleted_people_nothing_is_said(
+    labels: Path, boxes: Path, store: Path, photos: Path, tmp_path: Path
+) -> None:
+    """Neither that there is no face on their photos, nor that the detector missed one, nor which is now the central."""
+    both = [str(photos / "c-both.png")]
+    with StoreClient.open(shutil.copytree(store, tmp_path / "copy"), command="test") as client:
+        sql = "SELECT person_id FROM main.faces WHERE path = ? ORDER BY x1 LIMIT 1"
+        hopper = client.read(sql, both)["person_id"].to_pylist()
+        sql = "SELECT directory_id FROM core.persons WHERE person_id = ?"
+        (directory,) = client.read(sql, hopper)["directory_id"].to_pylist()
+        client.submit(lambda catalog: remove_persons(catalog, directory, hopper))
+    clustering = report_of("clustering", labels, "--store", tmp_path / "copy")
+    assert clustering["skipped"][DELETED] >= 1
+    assert clustering["skipped"]["no face found"] == 1  # the noise
+    detection = report_of("detection", boxes, "--store", tmp_path / "copy")
+    assert detection["skipped"][DELETED] == clustering["skipped"][DELETED] + 1  # both people on it have no label
+    assert detection["skipped_examples"][DELETED].count(both[0]) == 1
+    assert detection["found"] == detection["faces"]
 
 
 def test_a_server_that_holds_the_store_answers_the_same(

@@ -22,8 +22,12 @@ from tests.serve.live import live_server
 
 @pytest.fixture
 def settings(settings: Settings, sface_cache: Path) -> Settings:
-    model = dataclasses.replace(settings.model, weights="sface", cache=str(sface_cache))
-    return dataclasses.replace(settings, model=model)
+    model = dataclasses.replace(settings.model, cache=str(sface_cache))
+    return with_weights(dataclasses.replace(settings, model=model), "sface")
+
+
+def with_weights(settings: Settings, name: str) -> Settings:
+    return dataclasses.replace(settings, model=dataclasses.replace(settings.model, weights=name))
 
 
 def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
@@ -34,7 +38,7 @@ def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
     with StoreClient.open(tmp_path / "store", command="test") as client:
         identity = client.identity
     assert (identity.embedder, identity.weights, identity.embedding_size) == ("sface", "sface", 128)
-    (face,) = search(photos / "b2.jpg", tmp_path / "store", settings, None, "main", 5)
+    (face,) = search(photos / "b2.jpg", tmp_path / "store", with_weights(settings, "auto"), None, "main", 5)
     assert face.identity is not None
     assert face.similar[0].person_id == face.identity.person_id
     assert face.similar[1].similarity_score < 1 <= face.identity.similarity_score
@@ -44,14 +48,16 @@ def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
 
 
 def test_the_other_embedder_never_writes_to_it(
-    photos: Path, runner: Callable[..., RunReport], settings: Settings
+    photos: Path, runner: Callable[..., RunReport], settings: Settings, tmp_path: Path
 ) -> None:
     runner(photos)
-    model = dataclasses.replace(settings.model, weights="casia-webface")
+    other = with_weights(settings, "casia-webface")
     with pytest.raises(StoreMismatch, match="sface"):
-        runner(photos, settings=dataclasses.replace(settings, model=model))
-    auto = dataclasses.replace(settings.model, weights="auto")  # takes the store's own
-    assert runner(photos, settings=dataclasses.replace(settings, model=auto)).work.embedder_calls == 0
+        runner(photos, settings=other)
+    with pytest.raises(StoreMismatch, match="sface"):
+        search(photos / "b2.jpg", tmp_path / "store", other, None, "main", 5)
+    # The store's own.
+    assert runner(photos, settings=with_weights(settings, "auto")).work.embedder_calls == 0
 
 
 def test_a_server_answers_with_it(settings: Settings, tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> None:

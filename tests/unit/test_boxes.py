@@ -119,6 +119,7 @@ def test_no_such_file(tmp_path: Path) -> None:
         ("a.csv", "path,x1,y1,x2,y2\n,1,2,3,4\n", "line 2 names no image"),
         ("a.csv", "path,x1,y1,x2,y2\na.jpg,1,2,,4\n", "line 2"),
         ("a.csv", "path,x1,y1,x2,y2\na.jpg,3,2,1,4\n", "has no area"),
+        ("a.csv", "path,x1,y1,x2,y2\na.jpg,0,0,1e39,1e39\n", "finite numbers up to"),
         ("a.csv", "path,x1,y1,x2,y2\na.jpg,1,2,3,4\nb/../a.jpg,1,2,3,4\n", "the same box twice"),
         ("a.csv", "path,x1,y1,x2,y2\na.jpg,,,,\na.jpg,1,2,3,4\n", "with faces and without any"),
     ],

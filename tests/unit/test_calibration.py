@@ -17,10 +17,12 @@ from planted_people import listed, plant, simple_pairs
 from pipeline.assembly import settings_of_store, settle_threshold
 from pipeline.calibration_file import read_calibration, write_calibration
 from pipeline.config import Settings, load_settings
-from pipeline.errors import BadValue, CalibrationInvalid, InputError, StoreMismatch, TooLittleData
+from pipeline.errors import BadValue, CalibrationInvalid, InputError, StoreMismatch, TooLittleData, UsageError
 from pipeline.evaluation.calibration import CalibrationFit, fit_calibration
+from pipeline.evaluation.report_calibration import check_rate
 from pipeline.evaluation.scored import score_everybody, score_list, scored_of_list
 from pipeline.evaluation.skipped import Skipped
+from pipeline.match import Matcher
 from pipeline.models.registry import weight_set
 from pipeline.score import Calibration, contract_distance
 from pipeline.store.records import StoreIdentity
@@ -67,7 +69,15 @@ class TestFit:
         scored = score_everybody(portraits, names, 1e-2)
         mapped = 4 * (scored.impostor / 4) ** fit.exponent
         for rate, threshold in fit.thresholds:
-            assert np.mean(mapped <= threshold + 1e-12) == pytest.approx(rate, abs=1.5 / len(mapped))
+            assert np.count_nonzero(mapped <= threshold) == math.floor(rate * len(mapped) + 1e-9)
+
+    def test_at_the_contracts_threshold_the_matcher_keeps_the_rate(self, fit: CalibrationFit) -> None:
+        portraits, _ = plant(60, 5, spread=0.7)
+        first, second = np.triu_indices(300, k=1)
+        first, second = first[first // 5 != second // 5], second[first // 5 != second // 5]
+        matcher = Matcher(fit.calibration("planted", ""), 0.54)
+        matches = matcher.matches(matcher.distances(portraits.embeddings[first], portraits.embeddings[second]))
+        assert np.count_nonzero(matches) == math.floor(1e-3 * fit.impostor_pairs)
 
     def test_the_interval_holds_the_exponent(self, fit: CalibrationFit) -> None:
         low, high = fit.exponent_interval_95
@@ -95,6 +105,11 @@ class TestFit:
         same = dataclasses.replace(portraits, embeddings=vectors)
         with pytest.raises(InputError, match="under two names"):
             fit_calibration(score_everybody(same, names, 1e-2), 1e-2)
+
+    @pytest.mark.parametrize("rate", [math.nan, math.inf, -1e-3, 0.0, 1e-320, 0.2])
+    def test_what_is_no_rate_to_ask_for(self, rate: float) -> None:
+        with pytest.raises(UsageError, match=r"at least 1e-09 and at most 0\.1"):
+            check_rate(rate)
 
     def test_a_list_of_pairs_serves_too(self) -> None:
         portraits, names = plant(400, 2, spread=0.7)
@@ -219,6 +234,7 @@ class TestFile:
             ("exponent: 1.3", "no JSON"),
             ("[1]", "says nowhere"),
             ('{"facepipe_calibration": 2}', "says nowhere"),
+            ("[" * 100_000, "no JSON"),
         ],
     )
     def test_what_is_no_calibration_is_refused(self, tmp_path: Path, text: str | None, message: str) -> None:
@@ -228,7 +244,26 @@ class TestFile:
         with pytest.raises(CalibrationInvalid, match=message):
             read_calibration(file, "0" * 64, {})
 
-    @pytest.mark.parametrize("change", [{"exponent": 9}, {"exponent": None}, {"slope": 1}, {"thresholds": 3}])
+    @pytest.mark.parametrize("calibration", [None, [], "exponent"])
+    def test_a_file_without_a_calibration_is_refused(self, file: Path, calibration: Any) -> None:
+        file.write_text(json.dumps({**json.loads(file.read_text()), "calibration": calibration}))
+        with pytest.raises(CalibrationInvalid, match="holds no calibration"):
+            read_calibration(file, "0" * 64, Settings().output_settings())
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"exponent": 9},
+            {"exponent": None},
+            {"exponent": 10**400},
+            {"fmr": 10**400},
+            {"slope": 1},
+            {"thresholds": 3},
+            {"thresholds": [[1e-3, 10**400]]},
+            {"dataset": 5},
+            {"note": None},
+        ],
+    )
     def test_a_damaged_calibration_is_refused(self, file: Path, change: dict[str, Any]) -> None:
         content = json.loads(file.read_text())
         content["calibration"].update(change)
@@ -241,6 +276,9 @@ class TestFile:
         assert settings_of_store(asked, identity_with(self.CALIBRATION), tmp_path).model == asked.model
         with pytest.raises(StoreMismatch, match=r"calibration = an exponent of 1\.3.*1\.42"):
             settings_of_store(asked, identity_with(Calibration(1.3)), tmp_path)
+        other_table = dataclasses.replace(self.CALIBRATION, thresholds=TABLE[:2])
+        with pytest.raises(StoreMismatch, match="its own thresholds"):
+            settings_of_store(asked, identity_with(other_table), tmp_path)
         none = load_settings(environ={}, flags={"model.calibration": "none"})
         assert settings_of_store(none, identity_with(Calibration()), tmp_path).model == none.model
         with pytest.raises(StoreMismatch, match="calibration"):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.assembly import open_or_create_store
 from pipeline.config import load_settings
 from pipeline.doctor import FAIL, OK, WARN, Finding, disk_space, examine
 from pipeline.models.registry import weight_set
+from pipeline.models.weights import cached_file
 
 
 def by_subject(findings: list[Finding]) -> dict[str, Finding]:
@@ -64,6 +66,19 @@ def test_torch_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatc
 def test_the_cure_names_the_weights_that_were_asked_for(tmp_path: Path, weights: str, cure: str) -> None:
     flags = {"model.weights": weights, "model.cache": str(tmp_path)}
     assert by_subject(examine(load_settings(environ={}, flags=flags), None))["weights"].cure == cure
+
+
+def test_the_weights_of_the_store_are_looked_at(sface_cache: Path, tmp_path: Path) -> None:
+    flags = {"model.weights": "sface", "model.cache": str(sface_cache)}
+    open_or_create_store(tmp_path / "store", load_settings(environ={}, flags=flags), "test").close()
+    damaged = tmp_path / "cache"
+    damaged.mkdir()
+    cached_file(weight_set("sface"), damaged).write_bytes(b"half")
+    for cache, level in ((sface_cache, OK), (damaged, FAIL)):
+        settings = load_settings(environ={}, flags={"model.cache": str(cache)})
+        finding = by_subject(examine(settings, tmp_path / "store"))["weights"]
+        assert (finding.level, "sface" in finding.detail) == (level, True)
+    assert finding.cure == "facepipe models fetch sface"
 
 
 def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +12,16 @@ import torch
 from PIL import Image
 
 from pipeline.assembly import load_extractor, make_identity
-from pipeline.config import load_settings
+from pipeline.config import DecodeSettings, load_settings
 from pipeline.decode import decode_image
 from pipeline.device import resolve_device
 from pipeline.embed import BATCH_CROPS, Embedder, load_embedder
-from pipeline.errors import WeightsCorrupt
+from pipeline.errors import StoreMismatch, WeightsCorrupt
 from pipeline.extract import QUALITIES, FaceExtractor
 from pipeline.models.converted import read_converted, write_converted
 from pipeline.models.registry import REGISTRY, weight_set
 from pipeline.models.weights import ResolvedWeights, cached_file, package_files, resolve
+from pipeline.types import DecodedImage
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +101,42 @@ def test_boxes_and_quality_are_the_same_with_either_embedder(
     for column in ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES):
         assert ours[column].to_pylist() == others[column].to_pylist()
     assert [len(table["embedding"][0]) for table in (ours, others)] == [128, 512]
+
+
+def test_photos_together_give_what_they_give_alone(
+    sface_cache: Path, tmp_path: Path, hopper_path: Path, astronaut_path: Path
+) -> None:
+    """Sizes mixed, one photo with two faces, one with none, one much larger than its crop."""
+    extractor = extractor_for("sface", tmp_path, sface_cache)
+    hopper, astronaut = (Image.open(path).convert("RGB") for path in (hopper_path, astronaut_path))
+    both = Image.new("RGB", (560, 300))
+    both.paste(hopper.resize((256, 300)), (0, 0))
+    both.paste(astronaut.resize((300, 300)), (260, 0))
+    images = [decoded(image) for image in (both, astronaut, Image.new("RGB", (60, 40)), hopper.resize((1024, 1200)))]
+    together = extractor.extract(images)
+    assert [len(table) for table in together] == [2, 1, 0, 1]
+    for image, faces in zip(images, together, strict=True):
+        (alone,) = extractor.extract([image])
+        for column in ("embedding", "x1", "y2", "sharpness_quality"):
+            found, expected = (np.array(table[column].to_pylist(), np.float32) for table in (faces, alone))
+            np.testing.assert_allclose(found, expected, atol=2e-4 if column != "embedding" else 1e-5)
+
+
+def decoded(image: Image.Image) -> DecodedImage:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return decode_image(buffer.getvalue(), DecodeSettings())
+
+
+def test_other_preprocessing_than_the_stores_is_refused(sface_cache: Path, tmp_path: Path) -> None:
+    flags = {"run.device": "cpu", "model.weights": "sface", "model.cache": str(sface_cache)}
+    settings = load_settings(environ={}, flags=flags)
+    identity = make_identity(settings)
+    other = dataclasses.replace(identity, preprocessing={**identity.preprocessing, "alignment": "box"})
+    with pytest.raises(StoreMismatch, match=r"preprocessing\.alignment = box.* five-point"):
+        load_extractor(settings, other, tmp_path)
+    older = {key: value for key, value in identity.preprocessing.items() if key != "alignment"}
+    assert load_extractor(settings, dataclasses.replace(identity, preprocessing=older), tmp_path)
 
 
 def test_a_store_would_record_another_embedder(sface_cache: Path) -> None:

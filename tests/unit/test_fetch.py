@@ -125,6 +125,16 @@ def test_a_damaged_conversion_is_made_again_and_a_whole_one_kept(tmp_path: Path,
     assert read_converted(path)
 
 
+def test_a_file_that_is_named_is_looked_at_even_where_all_is_ready(tmp_path: Path, weights_cache: Path) -> None:
+    row = weight_set("casia-webface")
+    cache = Path(shutil.copytree(weights_cache, tmp_path / "cache"))
+    wrong = tmp_path / "wrong.pb"
+    wrong.write_bytes(b"no graph")
+    with pytest.raises(WeightsCorrupt, match=row.file.sha256):
+        fetch(row, cache, file=wrong)
+    assert read_converted(cached_file(row, cache))
+
+
 def test_a_wrong_graph_is_not_converted(tmp_path: Path) -> None:
     file = tmp_path / "graph_final.pb"
     file.write_bytes(b"no graph")

@@ -34,6 +34,20 @@ def test_a_manifest_names_people_also_of_files_that_are_gone(tmp_path: Path) -> 
     assert len(found) == 2
 
 
+def test_a_store_may_know_photos_whose_files_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(b"x")
+    (tmp_path / "out.jpg").write_bytes(b"x")
+    labels = manifest(tmp_path, "path,name\nin/a.jpg,Ann\nin/b.jpg,Bob\nout.jpg,Eve\n")
+    inside = SourceSettings(root=str(tmp_path / "in"))
+    labels.write_text(labels.read_text().replace("in/", "").replace("out", "../out"))
+    found, skipped = read_labels(labels, inside, Skipped()), Skipped()
+    assert list(found.to_embed(True, skipped)) == found.paths
+    assert skipped.counts == {}
+    assert list(found.to_embed(False, skipped)) == [str(tmp_path / "in" / "a.jpg")]
+    assert sorted(reason.split(":")[0] for reason in skipped.counts) == ["missing", "outside"]
+
+
 def test_a_folder_is_labelled_by_its_subfolders(tmp_path: Path) -> None:
     for name in ("Ann/1.jpg", "Bob/1.jpg", "top.jpg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -140,9 +140,10 @@ def test_a_shape_that_does_not_fit_is_refused(shape: list[int]) -> None:
         model(tensor("w", np.zeros(3, np.float64)), node("Conv", ["data", "w"], "out")),
         model(bytes_field(5, number_field(1, 2) + number_field(2, 1) + bytes_field(9, b"123"))),
         model(bytes_field(5, number_field(1, -2) + number_field(2, 1) + bytes_field(9, b""))),
+        model(bytes_field(5, number_field(1, 0) + number_field(1, 2**62) + number_field(2, 1))),
         model(bytes_field(1, bytes_field(4, b"Conv"))),
     ],
-    ids=["empty", "no graph", "no nodes", "float64", "too few bytes", "negative size", "no output"],
+    ids=["empty", "no graph", "no nodes", "float64", "too few bytes", "negative size", "huge size", "no output"],
 )
 def test_what_is_no_graph_of_ours_is_refused(file: bytes) -> None:
     with pytest.raises(GraphInvalid):

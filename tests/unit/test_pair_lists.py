@@ -58,6 +58,8 @@ class TestLfw:
             ("x\nA 1 2\nA 1 B 1\n", "line 1"),
             ("0\n", "line 1"),
             ("1 2 3\n", "line 1"),
+            ("1" * 5000, "line 1"),
+            (f"1\nA {'1' * 5000} 2\nA 1 B 1", 'line 2: "A 1{78}" should be'),
             ("1\nA 1 2\nA 1\n", "line 3"),
             ("1\nA one 2\nA 1 B 1", "line 2"),
             ("1\nA 1 B 1\nA 1 2\n", 'line 2: "A 1 B 1" should be "Name i j"'),
@@ -91,6 +93,12 @@ class TestLfw:
             "Ada_Lovelace_0003.png",
         ]
         assert listed.files[listed.pairs[0].second] == tmp_path / "lfw" / "Ada_Lovelace" / "Ada_Lovelace_0003.png"
+
+    def test_a_name_too_long_for_a_file_is_a_photo_that_is_not_there(self, written: Path, tmp_path: Path) -> None:
+        written.write_text(VIEW_1.replace("Ada_Lovelace", "A" * 300))
+        listed = read_pair_list(written, tmp_path, Skipped())
+        files, _ = photos_of_people(listed, tmp_path)
+        assert files == listed.files
 
     def test_every_photo_of_the_people(self, written: Path, tmp_path: Path) -> None:
         written.write_text(VIEW_1)

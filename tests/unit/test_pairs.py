@@ -122,6 +122,26 @@ class TestRates:
             assert rate.fnmr_interval_95 is not None
             assert rate.fnmr_interval_95[0] <= rate.fnmr <= rate.fnmr_interval_95[1]
 
+    def test_at_the_threshold_of_a_rate_the_matcher_keeps_it(self) -> None:
+        """Also where many pairs are just as far as the first one that must not match."""
+        portraits, names = plant(PEOPLE, PHOTOS, spread=0.9)
+        vectors = portraits.embeddings.copy()
+        vectors[1::PHOTOS] = vectors[0::PHOTOS]  # everybody's second photo is a copy of the first
+        copies = Portraits(portraits.paths, vectors, portraits.quality, {})
+        rated = score_everybody(copies, names, 1e-2)
+        scored = score_list(listed(simple_pairs(names), names), copies, Skipped())
+        first, second = np.triu_indices(len(vectors), k=1)
+        strangers = first // PHOTOS != second // PHOTOS
+        for rate in evaluate_pairs(scored, rated, CALIBRATION, 0.54).rates[:2]:
+            assert rate.threshold is not None
+            matcher = Matcher(CALIBRATION, rate.threshold)
+            distances = matcher.distances(vectors[first[strangers]], vectors[second[strangers]])
+            assert matcher.matches(distances).mean() == np.mean(rated.impostor < rate.squared_l2) <= rate.fmr
+
+    def test_of_few_people_all_pairs_are_kept_for_the_intervals(self) -> None:
+        rated = score_everybody(*plant(5, 20, spread=0.9), 1e-2)
+        assert len(rated.trials.close) == len(rated.impostor) == 10 * 400
+
     def test_a_list_that_names_nobody_is_resampled_by_pairs(self) -> None:
         portraits, names = plant(PEOPLE, PHOTOS, spread=0.9)
         result = evaluate(listed(simple_pairs(names), {}), portraits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,11 @@ from PIL import Image
 
 from pipeline import quality
 from pipeline.align import cut_crops
-from pipeline.config import AlignSettings, MatchSettings
+from pipeline.config import AlignSettings, DetectSettings, MatchSettings
+from pipeline.detect import MtcnnDetector
 from pipeline.imagebatch import ImageBatch
+from pipeline.models.mtcnn import load_networks
+from pipeline.models.weights import detector_files
 from pipeline.quality import assess_quality, center_pose
 from pipeline.types import Detections, FaceCrops, Quality
 
@@ -47,23 +51,25 @@ def astronaut(astronaut_path: Path) -> Portrait:
     return Portrait(Image.open(astronaut_path).convert("RGB"), [181.1, 62.2, 267.7, 172.1], points)
 
 
-def rate(portraits: Sequence[Portrait], device: str = "cpu") -> Quality:
+def rate(portraits: Sequence[Portrait], device: str = "cpu", score: float = 1.0, margin: int = 32) -> Quality:
     """The quality of the portraits' faces, through the crops that the pipeline cuts."""
     batch = ImageBatch([np.array(p.image) for p in portraits], device)
     found = Detections(
         torch.arange(len(portraits), device=device),
         torch.tensor([p.box for p in portraits], device=device, dtype=torch.float32).reshape(-1, 4),
         torch.tensor([p.landmarks for p in portraits], device=device, dtype=torch.float32).reshape(-1, 5, 2),
-        torch.ones(len(portraits), device=device),
+        torch.full((len(portraits),), score, device=device),
     )
-    return assess_quality(cut_crops(batch, found, AlignSettings(), SIZE), found)
+    return assess_quality(cut_crops(batch, found, AlignSettings(margin_px=margin), SIZE), found)
 
 
 def rate_pixels(pixels: torch.Tensor) -> Quality:
-    n = len(pixels)
-    frontal = torch.tensor(quality._FACE_MODEL)[:, :2].expand(n, 5, 2) * 60
-    found = Detections(torch.zeros(n, dtype=torch.int64), torch.zeros(n, 4), frontal, torch.ones(n))
-    return assess_quality(FaceCrops(pixels, torch.zeros(n, 4), 146 / 160), found)
+    """The quality of crops [n, 3, S, S] of frontal faces, their landmarks where they usually are."""
+    n, size = len(pixels), pixels.shape[-1]
+    frontal = torch.tensor(quality._FACE_MODEL)[:, :2].expand(n, 5, 2) * 0.4 * size + size * torch.tensor([0.5, 0.38])
+    frames = torch.tensor([0.0, 0, size, size]).expand(n, 4)
+    found = Detections(torch.zeros(n, dtype=torch.int64), frames, frontal, torch.ones(n))
+    return assess_quality(FaceCrops(pixels, frames, 146 / 160), found)
 
 
 def crop_of(portrait: Portrait) -> torch.Tensor:
@@ -165,7 +171,7 @@ class TestStage:
     def test_does_not_wait_for_the_device(self, hopper: Portrait) -> None:
         if not torch.cuda.is_available():
             pytest.skip("needs CUDA")
-        crops = FaceCrops(crop_of(hopper).cuda(), torch.zeros(1, 4, device="cuda"), 1.0)
+        crops = FaceCrops(crop_of(hopper).cuda(), torch.tensor([hopper.box], device="cuda"), 1.0)
         points = torch.tensor([hopper.landmarks], device="cuda")
         zero = torch.zeros(1, device="cuda")
         found = Detections(zero.long(), crops.frames, points, zero)
@@ -253,7 +259,7 @@ class TestSharpness:
         rated = rate_pixels(steps).sharpness
         assert (rated.diff() < 0).all(), rated
         assert rated[0] > 0.9
-        assert (rated[8:] < 0.12).all()  # sigma 4 and more
+        assert (rated[8:] < 0.15).all()  # sigma 4 and more
 
     @pytest.mark.parametrize("factor", [0.5, 0.75, 1.5, 2.0])
     @pytest.mark.parametrize("who", ["hopper", "astronaut"])
@@ -293,8 +299,9 @@ class TestContrast:
         scales = [1, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05]
         rated = rate_pixels(torch.cat([(crop * s + 127 * (1 - s)).round() for s in scales])).contrast
         assert (rated[:-1].diff() < 0).all(), rated
-        assert rated[-2] < 0.2  # ten-fold flattened
-        assert rated[-1] == 0
+        assert rated[5] < GATE.min_fcq / 2  # a tenth
+        assert rated[3] > GATE.min_fcq
+        assert rated[-1] < 0.01
 
     def test_brightness_alone_does_not_matter(self, hopper: Portrait) -> None:
         crop = crop_of(hopper) * 0.6
@@ -306,10 +313,21 @@ class TestContrast:
         rated = rate_pixels(torch.cat([crop, (crop * 1.8 + 60).clamp(0, 255)])).contrast
         assert rated[1] < rated[0] - 0.2
 
-    def test_uniform_histogram_is_one(self) -> None:
-        ramp = (torch.arange(120 * 120) % 256).float().view(1, 1, 120, 120)
-        pixels = torch.nn.functional.pad(ramp, (20, 20, 20, 20)).expand(1, 3, -1, -1)
-        assert rate_pixels(pixels).contrast.item() == pytest.approx(1, abs=1e-3)
+    def test_portrait_of_ordinary_contrast_is_excellent(self, hopper: Portrait, astronaut: Portrait) -> None:
+        assert (rate([hopper, astronaut]).contrast > 0.85).all()
+
+    @pytest.mark.parametrize("level", [0.0, 255.0])
+    def test_half_a_face_in_shadow_or_glare_is_worse(self, hopper: Portrait, level: float) -> None:
+        crop = crop_of(hopper)
+        hidden = crop.clone()
+        hidden[:, :, :, : SIZE // 2] = level
+        assert rate_pixels(hidden).contrast < rate_pixels(crop).contrast / 4
+
+    def test_hard_light_from_one_side_is_worse_though_its_range_is_wider(self, hopper: Portrait) -> None:
+        crop = crop_of(hopper)
+        lit = (crop * torch.linspace(0.05, 1.6, SIZE)).clamp(0, 255)
+        assert quality._cells(lit, 0.75).std() > 1.3 * quality._cells(crop, 0.75).std()
+        assert rate_pixels(lit).contrast < rate_pixels(crop).contrast - 0.01
 
     def test_what_surrounds_the_face_does_not_count(self, hopper: Portrait) -> None:
         crop = crop_of(hopper)
@@ -318,12 +336,59 @@ class TestContrast:
         assert torch.equal(values(rate_pixels(framed)), values(rate_pixels(crop)))
 
 
+class TestTrust:
+    """Is there a face at the landmarks? Only then their places say how it is turned."""
+
+    def test_portraits_are_believed(self, hopper: Portrait, astronaut: Portrait) -> None:
+        believed = rate([hopper, astronaut]).center_pose
+        places = center_pose(torch.tensor([hopper.landmarks, astronaut.landmarks]))
+        torch.testing.assert_close(believed, places, atol=0.01, rtol=0)
+
+    def test_falls_with_the_detectors_odds(self, hopper: Portrait) -> None:
+        rated = [rate([hopper], score=score).center_pose.item() for score in (1.0, 0.999, 0.99, 0.95, 0.5, 0.0)]
+        assert all(a > b for a, b in itertools.pairwise(rated))
+        assert rated[0] - rated[1] < 0.05
+        assert rated[-2] < GATE.min_cpq
+
+    def test_upright_landmarks_on_an_upside_down_face(self, hopper: Portrait) -> None:
+        """What MTCNN reports of this photo turned by 180 degrees, with a score of 0.9985."""
+        points = [[219.8, 357.8], [297.5, 352.4], [259.6, 407.0], [221.2, 445.1], [292.6, 441.2]]
+        turned = Portrait(hopper.image.rotate(180), [157.4, 251.9, 361.1, 494.5], points)
+        assert center_pose(torch.tensor([points])).item() > 0.95
+        assert rate([turned], score=0.9985).center_pose.item() < 0.1
+
+    @pytest.mark.parametrize("angle", [90, 180, 270])
+    def test_the_detector_on_turned_portraits(self, hopper_path: Path, astronaut_path: Path, angle: int) -> None:
+        detector = MtcnnDetector(load_networks(detector_files(), "cpu"), DetectSettings())
+        images = [Image.open(path).convert("RGB").rotate(angle) for path in (hopper_path, astronaut_path)]
+        batch = ImageBatch([np.array(image) for image in images])
+        found = detector(batch)
+        assert (assess_quality(cut_crops(batch, found, AlignSettings(), SIZE), found).center_pose < 0.4).all()
+
+    def test_no_pixels_no_evidence(self) -> None:
+        """A crop of one colour says nothing against its landmarks."""
+        assert rate_pixels(torch.full((1, 3, SIZE, SIZE), 90.0)).center_pose.item() > GATE.min_cpq
+
+    def test_landmarks_that_are_no_numbers(self, hopper: Portrait) -> None:
+        broken = [Portrait(hopper.image, hopper.box, [[value] * 2] * 5) for value in (math.nan, math.inf, 1e30, 0.0)]
+        assert (rate(broken).center_pose == 0).all()
+
+
+class TestMargin:
+    @pytest.mark.parametrize("margin", [0, 14, 40, 60])
+    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
+    def test_the_crops_margin_does_not_matter(self, who: str, margin: int, request: pytest.FixtureRequest) -> None:
+        portrait = request.getfixturevalue(who)
+        difference = values(rate([portrait], margin=margin)) - values(rate([portrait]))
+        assert difference.abs().max() < 0.025
+
+
 class TestDegenerateCrops:
     @pytest.mark.parametrize("level", [0.0, 127.3, 255.0])
     def test_constant_crop_is_worth_nothing(self, level: float) -> None:
         rated = rate_pixels(torch.full((2, 3, SIZE, SIZE), level))
-        assert (rated.sharpness == 0).all()
-        assert (rated.contrast == 0).all()
+        assert (rated.sharpness < 1e-9).all()
+        assert (rated.contrast < 1e-9).all()
 
     @settings(deadline=None)
     @given(

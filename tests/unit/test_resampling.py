@@ -73,6 +73,19 @@ def test_the_closest_pairs_are_enough() -> None:
     np.testing.assert_array_equal(whole.fnmr, part.fnmr)
 
 
+def test_of_few_people_those_who_look_alike_are_often_not_drawn() -> None:
+    """The closest pairs are all of the same two people, so a resample without them needs pairs much farther away."""
+    people = People([20] * 5)
+    apart = np.random.default_rng(2).permutation(5 * 5).reshape(5, 5)
+    people.impostor += 10 * apart[people.impostor_units[:, 0], people.impostor_units[:, 1]]
+    found = resample_rates(people.trials(), (0.001, 0.01), RESAMPLES)
+    for k, drawn in enumerate(drawn_people(5)):
+        _, impostor = people.copied(drawn)
+        assert found.thresholds[k].tolist() == [threshold_at_fmr(impostor, fmr) for fmr in (0.001, 0.01)]
+    assert len(np.unique(found.thresholds[:, 1] // 10)) > 2
+    assert resample_rates(people.trials(), (), RESAMPLES).thresholds.shape == (RESAMPLES, 0)
+
+
 def test_pairs_that_share_people_tell_less_than_as_many_others() -> None:
     """Ten people of twenty photos each, of whom every second is never recognised: only ten trials, after all."""
     units = np.repeat(np.arange(10), 190)

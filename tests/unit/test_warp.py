@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import grid_sample, interpolate
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.align import FIVE_POINT_SIZE, FIVE_POINT_TEMPLATE, warp_crops
+from pipeline.align import FIVE_POINT_SIZE, FIVE_POINT_TEMPLATE, PIXEL_CENTRE, warp_crops
 from pipeline.imagebatch import ImageBatch
 from pipeline.types import ByteArray, Detections
 
@@ -19,9 +22,10 @@ TEMPLATE = torch.tensor(FIVE_POINT_TEMPLATE)
 
 
 def faces(landmarks: torch.Tensor, image: list[int], device: str = "cpu") -> Detections:
+    """`landmarks` [n, 5, 2] counted from pixel centres."""
     n = len(landmarks)
     index = torch.tensor(image, device=device)
-    return Detections(index, torch.zeros((n, 4), device=device), landmarks.to(device), torch.ones(n, device=device))
+    return Detections(index, torch.zeros((n, 4), device=device), (landmarks + PIXEL_CENTRE).to(device), torch.ones(n, device=device))
 
 
 def placed(scale: float, degrees: float, x: float, y: float) -> torch.Tensor:
@@ -81,6 +85,49 @@ def test_a_batch_of_mixed_sizes_equals_one_by_one(device: str) -> None:
     for k, i in enumerate(index):
         alone = warp_crops(ImageBatch([pictures[i]], device), faces(landmarks[k : k + 1], [0], device))
         torch.testing.assert_close(together[k : k + 1], alone, atol=1e-3, rtol=0)
+
+
+class _Operations(TorchDispatchMode):
+    """Counts what torch is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def many_faces(n: int, device: str) -> tuple[ImageBatch, Detections]:
+    """n faces of two sizes."""
+    landmarks = torch.stack([placed(1 + k % 2, k, k, 5) for k in range(n)])
+    return ImageBatch([smooth_picture(200, 300)], device), faces(landmarks, [0] * n, device)
+
+
+def test_the_work_is_done_for_all_faces_at_once(device: str) -> None:
+    counts = []
+    for n in (4, 20):
+        batch, found = many_faces(n, device)
+        with _Operations() as operations:
+            warp_crops(batch, found)
+        counts.append(operations.count)
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("n", [2, 20])
+def test_waits_once_for_the_device(n: int) -> None:
+    batch, found = many_faces(n, "cuda")
+    warp_crops(batch, found)  # libraries that load at the first call may wait
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warp_crops(batch, found)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert sum("synchroniz" in str(w.message) for w in caught) == 1
 
 
 def test_no_faces_are_no_crops(device: str) -> None:

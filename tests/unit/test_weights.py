@@ -121,6 +121,19 @@ def test_a_package_without_the_file_is_missing(fake_package: WeightSet) -> None:
         package_files(gone)
 
 
+def test_a_converted_set_needs_its_package_no_more(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = dataclasses.replace(CASIA, package="no_such_package")
+    monkeypatch.setattr("pipeline.models.registry.REGISTRY", {CASIA.name: gone})
+    path = cached_file(CASIA, cache)
+    assert resolve(CASIA.name, None, cache).path == path
+    assert verify(CASIA.name, cache) == [path]
+    # One that would be made anew does.
+    path.write_bytes(path.read_bytes().replace(b'"converter":"1"', b'"converter":"0"'))
+    for use in (lambda: verify(CASIA.name, cache), lambda: resolve(CASIA.name, None, cache)):
+        with pytest.raises(WeightsMissing, match="no_such_package"):
+            use()
+
+
 def test_a_converted_set_is_not_converted_again(cache: Path) -> None:
     before = cached_file(CASIA, cache).stat().st_mtime_ns
     found = resolve("casia-webface", None, cache)
