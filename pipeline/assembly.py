@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pipeline.calibration_file import NO_CALIBRATION, read_calibration
-from pipeline.config import AlignSettings, DecodeSettings, DetectSettings, Settings
+from pipeline.config import AlignSettings, DecodeSettings, DetectSettings, EmbedSettings, Settings
 from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device, set_threads
 from pipeline.door import Store, through_door
@@ -23,7 +23,14 @@ from pipeline.store.crypto import MasterKey
 from pipeline.store.keys import load_master_key, load_or_make_master_key
 from pipeline.store.records import StoreIdentity
 
+_OUTPUT_SECTIONS: Final[Mapping[str, Any]] = {
+    "decode": DecodeSettings(),
+    "detect": DetectSettings(),
+    "align": AlignSettings(),
+    "embed": EmbedSettings(),
+}
 DEFAULT_ACCOUNT = "default"
+_NOT_CENTRED = {"centre": False}  # of stores that were made before there was a choice
 _OTHER_STORE = "Use the store's value, or make another store with --store."
 
 
@@ -93,8 +100,8 @@ def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -
         raise _mismatch(path, "weights", identity.weights, settings.model.weights)
     _check_calibration(settings, identity, path)
     merged: dict[str, Any] = {}
-    for section, default in (("decode", DecodeSettings()), ("detect", DetectSettings()), ("align", AlignSettings())):
-        stored: Mapping[str, Any] = identity.output_settings[section]
+    for section, default in _OUTPUT_SECTIONS.items():
+        stored: Mapping[str, Any] = identity.output_settings.get(section, _NOT_CENTRED)
         for key, given in dataclasses.asdict(getattr(settings, section)).items():
             if given not in (getattr(default, key), stored[key]):
                 raise _mismatch(path, f"{section}.{key}", stored[key], given)
@@ -131,6 +138,8 @@ def _check_calibration(settings: Settings, identity: StoreIdentity, path: Path) 
 def _calibration_of(settings: Settings, resolved: ResolvedWeights) -> Calibration:
     """What a new store is calibrated with: what the settings name, else the weights' own."""
     if settings.model.calibration is None:
+        if resolved.weight_set.preprocessing.centre_sha256 and not settings.embed.centre:
+            return Calibration(note="none: that of the weights holds for centred embeddings")
         return Calibration(**resolved.weight_set.calibration.as_dict())
     return _read_calibration(settings.model.calibration, resolved.sha256, settings.output_settings())
 
@@ -163,7 +172,8 @@ def load_extractor(settings: Settings, identity: StoreIdentity, path: Path) -> F
         if stored != used:
             raise _mismatch(path, f"preprocessing.{key}", stored, used)
     detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
-    return FaceExtractor(detector, load_embedder(resolved, device), settings)
+    embedder = load_embedder(resolved, device, centred=settings.embed.centre)
+    return FaceExtractor(detector, embedder, settings)
 
 
 def _weights_file(settings: Settings) -> Path | None:

@@ -66,6 +66,11 @@ class AlignSettings:
 
 
 @dataclass(frozen=True)
+class EmbedSettings:
+    centre: bool = True  # subtract the weights' mean embedding, where they have one
+
+
+@dataclass(frozen=True)
 class MatchSettings:
     threshold: float = 0.54  # T of the contract, in [0, 4]; NaN: what the calibration has for `threshold_fmr`
     min_cpq: float = 0.59
@@ -123,6 +128,7 @@ class Settings:
     decode: DecodeSettings = field(default_factory=DecodeSettings)
     detect: DetectSettings = field(default_factory=DetectSettings)
     align: AlignSettings = field(default_factory=AlignSettings)
+    embed: EmbedSettings = field(default_factory=EmbedSettings)
     match: MatchSettings = field(default_factory=MatchSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     run: RunSettings = field(default_factory=RunSettings)
@@ -141,6 +147,7 @@ class Settings:
             "decode": dataclasses.asdict(self.decode),
             "detect": dataclasses.asdict(self.detect),
             "align": dataclasses.asdict(self.align),
+            "embed": dataclasses.asdict(self.embed),
             "mode": self.run.mode,
         }
 

@@ -11,18 +11,25 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pipeline.models.centre import load_centre
 from pipeline.models.load import load_network
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights
+from pipeline.types import FloatArray
 
 # Crops in one forward pass: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.
 BATCH_CROPS: Final = 32
 
 
 class Embedder:
-    """An embedding network on one device, in float32. `calls` and `items` count forward passes and crops."""
+    """An embedding network on one device, in float32; its embeddings less `centre` [d], if there is one.
 
-    def __init__(self, weights: WeightSet, network: nn.Module, device: torch.device) -> None:
+    `calls` and `items` count forward passes and crops.
+    """
+
+    def __init__(
+        self, weights: WeightSet, network: nn.Module, device: torch.device, centre: FloatArray | None = None
+    ) -> None:
         self.name = weights.name
         self.input_size = weights.input_size
         self.embedding_size = weights.embedding_size
@@ -32,6 +39,7 @@ class Embedder:
         self.items = 0
         self._preprocessing = weights.preprocessing
         self._network = network.to(device)
+        self._centre = None if centre is None else torch.from_numpy(centre).to(device)
 
     @torch.inference_mode()
     def __call__(self, crops: torch.Tensor) -> torch.Tensor:
@@ -51,9 +59,14 @@ class Embedder:
         self.items += len(crops)
         pixels = crops.to(self.device, torch.float32, memory_format=torch.channels_last)
         embeddings = self._network((pixels - self._preprocessing.mean) * self._preprocessing.scale)
-        return functional.normalize(embeddings.float(), dim=1)
+        normed = functional.normalize(embeddings.float(), dim=1)
+        return normed if self._centre is None else functional.normalize(normed - self._centre, dim=1)
 
 
-def load_embedder(resolved: ResolvedWeights, device: torch.device) -> Embedder:
-    """The embedder of `resolved` on `device`. Raises WeightsMissing or WeightsCorrupt."""
-    return Embedder(resolved.weight_set, load_network(resolved), device)
+def load_embedder(resolved: ResolvedWeights, device: torch.device, *, centred: bool = False) -> Embedder:
+    """The embedder of `resolved` on `device`; `centred`: with the centre of its weights, if they have one.
+
+    Raises WeightsMissing or WeightsCorrupt.
+    """
+    centre = load_centre(resolved.weight_set) if centred else None
+    return Embedder(resolved.weight_set, load_network(resolved), device, centre)

@@ -11,7 +11,8 @@ FNMR at FMR 1e-3 and 1e-4: over all pairs of these photos; a photo without a fac
 2,200 pairs, at the threshold best on the other nine tenths of the pairs. "averaged with its mirror image" is the mean
 of a face's embedding and its mirror image's, of norm 1. With one way to cut, other ways to choose a photo's face are
 compared as well: also those of a probability below the default 0.95, the largest, and facenet-pytorch's
-`center_weighted_size`. Asserts that every way's vectors have norm 1, and are there for the same photos.
+`center_weighted_size`. "centred": less the mean embedding of other people (`pipeline/models/centre.py`). Asserts that
+every way's vectors have norm 1, and are there for the same photos.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_accuracy import read_protocol, rows_of
+from bench_accuracy import pair_distances, read_protocol, rows_of
 from bench_common import result, write_result
 from crop_recipes import COMPARED, MIRROR, RECIPES, Recipe
 from lfw_embeddings import BATCH, Portraits
@@ -36,14 +37,15 @@ from pipeline.device import resolve_device, set_threads
 from pipeline.embed import Embedder, load_embedder
 from pipeline.evaluation.every_pair import all_distances
 from pipeline.evaluation.pair_lists import Pair
-from pipeline.evaluation.rates import best_threshold, decisions_right, error_rates, squared_distances
+from pipeline.evaluation.rates import best_threshold, decisions_right, error_rates
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.mtcnn import load_networks
 from pipeline.models.weights import cache_folder, detector_files, resolve
-from pipeline.types import DecodedImage, Detections, FloatArray
+from pipeline.types import DecodedImage, Detections, FloatArray, IntArray
 
 FMRS = (1e-3, 1e-4)
 FOLDS = 10
+SEED = 0
 STRICT = Settings().detect.min_confidence
 NEAREST = "nearest the centre"
 RECIPE = "box, margin 32"  # with which the ways to choose a face are compared
@@ -98,8 +100,7 @@ def choose(found: Detections, offsets: FloatArray, which: str, least: float) -> 
     for face in torch.argsort(worth, stable=True).tolist():
         if found.scores[face] >= least:
             best[int(found.image_index[face])] = face  # the last one stays
-    rows = torch.tensor([best[photo] for photo in sorted(best)])
-    return Detections(found.image_index[rows], found.boxes[rows], found.landmarks[rows], found.scores[rows])
+    return pick(found, torch.tensor([best[photo] for photo in sorted(best)]))
 
 
 def embed_all(files: Sequence[Path], chosen: Detections, embedder: Embedder, recipe: Recipe, file: Path) -> FloatArray:
@@ -121,10 +122,26 @@ def embed_all(files: Sequence[Path], chosen: Detections, embedder: Embedder, rec
     return embeddings
 
 
+def embed_chosen(
+    files: Sequence[Path], chosen: Detections, usual: Detections, known: FloatArray, embedder: Embedder, file: Path
+) -> FloatArray:
+    """`embed_all` of the faces chosen, in the way of `RECIPE`; `known` are the embeddings of the usual ones."""
+    same = dict(zip(usual.image_index.tolist(), usual.boxes.tolist(), strict=True))
+    faces = zip(chosen.image_index.tolist(), chosen.boxes.tolist(), strict=True)
+    other = torch.tensor([row for row, (photo, box) in enumerate(faces) if same.get(photo) != box], dtype=torch.int64)
+    made = embed_all(files, pick(chosen, other), embedder, RECIPES[RECIPE], file)
+    there = np.isin(np.arange(len(files)), chosen.image_index.numpy())
+    return np.where(there[:, None], np.where(np.isnan(made), known, made), np.float32(np.nan))
+
+
+def pick(found: Detections, rows: torch.Tensor) -> Detections:
+    return Detections(found.image_index[rows], found.boxes[rows], found.landmarks[rows], found.scores[rows])
+
+
 def part_of(found: Detections, start: int, end: int) -> Detections:
     """The faces of the photos from `start` to `end`, their image index counted from `start`."""
     rows = ((found.image_index >= start) & (found.image_index < end)).nonzero()[:, 0]
-    return Detections(found.image_index[rows] - start, found.boxes[rows], found.landmarks[rows], found.scores[rows])
+    return replace(pick(found, rows), image_index=found.image_index[rows] - start)
 
 
 def ways_of(made: dict[str, FloatArray]) -> dict[str, FloatArray]:
@@ -149,22 +166,34 @@ def fold_accuracy(distances: FloatArray, pairs: Sequence[Pair]) -> float:
     return float(np.concatenate(right).mean())
 
 
+def rates(embeddings: FloatArray, owner: IntArray) -> list[float]:
+    """FNMR at `FMRS` over all pairs."""
+    genuine, impostor, _ = all_distances(embeddings, owner)
+    return [error_rates(genuine, impostor, fmr).fnmr for fmr in FMRS]
+
+
+def centred_rates(embeddings: FloatArray, owner: IntArray) -> list[float]:
+    """The mean of both halves of the people, each less the mean embedding of the other half."""
+    half = np.random.default_rng(SEED).permutation(owner.max() + 1)[owner] % 2 == 0
+    found = []
+    for measured, fitted in ((half, ~half), (~half, half)):
+        centred = embeddings[measured] - np.nanmean(embeddings[fitted], axis=0)
+        found.append(rates(centred / np.linalg.norm(centred, axis=1, keepdims=True), owner[measured]))
+    return [float(each) for each in np.mean(found, axis=0)]
+
+
 def figures(names: list[str], ways: dict[str, FloatArray], pairs: Sequence[Pair], people: Sequence[str]) -> Any:
     table = {}
     for way, embeddings in ways.items():
         portraits = Portraits(names, {way: embeddings}, np.empty((0, 3), np.float32))
-        row = portraits.row
-        sides = zip(*((pair.first, pair.second) for pair in pairs), strict=True)
-        first, second = ([row[f"{name}_{number:04d}"] for name, number in side] for side in sides)
         rows, owner = rows_of(portraits, people)
-        genuine, impostor, _ = all_distances(embeddings[rows], owner)
+        plain, centred = rates(embeddings[rows], owner), centred_rates(embeddings[rows], owner)
         table[way] = {
-            "accuracy": fold_accuracy(squared_distances(embeddings[first], embeddings[second]), pairs),
-            **{f"fnmr_at_{fmr:g}": error_rates(genuine, impostor, fmr).fnmr for fmr in FMRS},
-            "genuine_pairs": len(genuine),
-            "impostor_pairs": len(impostor),
+            "accuracy": fold_accuracy(pair_distances(portraits, embeddings, pairs), pairs),
+            **{f"fnmr_at_{fmr:g}": rate for fmr, rate in zip(FMRS, plain, strict=True)},
+            **{f"centred_fnmr_at_{fmr:g}": rate for fmr, rate in zip(FMRS, centred, strict=True)},
         }
-        print(way, {key: round(value, 5) for key, value in table[way].items()}, flush=True)
+        print(way, {key: round(value, 4) for key, value in table[way].items()}, flush=True)
     return table
 
 
@@ -187,14 +216,19 @@ def main() -> None:
     embedder = load_embedder(resolved, device)
     found, offsets = detect_all(files, args.cache / "faces.npz", device)
 
-    def embed(name: str, which: str, least: float, recipe: Recipe) -> FloatArray:
-        print(name, flush=True)
-        chosen = choose(found, offsets, which, least)
-        return embed_all(files, chosen, embedder, recipe, args.cache / f"{resolved.name}, {name}.npz")
+    usual = choose(found, offsets, NEAREST, STRICT)
 
-    made = {name: embed(name, NEAREST, STRICT, RECIPES[name]) for name in args.only or COMPARED}
-    if not args.only:
-        made |= {f"{RECIPE}, {name}": embed(name, *choice, RECIPES[RECIPE]) for name, choice in CHOICES.items()}
+    def file_of(name: str) -> Path:
+        return args.cache / f"{resolved.name}, {name}.npz"
+
+    made = {}
+    for name in args.only or COMPARED:
+        print(name, flush=True)
+        made[name] = embed_all(files, usual, embedder, RECIPES[name], file_of(name))
+    for name, choice in {} if args.only else CHOICES.items():
+        name = f"{RECIPE}, {name}"
+        chosen = choose(found, offsets, *choice)
+        made[name] = embed_chosen(files, chosen, usual, made[RECIPE], embedder, file_of(name))
     table = figures([file.stem for file in files], ways_of(made), protocol.train, people)
     settings = {"weights": args.weights, "faces": "lfw-view1, people of pairsDevTrain", "photos": len(files)}
     if not args.only:

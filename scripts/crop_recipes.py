@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch.nn import functional
 
-from pipeline.align import PIXEL_CENTRE, _crop_to_image, _grid, _template, cut_crops
+from pipeline.align import PIXEL_CENTRE, _grid, cut_crops, warp_crops
 from pipeline.config import AlignSettings
 from pipeline.imagebatch import ImageBatch
 from pipeline.types import Detections
@@ -55,12 +55,9 @@ def square(batch: ImageBatch, found: Detections, margin: int) -> torch.Tensor:
     return box(batch, squared, margin)
 
 
-def five_point(batch: ImageBatch, found: Detections, scale: float) -> torch.Tensor:
-    """Turned upright and scaled by the landmarks; `scale` 1 is the tight template of 112 px, less shows more around."""
-    template = _template(SIZE, found.landmarks.device)
-    middle = (SIZE - 1) / 2
-    across, down, origin = _crop_to_image(found.landmarks - PIXEL_CENTRE, (template - middle) * scale + middle)
-    return _warped(batch, found, across, down, origin)
+def five_point(batch: ImageBatch, found: Detections) -> torch.Tensor:
+    """Turned upright and scaled by the landmarks, as SFace has it: the tight template of 112 px."""
+    return warp_crops(batch, found, SIZE)
 
 
 def framed(batch: ImageBatch, found: Detections, frame: Callable[[Detections], Frame], margin: int) -> torch.Tensor:
@@ -120,9 +117,7 @@ def _warped(
 
 
 _FRAMES: Final = {
-    "box, uncut": by_box,
     "box, turned": by_box_turned,
-    "landmarks, turned": by_landmarks,
     "box and landmarks": by_both,
     "box and landmarks, turned": by_both_turned,
 }
@@ -131,7 +126,7 @@ _PLAIN: Final[dict[str, Recipe]] = {
     **{f"box, margin 32, {mode}": partial(box_resampled, margin=32, mode=mode) for mode in ("bilinear", "area")},
     "box, margin 38, size 192": partial(box, margin=38, size=192),
     "square, margin 32": partial(square, margin=32),
-    **{f"five-point, scale {scale:g}": partial(five_point, scale=scale) for scale in (0.8, 1.0)},
+    "five-point": five_point,
     **{f"{name}, margin 32": partial(framed, frame=frame, margin=32) for name, frame in _FRAMES.items()},
 }
 MIRROR: Final = ", mirror image"

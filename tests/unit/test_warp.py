@@ -25,7 +25,9 @@ def faces(landmarks: torch.Tensor, image: list[int], device: str = "cpu") -> Det
     """`landmarks` [n, 5, 2] counted from pixel centres."""
     n = len(landmarks)
     index = torch.tensor(image, device=device)
-    return Detections(index, torch.zeros((n, 4), device=device), (landmarks + PIXEL_CENTRE).to(device), torch.ones(n, device=device))
+    return Detections(
+        index, torch.zeros((n, 4), device=device), (landmarks + PIXEL_CENTRE).to(device), torch.ones(n, device=device)
+    )
 
 
 def placed(scale: float, degrees: float, x: float, y: float) -> torch.Tensor:
