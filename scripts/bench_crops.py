@@ -185,7 +185,7 @@ def centred_rates(embeddings: FloatArray, owner: IntArray) -> list[float]:
 def figures(names: list[str], ways: dict[str, FloatArray], pairs: Sequence[Pair], people: Sequence[str]) -> Any:
     table = {}
     for way, embeddings in ways.items():
-        portraits = Portraits(names, {way: embeddings}, np.empty((0, 3), np.float32))
+        portraits = Portraits(names, {way: embeddings})
         rows, owner = rows_of(portraits, people)
         plain, centred = rates(embeddings[rows], owner), centred_rates(embeddings[rows], owner)
         table[way] = {

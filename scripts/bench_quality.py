@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from bench_accuracy import FMRS, Protocol, read_protocol, rows_of
 from bench_common import RESULTS, result, write_result
-from lfw_embeddings import MARGINS, OURS, QUALITIES, Methods, Portraits, portraits
+from lfw_embeddings import CENTRED, MARGINS, Methods, Portraits, portraits
 from PIL import Image
 from quality_damage import STEPS, Faces, find, rated
 from turned_heads import angle, pose_errors
@@ -54,6 +54,7 @@ DISCARDS = (0.0, 0.05, 0.1, 0.2, 0.3)
 WANTED_DISCARDS = (0.0, 0.05, 0.1, 0.2)  # at each of which the FNMR is to fall
 KEPT = 0.95
 SEED = 0
+QUALITIES = ("center_pose", "sharpness", "contrast")
 CHUNK = 256  # photos in memory at once
 RANDOM_DRAWS = 400
 QUARTERS = (90, 180, 270)
@@ -88,9 +89,9 @@ class Side:
         return float(self.missed[kept[self.pairs].all(axis=1)].mean())
 
 
-def side_of(found: Portraits, key: str, people: Sequence[str], quality: FloatArray) -> Side:
+def side_of(found: Portraits, people: Sequence[str], quality: FloatArray) -> Side:
     rows, owner = rows_of(found, people)
-    genuine, impostor, pairs = all_distances(found.embeddings[key][rows], owner)
+    genuine, impostor, pairs = all_distances(found.embeddings[CENTRED][rows], owner)
     threshold = threshold_at_fmr(impostor, FMRS[0])
     has_face = np.isfinite(quality[rows]).all(axis=1)
     position = np.cumsum(has_face) - 1
@@ -302,11 +303,10 @@ def measure(methods: Methods, protocol: Protocol, arguments: argparse.Namespace)
     files = protocol.files(images)
     found = portraits(methods, files, arguments.cache)
     faces = found_faces(methods, files, arguments.detections)
-    key = f"{OURS}-{methods.settings.align.margin_px}"
     figures: dict[str, Any] = {"photos": len(files), "photos_without_face": int((~faces.found).sum())}
     thresholds = {}
     for name, pairs in (("train", protocol.train), ("test", protocol.test)):
-        side = side_of(found, key, protocol.people(pairs), faces.quality)
+        side = side_of(found, protocol.people(pairs), faces.quality)
         check_curves(side)
         figures[name] = {"threshold": side.threshold, "discard": discard_figures(side), "portraits": kept_figures(side)}
         thresholds[name] = side.threshold

@@ -1,10 +1,12 @@
 """Accuracy of one set of weights on Labeled Faces in the Wild, view 1, from photo to decision, as facepipe runs it.
 
-    python scripts/bench_weights.py --faces FOLDER/lfw-view1 --weights sface
+    facepipe run FOLDER/lfw-view1/images --store STORE --weights sface --min-cpq 0 --min-fsq 0 --min-fcq 0
+    python scripts/bench_weights.py --faces FOLDER/lfw-view1 --store STORE
 
-The protocol is that of bench_accuracy: accuracy on pairsDevTest at the threshold best on pairsDevTrain, FNMR at an FMR
-over all pairs of the test people, the calibration exponent from all impostor pairs of the training people. Asserts
-that the registry's calibration is the one measured, so that T = 0.54 means what the contract says.
+`bench_clustering.py` makes such stores, too. The protocol is that of bench_accuracy: accuracy on pairsDevTest at the
+threshold best on pairsDevTrain, FNMR at an FMR over all pairs of the test people, the calibration exponent from all
+impostor pairs of the training people. Asserts that the registry's calibration is the one measured, so that T = 0.54
+means what the contract says.
 """
 
 from __future__ import annotations
@@ -12,51 +14,41 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from bench_accuracy import accuracy, all_pairs, read_protocol
 from bench_common import result, write_result
 from lfw_embeddings import Portraits
 
-from pipeline.assembly import load_extractor, make_identity
-from pipeline.config import ModelSettings, RunSettings, Settings
-from pipeline.decode import Decoder
-from pipeline.evaluation.subjects import from_images
+from pipeline.door import open_store
+from pipeline.evaluation.subjects import from_store
 from pipeline.models.registry import weight_set
+from pipeline.store.records import StoreIdentity
 
 TOLERANCE = 0.005  # of the exponent: the registry states three decimals
 
 
-def portraits(settings: Settings, files: Sequence[Path]) -> Portraits:
-    """The embedding of each photo's face nearest the centre."""
-    identity = make_identity(settings)
-    extractor = load_extractor(settings, identity, Path())
-    done = 0
-
-    def tell(count: int) -> None:
-        nonlocal done
-        done += count
-        if done % 640 < count:
-            print(f"{done} of {len(files)} photos", flush=True)
-
-    found = from_images(extractor, Decoder(settings.decode), files, tell)
-    assert not found.skipped, found.skipped
-    return Portraits([Path(path).stem for path in found.paths], {identity.weights: found.embeddings}, found.quality)
+def portraits(store: Path) -> tuple[Portraits, StoreIdentity]:
+    """The embedding of each photo's face nearest the centre, and what made it."""
+    with open_store(store, command="bench") as client:
+        paths = client.read("SELECT DISTINCT path FROM core.media WHERE path IS NOT NULL ORDER BY path", [])["path"]
+        found = from_store(client, paths.to_pylist())
+        assert not found.skipped, found.skipped
+        names = [Path(path).stem for path in found.paths]
+        return Portraits(names, {client.identity.weights: found.embeddings}), client.identity
 
 
 def main() -> None:
     arguments = _arguments()
     protocol = read_protocol(arguments.faces, None)
-    row = weight_set(arguments.weights)
-    settings = Settings(model=ModelSettings(weights=row.name), run=RunSettings(device=arguments.device))
-    found = portraits(settings, protocol.files(arguments.faces / "images"))
+    found, identity = portraits(arguments.store)
+    row = weight_set(identity.weights)
     right, _ = accuracy(found, row.name, protocol)
     figures = {"photos": len(found.names), "photos_without_face": found.without_face, **right}
     figures |= all_pairs(found, row.name, protocol)
     print(json.dumps(figures, indent=2))
-    facts = {"weights": row.name, "weights_sha256": row.file.sha256, **settings.output_settings()}
-    print(write_result(result(f"accuracy-{row.name}", facts, {}, figures, arguments.device), arguments.results))
+    facts = {"weights": row.name, "weights_sha256": identity.weights_sha256, **identity.output_settings}
+    print(write_result(result(f"accuracy-{row.name}", facts, {}, figures), arguments.results))
     measured, stated = figures["calibration"]["exponent"], row.calibration.exponent
     assert math.isclose(measured, stated, abs_tol=TOLERANCE), f"the registry says {stated}, measured is {measured}"
 
@@ -64,9 +56,8 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faces", type=Path, required=True, help="the folder lfw-view1")
-    parser.add_argument("--weights", required=True)
+    parser.add_argument("--store", type=Path, required=True, help="a store of its photos")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results", help="where the JSON goes")
-    parser.add_argument("--device", default="cpu")
     return parser.parse_args()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,16 +25,16 @@ from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device
 from pipeline.embed import Embedder, load_embedder
 from pipeline.imagebatch import ImageBatch
+from pipeline.models.centre import load_centre
 from pipeline.models.mtcnn import load_networks
 from pipeline.models.registry import BOX
 from pipeline.models.weights import cache_folder, detector_files, resolve
-from pipeline.quality import assess_quality
 from pipeline.types import ByteArray, DecodedImage, Detections, FloatArray
 
 BATCH = 32
 MARGINS = (14, 32)
-QUALITIES = ("center_pose", "sharpness", "contrast")
 OURS, REFERENCE = "ours", "reference"
+CENTRED = "centred"  # ours with the default margin, less the weights' centre: what `run` stores
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Portraits:
     """What n photos gave; NaN where no face was found."""
 
     names: list[str]  # [n] "Ada_Lovelace_0001"
-    embeddings: dict[str, FloatArray]  # "ours-14" -> [n, d]
-    quality: FloatArray  # [n, 3] of our crops, as QUALITIES
+    embeddings: dict[str, FloatArray]  # "ours-14" -> [n, d]; and CENTRED
 
     @property
     def row(self) -> dict[str, int]:
@@ -65,8 +64,17 @@ class Methods:
             raise SystemExit(f"{self.resolved.name} takes no box crops; bench_weights.py measures it.")
         self.settings = settings
         self.embedder = load_embedder(self.resolved, resolve_device(device))
+        self._centre = load_centre(self.resolved.weight_set)
         self.detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
         self.reference = make_reference(settings.detect, device)
+
+    def centred(self, embeddings: FloatArray) -> FloatArray:
+        """What the centre of the weights, if they have one, leaves of [n, d], of norm 1."""
+        if self._centre is None:
+            return embeddings
+        left = embeddings - self._centre
+        found: FloatArray = left / np.linalg.norm(left, axis=1, keepdims=True)
+        return found
 
     def key(self, names: Sequence[str]) -> str:
         """What the embeddings depend on."""
@@ -81,13 +89,19 @@ class Methods:
 
 def portraits(methods: Methods, files: Sequence[Path], cache: Path | None) -> Portraits:
     """The embeddings of `files`, from `cache` if it holds just these; else made, and written there."""
+    made = _cached_or_made(methods, files, cache)
+    usual = made.embeddings[f"{OURS}-{methods.settings.align.margin_px}"]
+    return replace(made, embeddings={**made.embeddings, CENTRED: methods.centred(usual)})
+
+
+def _cached_or_made(methods: Methods, files: Sequence[Path], cache: Path | None) -> Portraits:
     key = methods.key([f.stem for f in files])
     if cache is not None and cache.exists():
         return _load(cache, key)
     made = _make(methods, files)
     if cache is not None:
         with cache.open("wb") as file:
-            np.savez(file, key=key, names=made.names, quality=made.quality, **made.embeddings)
+            np.savez(file, key=key, names=made.names, **made.embeddings)
     return made
 
 
@@ -95,8 +109,8 @@ def _load(cache: Path, key: str) -> Portraits:
     with np.load(cache, allow_pickle=False) as data:
         if str(data["key"]) != key:
             raise SystemExit(f"{cache} was made of other photos, weights or settings: remove it, or name another file.")
-        embeddings = {name: data[name] for name in data.files if name not in ("key", "names", "quality")}
-        return Portraits(data["names"].tolist(), embeddings, data["quality"])
+        embeddings = {name: data[name] for name in data.files if name not in ("key", "names")}
+        return Portraits(data["names"].tolist(), embeddings)
 
 
 def _make(methods: Methods, files: Sequence[Path]) -> Portraits:
@@ -106,18 +120,17 @@ def _make(methods: Methods, files: Sequence[Path]) -> Portraits:
         for who in (OURS, REFERENCE)
         for margin in MARGINS
     }
-    quality = np.full((len(files), len(QUALITIES)), np.nan, np.float32)
     begin = time.perf_counter()
     for start in range(0, len(files), BATCH):
         images = [decode_image(f.read_bytes(), methods.settings.decode) for f in files[start : start + BATCH]]
         part = slice(start, start + len(images))
-        _fill_ours(methods, images, {m: embeddings[f"{OURS}-{m}"][part] for m in MARGINS}, quality[part])
+        _fill_ours(methods, images, {m: embeddings[f"{OURS}-{m}"][part] for m in MARGINS})
         for k, image in enumerate(images):
             for margin, crop in _reference_crops(methods.reference, image.pixels).items():
                 embeddings[f"{REFERENCE}-{margin}"][start + k] = _embed(methods.embedder, crop)[0]
         if start // BATCH % 10 == 0:
             print(f"{part.stop} of {len(files)} photos, {time.perf_counter() - begin:.0f} s", flush=True)
-    return Portraits([f.stem for f in files], embeddings, quality)
+    return Portraits([f.stem for f in files], embeddings)
 
 
 def _embed(embedder: Embedder, crops: torch.Tensor) -> FloatArray:
@@ -125,19 +138,14 @@ def _embed(embedder: Embedder, crops: torch.Tensor) -> FloatArray:
     return embeddings
 
 
-def _fill_ours(
-    methods: Methods, images: Sequence[DecodedImage], embeddings: dict[int, FloatArray], quality: FloatArray
-) -> None:
-    """Writes the batch's rows of embeddings, by margin, and of quality."""
+def _fill_ours(methods: Methods, images: Sequence[DecodedImage], embeddings: dict[int, FloatArray]) -> None:
+    """Writes the batch's rows of embeddings, by margin."""
     batch = ImageBatch([image.pixels for image in images], methods.embedder.device)
     found = _nearest_centre(methods.detector(batch), images)
     rows = found.image_index.cpu().numpy()
     for margin, target in embeddings.items():
         crops = cut_crops(batch, found, AlignSettings(margin_px=margin), methods.embedder.input_size)
         target[rows] = _embed(methods.embedder, crops.pixels)
-        if margin == methods.settings.align.margin_px:
-            rated = assess_quality(crops, found)
-            quality[rows] = torch.stack([getattr(rated, name) for name in QUALITIES], dim=1).cpu().numpy()
 
 
 def _nearest_centre(found: Detections, images: Sequence[DecodedImage]) -> Detections:

@@ -116,7 +116,7 @@ def _fill(methods: Methods, faces: Faces, start: int, batch: ImageBatch, found: 
     faces.scores[rows] = found.scores.cpu().numpy()
     faces.quality[rows] = torch.stack([rated.center_pose, rated.sharpness, rated.contrast], dim=1).cpu().numpy()
     if embed and len(rows):
-        faces.embeddings[rows] = _embed(methods.embedder, crops.pixels)
+        faces.embeddings[rows] = methods.centred(_embed(methods.embedder, crops.pixels))
 
 
 def _central(found: Detections, images: Sequence[ByteArray]) -> Detections:

@@ -9,7 +9,6 @@ failures to find a face counted as non-matches.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -170,15 +169,3 @@ def mcnemar_exact(first_right: BoolArray, second_right: BoolArray) -> tuple[int,
 def calibration_exponent(squared_l2: float, threshold: float = CONTRACT_THRESHOLD) -> float:
     """g of the map d = 2 (r / 2)^g that takes the raw distance r = sqrt(squared_l2) to sqrt(threshold)."""
     return math.log(math.sqrt(threshold) / 2) / math.log(math.sqrt(squared_l2) / 2)
-
-
-def error_versus_discard(
-    genuine: DoubleArray, quality: FloatArray, threshold: float, discards: Sequence[float]
-) -> list[float]:
-    """FNMR of the genuine pairs [g] left when the share of the worst is discarded, by `quality` [g], for each share.
-
-    Grother and Tabassi 2007, "Performance of biometric quality measures"; the quality of a pair is that of its
-    worse image. A quality measure that works makes the FNMR fall.
-    """
-    missed = (genuine >= threshold)[np.argsort(quality, kind="stable")]
-    return [float(missed[math.floor(share * len(missed)) :].mean()) for share in discards]

@@ -11,8 +11,6 @@ import pytest
 from bench_accuracy import Protocol, figures_of, read_protocol
 from lfw_embeddings import MARGINS, Portraits
 
-from pipeline.config import Settings
-
 PHOTOS = 3
 TRAIN = [f"Train_Person_{i}" for i in range(8)]
 TEST = [f"Test_Person_{i}" for i in range(8)]
@@ -39,7 +37,7 @@ def planted() -> Portraits:
     vectors = (people + 0.3 * rng.standard_normal(people.shape)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     keys = [f"{who}-{margin}" for who in ("ours", "reference") for margin in MARGINS]
-    return Portraits(names, {key: vectors.copy() for key in keys}, np.full((len(names), 3), 0.9, np.float32))
+    return Portraits(names, {key: vectors.copy() for key in [*keys, "centred"]})
 
 
 def test_perfect_embeddings(planted: Portraits, protocol: Protocol) -> None:
@@ -53,7 +51,7 @@ def test_perfect_embeddings(planted: Portraits, protocol: Protocol) -> None:
             assert one["test"][0]["genuine_pairs"] == len(TEST) * 3
             assert one["test"][0]["impostor_pairs"] == len(TEST) * (len(TEST) - 1) // 2 * PHOTOS**2
         assert figures[f"mcnemar-{margin}"] == {"only_ours_right": 0, "only_reference_right": 0, "p": 1.0}
-    assert figures["quality"]["gate_keeps"] == 1
+    assert figures["centred"]["accuracy"] == 1
 
 
 def test_photo_without_face_costs_its_method(planted: Portraits, protocol: Protocol) -> None:
@@ -69,16 +67,6 @@ def test_photo_without_face_costs_its_method(planted: Portraits, protocol: Proto
     assert figures["mcnemar-32"]["p"] == 1
 
 
-def test_quality_discards_the_worst(planted: Portraits, protocol: Protocol) -> None:
-    bad = planted.row[f"{TEST[-1]}_0001"]
-    planted.embeddings[f"ours-{Settings().align.margin_px}"][bad] *= -1
-    planted.quality[bad] = [0.9, 0.1, 0.9]
-    after = figures_of(planted, protocol)["quality"]["fnmr_after_discard"]
-    assert after["sharpness"][0] > 0
-    assert after["sharpness"][2] == 0  # the two of its 24 genuine pairs are the first to go
-    assert after["center_pose"][2] > 0
-
-
 def test_lists_are_read_in_part(tmp_path: Path) -> None:
     write_lists(tmp_path)
     protocol = read_protocol(tmp_path, 2)
@@ -89,7 +77,7 @@ def test_lists_are_read_in_part(tmp_path: Path) -> None:
 def test_cache_of_other_photos_is_refused(planted: Portraits, tmp_path: Path) -> None:
     file = tmp_path / "cache.npz"
     with file.open("wb") as stream:
-        np.savez(stream, key="mine", names=planted.names, quality=planted.quality, **planted.embeddings)
+        np.savez(stream, key="mine", names=planted.names, **planted.embeddings)
     again = lfw_embeddings._load(file, "mine")
     assert again.names == planted.names
     assert again.embeddings.keys() == planted.embeddings.keys()

@@ -19,7 +19,6 @@ from pipeline.evaluation.rates import (
     decisions_right,
     error_curve,
     error_rates,
-    error_versus_discard,
     folded_accuracy,
     is_measurable,
     mcnemar_exact,
@@ -97,11 +96,6 @@ class TestStatistics:
         g = calibration_exponent(0.838)
         assert g == pytest.approx(1.281, abs=5e-4)
         assert 2 * (math.sqrt(0.838) / 2) ** g == pytest.approx(math.sqrt(0.54))
-
-    def test_discarding_the_worst(self) -> None:
-        distances = np.array([0.1, 0.1, 0.9, 0.1, 0.9])
-        quality = np.array([0.8, 0.9, 0.1, 0.7, 0.2], dtype=np.float32)
-        assert error_versus_discard(distances, quality, 0.5, [0, 0.2, 0.4]) == [0.4, 0.25, 0.0]
 
 
 class TestFolds:

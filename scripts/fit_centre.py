@@ -1,0 +1,48 @@
+"""Makes the centre of a set of weights: the mean embedding of the training people of LFW view 1.
+
+    facepipe run FOLDER/lfw-view1/images --store STORE --weights casia-webface --set embed.centre=false \\
+        --min-cpq 0 --min-fsq 0 --min-fcq 0
+    python scripts/fit_centre.py --faces FOLDER/lfw-view1 --store STORE
+
+Of each photo the face nearest the centre. Writes pipeline/models/centres/<weights>.npy and prints the SHA-256 that the
+registry names; four decimals, so that rounding elsewhere gives the same file. What a centre gains is measured by
+bench_crops.py, each half of the people with the mean of the other half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+from bench_accuracy import read_protocol, rows_of
+from bench_weights import portraits
+
+from pipeline.models.centre import centre_file
+from pipeline.models.registry import weight_set
+
+DECIMALS = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faces", type=Path, required=True)
+    parser.add_argument("--store", type=Path, required=True)
+    args = parser.parse_args()
+    found, identity = portraits(args.store)
+    if identity.output_settings["embed"]["centre"]:
+        raise SystemExit(f"{args.store} was made with a centre: make one with --set embed.centre=false.")
+    protocol = read_protocol(args.faces, None)
+    rows, _ = rows_of(found, protocol.people(protocol.train))
+    mean = np.nanmean(found.embeddings[identity.weights][rows].astype(np.float64), axis=0)
+    content = io.BytesIO()
+    np.save(content, mean.round(DECIMALS).astype(np.float32))
+    file = centre_file(weight_set(identity.weights))
+    file.write_bytes(content.getvalue())
+    print(file, hashlib.sha256(content.getvalue()).hexdigest(), f"norm {np.linalg.norm(mean):.4f}")
+
+
+if __name__ == "__main__":
+    main()
