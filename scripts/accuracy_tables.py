@@ -9,22 +9,29 @@ from typing import Any
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the head, the rows
 
+USED = "box, margin 32"  # the way of the default settings
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def crops() -> Table:
     ways = _figures("crops")["ways"]
-    rows = [
-        (way, _percent(f["accuracy"]), _percent(f["fnmr_at_0.001"]), _percent(f["fnmr_at_0.0001"]))
-        for way, f in ways.items()
-    ]
-    return ("how the face is cut", "accuracy", "FNMR at FMR 1e-3", "FNMR at FMR 1e-4"), rows
+    columns = ("accuracy", *(f"{kind}fnmr_at_{fmr}" for kind in ("", "centred_") for fmr in ("0.001", "0.0001")))
+    ordered = sorted(ways, key=_order)
+    rows = [(f"**{way}**" if way == USED else way, *(_percent(ways[way][c]) for c in columns)) for way in ordered]
+    rates = ("FNMR at FMR 1e-3", "FNMR at FMR 1e-4")
+    return ("how the face is cut, or chosen", "accuracy", *rates, *(f"centred: {rate}" for rate in rates)), rows
+
+
+def _order(way: str) -> tuple[bool, str]:
+    return not way.startswith("box, margin"), way
 
 
 def weights() -> Table:
-    before = _figures("accuracy")["reference-14"]
+    measured = _figures("accuracy")
+    before = measured["reference-14"]
     chains = {
-        "facenet-pytorch's MTCNN and crops, `casia-webface`": before,
+        "facenet-pytorch as it comes (margin 14), `casia-webface`": before,
+        "the same with margin 32": measured["reference-32"],
         **{f"facepipe, `{name}`": _figures(f"accuracy-{name}") for name in ("casia-webface", "sface")},
     }
     return ("", *chains), [
@@ -33,7 +40,71 @@ def weights() -> Table:
             (f"FNMR at FMR {rate['fmr']:g}", *(_percent(f["test"][i]["fnmr"], 2) for f in chains.values()))
             for i, rate in enumerate(before["test"])
         ),
+        ("at T = 0.54, calibrated: FMR", *(f"{f['calibration']['test_fmr']:.2g}" for f in chains.values())),
+        ("at T = 0.54, calibrated: FNMR", *(_percent(f["calibration"]["test_fnmr"]) for f in chains.values())),
     ]
+
+
+def clustering() -> Table:
+    cells = _figures("clustering")
+    rows = []
+    for name, ways in cells.items():
+        for way, one in ways.items():
+            every = one["all"]
+            rows.append(
+                (f"`{name}`, {way}", f"{every['identities']:,}", *_agreement(every), *_agreement(one["test_people"]))
+            )
+    head = ("", "identities", "pairwise P / R / F", "BCubed P / R / F", "pairwise, test people", "BCubed, test people")
+    return head, rows
+
+
+def _agreement(figures: Any) -> tuple[str, str]:
+    pairwise, bcubed = (
+        " / ".join(f"{figures[measure][key]:.3f}" for key in ("precision", "recall", "f"))
+        for measure in ("pairwise", "bcubed")
+    )
+    return pairwise, bcubed
+
+
+def detection() -> Table:
+    found = _figures("detection")
+    rows = [
+        (
+            what,
+            f"{one['faces']}",
+            f"{_percent(one['recall'])} ({one['found']})",
+            f"{_percent(one['precision'])} ({one['false_alarms']} false alarms)",
+            f"{one['average_precision']:.3f}",
+        )
+        for what, one in (("40 px and more", found["from_40_px"]), ("all that are annotated", found["from_0_px"]))
+    ]
+    return ("boxes", "faces", "recall", "precision", "AP"), rows
+
+
+def discards() -> Table:
+    figures = _figures("quality")["test"]["discard"]
+    names = {"gate": "the gate's worst", "center_pose": "pose", "sharpness": "sharpness", "contrast": "contrast"}
+    rows = [(name, *(_percent(f) for f in figures["curves"][key]["fnmr"])) for key, name in names.items()]
+    low, high = figures["random_95"]
+    chance = (f"{a * 100:.1f} to {b * 100:.1f} %" for a, b in zip(low, high, strict=True))
+    rows.append(("at random, 95 %", *chance))
+    return ("thrown away by", *(f"{share * 100:.0f} %" for share in figures["discards"])), rows
+
+
+def damage() -> Table:
+    figures = _figures("quality")["damage"]
+    texts = {
+        "blur": ("blur, sigma as a share of the face's width", 1),
+        "contrast": ("contrast multiplied by", -1),
+        "roll": ("turned in the picture by degrees", 1),
+        "size": ("shrunk to a face of so many pixels", -1),
+    }
+    rows = [("untouched", "", _percent(figures["untouched"]["rejected"]), _percent(figures["untouched"]["fnmr"]))]
+    for kind, (text, order) in texts.items():
+        for step in sorted(figures[kind], key=lambda each: order * float(each)):
+            one = figures[kind][step]
+            rows.append((text, step, _percent(one["rejected"]), _percent(one["fnmr"])))
+    return ("damage", "", "rejected, of the faces found", "FNMR at the threshold of FMR 1e-3"), rows
 
 
 def _accuracy(figures: Any) -> str:
@@ -49,4 +120,11 @@ def _percent(share: float, digits: int = 1) -> str:
     return f"{share * 100:.{digits}f} %"
 
 
-TABLES: dict[str, Callable[[], Table]] = {"weights": weights, "crops": crops}
+TABLES: dict[str, Callable[[], Table]] = {
+    "weights": weights,
+    "crops": crops,
+    "clustering": clustering,
+    "detection": detection,
+    "discards": discards,
+    "damage": damage,
+}

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from bench_accuracy import read_protocol
-from bench_common import result, write_result
+from bench_common import Silent, result, write_result
 
 from pipeline.config import MatchSettings, Settings, SourceSettings
 from pipeline.door import Store, open_store
@@ -40,14 +40,6 @@ _FACES = """
         ) = 1 AS labelled
     FROM main.faces f JOIN core.media m USING (media_id) ORDER BY f.face_id
 """
-
-
-class _Silent:
-    """No progress bar."""
-
-    def start(self, _what: str, _total: int | None) -> None: ...
-
-    def advance(self, _count: int = 1) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ def measure(photos: Path, store: Path, test_people: set[str]) -> dict[str, Any]:
     found = {name: grouped(stored, calibration) for name, calibration in ways.items()}
     assert same_partition(found["calibrated"], stored.persons), "grouping again gives other identities"
     labels = replace(Settings(), source=SourceSettings(labels="parent"))
-    report = report_clustering(ClusteringRequest(photos, labels, store), _Silent())
+    report = report_clustering(ClusteringRequest(photos, labels, store), Silent())
     again = evaluated(stored, found["calibrated"])
     assert (report.result.pairwise, report.result.bcubed) == (again.pairwise, again.bcubed)
     return {

@@ -97,7 +97,12 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"commands": commands, "exit codes": exit_codes, "statuses": statuses},
+    "README.md": {
+        "commands": commands,
+        "exit codes": exit_codes,
+        "statuses": statuses,
+        "accuracy": partial(_figures_table, TABLES["weights"]),
+    },
     "docs/accuracy.md": {name: partial(_figures_table, make) for name, make in TABLES.items()},
 }
 
