@@ -66,7 +66,7 @@ def warp_crops(batch: ImageBatch, found: Detections, size: int = FIVE_POINT_SIZE
         samples = 2 ** int(level)
         members = torch.from_numpy(np.flatnonzero(details == level)).to(batch.device, non_blocking=True)
         for part in torch.split(members, max(1, _SAMPLES_AT_ONCE // (size * samples) ** 2)):
-            points = _grid(across[part], down[part], origin[part], size, samples)
+            points = sampling_grid(across[part], down[part], origin[part], size, samples)
             pixels = batch.sample(found.image_index[part], points.flatten(1, 2)).view(*points.shape[:3], 3)
             crops[part] = avg_pool2d(pixels.permute(0, 3, 1, 2), samples)
     return crops
@@ -99,7 +99,9 @@ def _crop_to_image(landmarks: torch.Tensor, template: torch.Tensor) -> tuple[tor
     return across, down, centre - target[0] * across - target[1] * down
 
 
-def _grid(across: torch.Tensor, down: torch.Tensor, origin: torch.Tensor, size: int, samples: int) -> torch.Tensor:
+def sampling_grid(
+    across: torch.Tensor, down: torch.Tensor, origin: torch.Tensor, size: int, samples: int
+) -> torch.Tensor:
     """[n, S, S, 2] float32, S = size * samples: where in the image the samples of each crop lie."""
     steps = (torch.arange(size * samples, device=origin.device, dtype=torch.float32) + 0.5) / samples - 0.5
     x = steps[None, None, :, None] * across[:, None, None]

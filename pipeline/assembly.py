@@ -78,12 +78,16 @@ def make_identity(settings: Settings, master_key: MasterKey | None = None) -> St
     """What a new store records of its model and of what made its numbers; encrypted, if there is a master key."""
     resolved = resolve(settings.model.weights, _weights_file(settings), cache_folder(settings.model.cache))
     weights = resolved.weight_set
+    centred = settings.embed.centre and weights.preprocessing.centre_sha256 is not None
+    settings = dataclasses.replace(
+        settings, embed=EmbedSettings(centre=centred)
+    )  # what is done, not what was asked for
     return StoreIdentity(
         embedder=weights.architecture,
         weights=weights.name,
         weights_sha256=resolved.sha256,
         embedding_size=weights.embedding_size,
-        preprocessing=weights.preprocessing.as_dict(),
+        preprocessing=_preprocessing(settings, resolved),
         calibration=_calibration_of(settings, resolved).as_dict(),
         mode=settings.run.mode,
         output_settings=settings.output_settings(),
@@ -101,7 +105,7 @@ def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -
     _check_calibration(settings, identity, path)
     merged: dict[str, Any] = {}
     for section, default in _OUTPUT_SECTIONS.items():
-        stored: Mapping[str, Any] = identity.output_settings.get(section, _NOT_CENTRED)
+        stored: Mapping[str, Any] = {"embed": _NOT_CENTRED, **identity.output_settings}[section]
         for key, given in dataclasses.asdict(getattr(settings, section)).items():
             if given not in (getattr(default, key), stored[key]):
                 raise _mismatch(path, f"{section}.{key}", stored[key], given)
@@ -127,7 +131,7 @@ def _check_calibration(settings: Settings, identity: StoreIdentity, path: Path) 
     asked = settings.model.calibration
     if asked is None:
         return
-    given = _read_calibration(asked, identity.weights_sha256, identity.output_settings)
+    given = _read_calibration(asked, identity.weights_sha256, identity.output_settings, identity.preprocessing)
     known = Calibration.from_dict(identity.calibration)
     if given.exponent != known.exponent:
         raise _mismatch(path, "calibration", f"an exponent of {known.exponent:g}", f"{asked} with {given.exponent:g}")
@@ -139,16 +143,27 @@ def _calibration_of(settings: Settings, resolved: ResolvedWeights) -> Calibratio
     """What a new store is calibrated with: what the settings name, else the weights' own."""
     if settings.model.calibration is None:
         if resolved.weight_set.preprocessing.centre_sha256 and not settings.embed.centre:
-            return Calibration(note="none: that of the weights holds for centred embeddings")
+            return Calibration(note="none: that of the weights is for centred embeddings")
         return Calibration(**resolved.weight_set.calibration.as_dict())
-    return _read_calibration(settings.model.calibration, resolved.sha256, settings.output_settings())
+    preprocessing = _preprocessing(settings, resolved)
+    return _read_calibration(settings.model.calibration, resolved.sha256, settings.output_settings(), preprocessing)
 
 
-def _read_calibration(name: str, weights_sha256: str, output_settings: Mapping[str, Any]) -> Calibration:
+def _preprocessing(settings: Settings, resolved: ResolvedWeights) -> dict[str, Any]:
+    """That of the weights; the centre only where it is subtracted."""
+    preprocessing = resolved.weight_set.preprocessing
+    if not settings.embed.centre:
+        preprocessing = dataclasses.replace(preprocessing, centre_sha256=None)
+    return preprocessing.as_dict()
+
+
+def _read_calibration(
+    name: str, weights_sha256: str, output_settings: Mapping[str, Any], preprocessing: Mapping[str, Any]
+) -> Calibration:
     """Raises CalibrationInvalid."""
     if name == NO_CALIBRATION:
         return Calibration(note="none: distances are the model's own")
-    return read_calibration(Path(name), weights_sha256, output_settings)
+    return read_calibration(Path(name), weights_sha256, output_settings, preprocessing)
 
 
 def _mismatch(path: Path, key: str, stored: object, given: object) -> StoreMismatch:
@@ -167,7 +182,7 @@ def load_extractor(settings: Settings, identity: StoreIdentity, path: Path) -> F
     resolved = resolve(identity.weights, _weights_file(settings), cache_folder(settings.model.cache))
     if resolved.sha256 != identity.weights_sha256:
         raise _mismatch(path, "weights_sha256", identity.weights_sha256, resolved.sha256)
-    for key, used in resolved.weight_set.preprocessing.as_dict().items():
+    for key, used in _preprocessing(settings, resolved).items():
         stored = identity.preprocessing.get(key, used)  # an older store may not have recorded it
         if stored != used:
             raise _mismatch(path, f"preprocessing.{key}", stored, used)

@@ -1,7 +1,7 @@
 """The file in which `facepipe calibrate` keeps what it fitted, and a new store finds it.
 
-JSON: the calibration itself, and what it holds for: the weights by their hash, and how the photos are cut out. With
-anything else a distance means something else.
+JSON: the calibration itself, and what it holds for: the weights by their hash, how the photos are cut out, and what is
+subtracted from the embeddings. With anything else a distance means something else.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pipeline.store.records import StoreIdentity
 
 NO_CALIBRATION: Final = "none"
 _FORMAT: Final = 1
-# What an embedding hardly depends on: which faces are found, and which files are read.
-_OTHER_SETTINGS: Final = frozenset({"decode", "detect"})
+# What an embedding hardly depends on: which faces are found, and which files are read. What `embed` says, the centre's
+# hash says more exactly.
+_OTHER_SETTINGS: Final = frozenset({"decode", "detect", "embed"})
 
 
 def write_calibration(file: Path, calibration: Calibration, identity: StoreIdentity, fit: Mapping[str, Any]) -> None:
@@ -33,6 +34,7 @@ def write_calibration(file: Path, calibration: Calibration, identity: StoreIdent
         "weights": identity.weights,
         "weights_sha256": identity.weights_sha256,
         "output_settings": _relevant(identity.output_settings),
+        "centre_sha256": identity.preprocessing.get("centre_sha256"),
         "calibration": calibration.as_dict(),
         "fit": dict(fit),
     }
@@ -42,10 +44,12 @@ def write_calibration(file: Path, calibration: Calibration, identity: StoreIdent
     Folder(file.absolute().parent).write(file.name, text.encode("utf-8", "backslashreplace"), "calibration")
 
 
-def read_calibration(file: Path, weights_sha256: str, output_settings: Mapping[str, Any]) -> Calibration:
-    """The calibration in `file`, for embeddings of these weights and settings.
+def read_calibration(
+    file: Path, weights_sha256: str, output_settings: Mapping[str, Any], preprocessing: Mapping[str, Any]
+) -> Calibration:
+    """The calibration in `file`, for embeddings of these weights, settings and preprocessing.
 
-    Raises CalibrationInvalid where it is none, or one for other weights or settings.
+    Raises CalibrationInvalid where it is none, or one for others.
     """
     try:
         content = json.loads(file.read_text("utf-8"))
@@ -60,6 +64,9 @@ def read_calibration(file: Path, weights_sha256: str, output_settings: Mapping[s
         raise _invalid(file, f"it was fitted for the weights {other}, and these are {weights_sha256}")
     if content.get("output_settings") != _relevant(output_settings):
         raise _invalid(file, f"it was fitted with {content.get('output_settings')}, not {_relevant(output_settings)}")
+    fitted, used = content.get("centre_sha256"), preprocessing.get("centre_sha256")
+    if fitted != used:
+        raise _invalid(file, f"it was fitted with {_centre(fitted)}, not {_centre(used)}")
     if not isinstance(content.get("calibration"), dict):
         raise _invalid(file, "it holds no calibration")
     try:
@@ -70,6 +77,10 @@ def read_calibration(file: Path, weights_sha256: str, output_settings: Mapping[s
 
 def _relevant(output_settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in output_settings.items() if key not in _OTHER_SETTINGS}
+
+
+def _centre(sha256: object) -> str:
+    return "embeddings that are not centred" if sha256 is None else f"embeddings less the centre {sha256}"
 
 
 def _invalid(file: Path, detail: str) -> CalibrationInvalid:

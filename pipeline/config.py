@@ -3,7 +3,7 @@
 Nothing below this module reads the environment. `FACEPIPE_DETECT__MIN_FACE_PX=40` sets `detect.min_face_px`;
 FACEPIPE_CONFIG names the file where no flag does, FACEPIPE_CACHE is another name of `model.cache`.
 An unknown key is refused with the nearest known one. `Settings.output_hash()` covers what changes the stored
-numbers (decoding, detection, alignment, quality, mode); it is fixed per store generation.
+numbers (decoding, detection, alignment, centring, mode); it is fixed per store generation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How good each face is for recognition: pose, sharpness, contrast, each in [0, 1].
 
 The measures follow ISO/IEC 29794-5 and its reference implementation OFIQ where they can, and where another measure
-foretells false non-matches better, that one: scripts/bench_quality.py has the error-versus-discard curves. All work on
-batches, on the device, without a loop over faces and without waiting for the device.
+foretold the training people's false non-matches better, that one: scripts/bench_quality.py has the error-versus-discard
+curves. All work on batches, on the device, without a loop over faces and without waiting for the device.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def center_pose(landmarks: torch.Tensor) -> torch.Tensor:
     face turns about one axis; tilted by 25 and 15 degrees and rolled by 20 it comes out 0.03 low, because angles
     taken one after the other split the same rotation differently. For heads that differ as people's do, a metre from
     the camera, with landmarks off by 3 % of the eyes' distance (standard deviation), the angle has a root mean square
-    error of 5 to 7.5 degrees up to 50; perspective adds 3 degrees to a face turned down, noise 5 to one seen face-on.
+    error of 4.3 to 7.5 degrees up to 50; perspective adds 3 degrees to a face turned down, noise 5 to one seen face-on.
     A wide open mouth reads as a face turned up or down. Near-frontal portraits turned in their plane by 10 to 30
-    degrees and detected anew come out within 2.5, by 40 within 4.5 (all by scripts/bench_quality.py).
+    degrees and detected anew come out with one of 2.5, by 40 of 4.5 (all by scripts/bench_quality.py).
 
     0 where there is no such face: landmarks that coincide, lie on a line or are mirrored, a face turned by 90
     degrees or more in the picture, non-finite values.
@@ -189,8 +189,8 @@ def _contrast(cells: torch.Tensor) -> torch.Tensor:
 
     The spread is the standard deviation; its map is flat where portraits are, so that only a flattened face has little.
     Evenness is the geometric mean of the 64 patches' standard deviations by their mean: low where hard shadows,
-    glare or over-exposure leave parts of the face blank. Among portraits that is what foretells errors. The dynamic
-    range of ISO/IEC 29794-5, the histogram's entropy, does the reverse: the harder the shadows, the higher it is.
+    glare or over-exposure leave parts of the face blank. The dynamic range of ISO/IEC 29794-5, the histogram's
+    entropy, does the reverse: the harder the shadows, the higher it is.
     """
     spread = (cells - cells.mean(dim=(1, 2), keepdim=True)).square().mean(dim=(1, 2)).sqrt()
     across = _CELLS // _PATCH_CELLS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from bench_common import RESULTS
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the head, the rows
 
 USED = "box, margin 32"  # the way of the default settings
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def crops() -> Table:
@@ -30,17 +30,17 @@ def weights() -> Table:
     measured = _figures("accuracy")
     before = measured["reference-14"]
     chains = {
-        "facenet-pytorch as it comes (margin 14), `casia-webface`": before,
+        "facenet-pytorch's detector and crops, margin 14, `casia-webface`": before,
         "the same with margin 32": measured["reference-32"],
         **{f"facepipe, `{name}`": _figures(f"accuracy-{name}") for name in ("casia-webface", "sface")},
     }
     return ("", *chains), [
-        ("accuracy on the 1,000 pairs [95 % interval]", *(_accuracy(f) for f in chains.values())),
+        ("accuracy on the 1,000 listed pairs [95 % interval]", *(_accuracy(f) for f in chains.values())),
         *(
-            (f"FNMR at FMR {rate['fmr']:g}", *(_percent(f["test"][i]["fnmr"], 2) for f in chains.values()))
+            (f"FNMR at FMR {_rate(rate['fmr'], 0)}", *(_percent(f["test"][i]["fnmr"], 2) for f in chains.values()))
             for i, rate in enumerate(before["test"])
         ),
-        ("at T = 0.54, calibrated: FMR", *(f"{f['calibration']['test_fmr']:.2g}" for f in chains.values())),
+        ("at T = 0.54, calibrated: FMR", *(_rate(f["calibration"]["test_fmr"], 1) for f in chains.values())),
         ("at T = 0.54, calibrated: FNMR", *(_percent(f["calibration"]["test_fnmr"]) for f in chains.values())),
     ]
 
@@ -99,12 +99,16 @@ def damage() -> Table:
         "roll": ("turned in the picture by degrees", 1),
         "size": ("shrunk to a face of so many pixels", -1),
     }
-    rows = [("untouched", "", _percent(figures["untouched"]["rejected"]), _percent(figures["untouched"]["fnmr"]))]
+    rows = [("untouched", "", *_shares(figures["untouched"]))]
     for kind, (text, order) in texts.items():
         for step in sorted(figures[kind], key=lambda each: order * float(each)):
             one = figures[kind][step]
-            rows.append((text, step, _percent(one["rejected"]), _percent(one["fnmr"])))
-    return ("damage", "", "rejected, of the faces found", "FNMR at the threshold of FMR 1e-3"), rows
+            rows.append((text, step, *_shares(one)))
+    return ("damage", "", "face found", "of these rejected", "FNMR at the threshold of FMR 1e-3"), rows
+
+
+def _shares(step: Any) -> tuple[str, ...]:
+    return tuple(_percent(step[key]) for key in ("with_face", "rejected", "fnmr"))
 
 
 def _accuracy(figures: Any) -> str:
@@ -114,6 +118,10 @@ def _accuracy(figures: Any) -> str:
 
 def _figures(benchmark: str) -> Any:
     return json.loads((RESULTS / f"{benchmark}-cpu.json").read_text("utf-8"))["figures"]
+
+
+def _rate(share: float, digits: int) -> str:
+    return f"{share:.{digits}e}".replace("e-0", "e-")
 
 
 def _percent(share: float, digits: int = 1) -> str:

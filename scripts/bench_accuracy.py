@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_common import result, write_result
+from bench_common import RESULTS, result, write_result
 from lfw_embeddings import CENTRED, MARGINS, OURS, REFERENCE, Methods, Portraits, portraits
 
 from pipeline.config import ModelSettings, Settings
@@ -181,7 +181,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--weights", default="casia-webface")
     parser.add_argument("--weights-file")
     parser.add_argument("--pairs", type=int, help="only the first so many genuine and impostor pairs of each list")
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results", help="where the JSON goes")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
     parser.add_argument("--device", default="cpu")
     return parser.parse_args()
 

@@ -73,7 +73,7 @@ def read_store(store: Path) -> Stored:
         paths=paths,
         persons=table["person_id"].to_pylist(),
         labelled=np.flatnonzero(table["labelled"].to_numpy()),
-        calibration=Calibration(**facts),
+        calibration=Calibration.from_dict(facts),
     )
 
 

@@ -7,19 +7,20 @@ Every photo of the people of pairsDevTrain.txt is detected once; its face neares
 every way. Detections and embeddings are kept in the cache folder, one file a way, so that several of these can run
 side by side with `--only`, and the work goes on where it was stopped.
 
-FNMR at FMR 1e-3 and 1e-4: over all pairs of these photos; a photo without a face matches nothing. Accuracy: on the
+FNMR at FMR 1e-3 and 1e-4: over all pairs of each half of the people, the mean of both halves; "centred": each half less
+the mean embedding of the other (`pipeline/models/centre.py`). A photo without a face matches nothing. Accuracy: on the
 2,200 pairs, at the threshold best on the other nine tenths of the pairs. "averaged with its mirror image" is the mean
 of a face's embedding and its mirror image's, of norm 1. With one way to cut, other ways to choose a photo's face are
 compared as well: also those of a probability below the default 0.95, the largest, and facenet-pytorch's
-`center_weighted_size`. "centred": less the mean embedding of other people (`pipeline/models/centre.py`). Asserts that
-every way's vectors have norm 1, and are there for the same photos.
+`center_weighted_size`. Asserts that every way's vectors have norm 1, and are there for the same photos.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,19 @@ import torch
 from bench_accuracy import pair_distances, read_protocol, rows_of
 from bench_common import result, write_result
 from crop_recipes import COMPARED, MIRROR, RECIPES, Recipe
-from lfw_embeddings import BATCH, Portraits
+from lfw_embeddings import BATCH, Portraits, pick
 
 from pipeline.config import Settings
 from pipeline.decode import decode_image
 from pipeline.detect import MtcnnDetector
-from pipeline.device import resolve_device, set_threads
+from pipeline.device import set_threads
 from pipeline.embed import Embedder, load_embedder
 from pipeline.evaluation.every_pair import all_distances
 from pipeline.evaluation.pair_lists import Pair
-from pipeline.evaluation.rates import best_threshold, decisions_right, error_rates
+from pipeline.evaluation.rates import error_rates, folded_accuracy
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.mtcnn import load_networks
+from pipeline.models.registry import BOX
 from pipeline.models.weights import cache_folder, detector_files, resolve
 from pipeline.types import DecodedImage, Detections, FloatArray, IntArray
 
@@ -49,45 +51,61 @@ SEED = 0
 STRICT = Settings().detect.min_confidence
 NEAREST = "nearest the centre"
 RECIPE = "box, margin 32"  # with which the ways to choose a face are compared
-# How a photo's face is chosen, beside the default: which, and of which probability at least.
+# How a photo's face is chosen, beside the default: which, and of which probability at least (O-Net's is 0.7).
 CHOICES = {
-    "nearest the centre, any probability": (NEAREST, 0.0),
+    "nearest the centre, of probability 0.7 and more": (NEAREST, 0.0),
     "largest": ("largest", STRICT),
     "centre-weighted size": ("centre-weighted size", STRICT),
 }
 
 
-def batches(files: Sequence[Path], device: torch.device) -> Iterator[tuple[int, list[DecodedImage], ImageBatch]]:
+def batches(files: Sequence[Path]) -> Iterator[tuple[int, list[DecodedImage], ImageBatch]]:
     settings = Settings().decode
     for start in range(0, len(files), BATCH):
         images = [decode_image(file.read_bytes(), settings) for file in files[start : start + BATCH]]
-        yield start, images, ImageBatch([image.pixels for image in images], device)
+        yield start, images, ImageBatch([image.pixels for image in images])
 
 
-def save(file: Path, **arrays: FloatArray) -> None:
-    partial = file.with_suffix(".partial.npz")
-    np.savez(partial, **arrays)
-    partial.rename(file)
+@dataclass(frozen=True)
+class Cache:
+    """Arrays in files of a folder; `key` is what they were made of. Ends the program where that is something else."""
+
+    folder: Path
+    key: str
+
+    def load(self, name: str) -> dict[str, FloatArray] | None:
+        file = self.folder / f"{name}.npz"
+        if not file.exists():
+            return None
+        with np.load(file, allow_pickle=False) as data:
+            if str(data["key"]) != self.key:
+                raise SystemExit(f"{file} was made of other photos, weights or settings: remove it.")
+            return {each: data[each] for each in data.files if each != "key"}
+
+    def save(self, name: str, **arrays: FloatArray) -> dict[str, FloatArray]:
+        partial = self.folder / f"{name}.partial.npz"
+        np.savez(partial, key=self.key, **arrays)
+        partial.rename(self.folder / f"{name}.npz")
+        return arrays
 
 
-def detect_all(files: Sequence[Path], file: Path, device: torch.device) -> tuple[Detections, FloatArray]:
+def detect_all(files: Sequence[Path], cache: Cache) -> tuple[Detections, FloatArray]:
     """All faces of every probability, `image_index` the photo's number, and where each lies: [m, 2], its box's centre
     from its photo's centre in pixels."""
-    if not file.exists():
-        detector = MtcnnDetector(
-            load_networks(detector_files(), device.type), replace(Settings().detect, min_confidence=0.0)
-        )
+    names = ("image_index", "boxes", "landmarks", "scores", "offsets")
+    known = cache.load("faces")
+    if known is None:
+        settings = replace(Settings().detect, min_confidence=0.0)
+        detector = MtcnnDetector(load_networks(detector_files(), "cpu"), settings)
         parts = []
-        for start, images, batch in batches(files, device):
+        for start, images, batch in batches(files):
             found = detector(batch)
-            centres = torch.tensor([(image.width / 2, image.height / 2) for image in images], device=device)
+            centres = torch.tensor([(image.width / 2, image.height / 2) for image in images])
             offsets = (found.boxes[:, :2] + found.boxes[:, 2:]) / 2 - centres[found.image_index]
             parts.append([found.image_index + start, found.boxes, found.landmarks, found.scores, offsets])
-        arrays = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
-        save(file, **dict(zip(("image_index", "boxes", "landmarks", "scores", "offsets"), arrays, strict=True)))
-    with np.load(file) as data:
-        names = ("image_index", "boxes", "landmarks", "scores")
-        return Detections(*(torch.from_numpy(data[name]) for name in names)), data["offsets"]
+        arrays = (torch.cat(each).numpy() for each in zip(*parts, strict=True))
+        known = cache.save("faces", **dict(zip(names, arrays, strict=True)))
+    return Detections(*(torch.from_numpy(known[name]) for name in names[:-1])), known["offsets"]
 
 
 def choose(found: Detections, offsets: FloatArray, which: str, least: float) -> Detections:
@@ -103,39 +121,43 @@ def choose(found: Detections, offsets: FloatArray, which: str, least: float) -> 
     return pick(found, torch.tensor([best[photo] for photo in sorted(best)]))
 
 
-def embed_all(files: Sequence[Path], chosen: Detections, embedder: Embedder, recipe: Recipe, file: Path) -> FloatArray:
-    """[n, d]; NaN where no face was found."""
-    if not file.exists():
-        made = np.full((len(files), embedder.embedding_size), np.nan, np.float32)
-        for start, images, batch in batches(files, embedder.device):
+@dataclass(frozen=True)
+class Photos:
+    """The photos, what embeds their faces, and where that is kept."""
+
+    files: Sequence[Path]
+    embedder: Embedder
+    cache: Cache
+
+    def embed(self, name: str, chosen: Detections, recipe: Recipe) -> FloatArray:
+        """[n, d] of at most one face a photo; NaN where there is none."""
+        known = self.cache.load(name)
+        if known is None:
+            known = self.cache.save(name, embeddings=self._embed(chosen, recipe))
+        embeddings = known["embeddings"]
+        faces = np.isin(np.arange(len(self.files)), chosen.image_index.numpy())
+        assert np.abs(np.linalg.norm(embeddings[faces], axis=1) - 1).max(initial=0) < 1e-4, name
+        assert np.isnan(embeddings[~faces]).all(), name
+        return embeddings
+
+    def _embed(self, chosen: Detections, recipe: Recipe) -> FloatArray:
+        made = np.full((len(self.files), self.embedder.embedding_size), np.nan, np.float32)
+        for start, images, batch in batches(self.files):
             faces = part_of(chosen, start, start + len(images))
             if len(faces):
                 crops = recipe(batch, faces)
-                embedder.input_size = crops.shape[-1]  # its network takes any, and ends in a mean over the places
-                made[start + faces.image_index.numpy()] = embedder(crops).cpu().numpy()
-        save(file, embeddings=made)
-    with np.load(file) as data:
-        embeddings: FloatArray = data["embeddings"]
-    faces = np.isin(np.arange(len(files)), chosen.image_index.numpy())
-    assert np.abs(np.linalg.norm(embeddings[faces], axis=1) - 1).max() < 1e-4, file
-    assert np.isnan(embeddings[~faces]).all(), file
-    return embeddings
+                self.embedder.input_size = crops.shape[-1]  # its network takes any, and ends in a mean over the places
+                made[start + faces.image_index.numpy()] = self.embedder(crops).cpu().numpy()
+        return made
 
-
-def embed_chosen(
-    files: Sequence[Path], chosen: Detections, usual: Detections, known: FloatArray, embedder: Embedder, file: Path
-) -> FloatArray:
-    """`embed_all` of the faces chosen, in the way of `RECIPE`; `known` are the embeddings of the usual ones."""
-    same = dict(zip(usual.image_index.tolist(), usual.boxes.tolist(), strict=True))
-    faces = zip(chosen.image_index.tolist(), chosen.boxes.tolist(), strict=True)
-    other = torch.tensor([row for row, (photo, box) in enumerate(faces) if same.get(photo) != box], dtype=torch.int64)
-    made = embed_all(files, pick(chosen, other), embedder, RECIPES[RECIPE], file)
-    there = np.isin(np.arange(len(files)), chosen.image_index.numpy())
-    return np.where(there[:, None], np.where(np.isnan(made), known, made), np.float32(np.nan))
-
-
-def pick(found: Detections, rows: torch.Tensor) -> Detections:
-    return Detections(found.image_index[rows], found.boxes[rows], found.landmarks[rows], found.scores[rows])
+    def embed_others(self, name: str, chosen: Detections, usual: Detections, known: FloatArray) -> FloatArray:
+        """`embed` in the way of `RECIPE`, where `known` are the embeddings of the faces that are usually chosen."""
+        same = dict(zip(usual.image_index.tolist(), usual.boxes.tolist(), strict=True))
+        faces = enumerate(zip(chosen.image_index.tolist(), chosen.boxes.tolist(), strict=True))
+        other = torch.tensor([row for row, (photo, box) in faces if same.get(photo) != box], dtype=torch.int64)
+        made = self.embed(name, pick(chosen, other), RECIPES[RECIPE])
+        there = np.isin(np.arange(len(self.files)), chosen.image_index.numpy())
+        return np.where(there[:, None], np.where(np.isnan(made), known, made), np.float32(np.nan))
 
 
 def part_of(found: Detections, start: int, end: int) -> Detections:
@@ -153,46 +175,30 @@ def ways_of(made: dict[str, FloatArray]) -> dict[str, FloatArray]:
     return ways
 
 
-def fold_accuracy(distances: FloatArray, pairs: Sequence[Pair]) -> float:
-    """Each fold at the threshold that is best on the others."""
-    genuine = np.array([pair.genuine for pair in pairs])
-    fold = np.arange(len(pairs)) % FOLDS
-    right = [
-        decisions_right(
-            distances[fold == k], genuine[fold == k], best_threshold(distances[fold != k], genuine[fold != k])
-        )
-        for k in range(FOLDS)
-    ]
-    return float(np.concatenate(right).mean())
-
-
-def rates(embeddings: FloatArray, owner: IntArray) -> list[float]:
-    """FNMR at `FMRS` over all pairs."""
-    genuine, impostor, _ = all_distances(embeddings, owner)
-    return [error_rates(genuine, impostor, fmr).fnmr for fmr in FMRS]
-
-
-def centred_rates(embeddings: FloatArray, owner: IntArray) -> list[float]:
-    """The mean of both halves of the people, each less the mean embedding of the other half."""
+def rates(embeddings: FloatArray, owner: IntArray, *, centred: bool) -> list[float]:
+    """FNMR at `FMRS` over all pairs of a half of the people, the mean of both halves; `centred`: each half less the
+    mean embedding of the other."""
     half = np.random.default_rng(SEED).permutation(owner.max() + 1)[owner] % 2 == 0
     found = []
     for measured, fitted in ((half, ~half), (~half, half)):
-        centred = embeddings[measured] - np.nanmean(embeddings[fitted], axis=0)
-        found.append(rates(centred / np.linalg.norm(centred, axis=1, keepdims=True), owner[measured]))
+        left = embeddings[measured] - (np.nanmean(embeddings[fitted], axis=0) if centred else 0)
+        left /= np.linalg.norm(left, axis=1, keepdims=True)
+        genuine, impostor, _ = all_distances(left.astype(np.float32), owner[measured])
+        found.append([error_rates(genuine, impostor, fmr).fnmr for fmr in FMRS])
     return [float(each) for each in np.mean(found, axis=0)]
 
 
 def figures(names: list[str], ways: dict[str, FloatArray], pairs: Sequence[Pair], people: Sequence[str]) -> Any:
+    genuine, fold = np.array([pair.genuine for pair in pairs]), np.arange(len(pairs)) % FOLDS
     table = {}
     for way, embeddings in ways.items():
         portraits = Portraits(names, {way: embeddings})
         rows, owner = rows_of(portraits, people)
-        plain, centred = rates(embeddings[rows], owner), centred_rates(embeddings[rows], owner)
-        table[way] = {
-            "accuracy": fold_accuracy(pair_distances(portraits, embeddings, pairs), pairs),
-            **{f"fnmr_at_{fmr:g}": rate for fmr, rate in zip(FMRS, plain, strict=True)},
-            **{f"centred_fnmr_at_{fmr:g}": rate for fmr, rate in zip(FMRS, centred, strict=True)},
-        }
+        distances = pair_distances(portraits, embeddings, pairs)
+        table[way] = {"accuracy": float(folded_accuracy(distances, genuine, fold).right.mean())}
+        for kind, centred in (("", False), ("centred_", True)):
+            found = rates(embeddings[rows], owner, centred=centred)
+            table[way] |= {f"{kind}fnmr_at_{fmr:g}": rate for fmr, rate in zip(FMRS, found, strict=True)}
         print(way, {key: round(value, 4) for key, value in table[way].items()}, flush=True)
     return table
 
@@ -202,7 +208,6 @@ def main() -> None:
     parser.add_argument("--faces", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--weights", default="casia-webface")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="+", choices=RECIPES, metavar="WAY", help="and write no result")
     args = parser.parse_args()
@@ -211,28 +216,25 @@ def main() -> None:
     protocol = read_protocol(args.faces, None)
     people = protocol.people(protocol.train)
     files = [file for name in people for file in sorted((args.faces / "images" / name).glob("*.jpg"))]
-    device = resolve_device(args.device)
     resolved = resolve(args.weights, None, cache_folder(None))
-    embedder = load_embedder(resolved, device)
-    found, offsets = detect_all(files, args.cache / "faces.npz", device)
-
+    if resolved.weight_set.preprocessing.alignment != BOX:
+        raise SystemExit(f"{resolved.name} takes no box crops.")
+    made_of = [resolved.sha256, Settings().output_settings(), [file.stem for file in files]]
+    cache = Cache(args.cache, json.dumps(made_of))
+    found, offsets = detect_all(files, cache)
+    photos = Photos(files, load_embedder(resolved, torch.device("cpu")), cache)
     usual = choose(found, offsets, NEAREST, STRICT)
-
-    def file_of(name: str) -> Path:
-        return args.cache / f"{resolved.name}, {name}.npz"
-
     made = {}
     for name in args.only or COMPARED:
         print(name, flush=True)
-        made[name] = embed_all(files, usual, embedder, RECIPES[name], file_of(name))
+        made[name] = photos.embed(name, usual, RECIPES[name])
     for name, choice in {} if args.only else CHOICES.items():
-        name = f"{RECIPE}, {name}"
-        chosen = choose(found, offsets, *choice)
-        made[name] = embed_chosen(files, chosen, usual, made[RECIPE], embedder, file_of(name))
+        way = f"{RECIPE}, {name}"
+        made[way] = photos.embed_others(way, choose(found, offsets, *choice), usual, made[RECIPE])
     table = figures([file.stem for file in files], ways_of(made), protocol.train, people)
-    settings = {"weights": args.weights, "faces": "lfw-view1, people of pairsDevTrain", "photos": len(files)}
+    facts = {"weights": args.weights, "faces": "lfw-view1, people of pairsDevTrain", "photos": len(files)}
     if not args.only:
-        print(write_result(result("crops", settings, {}, {"ways": table})))
+        print(write_result(result("crops", facts, {}, {"ways": table})))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import math
 from pathlib import Path
 
 from bench_accuracy import accuracy, all_pairs, read_protocol
-from bench_common import result, write_result
+from bench_common import RESULTS, result, write_result
 from lfw_embeddings import Portraits
 
 from pipeline.door import open_store
@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faces", type=Path, required=True, help="the folder lfw-view1")
     parser.add_argument("--store", type=Path, required=True, help="a store of its photos")
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results", help="where the JSON goes")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
     return parser.parse_args()
 
 

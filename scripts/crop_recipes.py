@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch.nn import functional
 
-from pipeline.align import PIXEL_CENTRE, _grid, cut_crops, warp_crops
+from pipeline.align import PIXEL_CENTRE, cut_crops, sampling_grid, warp_crops
 from pipeline.config import AlignSettings
 from pipeline.imagebatch import ImageBatch
 from pipeline.types import Detections
@@ -111,7 +111,7 @@ def mirrored(batch: ImageBatch, found: Detections, recipe: Recipe) -> torch.Tens
 def _warped(
     batch: ImageBatch, found: Detections, across: torch.Tensor, down: torch.Tensor, origin: torch.Tensor
 ) -> torch.Tensor:
-    points = _grid(across, down, origin, SIZE, _SAMPLES)
+    points = sampling_grid(across, down, origin, SIZE, _SAMPLES)
     pixels = batch.sample(found.image_index, points.flatten(1, 2)).view(*points.shape[:3], 3)
     return functional.avg_pool2d(pixels.permute(0, 3, 1, 2), _SAMPLES)
 

@@ -5,8 +5,8 @@
     python scripts/fit_centre.py --faces FOLDER/lfw-view1 --store STORE
 
 Of each photo the face nearest the centre. Writes pipeline/models/centres/<weights>.npy and prints the SHA-256 that the
-registry names; four decimals, so that rounding elsewhere gives the same file. What a centre gains is measured by
-bench_crops.py, each half of the people with the mean of the other half.
+registry names; four decimals, so that rounding elsewhere hardly ever gives another file. What a centre gains is
+measured by bench_crops.py, each half of the people with the mean of the other half.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True)
     args = parser.parse_args()
     found, identity = portraits(args.store)
-    if identity.output_settings["embed"]["centre"]:
+    if identity.output_settings.get("embed", {}).get("centre"):
         raise SystemExit(f"{args.store} was made with a centre: make one with --set embed.centre=false.")
     protocol = read_protocol(args.faces, None)
     rows, _ = rows_of(found, protocol.people(protocol.train))

@@ -127,13 +127,13 @@ def _make(methods: Methods, files: Sequence[Path]) -> Portraits:
         _fill_ours(methods, images, {m: embeddings[f"{OURS}-{m}"][part] for m in MARGINS})
         for k, image in enumerate(images):
             for margin, crop in _reference_crops(methods.reference, image.pixels).items():
-                embeddings[f"{REFERENCE}-{margin}"][start + k] = _embed(methods.embedder, crop)[0]
+                embeddings[f"{REFERENCE}-{margin}"][start + k] = embed_crops(methods.embedder, crop)[0]
         if start // BATCH % 10 == 0:
             print(f"{part.stop} of {len(files)} photos, {time.perf_counter() - begin:.0f} s", flush=True)
     return Portraits([f.stem for f in files], embeddings)
 
 
-def _embed(embedder: Embedder, crops: torch.Tensor) -> FloatArray:
+def embed_crops(embedder: Embedder, crops: torch.Tensor) -> FloatArray:
     embeddings: FloatArray = embedder(crops).cpu().numpy()
     return embeddings
 
@@ -141,23 +141,26 @@ def _embed(embedder: Embedder, crops: torch.Tensor) -> FloatArray:
 def _fill_ours(methods: Methods, images: Sequence[DecodedImage], embeddings: dict[int, FloatArray]) -> None:
     """Writes the batch's rows of embeddings, by margin."""
     batch = ImageBatch([image.pixels for image in images], methods.embedder.device)
-    found = _nearest_centre(methods.detector(batch), images)
+    found = nearest_centre(methods.detector(batch), batch)
     rows = found.image_index.cpu().numpy()
     for margin, target in embeddings.items():
         crops = cut_crops(batch, found, AlignSettings(margin_px=margin), methods.embedder.input_size)
-        target[rows] = _embed(methods.embedder, crops.pixels)
+        target[rows] = embed_crops(methods.embedder, crops.pixels)
 
 
-def _nearest_centre(found: Detections, images: Sequence[DecodedImage]) -> Detections:
+def nearest_centre(found: Detections, batch: ImageBatch) -> Detections:
     """At most one face per image."""
     boxes, index = found.boxes.cpu().numpy(), found.image_index.cpu().numpy()
     chosen = []
-    for i, image in enumerate(images):
+    for i, (height, width) in enumerate(batch.host_sizes):
         candidates = np.flatnonzero(index == i)
         if len(candidates):
-            chosen.append(candidates[_nearest(boxes[candidates], image.width, image.height)])
-    pick = torch.tensor(chosen, dtype=torch.int64, device=found.boxes.device)
-    return Detections(found.image_index[pick], found.boxes[pick], found.landmarks[pick], found.scores[pick])
+            chosen.append(candidates[_nearest(boxes[candidates], width, height)])
+    return pick(found, torch.tensor(chosen, dtype=torch.int64, device=found.boxes.device))
+
+
+def pick(found: Detections, rows: torch.Tensor) -> Detections:
+    return Detections(found.image_index[rows], found.boxes[rows], found.landmarks[rows], found.scores[rows])
 
 
 def _nearest(boxes: FloatArray, width: int, height: int) -> int:

@@ -11,13 +11,13 @@ from functools import partial
 
 import numpy as np
 import torch
-from lfw_embeddings import Methods, _embed, _nearest
+from lfw_embeddings import Methods, embed_crops, nearest_centre
 from PIL import Image, ImageFilter
 
 from pipeline.align import cut_crops
 from pipeline.imagebatch import ImageBatch
 from pipeline.quality import assess_quality
-from pipeline.types import BoolArray, ByteArray, Detections, FloatArray
+from pipeline.types import BoolArray, Detections, FloatArray
 
 BATCH = 24
 _GREY = 127
@@ -82,9 +82,8 @@ def find(methods: Methods, photos: Sequence[Image.Image], embed: bool = True) ->
     """Detects, rates and, if asked, embeds the faces, as `run` does."""
     faces = _none(len(photos), methods.embedder.embedding_size if embed else 0)
     for start in range(0, len(photos), BATCH):
-        part = [np.array(p) for p in photos[start : start + BATCH]]
-        batch = ImageBatch(part, methods.embedder.device)
-        _fill(methods, faces, start, batch, _central(methods.detector(batch), part), embed)
+        batch = ImageBatch([np.array(p) for p in photos[start : start + BATCH]], methods.embedder.device)
+        _fill(methods, faces, start, batch, nearest_centre(methods.detector(batch), batch), embed)
     return faces
 
 
@@ -116,16 +115,4 @@ def _fill(methods: Methods, faces: Faces, start: int, batch: ImageBatch, found: 
     faces.scores[rows] = found.scores.cpu().numpy()
     faces.quality[rows] = torch.stack([rated.center_pose, rated.sharpness, rated.contrast], dim=1).cpu().numpy()
     if embed and len(rows):
-        faces.embeddings[rows] = methods.centred(_embed(methods.embedder, crops.pixels))
-
-
-def _central(found: Detections, images: Sequence[ByteArray]) -> Detections:
-    """Of each image the face nearest the centre."""
-    boxes, index = found.boxes.cpu().numpy(), found.image_index.cpu().numpy()
-    chosen = []
-    for i, image in enumerate(images):
-        candidates = np.flatnonzero(index == i)
-        if len(candidates):
-            chosen.append(int(candidates[_nearest(boxes[candidates], image.shape[1], image.shape[0])]))
-    pick = torch.tensor(chosen, dtype=torch.int64, device=found.boxes.device)
-    return Detections(found.image_index[pick], found.boxes[pick], found.landmarks[pick], found.scores[pick])
+        faces.embeddings[rows] = methods.centred(embed_crops(methods.embedder, crops.pixels))

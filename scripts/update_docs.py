@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import click
-from accuracy_tables import TABLES
+from accuracy_tables import TABLES, Table
 
 from pipeline.cli import main
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE
@@ -87,7 +87,7 @@ def _first_sentence(error: type[FacepipeError]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), sentence).replace("|", "\\|")
 
 
-def _figures_table(make: Callable[[], tuple[tuple[str, ...], list[tuple[str, ...]]]]) -> str:
+def _figures_table(make: Callable[[], Table]) -> str:
     return _table(*make())
 
 

@@ -35,7 +35,11 @@ class SourceFile:
 @dataclass(frozen=True)
 class Preprocessing:
     """What the network sees: a face cut out in the way `alignment` names, of each RGB value x in [0, 255]
-    (x - mean) * scale. What is kept of its answer: with a `centre` (`models/centre.py`) what is left after that."""
+    (x - mean) * scale.
+
+    `centre_sha256`: of the file with the mean embedding that is subtracted from its answer (`models/centre.py`); None:
+    none is.
+    """
 
     mean: float
     scale: float

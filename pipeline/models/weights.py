@@ -12,6 +12,7 @@ from typing import Final
 
 from pipeline.errors import UnknownWeights, WeightsCorrupt, WeightsMissing
 from pipeline.models.cache import cache_folder, exclusive, sha256_of
+from pipeline.models.centre import load_centre
 from pipeline.models.registry import CASIA_WEBFACE, DETECTOR, EMBEDDERS, REGISTRY, VGGFACE2, WeightSet, weight_set
 
 __all__ = [
@@ -157,6 +158,7 @@ def verify(name: str, cache: Path) -> list[Path]:
     Returns what was read. Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
     """
     row = weight_set(name)
+    load_centre(row)
     if not row.package:
         return [_from_cache(row, cache).path]
     converted = _verify_converted(row, cache) if row.kind == "embedder" else []

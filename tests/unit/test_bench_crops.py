@@ -8,7 +8,7 @@ import bench_crops
 import numpy as np
 import pytest
 import torch
-from bench_crops import CHOICES, NEAREST, centred_rates, choose, part_of, rates, ways_of
+from bench_crops import CHOICES, NEAREST, choose, part_of, rates, ways_of
 from crop_recipes import COMPARED, MIRROR, RECIPES, by_box, by_landmarks, framed
 from torch.nn.functional import avg_pool2d
 
@@ -83,8 +83,9 @@ def test_averages_have_norm_1_and_rates_of_perfect_embeddings_are_0() -> None:
     assert set(ways) == {"way", "way, averaged with its mirror image"}
     for e in ways.values():
         assert np.allclose(np.linalg.norm(e, axis=1), 1, atol=1e-6)
-    assert rates(vectors, owner) == [0] * len(bench_crops.FMRS)
-    assert centred_rates(vectors, owner) == [0] * len(bench_crops.FMRS)
+    assert rates(vectors, owner, centred=False) == [0] * len(bench_crops.FMRS)
+    assert rates(vectors, owner, centred=True) == [0] * len(bench_crops.FMRS)
     shared = vectors + np.float32(3) * vectors[0]  # a mean that all share hides who they are, and centring takes it off
     shared[::3] += rng.standard_normal((8, 64)).astype(np.float32) / 20
-    assert centred_rates(shared / np.linalg.norm(shared, axis=1, keepdims=True), owner) == [0] * len(bench_crops.FMRS)
+    shared /= np.linalg.norm(shared, axis=1, keepdims=True)
+    assert rates(shared, owner, centred=True) == [0] * len(bench_crops.FMRS)

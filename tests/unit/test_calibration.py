@@ -214,18 +214,18 @@ class TestFile:
         return file
 
     def test_is_read_back(self, file: Path) -> None:
-        assert read_calibration(file, "0" * 64, Settings().output_settings()) == self.CALIBRATION
+        assert read_calibration(file, "0" * 64, Settings().output_settings(), {}) == self.CALIBRATION
 
     def test_other_weights_are_refused(self, file: Path) -> None:
         with pytest.raises(CalibrationInvalid, match="fitted for the weights casia-webface"):
-            read_calibration(file, "1" * 64, Settings().output_settings())
+            read_calibration(file, "1" * 64, Settings().output_settings(), {})
 
     def test_other_crops_are_refused_and_another_detector_is_not(self, file: Path) -> None:
         other = load_settings(environ={}, flags={"align.margin_px": 14})
         with pytest.raises(CalibrationInvalid, match="margin_px"):
-            read_calibration(file, "0" * 64, other.output_settings())
+            read_calibration(file, "0" * 64, other.output_settings(), {})
         finer = load_settings(environ={}, flags={"detect.min_face_px": 40})
-        assert read_calibration(file, "0" * 64, finer.output_settings()) == self.CALIBRATION
+        assert read_calibration(file, "0" * 64, finer.output_settings(), {}) == self.CALIBRATION
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -242,13 +242,13 @@ class TestFile:
         if text is not None:
             file.write_text(text)
         with pytest.raises(CalibrationInvalid, match=message):
-            read_calibration(file, "0" * 64, {})
+            read_calibration(file, "0" * 64, {}, {})
 
     @pytest.mark.parametrize("calibration", [None, [], "exponent"])
     def test_a_file_without_a_calibration_is_refused(self, file: Path, calibration: Any) -> None:
         file.write_text(json.dumps({**json.loads(file.read_text()), "calibration": calibration}))
         with pytest.raises(CalibrationInvalid, match="holds no calibration"):
-            read_calibration(file, "0" * 64, Settings().output_settings())
+            read_calibration(file, "0" * 64, Settings().output_settings(), {})
 
     @pytest.mark.parametrize(
         "change",
@@ -269,7 +269,7 @@ class TestFile:
         content["calibration"].update(change)
         file.write_text(json.dumps(content))
         with pytest.raises(CalibrationInvalid):
-            read_calibration(file, "0" * 64, Settings().output_settings())
+            read_calibration(file, "0" * 64, Settings().output_settings(), {})
 
     def test_a_store_keeps_its_own(self, file: Path, tmp_path: Path) -> None:
         asked = load_settings(environ={}, flags={"model.calibration": str(file)})

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.assembly import make_identity, settings_of_store
+from pipeline.assembly import load_extractor, make_identity, settings_of_store
+from pipeline.calibration_file import read_calibration, write_calibration
 from pipeline.config import EmbedSettings, ModelSettings, Settings
 from pipeline.device import resolve_device
 from pipeline.embed import load_embedder
-from pipeline.errors import StoreMismatch, WeightsCorrupt
+from pipeline.errors import CalibrationInvalid, StoreMismatch, WeightsCorrupt
 from pipeline.models import centre
 from pipeline.models.centre import centre_file, load_centre
 from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
-from pipeline.models.weights import resolve
+from pipeline.models.weights import resolve, verify
+from pipeline.score import Calibration
 
 CASIA = weight_set(CASIA_WEBFACE)
 
@@ -63,6 +65,8 @@ def test_centred_embeddings_are_what_is_left_without_the_centre(weights_cache: P
 def test_a_store_keeps_what_it_was_made_with(weights_cache: Path, tmp_path: Path) -> None:
     centred, plain = (casia(weights_cache, centred=each) for each in (True, False))
     assert settings_of_store(centred, make_identity(centred), tmp_path).embed.centre
+    assert make_identity(centred).preprocessing["centre_sha256"] == CASIA.preprocessing.centre_sha256
+    assert make_identity(plain).preprocessing["centre_sha256"] is None
     with pytest.raises(StoreMismatch, match=r"embed\.centre"):
         settings_of_store(plain, make_identity(centred), tmp_path)
     # True is the default, so it is not a wish.
@@ -82,3 +86,53 @@ def test_without_the_centre_the_weights_calibration_does_not_hold(weights_cache:
     without = make_identity(casia(weights_cache, centred=False)).calibration
     assert without["exponent"] == 1
     assert "centred" in without["note"]
+
+
+def test_the_extractor_of_a_store_centres_as_the_store_does(weights_cache: Path, tmp_path: Path) -> None:
+    crops = torch.rand((2, 3, 160, 160), generator=torch.Generator().manual_seed(1)) * 255
+    found = {}
+    for centred in (True, False):
+        settings = casia(weights_cache, centred=centred)
+        found[centred] = load_extractor(settings, make_identity(settings), tmp_path).embedder(crops)
+        expected = load_embedder(resolve(CASIA_WEBFACE, None, weights_cache), found[centred].device, centred=centred)
+        assert torch.allclose(found[centred], expected(crops), atol=1e-6)
+    assert (found[True] - found[False]).abs().max() > 1e-3
+
+
+def test_a_store_of_another_centre_is_refused(weights_cache: Path, tmp_path: Path) -> None:
+    settings = casia(weights_cache, centred=True)
+    identity = make_identity(settings)
+    other = dataclasses.replace(identity, preprocessing={**identity.preprocessing, "centre_sha256": "0" * 64})
+    with pytest.raises(StoreMismatch, match="centre_sha256"):
+        load_extractor(settings, other, tmp_path)
+
+
+def test_weights_without_a_centre_record_none(sface_cache: Path, tmp_path: Path) -> None:
+    asked = Settings(model=ModelSettings(weights="sface", cache=str(sface_cache)), embed=EmbedSettings(centre=True))
+    identity = make_identity(asked)
+    assert not identity.output_settings["embed"]["centre"]
+    assert identity.preprocessing["centre_sha256"] is None
+    without = dataclasses.replace(asked, embed=EmbedSettings(centre=False))
+    for settings in (asked, without):  # nothing differs
+        assert not settings_of_store(settings, identity, tmp_path).embed.centre
+
+
+def test_a_calibration_of_other_embeddings_is_refused(weights_cache: Path, tmp_path: Path) -> None:
+    centred, plain = (make_identity(casia(weights_cache, centred=each)) for each in (True, False))
+    fitted = Calibration(1.5, "photos", 1e-3, "a note")
+    file = tmp_path / "c.json"
+    for identity, other in ((centred, plain), (plain, centred)):
+        write_calibration(file, fitted, identity, {})
+        taken = read_calibration(file, identity.weights_sha256, identity.output_settings, identity.preprocessing)
+        assert taken == fitted
+        with pytest.raises(CalibrationInvalid, match="centre"):
+            read_calibration(file, other.weights_sha256, other.output_settings, other.preprocessing)
+
+
+def test_verifying_weights_reads_their_centre(
+    weights_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify(CASIA_WEBFACE, weights_cache)
+    monkeypatch.setattr(centre, "CENTRES", tmp_path)
+    with pytest.raises(WeightsCorrupt):
+        verify(CASIA_WEBFACE, weights_cache)

@@ -1,4 +1,4 @@
-"""What the README says of the code is what the code has."""
+"""What the documents say of the code and of its figures is what these have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.errors import all_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "ARCHITECTURE.md", "docs/accuracy.md", "docs/clients.md"]
 
 
 def section(name: str) -> str:
@@ -48,7 +48,7 @@ def test_exit_codes_from_3_up_are_unique_unless_inherited() -> None:
 def test_links_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text("utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):
-        assert link.startswith("https://") or (ROOT / link).exists(), link
+        assert link.startswith("https://") or (ROOT / document).parent.joinpath(link).exists(), link
 
 
 def test_the_readme_starts_with_the_two_commands() -> None:
