@@ -2,6 +2,7 @@
 
 JPEG, PNG, WebP, BMP, TIFF, GIF (first frame), AVIF, HEIC and ICO, read by Pillow and pillow-heif. The EXIF turn is
 applied, transparency is flattened on white, every other mode becomes 8-bit RGB; colour profiles are not applied.
+Pillow opens every file and decides what is accepted; the pixels of sound JPEG files may come from simplejpeg (`jpeg`).
 
 No process-wide switch of Pillow decides what is accepted: its flag for truncated files would hold for all threads
 at once, so what a file gives before it ends is taken from the image that the failed load leaves behind.
@@ -26,8 +27,9 @@ from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable, ImageUnsupported
 from pipeline.files import too_many_bytes
 from pipeline.formats import SNIFF_BYTES, ends_early, ico_pixels, sniff
+from pipeline.jpeg import jpeg_pixels
 from pipeline.modes import to_rgb
-from pipeline.types import DecodedImage
+from pipeline.types import ByteArray, DecodedImage
 
 # Pillow knows many more, some of which run other programs; these are the ones we promise.
 _FORMATS: Final = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "AVIF", "HEIF", "ICO")
@@ -45,6 +47,16 @@ _TURNS: Final = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
+}
+# The same for an array of rows: whether rows become columns, and then the steps through rows and columns.
+_ARRAY_TURNS: Final = {
+    2: (False, 1, -1),
+    3: (False, -1, -1),
+    4: (False, -1, 1),
+    5: (True, 1, 1),
+    6: (True, 1, -1),
+    7: (True, -1, -1),
+    8: (True, -1, 1),
 }
 _NUMBER: Final = re.compile(r"\d+")
 _QUIET: Final = ("ignore", None, Warning, re.compile(r"PIL\.|pillow_heif"), 0)
@@ -84,20 +96,21 @@ def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
         raise too_many_bytes(len(data), settings.max_bytes)
     _silence_pillow()
     try:
-        return _decode(data, settings, _load)
+        return _decode(data, settings, _pixels)
     except ImageTruncated:
         if settings.truncated != "accept":
             raise
-        return _decode(data, settings, _load_what_is_there)
+        return _decode(data, settings, _pixels_that_are_there)
 
 
-def _decode(data: bytes, settings: DecodeSettings, load: Callable[[ImageFile.ImageFile], None]) -> DecodedImage:
+def _decode(
+    data: bytes, settings: DecodeSettings, read: Callable[[bytes, ImageFile.ImageFile], ByteArray]
+) -> DecodedImage:
     try:
         image = _open(data, settings)
         with image:
             name = _NAMES.get(image.format or "", (image.format or "").lower())
-            load(image)
-            pixels = np.array(_upright(image))
+            pixels = read(data, image)
     except ImageRejected:
         raise
     except Exception as exc:  # the parsers of nine formats raise whatever a broken file leads them to
@@ -105,7 +118,7 @@ def _decode(data: bytes, settings: DecodeSettings, load: Callable[[ImageFile.Ima
     return DecodedImage(pixels=pixels, format=name, pixel_sha256=_pixel_hash(pixels))
 
 
-def _pixel_hash(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> str:
+def _pixel_hash(pixels: ByteArray) -> str:
     height, width = pixels.shape[:2]
     digest = hashlib.sha256(struct.pack("<II", width, height))
     digest.update(pixels.data)
@@ -155,8 +168,19 @@ def _looks_like(data: bytes) -> str:
     return " (it begins as text)" if printable else f" (it begins with {head[:8].hex(' ')})"
 
 
-def _load(image: ImageFile.ImageFile) -> None:
+def _pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
+    """The whole picture, upright: [H, W, 3] uint8 RGB."""
+    if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):
+        stored = jpeg_pixels(data, image.width, image.height)
+        if stored is not None:
+            return _turned(stored, _orientation(image))
     image.load()
+    return np.array(_upright(image))
+
+
+def _pixels_that_are_there(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
+    _load_what_is_there(image)
+    return np.array(_upright(image))
 
 
 def _load_what_is_there(image: ImageFile.ImageFile) -> None:
@@ -183,8 +207,19 @@ def _upright(image: Image.Image) -> Image.Image:
     return rgb if turn is None else rgb.transpose(turn)
 
 
+def _turned(pixels: ByteArray, orientation: int) -> ByteArray:
+    """The stored picture upright, C-contiguous."""
+    if orientation not in _ARRAY_TURNS:
+        return pixels
+    swapped, down, across = _ARRAY_TURNS[orientation]
+    if swapped:
+        pixels = pixels.swapaxes(0, 1)
+    return np.ascontiguousarray(pixels[::down, ::across])
+
+
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation that is still to be applied, 1 for none. Asked after loading: it may follow the pixels.
+    """The EXIF orientation that is still to be applied, 1 for none. Asked after loading (but of a JPEG): it may
+    follow the pixels.
 
     Pillow turns TIFF itself; libheif applies a HEIC's own transforms, and HEIF says that its EXIF tag then counts
     for nothing (ISO/IEC 23008-12, 6.5.10).

@@ -2,7 +2,7 @@
 
 Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", with the
 weights, thresholds and box arithmetic of facenet-pytorch, so that it finds the same faces. The execution is our
-own: P-Net runs over canvases that hold the pyramids of many images, all candidate crops of a batch are cut in
+own: P-Net runs over the pyramids of all images at once (`proposals`), all candidate crops of a batch are cut in
 one gather, and the number of waits for the device is the same for any number of images, scales and boxes.
 """
 
@@ -12,30 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
-from pipeline.canvas import CELL, STRIDE, Packing, Tile, pack, pyramid
+from pipeline.canvas import CELL, STRIDE, pyramid
 from pipeline.config import DetectSettings
-from pipeline.imagebatch import ImageBatch, area_levels
-from pipeline.models.mtcnn import MtcnnNetworks, normalise
+from pipeline.crop_networks import CropNetwork, crop_network
+from pipeline.imagebatch import ImageBatch
+from pipeline.kernels import Kernels, load_kernels
+from pipeline.models.mtcnn import MtcnnNetworks
 from pipeline.nms import grouped_nms, grouped_nms_min
+from pipeline.proposals import CanvasCells, CompiledCells, LikelyCells, NetworkCounts
 from pipeline.types import Detections
 
-CANVAS_SIDE = 512
-CANVASES_PER_CALL = 4
 CROPS_PER_CALL = 512
-
-
-@dataclass
-class NetworkCounts:
-    """How often one network ran, and over how many inputs (canvases or crops) in all."""
-
-    calls: int = 0
-    inputs: int = 0
-
-    def add(self, inputs: int) -> None:
-        self.calls += 1
-        self.inputs += inputs
 
 
 @dataclass
@@ -67,6 +55,9 @@ class MtcnnDetector:
         self.networks = networks
         self.settings = settings
         self.counts = DetectorCounts()
+        kernels = load_kernels(networks.device)
+        self._likely_cells = _likely_cells(networks, kernels)
+        self._rnet, self._onet = crop_network(networks.rnet, kernels), crop_network(networks.onet, kernels)
 
     @torch.inference_mode()
     def __call__(self, batch: ImageBatch) -> Detections:
@@ -85,45 +76,21 @@ class MtcnnDetector:
         """First stage: P-Net over all pyramids; boxes with their regression applied, made square."""
         settings = self.settings
         pyramids = [pyramid(h, w, settings.min_face_px, settings.factor) for h, w in batch.host_sizes]
-        packing = pack(pyramids, CANVAS_SIDE)
-        canvases = _paint(batch, packing)
-        cell_tile = torch.from_numpy(packing.cell_tile).to(batch.device, non_blocking=True)
-        probabilities, regressions = self._run_pnet(canvases, packing)
-        hit = (probabilities >= settings.pnet_threshold) & (cell_tile >= 0)
-        canvas, row, column = hit.nonzero().unbind(1)  # the one wait of this stage beside suppression
-        tile = cell_tile[canvas, row, column].long()
-        image, level, scale, origin = (
-            torch.from_numpy(a).to(batch.device, non_blocking=True)[tile]
-            for a in (packing.image, packing.level, packing.scale, packing.origin)
-        )
-        cell = torch.stack([column + origin[:, 1], row + origin[:, 0]], dim=1).float() * STRIDE
-        boxes = torch.cat([((cell + 1) / scale[:, None]).floor(), ((cell + CELL) / scale[:, None]).floor()], 1)
-        found = _Candidates(image, boxes, probabilities[canvas, row, column])
-        regression = regressions[canvas, :, row, column]
+        cells = self._likely_cells(batch, pyramids, settings.pnet_threshold, self.counts.pnet)
+        cell, scale = torch.stack([cells.column, cells.row], dim=1).float() * STRIDE, cells.scale[:, None]
+        boxes = torch.cat([((cell + 1) / scale).floor(), ((cell + CELL) / scale).floor()], 1)
+        found = _Candidates(cells.image, boxes, cells.probability)
         levels = max((len(p) for p in pyramids), default=0)
-        keep = grouped_nms(found.boxes, found.scores, found.image * levels + level, 0.5)
+        keep = grouped_nms(found.boxes, found.scores, found.image * levels + cells.level, 0.5)
         keep = keep[grouped_nms(found.boxes[keep], found.scores[keep], found.image[keep], 0.7)]
         found = found.pick(keep)
-        found.boxes = _square(_shift(found.boxes, regression[keep], extra=0))
+        found.boxes = _square(_shift(found.boxes, cells.regression[keep], extra=0))
         return found
-
-    def _run_pnet(self, canvases: torch.Tensor, packing: Packing) -> tuple[torch.Tensor, torch.Tensor]:
-        cells = CANVAS_SIDE // 2 - 5
-        probabilities = canvases.new_empty((packing.canvases, cells, cells))
-        regressions = canvases.new_empty((packing.canvases, 4, cells, cells))
-        for part in _slices(packing.canvases, CANVASES_PER_CALL):
-            inside, pooled = (
-                torch.from_numpy(m[part]).to(canvases.device, non_blocking=True)[:, None]
-                for m in (packing.inside, packing.pooled_inside)
-            )
-            probabilities[part], regressions[part] = self.networks.pnet(normalise(canvases[part]), inside, pooled)
-            self.counts.pnet.add(len(inside))
-        return probabilities, regressions
 
     def _refine(self, batch: ImageBatch, faces: _Candidates) -> _Candidates:
         """Second stage: R-Net drops most candidates and moves the rest."""
         faces, crops = _inside(batch, faces)
-        regression, probability = _judge(batch, faces, crops, self.networks.rnet, self.counts.rnet, 24, (4, 2))
+        regression, probability = _judge(batch, faces, crops, self._rnet, self.counts.rnet, 24, (4, 2))
         faces.scores = probability[:, 1]
         passed = (faces.scores > self.settings.rnet_threshold).nonzero()[:, 0]
         faces, regression = faces.pick(passed), regression[passed]
@@ -135,9 +102,7 @@ class MtcnnDetector:
     def _output(self, batch: ImageBatch, faces: _Candidates) -> tuple[_Candidates, torch.Tensor]:
         """Third stage: O-Net gives the final boxes and the landmarks [n, 5, 2]."""
         faces, crops = _inside(batch, faces)
-        regression, points, probability = _judge(
-            batch, faces, crops, self.networks.onet, self.counts.onet, 48, (4, 10, 2)
-        )
+        regression, points, probability = _judge(batch, faces, crops, self._onet, self.counts.onet, 48, (4, 10, 2))
         faces.scores = probability[:, 1]
         passed = (faces.scores > self.settings.onet_threshold).nonzero()[:, 0]
         faces, regression, points = faces.pick(passed), regression[passed], points[passed]
@@ -148,11 +113,16 @@ class MtcnnDetector:
         return faces.pick(keep), landmarks[keep]
 
 
+def _likely_cells(networks: MtcnnNetworks, kernels: Kernels | None) -> LikelyCells:
+    """What runs P-Net on the networks' device."""
+    return CanvasCells(networks.pnet) if kernels is None else CompiledCells(networks.pnet, kernels)
+
+
 def _judge(
     batch: ImageBatch,
     faces: _Candidates,
     crops: torch.Tensor,
-    network: nn.Module,
+    network: CropNetwork,
     counts: NetworkCounts,
     size: int,
     widths: tuple[int, ...],
@@ -161,27 +131,9 @@ def _judge(
     answers = [tuple(faces.boxes.new_zeros((0, width)) for width in widths)]
     for part in _slices(len(crops), CROPS_PER_CALL):
         pixels = batch.area_crops(faces.image[part], crops[part], size)
-        answers.append(network(normalise(pixels)))
+        answers.append(network(pixels))
         counts.add(len(pixels))
     return [torch.cat(column) for column in zip(*answers, strict=True)]
-
-
-def _paint(batch: ImageBatch, packing: Packing) -> torch.Tensor:
-    """The canvases [K, 3, S, S] float32 in [0, 255]: every tile in its place, zeros between."""
-    canvases = torch.zeros((packing.canvases, 3, packing.side, packing.side), device=batch.device)
-    tiles: dict[tuple[int, int], list[Tile]] = {}
-    for tile in packing.tiles:
-        tiles.setdefault((tile.image, tile.level), []).append(tile)
-    for group in batch.groups:
-        for number, level in enumerate(packing.pyramids[group.images[0]]):
-            resampled = area_levels(group, level.height, level.width).permute(0, 3, 1, 2)
-            for pixels, image in zip(resampled, group.images, strict=True):
-                for t in tiles[image, number]:
-                    target = canvases[
-                        t.canvas, :, t.canvas_y : t.canvas_y + t.height, t.canvas_x : t.canvas_x + t.width
-                    ]
-                    target.copy_(pixels[:, t.y : t.y + t.height, t.x : t.x + t.width])
-    return canvases
 
 
 def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[_Candidates, torch.Tensor]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from pipeline.models.centre import load_centre
 from pipeline.models.load import load_network
+from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, backend_of
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights
 from pipeline.types import FloatArray
@@ -35,10 +36,13 @@ class Embedder:
         self.embedding_size = weights.embedding_size
         self.alignment = weights.preprocessing.alignment
         self.device = device
+        self.backend = backend_of(network)
         self.calls = 0
         self.items = 0
         self._preprocessing = weights.preprocessing
         self._network = network.to(device)
+        # torch's networks are channels_last; onnxruntime lays out its blocks of channels itself.
+        self._layout = torch.contiguous_format if isinstance(network, OnnxNetwork) else torch.channels_last
         self._centre = None if centre is None else torch.from_numpy(centre).to(device)
 
     @torch.inference_mode()
@@ -57,16 +61,19 @@ class Embedder:
     def _forward(self, crops: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         self.items += len(crops)
-        pixels = crops.to(self.device, torch.float32, memory_format=torch.channels_last)
+        pixels = crops.to(self.device, torch.float32, memory_format=self._layout)
         embeddings = self._network((pixels - self._preprocessing.mean) * self._preprocessing.scale)
         normed = functional.normalize(embeddings.float(), dim=1)
         return normed if self._centre is None else functional.normalize(normed - self._centre, dim=1)
 
 
-def load_embedder(resolved: ResolvedWeights, device: torch.device, *, centred: bool = False) -> Embedder:
-    """The embedder of `resolved` on `device`; `centred`: with the centre of its weights, if they have one.
+def load_embedder(
+    resolved: ResolvedWeights, device: torch.device, *, centred: bool = False, runtime: OnnxRuntime | None = None
+) -> Embedder:
+    """The embedder of `resolved` on `device`; `centred`: with the centre of its weights, if they have one; `runtime`:
+    what runs it on the CPU, torch if there is none.
 
     Raises WeightsMissing or WeightsCorrupt.
     """
     centre = load_centre(resolved.weight_set) if centred else None
-    return Embedder(resolved.weight_set, load_network(resolved), device, centre)
+    return Embedder(resolved.weight_set, load_network(resolved, runtime), device, centre)

@@ -23,7 +23,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return _on_white(image)
     # A key that was refused would be applied by `convert` all the same.
     image.info.pop("transparency", None)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")  # which would copy
 
 
 def _has_usable_key(image: Image.Image) -> bool:

@@ -7,31 +7,16 @@ the integer one into vector instructions (it may: integer sums have no order), a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import numpy as np
-from numba import njit
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+from pipeline.compiled import compiled
 
 _TILE_ROWS: Final = 64  # whose codes stay in the first cache while every query meets them
 
 
-def _compiled(signature: str | None = None) -> Callable[[_Function], _Function]:
-    """Compiles for one signature now; without one as a part of what calls it."""
-
-    def compile_or_load(function: _Function) -> _Function:
-        try:
-            compiled = njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # no folder to keep the machine code in: this process compiles for itself
-            compiled = njit(signature, nogil=True)(function)
-        return cast(_Function, compiled)
-
-    return compile_or_load
-
-
-@_compiled("void(Array(f4, 2, 'C', readonly=True), i1[:,::1], f4[::1], f4[::1])")
+@compiled("void(Array(f4, 2, 'C', readonly=True), i1[:,::1], f4[::1], f4[::1])")
 def quantize(vectors: Any, codes: Any, scales: Any, errors: Any) -> None:
     """Fills codes [m, d], scales [m] and errors [m] of `vectors` [m, d]."""
     for row in range(vectors.shape[0]):
@@ -48,7 +33,7 @@ def quantize(vectors: Any, codes: Any, scales: Any, errors: Any) -> None:
         errors[row] = np.sqrt(squares) * (1.0 + 2.0**-20)
 
 
-@_compiled()
+@compiled()
 def _raise_lowest(heap: Any, value: float) -> None:
     """Puts `value` in the place of the least element of a binary min-heap."""
     place, size = 0, len(heap)
@@ -63,7 +48,7 @@ def _raise_lowest(heap: Any, value: float) -> None:
     heap[place] = value
 
 
-@_compiled()
+@compiled()
 def _keep_possible(found: Any, highs: Any, cut: float) -> int:
     """Moves the candidates that `cut` leaves to the front; returns their number."""
     kept = 0
@@ -74,7 +59,7 @@ def _keep_possible(found: Any, highs: Any, cut: float) -> int:
     return kept
 
 
-@_compiled(
+@compiled(
     "b1(i1[:,::1], f4[::1], f4[::1], i8, i8, Array(i8, 1, 'C', readonly=True), i2[:,::1], f8[::1], f8[::1],"
     " f8[::1], f8, f8, f8, f8[:,::1], i8[:,::1], f8[:,::1], i8[::1])"
 )

@@ -324,6 +324,7 @@ class _Job:
         extractor = self._extractor
         work = WorkDone(
             device=describe(extractor.detector.networks.device) if extractor else None,
+            backend=extractor.embedder.backend if extractor else None,
             seconds=round(time.monotonic() - self._started, 3),
             image_seconds=round(self._image_seconds, 3),
             decoded=self._decoder.calls,

@@ -32,6 +32,8 @@ PACKAGES = (
     "pyarrow",
     "facenet-pytorch",
     "numba",
+    "onnxruntime",
+    "simplejpeg",
     "faiss-cpu",
 )
 

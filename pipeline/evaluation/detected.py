@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from pipeline.assembly import settle_runtime
 from pipeline.config import Settings
 from pipeline.decode import Decoder
 from pipeline.detect import MtcnnDetector
-from pipeline.device import halving, resolve_device, set_threads
+from pipeline.device import halving, resolve_device
 from pipeline.door import Store
 from pipeline.errors import InputError
 from pipeline.evaluation.boxes import AnnotatedImage
@@ -34,10 +35,10 @@ _FACES: Final = f"""
 
 
 def load_detector(settings: Settings) -> MtcnnDetector:
-    """The detector alone, on the settings' device. Raises DeviceMissing, ModelError."""
+    """The detector alone, on the settings' device. Raises DeviceMissing, ModelError, BadValue."""
     device = resolve_device(settings.run.device)
-    set_threads(settings.run.threads)
-    return MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+    networks = load_networks(detector_files(), device, settle_runtime(settings, device))
+    return MtcnnDetector(networks, settings.detect)
 
 
 def detect_faces(

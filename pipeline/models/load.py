@@ -13,11 +13,25 @@ from torch import nn
 from pipeline.errors import WeightsCorrupt
 from pipeline.models.architectures import ARCHITECTURES
 from pipeline.models.converted import read_converted
+from pipeline.models.exported import Exportable, load_exported
+from pipeline.models.onnx_runtime import OnnxRuntime
 from pipeline.models.weights import ResolvedWeights, read_weights
 
 
-def load_network(resolved: ResolvedWeights) -> nn.Module:
-    """The network of `resolved`, on the CPU (see `Architecture`). Raises WeightsMissing or WeightsCorrupt."""
+def load_network(resolved: ResolvedWeights, runtime: OnnxRuntime | None = None) -> nn.Module:
+    """The network of `resolved` on the CPU (see `Architecture`), in `runtime` if there is one, else in torch.
+
+    Raises WeightsMissing or WeightsCorrupt.
+    """
+    if runtime is None:
+        return load_torch_network(resolved)
+    size = resolved.weight_set.input_size
+    source = Exportable(resolved.name, resolved.sha256, (3, size, size), lambda: load_torch_network(resolved))
+    return load_exported(source, runtime) or load_torch_network(resolved)
+
+
+def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
+    """The network of `resolved` in torch, on the CPU. Raises WeightsMissing or WeightsCorrupt."""
     tensors = read_converted(resolved.path) if resolved.path.suffix == ".safetensors" else _read_state_dict(resolved)
     try:
         return ARCHITECTURES[resolved.weight_set.architecture].build(tensors)

@@ -10,12 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
+from pipeline import detect, imagebatch
 from pipeline.align import cut_crops
 from pipeline.config import AlignSettings, DetectSettings
-from pipeline.detect import CANVASES_PER_CALL, CROPS_PER_CALL, MtcnnDetector
+from pipeline.detect import CROPS_PER_CALL, MtcnnDetector
 from pipeline.imagebatch import ImageBatch
+from pipeline.kernels import load_kernels
 from pipeline.models.mtcnn import MtcnnNetworks, load_networks
 from pipeline.models.weights import detector_files
+from pipeline.proposals import CANVASES_PER_CALL
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,17 @@ def images(hopper_path: Path, astronaut_path: Path) -> list[np.ndarray]:
     pictures = [hopper, astronaut.resize((250, 251)), collage, hopper.resize((101, 119)), astronaut.resize((250, 251))]
     noise = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((130, 70), (1, 1), (19, 400), (12, 12))]
     return [*(np.array(p) for p in pictures), *noise]
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def way(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each promise holds with numba's loops, on the CPU, and without them."""
+    if request.param == "compiled":
+        if load_kernels(torch.device(device)) is None:
+            pytest.skip("no compiled loops: numba is not installed, or the device is CUDA")
+        return
+    for module in (detect, imagebatch):
+        monkeypatch.setattr(module, "load_kernels", lambda _: None)
 
 
 def _faces_of(found: object, image: int) -> np.ndarray:
@@ -65,6 +79,18 @@ def test_batch_equals_single_in_any_order(networks: MtcnnNetworks, images: list[
             together = _faces_of(found, place)
             assert together.shape == single[i].shape
             assert np.abs(together - single[i]).max(initial=0) <= 0.5
+
+
+def test_both_ways_find_the_same(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
+    found = MtcnnDetector(networks, DetectSettings(min_confidence=0.7))(ImageBatch(images, device))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (detect, imagebatch):
+            patch.setattr(module, "load_kernels", lambda _: None)
+        expected = MtcnnDetector(networks, DetectSettings(min_confidence=0.7))(ImageBatch(images, device))
+    assert torch.equal(found.image_index, expected.image_index)
+    for ours, theirs in ((found.boxes, expected.boxes), (found.landmarks, expected.landmarks)):
+        assert (ours - theirs).abs().max() <= 0.01
+    assert (found.scores - expected.scores).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from pipeline.imagebatch import ImageBatch, area_levels
+from pipeline.imagebatch import ImageBatch
+from pipeline.summed_area import area_levels
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,39 @@ def test_area_crops_equal_torchs_area_resampling(images: list[np.ndarray], devic
         assert torch.allclose(crop, expected, atol=1e-3)
 
 
+def test_area_crops_are_the_same_bits_with_and_without_compiled_loops(device: str) -> None:
+    rng = np.random.default_rng(1)
+    images = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((400, 333), (90, 200), (90, 200), (7, 5))]
+    batch = ImageBatch(images, device)
+    index = torch.from_numpy(rng.integers(0, 4, 300)).to(device)
+    corners = torch.from_numpy(rng.random((300, 2, 2))).to(device)
+    low = (corners.amin(1) * (batch.sizes[index].flip(1) - 1)).long()
+    high = torch.maximum((corners.amax(1) * batch.sizes[index].flip(1)).long(), low + 1)
+    boxes = torch.cat([low, high], dim=1)
+    for size in (24, 48):
+        assert torch.equal(batch.area_crops(index, boxes, size), batch.tables.area_crops(index, boxes, size))
+    assert batch.area_crops(index[:0], boxes[:0], 24).shape == (0, 3, 24, 24)
+
+
+def test_smooth_crops_are_the_same_with_and_without_compiled_loops(device: str) -> None:
+    """Shrinking and enlarging, whole and broken scales, up to rectangles of one pixel."""
+    rng = np.random.default_rng(2)
+    batch = ImageBatch([rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((200, 333), (90, 64))], device)
+    sides = (1, 2, 31, 32, 33, 63, 64, 90)
+    boxes = [[w % 3, h % 2, w % 3 + w, h % 2 + h] for h in sides for w in sides[:-1] if w % 3 + w <= 64 and h < 90]
+    index = torch.tensor([0, 1] * len(boxes), device=device)
+    corners = torch.tensor(boxes, device=device).repeat_interleave(2, dim=0)
+    for size in (32, 160):
+        crops = batch.smooth_crops(index, corners, size)
+        assert (crops - batch._smooth_crops(index, corners, size)).abs().max() <= 2e-4
+    assert batch.smooth_crops(index[:0], corners[:0], 32).shape == (0, 3, 32, 32)
+
+
 def test_levels_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
     batch = ImageBatch(images, device)
-    assert sorted(i for g in batch.groups for i in g.images) == [0, 1, 2, 3]
-    assert [g.images for g in batch.groups if g.height == 40] == [(0, 2)]
-    for group in batch.groups:
+    assert sorted(i for g in batch.tables.groups for i in g.images) == [0, 1, 2, 3]
+    assert [g.images for g in batch.tables.groups if g.height == 40] == [(0, 2)]
+    for group in batch.tables.groups:
         levels = area_levels(group, 13, 29).cpu()
         for level, image in zip(levels, group.images, strict=True):
             expected = interpolate(_planes(images[image]), size=(13, 29), mode="area")[0].permute(1, 2, 0)
@@ -80,4 +109,4 @@ def test_large_sums_wrap_around_exactly(device: str) -> None:
 def test_no_images(device: str) -> None:
     batch = ImageBatch([], device)
     assert len(batch) == 0
-    assert batch.groups == []
+    assert batch.tables.groups == []

@@ -12,15 +12,36 @@ ROOT = Path(__file__).resolve().parents[2] / "pipeline"
 
 BASE = {"errors", "types", "faults"}
 MODEL_PARTS = BASE | {"config", "device", "models"}
+# Images on the device, their resampling, and the compiled loops on which it rests.
+IMAGES = {
+    "imagebatch",
+    "summed_area",
+    "kernels",
+    "detection_kernels",
+    "smooth_kernels",
+    "crop_kernels",
+    "workers",
+    "compiled",
+}
 # A stage and the files that only it is made of.
 STAGES = {
     "source": {"source", "source_folder", "source_manifest", "files", "formats"},
-    "decode": {"decode", "modes", "formats", "files"},
-    "detect": {"detect", "canvas", "nms", "imagebatch"},
-    "align": {"align", "imagebatch"},
+    "decode": {"decode", "jpeg", "modes", "formats", "files"},
+    "detect": {"detect", "proposals", "crop_networks", "canvas", "nms", *IMAGES},
+    "align": {"align", *IMAGES},
     "quality": {"quality"},
     "embed": {"embed"},
-    "match": {"match", "score", "bound", "shortlist", "references", "image_lookup", "quantized", "quantized_kernels"},
+    "match": {
+        "match",
+        "score",
+        "bound",
+        "shortlist",
+        "references",
+        "image_lookup",
+        "quantized",
+        "quantized_kernels",
+        "compiled",
+    },
     # Grouping is matching in a given order: it rests on the matcher's arithmetic.
     "group": {
         "group",
@@ -32,6 +53,7 @@ STAGES = {
         "image_lookup",
         "quantized",
         "quantized_kernels",
+        "compiled",
     },
 }
 ALLOWED: dict[str, set[str]] = {
@@ -56,7 +78,7 @@ for parts in STAGES.values():
 SHARED = {
     "files",
     "formats",
-    "imagebatch",
+    *IMAGES,
     "score",
     "bound",
     "shortlist",

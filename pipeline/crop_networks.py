@@ -1,0 +1,72 @@
+"""R- and O-Net, the second and third stage of MTCNN, on crops in [0, 255]: as torch or onnxruntime has them, or with
+their convolutions in compiled loops on the CPU, which for such small pictures are faster than both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+import numpy as np
+import torch
+from facenet_pytorch.models.mtcnn import ONet, RNet
+from torch import nn
+
+from pipeline.kernels import Kernels
+from pipeline.models.mtcnn import normalise
+from pipeline.types import FloatArray
+from pipeline.workers import over_threads
+
+# [n, 3, size, size] float32 in [0, 255] -> the network's answers, [n, width] each, the probabilities last.
+CropNetwork: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+_CROPS_PER_JOB = 32  # twice what the loops take at a time
+_TAPS = 3  # columns that the compiled convolution looks at: a narrower one is padded
+
+
+def crop_network(network: nn.Module, kernels: Kernels | None) -> CropNetwork:
+    """`network`, compiled where that can be had: for facenet-pytorch's own modules on the CPU."""
+    if kernels is not None and isinstance(network, RNet):
+        return _compiled_rnet(network, kernels)
+    if kernels is not None and isinstance(network, ONet):
+        return _compiled_onet(network, kernels)
+    return lambda pixels: cast(tuple[torch.Tensor, ...], network(normalise(pixels)))
+
+
+def _compiled_rnet(net: RNet, kernels: Kernels) -> CropNetwork:
+    layers = [_layer(net.conv1, net.prelu1), _layer(net.conv2, net.prelu2), _layer(net.conv3, net.prelu3)]
+
+    def judge(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        features = _features(kernels.rnet_features, layers, pixels, net.dense4.in_features)
+        dense = net.prelu4(net.dense4(features))
+        return net.dense5_2(dense), net.softmax5_1(net.dense5_1(dense))
+
+    return judge
+
+
+def _compiled_onet(net: ONet, kernels: Kernels) -> CropNetwork:
+    hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3), (net.conv4, net.prelu4))
+    layers = [_layer(*pair) for pair in hidden]
+
+    def judge(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        features = _features(kernels.onet_features, layers, pixels, net.dense5.in_features)
+        dense = net.prelu5(net.dense5(features))
+        return net.dense6_2(dense), net.dense6_3(dense), net.softmax6_1(net.dense6_1(dense))
+
+    return judge
+
+
+def _layer(convolution: nn.Conv2d, activation: nn.PReLU) -> tuple[FloatArray, ...]:
+    """Weights [o, c, k, 3], bias and slope of a convolution of k x k."""
+    weights = convolution.weight.numpy()
+    missing = _TAPS - weights.shape[3]
+    padded = np.pad(weights, [(0, 0)] * 3 + [(0, missing)])
+    return padded, convolution.bias.numpy(), activation.weight.numpy()  # type: ignore[union-attr]
+
+
+def _features(
+    loop: Callable[..., None], layers: list[tuple[FloatArray, ...]], pixels: torch.Tensor, width: int
+) -> torch.Tensor:
+    crops, out = pixels.numpy(), torch.empty((len(pixels), width))
+    features = out.numpy()
+    jobs = [slice(start, start + _CROPS_PER_JOB) for start in range(0, len(crops), _CROPS_PER_JOB)]
+    over_threads(lambda job: loop(crops[job], *layers, features[job]), jobs)
+    return out

@@ -1,0 +1,162 @@
+"""The photos of the speed benchmarks, made once of real photos: placed on larger canvases, or enlarged; never noise.
+
+`a` Labeled Faces in the Wild as it is (250 x 250), `b` 1 MP and `c` 12 MP scenes, `d` a mix of sizes with group
+photos. A scene is one photo enlarged to fill it, and up to two photos placed on it, one in four of them a group photo;
+so small and large faces, sharp and soft parts come together. The same arguments make the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from bench_common import RESULTS
+from PIL import Image, ImageOps
+
+CORPORA = "abcd"
+SIZES = {"b": (1152, 864), "c": (4000, 3000)}
+SHARE_OF_A = {"a": 1.0, "b": 0.5, "c": 0.125, "d": 1.0}  # images by corpus: a large one takes longer
+VERSION = 1  # of what is made; another one makes it anew
+_QUALITY = (85, 96)
+_PLACED_HEIGHTS = (0.25, 0.6)  # of the scene's
+_GROUP_SHARE = 0.25
+_LARGEST_MIXED = (2048, 1536)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Photos by kind."""
+
+    portraits: Sequence[Path]  # one person each, about square
+    groups: Sequence[Path]
+
+
+# (random numbers, sources, (number, count), target file) -> nothing: writes photo `number` of `count`.
+Maker: TypeAlias = Callable[[np.random.Generator, Sources, tuple[int, int], Path], None]
+
+
+def read_sources(faces: Path) -> Sources:
+    """The photos of `faces`, which holds lfw-view1/images and groups-with-boxes."""
+    portraits = sorted((faces / "lfw-view1" / "images").glob("*/*.jpg"))
+    groups = sorted((faces / "groups-with-boxes").glob("*.jpg"))
+    if not portraits or not groups:
+        raise SystemExit(f"{faces} does not hold lfw-view1/images and groups-with-boxes")
+    return Sources(portraits, groups)
+
+
+def add_arguments(parser: argparse.ArgumentParser, images: int, only: str = CORPORA) -> None:
+    """Adds what every benchmark over these corpora is asked."""
+    parser.add_argument("--faces", type=Path, required=True, help="the folder of photos")
+    parser.add_argument("--work", type=Path, required=True, help="where the corpora are made, and found again")
+    parser.add_argument(
+        "--images", type=int, default=images, help="photos of a and d; half as many of b, an eighth of c"
+    )
+    parser.add_argument("--only", nargs="+", choices=list(CORPORA), default=list(only), metavar="CORPUS")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
+
+
+def wanted(arguments: argparse.Namespace) -> Iterator[tuple[str, list[Path]]]:
+    """The corpora that were asked for, made if need be: (name, files)."""
+    sources = read_sources(arguments.faces)
+    for name in arguments.only:
+        yield name, corpus(name, sources, arguments.work, max(2, round(arguments.images * SHARE_OF_A[name])))
+
+
+def given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments as a result's settings, without where anything lies on this machine."""
+    return {name: value for name, value in vars(arguments).items() if not isinstance(value, Path)}
+
+
+def load_pictures(files: Sequence[Path]) -> list[Image.Image]:
+    """The photos in memory, for benchmarks of one stage."""
+    return [_read(file) for file in files]
+
+
+def corpus(name: str, sources: Sources, work: Path, count: int, seed: int = 5) -> list[Path]:
+    """`count` JPEG files of corpus `name`, in `work`: those that lie there, if the same were asked for."""
+    folder = work / f"{name}-{count}"
+    made_of = {"version": VERSION, "seed": seed, "portraits": len(sources.portraits), "groups": len(sources.groups)}
+    note = folder / "made-of.json"
+    if not note.exists() or json.loads(note.read_text("utf-8")) != made_of:
+        unfinished = work / f"{folder.name}.unfinished-{os.getpid()}"
+        unfinished.mkdir(parents=True)
+        rng = np.random.default_rng([seed, ord(name)])
+        for number in range(count):
+            _MAKERS[name](rng, sources, (number, count), unfinished / f"{number:05d}.jpg")
+        (unfinished / note.name).write_text(json.dumps(made_of), "utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+    return sorted(folder.glob("*.jpg"))
+
+
+def scene(rng: np.random.Generator, sources: Sources, size: tuple[int, int]) -> Image.Image:
+    """One portrait enlarged to fill `size` (width, height), up to two photos placed on it."""
+    picture = ImageOps.fit(_photo(rng, sources.portraits), size, Image.Resampling.BICUBIC, centering=(0.5, 0.4))
+    for _ in range(int(rng.integers(0, 3))):
+        group = rng.random() < _GROUP_SHARE
+        photo = _photo(rng, sources.groups if group else sources.portraits)
+        height = round(size[1] * rng.uniform(*_PLACED_HEIGHTS))
+        photo = photo.resize((min(size[0], round(photo.width * height / photo.height)), height))
+        spare = (size[0] - photo.width, size[1] - photo.height)
+        picture.paste(photo, (int(rng.integers(0, spare[0] + 1)), int(rng.integers(0, spare[1] + 1))))
+    return picture
+
+
+def _photo(rng: np.random.Generator, files: Sequence[Path]) -> Image.Image:
+    return _read(files[int(rng.integers(len(files)))])
+
+
+def _read(file: Path) -> Image.Image:
+    with Image.open(file) as image:
+        picture: Image.Image = image.convert("RGB")
+    return picture
+
+
+def _save(rng: np.random.Generator, picture: Image.Image, target: Path) -> None:
+    picture.save(target, quality=int(rng.integers(*_QUALITY)))
+
+
+def _as_it_is(_: np.random.Generator, sources: Sources, place: tuple[int, int], target: Path) -> None:
+    """Every k-th portrait in order; all of them again where more are wanted than there are."""
+    number, count = place
+    step = max(1, len(sources.portraits) // count)
+    shutil.copyfile(sources.portraits[number * step % len(sources.portraits)], target)
+
+
+def _fixed(size: tuple[int, int]) -> Maker:
+    def make(rng: np.random.Generator, sources: Sources, _: tuple[int, int], target: Path) -> None:
+        _save(rng, scene(rng, sources, size), target)
+
+    return make
+
+
+def _mixed(rng: np.random.Generator, sources: Sources, place: tuple[int, int], target: Path) -> None:
+    """Of eight, three portraits as they are, three group photos at one to two times their size, one scene of 1 MP
+    and one of any size up to 3 MP, lying or standing."""
+    kind = place[0] % 8
+    if kind < 3:
+        shutil.copyfile(sources.portraits[int(rng.integers(len(sources.portraits)))], target)
+    elif kind < 6:
+        photo = _photo(rng, sources.groups)
+        scale = min(rng.uniform(1, 2), _LARGEST_MIXED[0] / max(photo.size))
+        _save(rng, photo.resize((round(photo.width * scale), round(photo.height * scale))), target)
+    elif kind == 6:
+        _save(rng, scene(rng, sources, SIZES["b"]), target)
+    else:
+        size = (int(rng.integers(800, _LARGEST_MIXED[0] + 1)), int(rng.integers(600, _LARGEST_MIXED[1] + 1)))
+        _save(rng, scene(rng, sources, size if rng.random() < 0.5 else size[::-1]), target)
+
+
+_MAKERS: dict[str, Maker] = {
+    "a": _as_it_is,
+    "b": _fixed(SIZES["b"]),
+    "c": _fixed(SIZES["c"]),
+    "d": _mixed,
+}

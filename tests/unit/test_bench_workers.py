@@ -1,0 +1,107 @@
+"""The processes of the speed benchmarks: every list is done once, and what a turn took is counted."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from bench_workers import Turn, Variant, Workers
+
+LISTS = [[Path(f"{number}-{k}") for k in range(number + 1)] for number in range(6)]
+MIB = 2**20
+
+
+class Recording:
+    """Notes for each file which process saw it and with what threads; uses memory and time."""
+
+    def __init__(self, threads: int, size: int) -> None:
+        import torch
+
+        self.note = (os.getpid(), torch.get_num_threads(), os.environ["OMP_WAIT_POLICY"])
+        self.size = size
+        self.lists: Sequence[Sequence[Path]] = []
+
+    def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
+        self.lists = lists
+
+    def __call__(self, numbers: Iterable[int]) -> dict[Path, tuple[int, int, str]]:
+        found = {}
+        for number in numbers:
+            spent = time.process_time()
+            while time.process_time() < spent + 0.02:
+                bytearray(self.size)
+            time.sleep(0.05)  # the other process gets its share
+            found.update(dict.fromkeys(self.lists[number], self.note))
+        return found
+
+
+class Failing(Recording):
+    def __call__(self, numbers: Iterable[int]) -> dict[Path, tuple[int, int, str]]:
+        raise ValueError("no such picture")
+
+
+def add(chain: Recording, number: int) -> int:
+    return chain.size + number
+
+
+def test_two_processes_share_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    passive = {"OMP_WAIT_POLICY": "passive"}
+    with Workers(Variant(Recording, 2, 1, (64 * MIB,), passive)) as workers:
+        workers.wait()
+        workers.prepare(LISTS)
+        begun = time.perf_counter()
+        for _ in range(2):
+            workers()
+        wall = time.perf_counter() - begun
+        results = workers.results()
+        assert workers.call(add, 1) == 64 * MIB + 1
+    assert "OMP_WAIT_POLICY" not in os.environ
+    assert sorted(results) == sorted(file for files in LISTS for file in files)
+    notes = set(results.values())
+    assert len({process for process, _, _ in notes}) == 2
+    assert {(threads, policy) for _, threads, policy in notes} == {(1, "passive")}
+    for turn in workers.turns:
+        assert turn.made == 3 * len(results)  # each note has three parts
+        assert 0.1 < turn.cpu_s < 2 * wall + 0.1  # clock ticks are 0.01 s
+        assert turn.peak_rss_bytes > 2 * 64 * MIB
+        assert turn.peak_vram_bytes == 0
+
+
+def test_peaks_are_those_of_the_turn_and_turns_are_those_since_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workers(Variant(Recording, 1, 1, (300 * MIB,), {"OMP_WAIT_POLICY": "passive"})) as workers:
+        workers.wait()
+        workers.prepare(LISTS[:1])
+        workers()
+        large = workers.turns[0]
+        workers.call(shrink)
+        workers.prepare(LISTS[:1])
+        workers()
+        assert len(workers.turns) == 1
+        assert workers.turns[0].peak_rss_bytes < large.peak_rss_bytes - 200 * MIB
+        assert isinstance(large, Turn)
+
+
+def shrink(chain: Recording) -> None:
+    chain.size = 1
+
+
+def test_a_worker_that_cannot_start_says_why_and_ends(capfd: pytest.CaptureFixture[str]) -> None:
+    # Without its argument the chain cannot be made; the other variant's process waits, and ends as well.
+    good, bad = Variant(Recording, 1, 1, (1,), {"OMP_WAIT_POLICY": "passive"}), Variant(Recording, 1, 1)
+    with Workers(good), Workers(bad) as workers, pytest.raises(RuntimeError, match="TypeError"):
+        workers.wait()
+    assert "size" in capfd.readouterr().err
+
+
+def test_a_failure_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    workers = Workers(Variant(Failing, 1, 1, (1,), {"OMP_WAIT_POLICY": "passive"}))
+    with workers:
+        workers.wait()
+        workers.prepare(LISTS)
+        with pytest.raises(RuntimeError, match="ValueError: no such picture"):
+            workers()
+    assert "no such picture" in capfd.readouterr().err

@@ -1,0 +1,31 @@
+"""The device's busy share, read from a program that speaks as the driver's does."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from device_meter import DeviceMeter
+
+
+def test_samples_are_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\nprintf "90\\n70\\n"\nexec sleep 60\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    begun = time.monotonic()
+    with DeviceMeter("cuda:1") as meter:
+        while not (tmp_path / "arguments").exists() and time.monotonic() < begun + 30:
+            time.sleep(0.01)
+        time.sleep(0.3)
+    assert meter.busy_share == pytest.approx(0.8)
+    assert "--id=1" in (tmp_path / "arguments").read_text()
+    assert time.monotonic() < begun + 50  # the program was ended
+
+
+def test_the_cpu_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with DeviceMeter("cpu") as meter:
+        pass
+    assert meter.busy_share is None

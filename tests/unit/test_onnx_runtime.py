@@ -1,0 +1,241 @@
+"""Which runtime a setting means; that without onnxruntime torch does the same; and that both do the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pipeline.align import warp_crops
+from pipeline.assembly import load_extractor, make_identity
+from pipeline.config import DetectSettings, Settings, load_settings
+from pipeline.decode import decode_image
+from pipeline.detect import MtcnnDetector
+from pipeline.embed import BATCH_CROPS, Embedder, load_embedder
+from pipeline.errors import BadValue
+from pipeline.extract import FaceExtractor
+from pipeline.imagebatch import ImageBatch
+from pipeline.models.converted import read_converted
+from pipeline.models.mtcnn import MtcnnNetworks, load_networks
+from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, backend_of, choose_runtime
+from pipeline.models.registry import weight_set
+from pipeline.models.weights import ResolvedWeights, cached_file, detector_files, resolve
+from pipeline.types import DecodedImage
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def runtime(weights_cache: Path) -> OnnxRuntime:
+    pytest.importorskip("onnxruntime")
+    found = choose_runtime("auto", CPU, weights_cache, 1)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing it fails, as where it is not installed."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+
+def images(*paths: Path) -> list[DecodedImage]:
+    return [decode_image(path.read_bytes(), Settings().decode) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def photos(hopper_path: Path, astronaut_path: Path) -> list[np.ndarray]:
+    """The two portraits at several sizes and turns: some 20 faces."""
+    opened = [Image.open(path).convert("RGB") for path in (hopper_path, astronaut_path)]
+    sizes = [(150 + 37 * k, 160 + 29 * k) for k in range(5)]
+    return [np.array(photo.resize(size).rotate(4 * k - 8)) for photo in opened for k, size in enumerate(sizes)]
+
+
+@pytest.fixture(scope="module")
+def crops(photos: list[np.ndarray]) -> dict[int, torch.Tensor]:
+    """Aligned faces of both embedders' sizes: [n, 3, S, S] in [0, 255]."""
+    batch = ImageBatch(photos, CPU)
+    found = MtcnnDetector(load_networks(detector_files(), CPU), DetectSettings())(batch)
+    assert len(found) >= 10
+    return {size: warp_crops(batch, found, size) for size in (112, 160)}
+
+
+def test_auto_takes_what_is_installed_on_the_cpu(runtime: OnnxRuntime, tmp_path: Path) -> None:
+    import onnxruntime
+
+    expected = OnnxRuntime(onnxruntime.__version__, tmp_path, 3)
+    assert choose_runtime("auto", CPU, tmp_path, 3) == choose_runtime("onnxruntime", CPU, tmp_path, 3) == expected
+    assert choose_runtime("torch", CPU, tmp_path, 3) is None
+    assert choose_runtime("auto", torch.device("cuda", 0), tmp_path, 3) is None
+
+
+def test_asked_for_on_cuda_it_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match=r"run\.backend.*runs on the CPU.* cuda:0"):
+        choose_runtime("onnxruntime", torch.device("cuda", 0), tmp_path, 1)
+
+
+def test_not_installed_auto_takes_torch_and_asking_is_an_error(no_onnxruntime: None, tmp_path: Path) -> None:
+    assert choose_runtime("auto", CPU, tmp_path, 1) is None
+    with pytest.raises(BadValue, match=r'pip install "facepipe\[fast\]"') as caught:
+        choose_runtime("onnxruntime", CPU, tmp_path, 1)
+    assert caught.value.exit_code == 2
+
+
+def test_another_backend_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(BadValue, match="auto or torch or onnxruntime"):
+        load_settings(environ={}, flags={"run.backend": "tensorrt"})
+
+
+def test_the_backend_changes_no_output_setting() -> None:
+    hashes = {load_settings(environ={}, flags={"run.backend": b}).output_hash() for b in ("torch", "onnxruntime")}
+    assert hashes == {Settings().output_hash()}
+
+
+def both(resolved: ResolvedWeights, runtime: OnnxRuntime) -> tuple[Embedder, Embedder]:
+    ours = load_embedder(resolved, CPU, runtime=runtime)
+    torchs = load_embedder(resolved, CPU)
+    assert (ours.backend, torchs.backend) == (f"onnxruntime {runtime.version}", f"torch {torch.__version__}")
+    return ours, torchs
+
+
+def check_equal(ours: Embedder, torchs: Embedder, crops: torch.Tensor) -> None:
+    """Batches of none, of one, and of more than one call's; each crop alone as among others."""
+    many = crops.repeat(BATCH_CROPS // len(crops) + 1, 1, 1, 1)
+    assert len(ours(crops[:0])) == 0
+    found, expected = ours(many), torchs(many)
+    assert found.shape == expected.shape
+    assert ((found.double() * expected.double()).sum(1) >= 0.99999).all()
+    torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
+    torch.testing.assert_close(ours(crops[:1]), found[:1], atol=5e-6, rtol=0)
+    assert (ours.calls, ours.items) == (torchs.calls + 1, torchs.items + 1)
+
+
+def test_casia_webface(runtime: OnnxRuntime, weights_cache: Path, crops: dict[int, torch.Tensor]) -> None:
+    check_equal(*both(resolve("casia-webface", None, weights_cache), runtime), crops[160])
+
+
+def test_sface(runtime: OnnxRuntime, sface_cache: Path, crops: dict[int, torch.Tensor]) -> None:
+    runtime = dataclasses.replace(runtime, cache=sface_cache)
+    check_equal(*both(resolve("sface", None, sface_cache), runtime), crops[112])
+
+
+def test_vggface2_and_another_file_of_that_name(
+    runtime: OnnxRuntime, weights_cache: Path, tmp_path: Path, crops: dict[int, torch.Tensor]
+) -> None:
+    """Its published form, a state dict; a second file that the user accepts does not take the first one's export."""
+    tensors = read_converted(cached_file(weight_set("casia-webface"), weights_cache))
+    runtime = dataclasses.replace(runtime, cache=tmp_path)
+    answers = []
+    for scale in (1.0, -1.0):
+        path = tmp_path / "vggface2.pt"
+        torch.save({**tensors, "last_bn.bias": tensors["last_bn.bias"] * scale}, path)
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        ours, torchs = both(ResolvedWeights("vggface2", sha256, path, weight_set("vggface2")), runtime)
+        answers.append(ours(crops[160][:2]))
+        torch.testing.assert_close(answers[-1], torchs(crops[160][:2]), atol=5e-6, rtol=0)
+    assert (answers[0] - answers[1]).abs().max() > 1e-3
+
+
+def test_the_network_is_not_loaded_into_torch_a_second_time(runtime: OnnxRuntime, weights_cache: Path) -> None:
+    """With the export in the cache, the weights' own file is not read: here it is gone."""
+    resolved = resolve("casia-webface", None, weights_cache)
+    load_embedder(resolved, CPU, runtime=runtime)
+    gone = dataclasses.replace(resolved, path=weights_cache / "gone.safetensors")
+    assert load_embedder(gone, CPU, runtime=runtime).backend.startswith("onnxruntime")
+
+
+@pytest.mark.parametrize(("name", "size", "widths"), [("rnet", 24, (4, 2)), ("onet", 48, (4, 10, 2))])
+def test_the_detectors_networks(
+    runtime: OnnxRuntime, crops: dict[int, torch.Tensor], name: str, size: int, widths: tuple[int, ...]
+) -> None:
+    ours: MtcnnNetworks = load_networks(detector_files(), CPU, runtime)
+    torchs: MtcnnNetworks = load_networks(detector_files(), CPU)
+    assert backend_of(getattr(ours, name)).startswith("onnxruntime")
+    assert ours.device == CPU
+    faces = torch.nn.functional.interpolate(crops[160], (size, size), mode="area")
+    pixels = (torch.cat([faces, faces.flip(3), 255 - faces]) - 127.5) * 0.0078125
+    for part in (pixels[:1], pixels):
+        with torch.inference_mode():
+            found, expected = (tuple(getattr(networks, name)(part)) for networks in (ours, torchs))
+        assert [answer.shape for answer in found] == [(len(part), width) for width in widths]
+        torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
+
+
+def test_threads_may_share_a_network(runtime: OnnxRuntime, weights_cache: Path, crops: dict[int, torch.Tensor]) -> None:
+    embedder = load_embedder(resolve("casia-webface", None, weights_cache), CPU, runtime=runtime)
+    expected = embedder(crops[160])
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(embedder, [crops[160]] * 8):
+            torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
+
+
+def extractor_with(backend: str, cache: Path) -> FaceExtractor:
+    flags = {"run.device": "cpu", "run.backend": backend, "model.cache": str(cache), "model.weights": "casia-webface"}
+    settings = load_settings(environ={}, flags=flags)
+    return load_extractor(settings, make_identity(settings), cache)
+
+
+def test_the_extraction_without_onnxruntime_is_torchs(
+    no_onnxruntime: None, weights_cache: Path, hopper_path: Path
+) -> None:
+    without, torchs = extractor_with("auto", weights_cache), extractor_with("torch", weights_cache)
+    assert without.embedder.backend == torchs.embedder.backend == f"torch {torch.__version__}"
+    (found,), (expected,) = (extractor.extract(images(hopper_path)) for extractor in (without, torchs))
+    assert found.equals(expected)
+    assert len(found) == 1
+
+
+def compare_extractions(ours: FaceExtractor, torchs: FaceExtractor, photos: list[DecodedImage]) -> int:
+    """The same faces with the same numbers, up to rounding; returns how many."""
+    faces = 0
+    for found, expected in zip(ours.extract(photos), torchs.extract(photos), strict=True):
+        assert len(found) == len(expected)
+        faces += len(found)
+        for name in found.column_names:
+            if name == "crop":
+                continue
+            pair = (np.array(table[name].to_pylist(), np.float64) for table in (found, expected))
+            tolerance = 1e-5 if name in ("embedding", "confidence") else 1e-3
+            np.testing.assert_allclose(*pair, atol=tolerance, rtol=0, err_msg=name)
+    return faces
+
+
+def test_the_whole_extraction_is_the_same(
+    runtime: OnnxRuntime, weights_cache: Path, hopper_path: Path, astronaut_path: Path
+) -> None:
+    ours, torchs = extractor_with("onnxruntime", weights_cache), extractor_with("torch", weights_cache)
+    assert compare_extractions(ours, torchs, images(hopper_path, astronaut_path)) == 2
+    assert isinstance(ours.detector.networks.onet, OnnxNetwork)
+
+
+@pytest.mark.faces
+@pytest.mark.slow
+def test_the_whole_extraction_of_photographs_is_the_same(
+    runtime: OnnxRuntime, weights_cache: Path, faces_dir: Path
+) -> None:
+    ours, torchs = extractor_with("onnxruntime", weights_cache), extractor_with("torch", weights_cache)
+    paths = [
+        *sorted((faces_dir / "groups-with-boxes").glob("*.jpg")),
+        *sorted((faces_dir / "lfw-view1").rglob("*.jpg"))[:24],
+    ]
+    assert compare_extractions(ours, torchs, images(*paths)) >= 40
+
+
+def test_it_writes_nothing_where_people_read(runtime: OnnxRuntime, weights_cache: Path) -> None:
+    """No warning of Python's and no line of onnxruntime's own log; the command line stays free of both packages."""
+    code = (
+        "import sys; import pipeline.cli; assert not {'torch', 'onnxruntime'} & set(sys.modules);"
+        "from pathlib import Path; from pipeline.models.mtcnn import load_networks;"
+        "from pipeline.models.onnx_runtime import OnnxRuntime; from pipeline.models.weights import detector_files;"
+        f"load_networks(detector_files(), 'cpu', OnnxRuntime('{runtime.version}', Path({str(weights_cache)!r}), 1))"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
