@@ -14,8 +14,8 @@ from pipeline.types import BoolArray, FloatArray
 
 WANT_FOUND, WANT_EXTRA, WANT_LANDMARKS = 0.99, 0.01, 0.01
 # Large faces are shrunk by averaging here and by a filter twice as wide in the reference, which moves a few embeddings
-# by more than 0.001: so many of them may be below the first, none below the second.
-WANT_COSINE, WANT_COSINE_SHARE, LEAST_COSINE = 0.999, 0.98, 0.995
+# by more than 0.001: this share of them, and one in any case, may be below the first, none below the last.
+WANT_COSINE, MOST_BELOW, LEAST_COSINE = 0.999, 0.02, 0.995
 
 
 @dataclass(frozen=True)
@@ -93,5 +93,5 @@ def assert_same_faces(parity: Parity) -> None:
 def assert_equal(parity: Parity, same_box: FloatArray) -> None:
     """Raises AssertionError unless both found the same faces, and embed the same boxes alike."""
     assert_same_faces(parity)
-    assert (same_box >= WANT_COSINE).mean() >= WANT_COSINE_SHARE, np.sort(same_box)[:5]
+    assert (same_box < WANT_COSINE).sum() <= max(1, MOST_BELOW * len(same_box)), np.sort(same_box)[:5]
     assert same_box.min() >= LEAST_COSINE, same_box.min()
