@@ -66,16 +66,15 @@ def warp_crops(batch: ImageBatch, found: Detections, size: int = FIVE_POINT_SIZE
         samples = 2 ** int(level)
         members = torch.from_numpy(np.flatnonzero(details == level)).to(batch.device, non_blocking=True)
         for part in torch.split(members, max(1, _SAMPLES_AT_ONCE // (size * samples) ** 2)):
-            points = sampling_grid(across[part], down[part], origin[part], size, samples)
-            pixels = batch.sample(found.image_index[part], points.flatten(1, 2)).view(*points.shape[:3], 3)
-            crops[part] = avg_pool2d(pixels.permute(0, 3, 1, 2), samples)
+            frame = (across[part], down[part], origin[part])
+            crops[part] = sample_crops(batch, found.image_index[part], *frame, size, samples)
     return crops
 
 
 def _template(size: int, device: torch.device) -> torch.Tensor:
     """[5, 2] float32: the landmarks' places in a crop of size x size, pixel centres at whole numbers."""
     template = torch.tensor(FIVE_POINT_TEMPLATE, dtype=torch.float64)
-    scaled = (template + 0.5) * (size / FIVE_POINT_SIZE) - 0.5
+    scaled = (template + PIXEL_CENTRE) * (size / FIVE_POINT_SIZE) - PIXEL_CENTRE
     return scaled.to(device, torch.float32, non_blocking=True)
 
 
@@ -99,11 +98,23 @@ def _crop_to_image(landmarks: torch.Tensor, template: torch.Tensor) -> tuple[tor
     return across, down, centre - target[0] * across - target[1] * down
 
 
-def sampling_grid(
-    across: torch.Tensor, down: torch.Tensor, origin: torch.Tensor, size: int, samples: int
+def sample_crops(
+    batch: ImageBatch,
+    image_index: torch.Tensor,
+    across: torch.Tensor,
+    down: torch.Tensor,
+    origin: torch.Tensor,
+    size: int,
+    samples: int,
 ) -> torch.Tensor:
-    """[n, S, S, 2] float32, S = size * samples: where in the image the samples of each crop lie."""
+    """Crops [n, 3, size, size] float32 of the images [n], each pixel the mean of samples x samples.
+
+    A crop's pixel (0, 0) lies at `origin` [n, 2] in the image, counted from pixel centres; a step to its right is
+    `across` [n, 2] there, a step down `down` [n, 2].
+    """
     steps = (torch.arange(size * samples, device=origin.device, dtype=torch.float32) + 0.5) / samples - 0.5
     x = steps[None, None, :, None] * across[:, None, None]
     y = steps[None, :, None, None] * down[:, None, None]
-    return origin[:, None, None] + x + y
+    points = origin[:, None, None] + x + y
+    pixels = batch.sample(image_index, points.flatten(1, 2)).view(*points.shape[:3], 3)
+    return avg_pool2d(pixels.permute(0, 3, 1, 2), samples)

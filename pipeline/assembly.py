@@ -82,9 +82,8 @@ def make_identity(settings: Settings, master_key: MasterKey | None = None) -> St
     resolved = resolve(settings.model.weights, _weights_file(settings), cache_folder(settings.model.cache))
     weights = resolved.weight_set
     centred = settings.embed.centre and weights.preprocessing.centre_sha256 is not None
-    settings = dataclasses.replace(
-        settings, embed=EmbedSettings(centre=centred)
-    )  # what is done, not what was asked for
+    # What is done, not what was asked for.
+    settings = dataclasses.replace(settings, embed=EmbedSettings(centre=centred))
     return StoreIdentity(
         embedder=weights.architecture,
         weights=weights.name,

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch.nn import functional
 
-from pipeline.align import PIXEL_CENTRE, cut_crops, sampling_grid, warp_crops
+from pipeline.align import PIXEL_CENTRE, cut_crops, sample_crops, warp_crops
 from pipeline.config import AlignSettings
 from pipeline.imagebatch import ImageBatch
 from pipeline.types import Detections
@@ -66,7 +66,8 @@ def framed(batch: ImageBatch, found: Detections, frame: Callable[[Detections], F
     step = size / (SIZE - margin)
     turn = torch.stack([angle.cos(), angle.sin()], dim=1)
     across, down = step[:, :1] * turn, step[:, 1:] * torch.stack([-turn[:, 1], turn[:, 0]], dim=1)
-    return _warped(batch, found, across, down, centre - PIXEL_CENTRE - (across + down) * (SIZE - 1) / 2)
+    origin = centre - PIXEL_CENTRE - (across + down) * (SIZE - 1) / 2
+    return sample_crops(batch, found.image_index, across, down, origin, SIZE, _SAMPLES)
 
 
 def by_box(found: Detections) -> Frame:
@@ -106,14 +107,6 @@ def by_both_turned(found: Detections) -> Frame:
 def mirrored(batch: ImageBatch, found: Detections, recipe: Recipe) -> torch.Tensor:
     """The mirror image."""
     return recipe(batch, found).flip(3)
-
-
-def _warped(
-    batch: ImageBatch, found: Detections, across: torch.Tensor, down: torch.Tensor, origin: torch.Tensor
-) -> torch.Tensor:
-    points = sampling_grid(across, down, origin, SIZE, _SAMPLES)
-    pixels = batch.sample(found.image_index, points.flatten(1, 2)).view(*points.shape[:3], 3)
-    return functional.avg_pool2d(pixels.permute(0, 3, 1, 2), _SAMPLES)
 
 
 _FRAMES: Final = {

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from pipeline.cli.evaluating import make_folder, out_option, showing_progress, write_results
+from pipeline.cli.evaluating import emit_results, make_folder, out_option, showing_progress
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH, account_option, directory_option
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import output_options
 
 _FLAGS = ("source.labels", "source.root")
 
@@ -56,5 +56,4 @@ def clustering(
     with showing_progress() as progress:
         report = report_clustering(request, progress)
     sections = partial(report.sections, settings.decode)
-    written = write_results(out, "clustering", "Clustering", report.as_dict(), sections)
-    emit(report.as_dict(), [*report.lines(), *(f"written     {file}" for file in written)], as_json)
+    emit_results(report, out, "clustering", "Clustering", sections, as_json)

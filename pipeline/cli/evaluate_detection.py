@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from pipeline.cli.evaluating import make_folder, out_option, showing_progress, write_results
+from pipeline.cli.evaluating import emit_results, make_folder, out_option, showing_progress
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH, account_option, directory_option
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import output_options
 
 _FLAGS = ("detect.min_face_px", "detect.min_confidence", "run.device", "run.threads")
 
@@ -61,5 +61,4 @@ def detection(
     request = DetectionRequest(boxes, images, settings, min_px, store, account, directory)
     with showing_progress() as progress:
         report = report_detection(request, progress)
-    written = write_results(out, "detection", "Detection", report.as_dict(), report.sections)
-    emit(report.as_dict(), [*report.lines(), *(f"written     {file}" for file in written)], as_json)
+    emit_results(report, out, "detection", "Detection", report.sections, as_json)

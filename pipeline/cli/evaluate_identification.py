@@ -9,15 +9,15 @@ import click
 
 from pipeline.cli.evaluating import (
     EMBEDDING_FLAGS,
+    emit_results,
     make_folder,
     out_option,
     showing_progress,
     stored_option,
-    write_results,
 )
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import output_options
 
 _FLAGS = ("source.labels", "source.root", "match.threshold", *EMBEDDING_FLAGS)
 
@@ -55,5 +55,4 @@ def identification(
     request = IdentificationRequest(source, settings, gallery_per_person or 0, store)
     with showing_progress() as progress:
         report = report_identification(request, progress)
-    written = write_results(out, "identification", "Identification", report.as_dict(), report.sections)
-    emit(report.as_dict(), [*report.lines(), *(f"written     {file}" for file in written)], as_json)
+    emit_results(report, out, "identification", "Identification", report.sections, as_json)

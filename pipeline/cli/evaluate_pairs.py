@@ -10,16 +10,16 @@ import click
 from pipeline.cli.evaluating import (
     EMBEDDING_FLAGS,
     all_pairs_option,
+    emit_results,
     images_option,
     make_folder,
     out_option,
     showing_progress,
     stored_option,
-    write_results,
 )
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import output_options
 
 
 @click.command()
@@ -62,5 +62,4 @@ def pairs(
     request = PairsRequest(pairs, settings, images, train, all_pairs, store)
     with showing_progress() as progress:
         report = report_pairs(request, progress)
-    written = write_results(out, "pairs", "Pairs of photos", report.as_dict(), report.sections)
-    emit(report.as_dict(), [*report.lines(), *(f"written     {file}" for file in written)], as_json)
+    emit_results(report, out, "pairs", "Pairs of photos", report.sections, as_json)

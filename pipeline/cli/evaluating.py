@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from pipeline.cli.options import PATH
-from pipeline.cli.output import dumps
+from pipeline.cli.output import dumps, emit
 from pipeline.cli.progress import CommandProgress, open_progress
 from pipeline.errors import UsageError
 from pipeline.files import shown
@@ -63,16 +63,29 @@ def showing_progress() -> Iterator[CommandProgress]:
         progress.close()
 
 
-def write_results(
-    out: Path | None, name: str, title: str, figures: Mapping[str, Any], sections: Callable[[], Iterable[Section]]
-) -> list[Path]:
-    """Writes `<name>.json` and `<name>.html` into the folder `out`, and returns what was written; nothing without a
-    folder: then the page is not made either.
+class Report(Protocol):
+    """What an experiment found."""
+
+    def as_dict(self) -> Mapping[str, Any]: ...
+    def lines(self) -> Iterable[str]: ...
+
+
+def emit_results(
+    report: Report, out: Path | None, name: str, title: str, sections: Callable[[], Iterable[Section]], as_json: bool
+) -> None:
+    """Writes `<name>.json` and `<name>.html` into the folder `out`, if there is one (without it the page is not made
+    either), and prints the report.
 
     Raises StoreFull or StoreUnwritable of the folder.
     """
-    if out is None:
-        return []
+    figures = report.as_dict()
+    written = [] if out is None else _write(out, name, title, figures, sections)
+    emit(figures, [*report.lines(), *(f"written     {file}" for file in written)], as_json)
+
+
+def _write(
+    out: Path, name: str, title: str, figures: Mapping[str, Any], sections: Callable[[], Iterable[Section]]
+) -> list[Path]:
     from pipeline.evaluation.page import write_page
     from pipeline.store.durable import Folder
 

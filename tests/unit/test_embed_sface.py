@@ -143,6 +143,7 @@ def test_a_store_would_record_another_embedder(sface_cache: Path) -> None:
     flags = {"model.weights": "sface", "model.cache": str(sface_cache)}
     identity = make_identity(load_settings(environ={}, flags=flags))
     assert (identity.embedder, identity.weights, identity.embedding_size) == ("sface", "sface", 128)
-    assert identity.preprocessing == {"mean": 127.5, "scale": 1 / 128, "alignment": "five-point"}
+    expected = {"mean": 127.5, "scale": 1 / 128, "alignment": "five-point", "centre_sha256": None}
+    assert identity.preprocessing == expected
     assert identity.weights_sha256 == weight_set("sface").file.sha256
     assert REGISTRY["casia-webface"].preprocessing.alignment == "box"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -330,10 +332,14 @@ def test_vectors_that_are_no_embeddings_are_refused(bad: FloatArray) -> None:
         Matcher(Calibration(), 0.54).best(index, unit_rows(1, 2, 5))
 
 
-def test_the_registrys_calibration_maps_its_rate_to_the_default_threshold() -> None:
-    """casia-webface: the squared L2 distance at FMR 2e-4 (scripts/results/accuracy-cpu.json) becomes 0.54."""
+@pytest.mark.parametrize("name", ["casia-webface", "sface"])
+def test_the_registrys_calibration_maps_its_rate_to_the_default_threshold(name: str) -> None:
+    """The squared L2 distance that was measured at FMR 2e-4 becomes 0.54."""
     from pipeline.models.registry import weight_set
 
-    facts = weight_set("casia-webface").calibration
-    distance = contract_distance(1 - 0.8638 / 2, Calibration.from_dict(facts.as_dict()))
+    results = Path(__file__).resolve().parents[2] / "scripts/results"
+    measured = json.loads((results / f"accuracy-{name}-cpu.json").read_text())["figures"]["calibration"]
+    facts = weight_set(name).calibration
+    assert measured["fmr"] == facts.fmr
+    distance = contract_distance(1 - measured["squared_l2"] / 2, Calibration.from_dict(facts.as_dict()))
     assert distance**2 == pytest.approx(0.54, abs=5e-4)
