@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from pipeline.calibration_file import NO_CALIBRATION, read_calibration
 from pipeline.config import AlignSettings, DecodeSettings, DetectSettings, EmbedSettings, Settings
 from pipeline.detect import MtcnnDetector
@@ -19,7 +17,7 @@ from pipeline.errors import StoreMismatch, UsageError
 from pipeline.extract import FaceExtractor
 from pipeline.match import Calibration, Matcher
 from pipeline.models.mtcnn import load_networks
-from pipeline.models.onnx_runtime import OnnxRuntime, choose_runtime
+from pipeline.models.onnx_runtime import choose_runtime
 from pipeline.models.weights import ResolvedWeights, cache_folder, detector_files, resolve
 from pipeline.store.client import StoreClient
 from pipeline.store.crypto import MasterKey
@@ -180,7 +178,8 @@ def make_matcher(identity: StoreIdentity, threshold: float) -> Matcher:
 def load_extractor(settings: Settings, identity: StoreIdentity, path: Path) -> FaceExtractor:
     """Loads the store's models onto the settings' device. Raises DeviceMissing, ModelError, StoreMismatch."""
     device = resolve_device(settings.run.device)
-    runtime = settle_runtime(settings, device)
+    threads = set_threads(settings.run.threads)
+    runtime = choose_runtime(settings.run.backend, device, cache_folder(settings.model.cache), threads)
     resolved = resolve(identity.weights, _weights_file(settings), cache_folder(settings.model.cache))
     if resolved.sha256 != identity.weights_sha256:
         raise _mismatch(path, "weights_sha256", identity.weights_sha256, resolved.sha256)
@@ -188,15 +187,9 @@ def load_extractor(settings: Settings, identity: StoreIdentity, path: Path) -> F
         stored = identity.preprocessing.get(key, used)  # an older store may not have recorded it
         if stored != used:
             raise _mismatch(path, f"preprocessing.{key}", stored, used)
-    detector = MtcnnDetector(load_networks(detector_files(), device, runtime), settings.detect)
+    detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
     embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime)
     return FaceExtractor(detector, embedder, settings)
-
-
-def settle_runtime(settings: Settings, device: torch.device) -> OnnxRuntime | None:
-    """What runs the networks on the CPU, with the settings' threads; None: torch. Raises BadValue."""
-    threads = set_threads(settings.run.threads)
-    return choose_runtime(settings.run.backend, device, cache_folder(settings.model.cache), threads)
 
 
 def _weights_file(settings: Settings) -> Path | None:

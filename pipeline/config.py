@@ -82,7 +82,7 @@ class MatchSettings:
 @dataclass(frozen=True)
 class RunSettings:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
-    backend: str = "auto"  # of the networks on the CPU: auto | torch | onnxruntime
+    backend: str = "auto"  # of the embedder on the CPU: auto | torch | onnxruntime
     threads: int = 0  # of the CPU networks and of decoding; 0: all cores
     batch_images: int = 32
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum

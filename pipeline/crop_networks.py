@@ -1,5 +1,5 @@
-"""R- and O-Net, the second and third stage of MTCNN, on crops in [0, 255]: as torch or onnxruntime has them, or with
-their convolutions in compiled loops on the CPU, which for such small pictures are faster than both."""
+"""R- and O-Net, the second and third stage of MTCNN, on crops in [0, 255]: as torch has them, or with
+their convolutions in compiled loops on the CPU, which for such small pictures are faster."""
 
 from __future__ import annotations
 

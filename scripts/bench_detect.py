@@ -24,7 +24,6 @@ from facepipe_chain import benchmark_settings
 from PIL import Image
 from reference_chain import equal_sized, faces_of
 
-from pipeline.assembly import settle_runtime
 from pipeline.config import RunSettings
 from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device
@@ -38,8 +37,9 @@ OURS, REFERENCE = "facepipe", "reference"
 def make_detectors(device: str) -> tuple[MtcnnDetector, MTCNN]:
     settings = benchmark_settings(device, 0, "casia-webface", 0)
     resolved = resolve_device(device)
-    networks = load_networks(detector_files(), resolved, settle_runtime(settings, resolved))
-    return MtcnnDetector(networks, settings.detect), make_reference(settings.detect, device)
+    return MtcnnDetector(load_networks(detector_files(), resolved), settings.detect), make_reference(
+        settings.detect, device
+    )
 
 
 def detect_ours(detector: MtcnnDetector, lists: Sequence[Sequence[ByteArray]]) -> list[Faces]:

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.assembly import settle_runtime
 from pipeline.config import Settings
 from pipeline.decode import Decoder
 from pipeline.detect import MtcnnDetector
-from pipeline.device import halving, resolve_device
+from pipeline.device import halving, resolve_device, set_threads
 from pipeline.door import Store
 from pipeline.errors import InputError
 from pipeline.evaluation.boxes import AnnotatedImage
@@ -35,10 +34,10 @@ _FACES: Final = f"""
 
 
 def load_detector(settings: Settings) -> MtcnnDetector:
-    """The detector alone, on the settings' device. Raises DeviceMissing, ModelError, BadValue."""
+    """The detector alone, on the settings' device. Raises DeviceMissing, ModelError."""
     device = resolve_device(settings.run.device)
-    networks = load_networks(detector_files(), device, settle_runtime(settings, device))
-    return MtcnnDetector(networks, settings.detect)
+    set_threads(settings.run.threads)
+    return MtcnnDetector(load_networks(detector_files(), device), settings.detect)
 
 
 def detect_faces(

@@ -15,10 +15,6 @@ import torch
 from facenet_pytorch.models.mtcnn import ONet, PNet, RNet
 from torch import nn
 
-from pipeline.models.cache import sha256_of
-from pipeline.models.exported import Exportable, load_exported
-from pipeline.models.onnx_runtime import OnnxRuntime
-
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
     """[0, 255] -> about [-1, 1], as the networks were trained."""
@@ -57,33 +53,19 @@ class MtcnnNetworks:
     """P-, R- and O-Net on one device, in float32."""
 
     pnet: CanvasPNet
-    rnet: nn.Module  # [n, 3, 24, 24] -> box regressions [n, 4], probabilities [n, 2]
-    onet: nn.Module  # [n, 3, 48, 48] -> box regressions [n, 4], landmarks [n, 10], probabilities [n, 2]
+    rnet: RNet  # [n, 3, 24, 24] -> box regressions [n, 4], probabilities [n, 2]
+    onet: ONet  # [n, 3, 48, 48] -> box regressions [n, 4], landmarks [n, 10], probabilities [n, 2]
 
     @property
     def device(self) -> torch.device:
         return next(self.pnet.parameters()).device
 
 
-def load_networks(
-    files: Mapping[str, Path], device: torch.device | str, runtime: OnnxRuntime | None = None
-) -> MtcnnNetworks:
-    """Loads the verified state dicts `files` ("pnet.pt", "rnet.pt", "onet.pt"), without unpickling code.
-
-    `runtime`: what runs R- and O-Net on the CPU, torch if there is none. P-Net is torch's in any case.
-    """
+def load_networks(files: Mapping[str, Path], device: torch.device | str) -> MtcnnNetworks:
+    """Loads the verified state dicts `files` ("pnet.pt", "rnet.pt", "onet.pt"), without unpickling code."""
     pnet, rnet, onet = CanvasPNet(), RNet(pretrained=False), ONet(pretrained=False)
     for name, module in (("pnet.pt", pnet.net), ("rnet.pt", rnet), ("onet.pt", onet)):
         module.load_state_dict(torch.load(files[name], map_location="cpu", weights_only=True))
     for module in (pnet, rnet, onet):
         module.eval().requires_grad_(False).to(device)
-    if runtime is None:
-        return MtcnnNetworks(pnet, rnet, onet)
-    return MtcnnNetworks(
-        pnet, _exported(rnet, files["rnet.pt"], 24, runtime), _exported(onet, files["onet.pt"], 48, runtime)
-    )
-
-
-def _exported(network: nn.Module, file: Path, size: int, runtime: OnnxRuntime) -> nn.Module:
-    source = Exportable(f"mtcnn-{file.stem}", sha256_of(file), (3, size, size), lambda: network)
-    return load_exported(source, runtime) or network
+    return MtcnnNetworks(pnet, rnet, onet)

@@ -96,10 +96,6 @@ class _Translation:
             raise _untranslatable(node)
         self.emit(node, "Flatten", axis=1)
 
-    def permute(self, node: fx.Node) -> None:
-        axes = tuple(axis for axis in node.args[1:] if isinstance(axis, int))
-        self.emit(node, "Transpose", perm=axes)
-
     def arithmetic(self, node: fx.Node) -> None:
         """A sum or product of two tensors, or of a tensor and a number."""
         op = "Add" if node.target is operator.add else "Mul"
@@ -174,11 +170,6 @@ class _Translation:
             raise _untranslatable(node)
         self.emit(node, "GlobalAveragePool")
 
-    def softmax(self, node: fx.Node, layer: nn.Softmax) -> None:
-        if layer.dim is None:
-            raise _untranslatable(node)
-        self.emit(node, "Softmax", axis=layer.dim)
-
     def _parameters(self, node: fx.Node, layer: nn.Conv2d | nn.Linear) -> list[str]:
         """The weight, and the bias where there is one."""
         names = [self.constant(f"{node.target}.weight", _array(layer.weight))]
@@ -206,7 +197,6 @@ _LAYERS: Final[dict[type[nn.Module], Callable[[_Translation, fx.Node, Any], None
     nn.ReLU: lambda translation, node, _: translation.emit(node, "Relu"),
     nn.MaxPool2d: _Translation.max_pool,
     nn.AdaptiveAvgPool2d: _Translation.average_pool,
-    nn.Softmax: _Translation.softmax,
     nn.Dropout: lambda translation, node, _: translation.alias(node),
     nn.Identity: lambda translation, node, _: translation.alias(node),
 }
@@ -221,6 +211,4 @@ _FUNCTIONS: Final[dict[Any, Callable[[_Translation, fx.Node], None]]] = {
 _METHODS: Final[dict[str, Callable[[_Translation, fx.Node], None]]] = {
     "view": _Translation.flatten,
     "flatten": _Translation.flatten,
-    "permute": _Translation.permute,
-    "contiguous": _Translation.alias,
 }

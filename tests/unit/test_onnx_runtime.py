@@ -24,8 +24,8 @@ from pipeline.errors import BadValue
 from pipeline.extract import FaceExtractor
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.converted import read_converted
-from pipeline.models.mtcnn import MtcnnNetworks, load_networks
-from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, backend_of, choose_runtime
+from pipeline.models.mtcnn import load_networks
+from pipeline.models.onnx_runtime import OnnxRuntime, choose_runtime
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import ResolvedWeights, cached_file, detector_files, resolve
 from pipeline.types import DecodedImage
@@ -152,23 +152,6 @@ def test_the_network_is_not_loaded_into_torch_a_second_time(runtime: OnnxRuntime
     assert load_embedder(gone, CPU, runtime=runtime).backend.startswith("onnxruntime")
 
 
-@pytest.mark.parametrize(("name", "size", "widths"), [("rnet", 24, (4, 2)), ("onet", 48, (4, 10, 2))])
-def test_the_detectors_networks(
-    runtime: OnnxRuntime, crops: dict[int, torch.Tensor], name: str, size: int, widths: tuple[int, ...]
-) -> None:
-    ours: MtcnnNetworks = load_networks(detector_files(), CPU, runtime)
-    torchs: MtcnnNetworks = load_networks(detector_files(), CPU)
-    assert backend_of(getattr(ours, name)).startswith("onnxruntime")
-    assert ours.device == CPU
-    faces = torch.nn.functional.interpolate(crops[160], (size, size), mode="area")
-    pixels = (torch.cat([faces, faces.flip(3), 255 - faces]) - 127.5) * 0.0078125
-    for part in (pixels[:1], pixels):
-        with torch.inference_mode():
-            found, expected = (tuple(getattr(networks, name)(part)) for networks in (ours, torchs))
-        assert [answer.shape for answer in found] == [(len(part), width) for width in widths]
-        torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
-
-
 def test_threads_may_share_a_network(runtime: OnnxRuntime, weights_cache: Path, crops: dict[int, torch.Tensor]) -> None:
     embedder = load_embedder(resolve("casia-webface", None, weights_cache), CPU, runtime=runtime)
     expected = embedder(crops[160])
@@ -213,7 +196,7 @@ def test_the_whole_extraction_is_the_same(
 ) -> None:
     ours, torchs = extractor_with("onnxruntime", weights_cache), extractor_with("torch", weights_cache)
     assert compare_extractions(ours, torchs, images(hopper_path, astronaut_path)) == 2
-    assert isinstance(ours.detector.networks.onet, OnnxNetwork)
+    assert ours.embedder.backend.startswith("onnxruntime")
 
 
 @pytest.mark.faces
@@ -233,9 +216,10 @@ def test_it_writes_nothing_where_people_read(runtime: OnnxRuntime, weights_cache
     """No warning of Python's and no line of onnxruntime's own log; the command line stays free of both packages."""
     code = (
         "import sys; import pipeline.cli; assert not {'torch', 'onnxruntime'} & set(sys.modules);"
-        "from pathlib import Path; from pipeline.models.mtcnn import load_networks;"
-        "from pipeline.models.onnx_runtime import OnnxRuntime; from pipeline.models.weights import detector_files;"
-        f"load_networks(detector_files(), 'cpu', OnnxRuntime('{runtime.version}', Path({str(weights_cache)!r}), 1))"
+        "from pathlib import Path; from pipeline.models.load import load_network;"
+        "from pipeline.models.onnx_runtime import OnnxRuntime; from pipeline.models.weights import resolve;"
+        f"cache = Path({str(weights_cache)!r});"
+        f"load_network(resolve('casia-webface', None, cache), OnnxRuntime('{runtime.version}', cache, 1))"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

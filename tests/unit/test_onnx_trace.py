@@ -55,11 +55,8 @@ TRANSLATED = {
     "one slope": nn.PReLU(init=0.3),
     "linear": flattened(nn.Linear(6, 9)),
     "linear without bias": flattened(nn.Linear(6, 9, bias=False)),
-    "softmax": flattened(nn.Softmax(dim=1)),
-    "softmax of channels": nn.Softmax(dim=-3),
     "nothing": nn.Sequential(nn.ReLU(), nn.Identity(), nn.Dropout()),
     "view": Applied(lambda x: x.view(x.shape[0], -1)),
-    "turned": Applied(lambda x: x.permute(0, 3, 2, 1).contiguous().view(x.shape[0], -1)),
     "sum": Applied(lambda x: x * 0.17 + x),
     "number": Applied(lambda x: x + 0.5),
     "joined": Applied(lambda x: torch.cat((x, x * 2.0, x), 1)),
@@ -88,7 +85,6 @@ REFUSED = {
     "dilated pool": nn.MaxPool2d(2, dilation=2),
     "pool with places": nn.MaxPool2d(2, return_indices=True),
     "average of parts": nn.AdaptiveAvgPool2d(2),
-    "softmax of whatever": nn.Softmax(),
     "unknown function": Applied(torch.sigmoid),
     "unknown method": Applied(lambda x: x.abs()),
     "another number": Applied(lambda x: x + 1),
@@ -103,7 +99,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.filterwarnings("ignore:Implicit dimension choice for softmax")
 def test_what_is_not_known_is_refused(name: str) -> None:
     with pytest.raises(Untranslatable):
         trace(nn.Sequential(REFUSED[name]).eval(), SHAPE)
