@@ -175,12 +175,16 @@ def make_matcher(identity: StoreIdentity, threshold: float) -> Matcher:
     return Matcher(Calibration.from_dict(identity.calibration), threshold)
 
 
-def load_extractor(settings: Settings, identity: StoreIdentity, path: Path) -> FaceExtractor:
-    """Loads the store's models onto the settings' device. Raises DeviceMissing, ModelError, StoreMismatch."""
+def load_extractor(
+    settings: Settings, identity: StoreIdentity, path: Path, network_threads: int | None = None
+) -> FaceExtractor:
+    """Loads the store's models onto the settings' device; `network_threads` for each call of a network on the CPU
+    (None: the settings' threads). Raises DeviceMissing, ModelError, StoreMismatch, BadValue."""
     device = resolve_device(settings.run.device)
     threads = set_threads(settings.run.threads)
-    runtime = choose_runtime(settings.run.backend, device, cache_folder(settings.model.cache), threads)
-    resolved = resolve(identity.weights, _weights_file(settings), cache_folder(settings.model.cache))
+    cache = cache_folder(settings.model.cache)
+    runtime = choose_runtime(settings.run.backend, device, cache, network_threads or threads)
+    resolved = resolve(identity.weights, _weights_file(settings), cache)
     if resolved.sha256 != identity.weights_sha256:
         raise _mismatch(path, "weights_sha256", identity.weights_sha256, resolved.sha256)
     for key, used in _preprocessing(settings, resolved).items():

@@ -15,12 +15,13 @@ import torch
 
 from pipeline.canvas import CELL, STRIDE, pyramid
 from pipeline.config import DetectSettings
+from pipeline.counts import NetworkCounts
 from pipeline.crop_networks import CropNetwork, crop_network
 from pipeline.imagebatch import ImageBatch
 from pipeline.kernels import Kernels, load_kernels
 from pipeline.models.mtcnn import MtcnnNetworks
 from pipeline.nms import grouped_nms, grouped_nms_min
-from pipeline.proposals import CanvasCells, CompiledCells, LikelyCells, NetworkCounts
+from pipeline.proposals import CanvasCells, CompiledCells, LikelyCells
 from pipeline.types import Detections
 
 CROPS_PER_CALL = 512
@@ -30,7 +31,6 @@ CROPS_PER_CALL = 512
 class DetectorCounts:
     """What the networks did: tests of batching and of resuming read it."""
 
-    images: int = 0
     pnet: NetworkCounts = field(default_factory=NetworkCounts)
     rnet: NetworkCounts = field(default_factory=NetworkCounts)
     onet: NetworkCounts = field(default_factory=NetworkCounts)
@@ -65,7 +65,6 @@ class MtcnnDetector:
 
         Batch and single image give the same boxes up to the rounding of float32 convolutions.
         """
-        self.counts.images += len(batch)
         faces = self._propose(batch)
         faces = self._refine(batch, faces)
         faces, landmarks = self._output(batch, faces)

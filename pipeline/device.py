@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from pipeline.config import RunSettings
 from pipeline.errors import DeviceMissing, DeviceOutOfMemory
 
 Item = TypeVar("Item")
@@ -60,6 +61,12 @@ def set_threads(threads: int) -> int:
     wanted = threads or usable_cores()
     torch.set_num_threads(wanted)
     return wanted
+
+
+def batch_workers(settings: RunSettings) -> int:
+    """How many batches are worked on at the same time: one per thread on the CPU, one on CUDA."""
+    on_cpu = settings.device == "cpu" or (settings.device == AUTO and not torch.cuda.is_available())
+    return (settings.threads or usable_cores()) if on_cpu else 1
 
 
 def usable_cores() -> int:

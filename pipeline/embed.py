@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pipeline.counts import NetworkCounts
 from pipeline.models.centre import load_centre
 from pipeline.models.load import load_network
 from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, backend_of
@@ -25,7 +26,7 @@ BATCH_CROPS: Final = 32
 class Embedder:
     """An embedding network on one device, in float32; its embeddings less `centre` [d], if there is one.
 
-    `calls` and `items` count forward passes and crops.
+    `counts` tells how often the network ran, and over how many crops.
     """
 
     def __init__(
@@ -37,8 +38,7 @@ class Embedder:
         self.alignment = weights.preprocessing.alignment
         self.device = device
         self.backend = backend_of(network)
-        self.calls = 0
-        self.items = 0
+        self.counts = NetworkCounts()
         self._preprocessing = weights.preprocessing
         self._network = network.to(device)
         # torch's networks are channels_last; onnxruntime lays out its blocks of channels itself.
@@ -59,8 +59,7 @@ class Embedder:
         return torch.cat(parts) if parts else torch.empty(0, self.embedding_size, device=self.device)
 
     def _forward(self, crops: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        self.items += len(crops)
+        self.counts.add(len(crops))
         pixels = crops.to(self.device, torch.float32, memory_format=self._layout)
         embeddings = self._network((pixels - self._preprocessing.mean) * self._preprocessing.scale)
         normed = functional.normalize(embeddings.float(), dim=1)

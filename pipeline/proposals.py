@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from pipeline.canvas import Level, Packing, Tile, pack
+from pipeline.counts import NetworkCounts
 from pipeline.imagebatch import ImageBatch
 from pipeline.kernels import Kernels
 from pipeline.models.mtcnn import CanvasPNet, normalise
@@ -28,18 +29,6 @@ CANVASES_PER_CALL = 4
 # The likely cells of one level: (row, column) [n, 2], and probability and regression [n, 5].
 _Found: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
 _LANES = 4  # output channels that the compiled convolution takes at a time
-
-
-@dataclass
-class NetworkCounts:
-    """How often one network ran, and over how many inputs (canvases, levels or crops) in all."""
-
-    calls: int = 0
-    inputs: int = 0
-
-    def add(self, inputs: int) -> None:
-        self.calls += 1
-        self.inputs += inputs
 
 
 @dataclass(frozen=True)

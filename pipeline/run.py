@@ -49,6 +49,7 @@ from pipeline.store.records import RunRow
 from pipeline.types import ImageRef
 
 _SCANNING = "scanning"
+_NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,9 @@ class _Job:
 
     def _load(self) -> FaceExtractor:
         if self._extractor is None:
-            self._extractor = load_extractor(self._settings, self._client.identity, self._request.store)
+            self._extractor = load_extractor(
+                self._settings, self._client.identity, self._request.store, _NETWORK_THREADS
+            )
         return self._extractor
 
     def _enroller(self, run: RunRow) -> Callable[[int, pa.Table, pa.Table], None]:
@@ -329,7 +332,7 @@ class _Job:
             image_seconds=round(self._image_seconds, 3),
             decoded=self._decoder.calls,
             detector_calls=extractor.detector.counts.pnet.calls if extractor else 0,
-            embedder_calls=extractor.embedder.calls if extractor else 0,
+            embedder_calls=extractor.embedder.counts.calls if extractor else 0,
         )
         counts = {**dataclasses.asdict(self._counts), "other_files": self._scanned.other_files}
         return make_report(self._client, self._account_id, run_ids, counts, work)

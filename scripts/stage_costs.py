@@ -19,11 +19,11 @@ import torch
 from bench_common import synchronize, timed
 from facenet_pytorch.models.inception_resnet_v1 import InceptionResnetV1
 from facenet_pytorch.models.mtcnn import ONet, PNet, RNet
-from facepipe_chain import FacepipeChain
 from jpeg_decoders import installed
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.canvas import pyramid
+from pipeline.comparison.chain import FacepipeChain
 from pipeline.config import Settings
 from pipeline.decode import Decoder
 from pipeline.types import DecodedImage
@@ -100,7 +100,7 @@ def stage_costs(chain: FacepipeChain, files: Sequence[Path], threads: int) -> di
     with ThreadPoolExecutor(threads) as pool:
         decode_s, images = _seconds(lambda: list(pool.map(decoder, data)))
         bare_s, _ = _seconds(lambda: [None for _ in pool.map(lambda one: bare(one).shape, data)])
-    counts, items = extractor.detector.counts, extractor.embedder.items
+    counts, items = extractor.detector.counts, extractor.embedder.counts.inputs
     crops = (counts.rnet.inputs, counts.onet.inputs)
     detector, embedder = _Watched(extractor.detector, device), _Watched(extractor.embedder, device)
     extractor.detector, extractor.embedder = detector, embedder  # type: ignore[assignment]
@@ -108,7 +108,8 @@ def stage_costs(chain: FacepipeChain, files: Sequence[Path], threads: int) -> di
         extract_s, _ = _seconds(lambda: [extractor.extract(part) for part in _batches(images, settings)])
     finally:
         extractor.detector, extractor.embedder = detector.stage, embedder.stage  # type: ignore[assignment]
-    work = _Work(images, counts.rnet.inputs - crops[0], counts.onet.inputs - crops[1], extractor.embedder.items - items)
+    faces = extractor.embedder.counts.inputs - items
+    work = _Work(images, counts.rnet.inputs - crops[0], counts.onet.inputs - crops[1], faces)
     rest_s = extract_s - detector.seconds - embedder.seconds
     return _shares(work, settings, decode_s, bare_s, detector.seconds, embedder.seconds, rest_s)
 

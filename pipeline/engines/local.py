@@ -1,4 +1,4 @@
-"""The local engine: reading and decoding in threads, the models on one device.
+"""The local engine: reading and decoding in threads, the models on one device, on a CPU a batch on each core.
 
 It turns manifest shards into tables of extracted faces. Files are read ahead across shard bounds, so that the
 device does not wait at the end of a shard; what is read ahead is bounded in images and in pixels.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.config import Settings
 from pipeline.decode import Decoder
-from pipeline.device import usable_cores
+from pipeline.device import batch_workers, usable_cores
+from pipeline.engines.batch_workers import BatchWorkers
+from pipeline.engines.gate import Gate
 from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageRejected, ImageUnreadable
 from pipeline.extract import FaceExtractor, face_schema
 from pipeline.files import read_file
@@ -57,6 +59,7 @@ class _Item:
     shard: int
     last: bool  # of its shard
     fields: dict[str, Any]  # of shard_schema, but for the faces
+    most: int  # images in its batch
     number: int = 0  # among the items that are decoded
     image: Future[DecodedImage] | None = None
     faces: pa.Table | None = None
@@ -69,46 +72,11 @@ class _NotRead(Exception):
         self.problem = problem
 
 
-class _Gate:
-    """Holds decoding back while the images that are decoded and wait have more than `limit` pixels.
-
-    The image that is wanted next always passes, so that nothing waits for ever. Each decoder thread may pass once
-    while there is room: at most that many images come on top of the limit.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._moved = threading.Condition()
-        self._waiting = 0
-        self._wanted = -1
-        self._closed = False
-
-    def enter(self, number: int) -> None:
-        """Waits until image `number` may be decoded."""
-        with self._moved:
-            self._moved.wait_for(lambda: self._closed or self._waiting <= self._limit or number <= self._wanted)
-
-    def want(self, number: int) -> None:
-        """Image `number` is what the next batch waits for."""
-        with self._moved:
-            self._wanted = number
-            self._moved.notify_all()
-
-    def count(self, pixels: int) -> None:
-        """So many pixels were decoded, or (negative) taken."""
-        with self._moved:
-            self._waiting += pixels
-            self._moved.notify_all()
-
-    def close(self) -> None:
-        """Nobody wants any more: lets everything pass."""
-        with self._moved:
-            self._closed = True
-            self._moved.notify_all()
-
-
 class LocalEngine:
-    """Runs extraction on this machine. The models are loaded when the first image needs them."""
+    """Runs extraction on this machine. The models are loaded when the first image needs them.
+
+    `load` gives an extractor that several threads may use at once, its networks each on one thread (`run.workers`).
+    """
 
     def __init__(
         self, settings: Settings, embedding_size: int, decoder: Decoder, load: Callable[[], FaceExtractor]
@@ -118,30 +86,35 @@ class LocalEngine:
         self._decoder = decoder
         self._load = load
         self._threads = settings.run.threads or usable_cores()
+        self._workers = batch_workers(settings.run)
 
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
     ) -> Generator[tuple[int, pa.Table], None, None]:
         """(number, manifest rows) -> (number, table of `shard_schema`), in order; `advance(n)` as rows are done."""
-        gate = _Gate(2 * self._settings.run.batch_pixels)
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="decode") as pool:
+        gate = Gate(2 * self._settings.run.batch_pixels)
+        with (
+            ThreadPoolExecutor(self._threads, thread_name_prefix="decode") as pool,
+            BatchWorkers(self._workers, self._extract) as workers,
+        ):
             try:
                 items = self._read_ahead(shards, pool, gate)
-                yield from self._collect(self._batches(items, gate), advance)
+                yield from self._collect(workers.in_order(self._loaded(self._batches(items, gate))), advance)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 gate.close()
 
     def _read_ahead(
-        self, shards: Iterable[tuple[int, pa.Table]], pool: ThreadPoolExecutor, gate: _Gate
+        self, shards: Iterable[tuple[int, pa.Table]], pool: ThreadPoolExecutor, gate: Gate
     ) -> Iterator[_Item]:
         """Items in order, a bounded number of them being decoded."""
         ahead: deque[_Item] = deque()
         numbers = count()
         limit = self._settings.run.batch_images + 2 * self._threads
         for number, rows in shards:
+            most = self._most(rows)
             for position, row in enumerate(rows.to_pylist()):
-                item = _Item(number, position == len(rows) - 1, _fields(row))
+                item = _Item(number, position == len(rows) - 1, _fields(row), most)
                 if row["action"] == EXTRACT:
                     item.number = next(numbers)
                     item.image = pool.submit(self._decode, row, item.number, gate)
@@ -150,7 +123,13 @@ class LocalEngine:
                     yield ahead.popleft()
         yield from ahead
 
-    def _decode(self, row: dict[str, Any], number: int, gate: _Gate) -> DecodedImage:
+    def _most(self, rows: pa.Table) -> int:
+        """The most images of a batch of this shard: as few as share it evenly among the workers."""
+        images = pc.sum(pc.equal(rows["action"], EXTRACT)).as_py() or 0
+        batches = -(-images // self._settings.run.batch_images)
+        return -(-images // (-(-batches // self._workers) * self._workers or 1))
+
+    def _decode(self, row: dict[str, Any], number: int, gate: Gate) -> DecodedImage:
         gate.enter(number)
         image = self._decoder(self._read(row))
         gate.count(image.width * image.height)
@@ -167,15 +146,13 @@ class LocalEngine:
             raise _NotRead(ImageChanged())
         return data
 
-    def _batches(self, items: Iterable[_Item], gate: _Gate) -> Iterator[list[_Item]]:
+    def _batches(self, items: Iterable[_Item], gate: Gate) -> Iterator[list[_Item]]:
         """Items up to the batch limits or the end of a shard."""
         batch: list[_Item] = []
         images = pixels = 0
         for item in items:
             size = _settle(item, gate)
-            if images and (
-                images >= self._settings.run.batch_images or pixels + size > self._settings.run.batch_pixels
-            ):
+            if images and (images >= item.most or pixels + size > self._settings.run.batch_pixels):
                 yield batch
                 batch, images, pixels = [], 0, 0
             batch.append(item)
@@ -189,12 +166,18 @@ class LocalEngine:
     ) -> Iterator[tuple[int, pa.Table]]:
         shard: list[_Item] = []
         for batch in batches:
-            self._extract(batch)
             advance(len(batch))
             shard.extend(batch)
             if batch[-1].last:
                 yield batch[-1].shard, self._table(shard)
                 shard = []
+
+    def _loaded(self, batches: Iterable[list[_Item]]) -> Iterator[list[_Item]]:
+        """The batches; the models are loaded before the first that has an image, for all workers."""
+        for batch in batches:
+            if any(item.image is not None for item in batch):
+                self._load()
+            yield batch
 
     def _extract(self, batch: list[_Item]) -> None:
         decoded = [item for item in batch if item.image is not None]
@@ -221,7 +204,7 @@ def _fields(row: dict[str, Any]) -> dict[str, Any]:
     return {**fields, **{k: row[k] for k in ("row", "sha256", "reason")}, "status": row["status"] or DUPLICATE}
 
 
-def _settle(item: _Item, gate: _Gate) -> int:
+def _settle(item: _Item, gate: Gate) -> int:
     """Waits for the item's image and returns its number of pixels; a refused image becomes a status."""
     if item.image is None:
         return 0

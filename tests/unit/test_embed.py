@@ -81,14 +81,14 @@ def test_the_device_agrees_with_the_cpu(embedder: Embedder, resolved: ResolvedWe
 def test_large_batches_are_divided_and_counted(resolved: ResolvedWeights, crops: torch.Tensor) -> None:
     embedder = load_embedder(resolved, torch.device("cpu"))
     assert embedder(crops[:1].expand(BATCH_CROPS + 1, -1, -1, -1)).shape == (BATCH_CROPS + 1, 512)
-    assert (embedder.calls, embedder.items) == (2, BATCH_CROPS + 1)
+    assert (embedder.counts.calls, embedder.counts.inputs) == (2, BATCH_CROPS + 1)
 
 
 def test_no_crops_are_no_call(resolved: ResolvedWeights) -> None:
     embedder = load_embedder(resolved, torch.device("cpu"))
     found = embedder(torch.empty(0, 3, 160, 160))
     assert (found.shape, found.dtype) == ((0, 512), torch.float32)
-    assert (embedder.calls, embedder.items) == (0, 0)
+    assert (embedder.counts.calls, embedder.counts.inputs) == (0, 0)
 
 
 @pytest.mark.parametrize("shape", [(3, 160, 160), (1, 3, 112, 112), (1, 1, 160, 160), (1, 160, 160, 3)])

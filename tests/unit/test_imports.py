@@ -27,10 +27,10 @@ IMAGES = {
 STAGES = {
     "source": {"source", "source_folder", "source_manifest", "files", "formats"},
     "decode": {"decode", "jpeg", "modes", "formats", "files"},
-    "detect": {"detect", "proposals", "crop_networks", "canvas", "nms", *IMAGES},
+    "detect": {"detect", "counts", "proposals", "crop_networks", "canvas", "nms", *IMAGES},
     "align": {"align", *IMAGES},
     "quality": {"quality"},
-    "embed": {"embed"},
+    "embed": {"embed", "counts"},
     "match": {
         "match",
         "score",
@@ -76,6 +76,7 @@ for parts in STAGES.values():
         ALLOWED[part] |= parts
 # What two stages share must not lead from one to the other.
 SHARED = {
+    "counts",
     "files",
     "formats",
     *IMAGES,

@@ -173,3 +173,24 @@ def test_a_photo_without_a_face_has_an_empty_list(extractor: FaceExtractor, tmp_
     ((_, table),) = _engine(extractor).run_shards(_shards([_row(k, f) for k, f in enumerate(files)], 4), lambda _: None)
     assert table["status"].to_pylist() == ["no_face"] * 4
     assert table["faces"].to_pylist() == [[]] * 4
+
+
+@pytest.mark.parametrize(
+    ("threads", "batch_images", "images", "batches"),
+    [(1, 4, 10, [4, 4, 2]), (2, 32, 10, [5, 5]), (2, 4, 10, [3, 3, 3, 1]), (3, 32, 2, [1, 1])],
+)
+def test_a_shard_is_shared_evenly(
+    extractor: FaceExtractor, photo: Path, threads: int, batch_images: int, images: int, batches: list[int]
+) -> None:
+    """However small it is; and with the faces that one batch of all has."""
+    run = RunSettings(threads=threads, batch_images=batch_images)
+    engine = LocalEngine(
+        Settings(run=run), extractor.embedder.embedding_size, Decoder(Settings().decode), lambda: extractor
+    )
+    done: list[int] = []
+    ((_, table),) = engine.run_shards(_shards([_row(k, photo) for k in range(images)], images), done.append)
+    assert done == batches
+    (expected,) = extractor.extract([Decoder(Settings().decode)(photo.read_bytes())])
+    for faces in table["faces"].to_pylist():
+        assert faces[0]["x1"] == pytest.approx(expected["x1"][0].as_py(), abs=1e-3)
+        assert faces[0]["embedding"] == pytest.approx(expected["embedding"][0].as_py(), abs=1e-5)

@@ -115,7 +115,7 @@ def check_equal(ours: Embedder, torchs: Embedder, crops: torch.Tensor) -> None:
     assert ((found.double() * expected.double()).sum(1) >= 0.99999).all()
     torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
     torch.testing.assert_close(ours(crops[:1]), found[:1], atol=5e-6, rtol=0)
-    assert (ours.calls, ours.items) == (torchs.calls + 1, torchs.items + 1)
+    assert (ours.counts.calls, ours.counts.inputs) == (torchs.counts.calls + 1, torchs.counts.inputs + 1)
 
 
 def test_casia_webface(runtime: OnnxRuntime, weights_cache: Path, crops: dict[int, torch.Tensor]) -> None:

@@ -15,11 +15,12 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from pipeline.canvas import Level, pyramid
+from pipeline.counts import NetworkCounts
 from pipeline.imagebatch import ImageBatch
 from pipeline.kernels import load_kernels
 from pipeline.models.mtcnn import CanvasPNet, load_networks, normalise
 from pipeline.models.weights import detector_files
-from pipeline.proposals import CanvasCells, Cells, CompiledCells, NetworkCounts
+from pipeline.proposals import CanvasCells, Cells, CompiledCells
 
 CPU = torch.device("cpu")
 needs_numba = pytest.mark.skipif(load_kernels(CPU) is None, reason="numba is not installed")

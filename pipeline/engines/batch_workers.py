@@ -1,0 +1,66 @@
+"""Batches in several threads at once, their results in order.
+
+On a CPU one thread per core works a batch of its own, from the pixels to the embeddings, and every operation in it runs
+on that thread alone. Splitting each operation over the cores instead leaves them waiting for each other several hundred
+times a batch, and at small pictures most of what is not a matrix product runs on one core anyway. Processes would not
+wait for the interpreter's lock either, but the loops and networks release it, and each would hold the weights again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+import torch
+
+Batch = TypeVar("Batch")
+_DONE_PER_WORKER = 4  # batches that are done and wait for an earlier one: they hold faces, no pixels
+
+
+class BatchWorkers(Generic[Batch]):
+    """`workers` threads that do `work(batch)`, which changes the batch; a context manager that ends them."""
+
+    def __init__(self, workers: int, work: Callable[[Batch], None]) -> None:
+        self._workers = workers
+        self._work = work
+        # One more than is worked on, so that a worker finds its next batch ready.
+        self._room = threading.Semaphore(workers + 1)
+        self._threads_before = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batch", initializer=_alone, initargs=(workers,))
+
+    def __enter__(self) -> BatchWorkers[Batch]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(self._threads_before)  # the workers' number would be every later thread's
+
+    def in_order(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+        """The batches as they come, each when its work is done. Raises what the work raised, at that batch's place.
+
+        At most `workers` + 1 batches are taken whose work is not done.
+        """
+        taken: deque[tuple[Batch, Future[None]]] = deque()
+        for batch in batches:
+            self._room.acquire()
+            future = self._pool.submit(self._work, batch)
+            future.add_done_callback(lambda _: self._room.release())
+            taken.append((batch, future))
+            while taken and (taken[0][1].done() or len(taken) > _DONE_PER_WORKER * self._workers):
+                yield _result(*taken.popleft())
+        while taken:
+            yield _result(*taken.popleft())
+
+
+def _result(batch: Batch, future: Future[None]) -> Batch:
+    future.result()
+    return batch
+
+
+def _alone(workers: int) -> None:
+    """In a new worker: torch's operations on this thread only, where there are others for the other cores."""
+    if workers > 1:
+        torch.set_num_threads(1)
