@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn.functional import avg_pool2d
 
-from pipeline.config import AlignSettings
+from pipeline.config import PILLOW, AlignSettings
 from pipeline.imagebatch import ImageBatch
 from pipeline.types import Detections, FaceCrops
 
@@ -38,6 +38,8 @@ def cut_crops(batch: ImageBatch, found: Detections, settings: AlignSettings, siz
 
     The frame is the box grown by `margin_px` pixels of the crop (half on each side), cut off at the image's
     edge, its corners truncated to whole pixels; a frame that leaves its proportions is stretched to the square.
+    `settings.resampling` says how the pixels are averaged; with `pillow` the crops are the reference's, bit for bit on
+    the CPU.
     """
     low, high = found.boxes[:, :2], found.boxes[:, 2:]
     margin = settings.margin_px * (high - low) / (size - settings.margin_px) / 2
@@ -45,7 +47,8 @@ def cut_crops(batch: ImageBatch, found: Detections, settings: AlignSettings, siz
     first = torch.minimum((low - margin).clamp(min=0).trunc().long(), limit - 1)
     last = torch.minimum((high + margin).trunc().long(), limit)
     frames = torch.cat([first, torch.maximum(last, first + 1)], dim=1)
-    pixels = batch.smooth_crops(found.image_index, frames, size)
+    resample = batch.pillow_crops if settings.resampling == PILLOW else batch.smooth_crops
+    pixels = resample(found.image_index, frames, size)
     return FaceCrops(pixels, frames.float(), (size - settings.margin_px) / size)
 
 

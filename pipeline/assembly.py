@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.calibration_file import NO_CALIBRATION, read_calibration
-from pipeline.config import AlignSettings, DecodeSettings, DetectSettings, EmbedSettings, Settings
+from pipeline.config import (
+    AREA,
+    FAST,
+    AlignSettings,
+    DecodeSettings,
+    DetectSettings,
+    EmbedSettings,
+    RunSettings,
+    Settings,
+)
 from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device, set_threads
 from pipeline.door import Store, through_door
@@ -31,7 +40,8 @@ _OUTPUT_SECTIONS: Final[Mapping[str, Any]] = {
     "embed": EmbedSettings(),
 }
 DEFAULT_ACCOUNT = "default"
-_NOT_CENTRED = {"centre": False}  # of stores that were made before there was a choice
+# What stores have that were made before there was a choice.
+_BEFORE: Final[Mapping[str, Mapping[str, Any]]] = {"align": {"resampling": AREA}, "embed": {"centre": False}}
 _OTHER_STORE = "Use the store's value, or make another store with --store."
 
 
@@ -105,11 +115,13 @@ def settings_of_store(settings: Settings, identity: StoreIdentity, path: Path) -
     _check_calibration(settings, identity, path)
     merged: dict[str, Any] = {}
     for section, default in _OUTPUT_SECTIONS.items():
-        stored: Mapping[str, Any] = {"embed": _NOT_CENTRED, **identity.output_settings}[section]
+        stored = {**_BEFORE.get(section, {}), **identity.output_settings.get(section, {})}
         for key, given in dataclasses.asdict(getattr(settings, section)).items():
             if given not in (getattr(default, key), stored[key]):
                 raise _mismatch(path, f"{section}.{key}", stored[key], given)
         merged[section] = dataclasses.replace(default, **stored)
+    if settings.run.mode not in (RunSettings().mode, identity.mode):
+        raise _mismatch(path, "run.mode", identity.mode, settings.run.mode)
     merged["run"] = dataclasses.replace(settings.run, mode=identity.mode)
     return settle_threshold(dataclasses.replace(settings, **merged), identity)
 
@@ -192,7 +204,8 @@ def load_extractor(
         if stored != used:
             raise _mismatch(path, f"preprocessing.{key}", stored, used)
     detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
-    embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime)
+    fast = settings.run.mode == FAST
+    embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, fast=fast)
     return FaceExtractor(detector, embedder, settings)
 
 

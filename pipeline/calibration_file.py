@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.config import AREA
 from pipeline.errors import BadValue, CalibrationInvalid, UnknownKey
 from pipeline.files import shown
 from pipeline.score import Calibration
@@ -19,9 +20,9 @@ from pipeline.store.records import StoreIdentity
 
 NO_CALIBRATION: Final = "none"
 _FORMAT: Final = 1
-# What an embedding hardly depends on: which faces are found, and which files are read. What `embed` says, the centre's
-# hash says more exactly.
-_OTHER_SETTINGS: Final = frozenset({"decode", "detect", "embed"})
+# What an embedding hardly depends on: which faces are found, which files are read, and (docs/speed.md) the mode. What
+# `embed` says, the centre's hash says more exactly.
+_OTHER_SETTINGS: Final = frozenset({"decode", "detect", "embed", "mode"})
 
 
 def write_calibration(file: Path, calibration: Calibration, identity: StoreIdentity, fit: Mapping[str, Any]) -> None:
@@ -62,8 +63,9 @@ def read_calibration(
     if content.get("weights_sha256") != weights_sha256:
         other = f"{content.get('weights')} ({content.get('weights_sha256')})"
         raise _invalid(file, f"it was fitted for the weights {other}, and these are {weights_sha256}")
-    if content.get("output_settings") != _relevant(output_settings):
-        raise _invalid(file, f"it was fitted with {content.get('output_settings')}, not {_relevant(output_settings)}")
+    with_settings, wanted = content.get("output_settings"), _relevant(output_settings)
+    if not isinstance(with_settings, dict) or _relevant(with_settings) != wanted:
+        raise _invalid(file, f"it was fitted with {with_settings}, not {wanted}")
     fitted, used = content.get("centre_sha256"), preprocessing.get("centre_sha256")
     if fitted != used:
         raise _invalid(file, f"it was fitted with {_centre(fitted)}, not {_centre(used)}")
@@ -76,7 +78,10 @@ def read_calibration(
 
 
 def _relevant(output_settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in output_settings.items() if key not in _OTHER_SETTINGS}
+    kept = {key: value for key, value in output_settings.items() if key not in _OTHER_SETTINGS}
+    align = kept.get("align")
+    # Files and stores from before there was a choice say nothing of it.
+    return {**kept, "align": {"resampling": AREA, **align}} if isinstance(align, dict) else kept
 
 
 def _centre(sha256: object) -> str:

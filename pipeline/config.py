@@ -32,6 +32,9 @@ ENV_CACHE = "FACEPIPE_CACHE"
 # Variables with the prefix that are no settings: these two, and what the scripts and the tests read.
 ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
 
+AREA, PILLOW = "area", "pillow"  # how crops are resampled
+EXACT, FAST = "exact", "fast"  # modes
+
 
 @dataclass(frozen=True)
 class SourceSettings:
@@ -63,6 +66,7 @@ class DetectSettings:
 @dataclass(frozen=True)
 class AlignSettings:
     margin_px: int = 32  # in pixels of the crop, both sides together, as facenet-pytorch counts it
+    resampling: str = AREA  # area | pillow, which is facenet-pytorch's
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class RunSettings:
     batch_images: int = 32
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum
     shard_rows: int = 256  # manifest rows per shard: what a crash may cost, and what one transaction commits
-    mode: str = "exact"
+    mode: str = EXACT  # exact | fast: the embedder in half precision on CUDA
 
 
 @dataclass(frozen=True)
@@ -190,8 +194,9 @@ _SECRET = frozenset({"security.master_key"})  # never repeated in a message
 _CHOICES: dict[str, tuple[str, ...]] = {
     "source.labels": ("none", "parent"),
     "decode.truncated": ("refuse", "accept"),
+    "align.resampling": (AREA, PILLOW),
     "run.backend": ("auto", "torch", "onnxruntime"),
-    "run.mode": ("exact",),
+    "run.mode": (EXACT, FAST),
     "serve.hosting": ("local", "cloud"),
     "serve.person_headers": ("required", "optional"),
 }

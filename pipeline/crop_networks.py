@@ -6,20 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
-import numpy as np
 import torch
 from facenet_pytorch.models.mtcnn import ONet, RNet
 from torch import nn
 
 from pipeline.kernels import Kernels
 from pipeline.models.mtcnn import normalise
+from pipeline.packed_layers import packed_layer
 from pipeline.types import FloatArray
 from pipeline.workers import over_threads
 
 # [n, 3, size, size] float32 in [0, 255] -> the network's answers, [n, width] each, the probabilities last.
 CropNetwork: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-_CROPS_PER_JOB = 32  # twice what the loops take at a time
-_TAPS = 3  # columns that the compiled convolution looks at: a narrower one is padded
+_CROPS_PER_JOB = 32  # four times what the loops take at a time
 
 
 def crop_network(network: nn.Module, kernels: Kernels | None) -> CropNetwork:
@@ -32,7 +31,8 @@ def crop_network(network: nn.Module, kernels: Kernels | None) -> CropNetwork:
 
 
 def _compiled_rnet(net: RNet, kernels: Kernels) -> CropNetwork:
-    layers = [_layer(net.conv1, net.prelu1), _layer(net.conv2, net.prelu2), _layer(net.conv3, net.prelu3)]
+    hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
+    layers = [packed_layer(*pair) for pair in hidden]
 
     def judge(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         features = _features(kernels.rnet_features, layers, pixels, net.dense4.in_features)
@@ -44,7 +44,7 @@ def _compiled_rnet(net: RNet, kernels: Kernels) -> CropNetwork:
 
 def _compiled_onet(net: ONet, kernels: Kernels) -> CropNetwork:
     hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3), (net.conv4, net.prelu4))
-    layers = [_layer(*pair) for pair in hidden]
+    layers = [packed_layer(*pair) for pair in hidden]
 
     def judge(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         features = _features(kernels.onet_features, layers, pixels, net.dense5.in_features)
@@ -54,17 +54,7 @@ def _compiled_onet(net: ONet, kernels: Kernels) -> CropNetwork:
     return judge
 
 
-def _layer(convolution: nn.Conv2d, activation: nn.PReLU) -> tuple[FloatArray, ...]:
-    """Weights [o, c, k, 3], bias and slope of a convolution of k x k."""
-    weights = convolution.weight.numpy()
-    missing = _TAPS - weights.shape[3]
-    padded = np.pad(weights, [(0, 0)] * 3 + [(0, missing)])
-    return padded, convolution.bias.numpy(), activation.weight.numpy()  # type: ignore[union-attr]
-
-
-def _features(
-    loop: Callable[..., None], layers: list[tuple[FloatArray, ...]], pixels: torch.Tensor, width: int
-) -> torch.Tensor:
+def _features(loop: Callable[..., None], layers: list[FloatArray], pixels: torch.Tensor, width: int) -> torch.Tensor:
     crops, out = pixels.numpy(), torch.empty((len(pixels), width))
     features = out.numpy()
     jobs = [slice(start, start + _CROPS_PER_JOB) for start in range(0, len(crops), _CROPS_PER_JOB)]

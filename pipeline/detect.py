@@ -22,6 +22,7 @@ from pipeline.kernels import Kernels, load_kernels
 from pipeline.models.mtcnn import MtcnnNetworks
 from pipeline.nms import grouped_nms, grouped_nms_min
 from pipeline.proposals import CanvasCells, CompiledCells, LikelyCells
+from pipeline.stage_times import ONET, PNET, RNET, StageTimes
 from pipeline.types import Detections
 
 CROPS_PER_CALL = 512
@@ -60,14 +61,19 @@ class MtcnnDetector:
         self._rnet, self._onet = crop_network(networks.rnet, kernels), crop_network(networks.onet, kernels)
 
     @torch.inference_mode()
-    def __call__(self, batch: ImageBatch) -> Detections:
-        """The faces of the batch with a confidence of at least `settings.min_confidence`.
+    def __call__(self, batch: ImageBatch, times: StageTimes | None = None) -> Detections:
+        """The faces of the batch with a confidence of at least `settings.min_confidence`; `times`, where given, has
+        what the three networks' stages took.
 
         Batch and single image give the same boxes up to the rounding of float32 convolutions.
         """
-        faces = self._propose(batch)
-        faces = self._refine(batch, faces)
-        faces, landmarks = self._output(batch, faces)
+        times = StageTimes() if times is None else times
+        with times.on_device(PNET):
+            faces = self._propose(batch)
+        with times.on_device(RNET):
+            faces = self._refine(batch, faces)
+        with times.on_device(ONET):
+            faces, landmarks = self._output(batch, faces)
         confident = faces.scores >= self.settings.min_confidence
         return _ordered(faces.pick(confident), landmarks[confident])
 

@@ -4,13 +4,12 @@ Where `summed_area` makes a table of 12 bytes a pixel and reads four corners an 
 pixels themselves, in vector instructions along the rows: several times faster for a photograph, and without memory.
 Sums are of whole numbers and there is one division, so both give the same bits.
 
-`scan_level` runs P-Net over one pyramid level, row by row. Of each layer only the last rows are kept, as many as the
-next one looks at: a level of any size needs a few hundred kilobytes, which stay in the processor's cache, and no
+`scan_level` runs P-Net over one pyramid level, by pairs of rows. Of each layer only the last rows are kept, as many as
+the next pair looks at: a level of any size needs a few hundred kilobytes, which stay in the processor's cache, and no
 canvas, padding or mask. Products and sums may be fused (`contract`), in an order of our own: probabilities differ from
 torch's by rounding, as those of any two libraries do.
 
-Importing this module needs numba and compiles, or loads what an earlier process compiled. All loops that are inlined
-into each other stay in this file: numba's cache knows when it changes, but not when another does.
+Importing this module needs numba and compiles, or loads what an earlier process compiled.
 """
 
 from __future__ import annotations
@@ -19,10 +18,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from pipeline import column_sums, instructions, row_convolutions
+from pipeline.column_sums import add_along, sums_between
 from pipeline.compiled import compiled
+from pipeline.packed_layers import OUTPUTS
+from pipeline.row_convolutions import convolve_pair, four_products, row_room
 
 _EXACT: Final[dict[str, Any]] = {"error_model": "numpy"}
 _FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, "error_model": "numpy"}
+_CHANNELS1: Final = 10  # of the first layer, which is padded to 12
 _SURE: Final = 1e-3  # of logits: far more than their rounding
 
 
@@ -38,46 +42,51 @@ def bins(length: int, left: Any, right: Any, widths: Any) -> None:
 
 @compiled(**_EXACT)
 def _add_rows(pixels: Any, start: int, end: int, first: int, last: int, sums: Any) -> None:
-    """The sums of the columns start .. end - 1 over the rows first .. last - 1, from `sums[3]` on.
+    """The sums of the columns start .. end - 1 over the rows first .. last - 1: fills `sums` [end - start].
 
-    Two rows at a time: that halves how often the sums are read and written.
+    Several rows at a time: the sums are read and written less often.
     """
     row = pixels[first, start:end]
     for i in range(len(row)):
-        sums[i + 3] = row[i]
+        sums[i] = row[i]
     y = first + 1
+    while last - y >= 4:
+        row, below = pixels[y, start:end], pixels[y + 1, start:end]
+        third, fourth = pixels[y + 2, start:end], pixels[y + 3, start:end]
+        for i in range(len(row)):
+            sums[i] += np.int32(row[i]) + np.int32(below[i]) + np.int32(third[i]) + np.int32(fourth[i])
+        y += 4
     if (last - y) % 2:
         row, y = pixels[y, start:end], y + 1
         for i in range(len(row)):
-            sums[i + 3] += np.int32(row[i])
-    while y < last:
+            sums[i] += np.int32(row[i])
+    if y < last:
         row, below = pixels[y, start:end], pixels[y + 1, start:end]
         for i in range(len(row)):
-            sums[i + 3] += np.int32(row[i]) + np.int32(below[i])
-        y += 2
+            sums[i] += np.int32(row[i]) + np.int32(below[i])
+
+
+@compiled(**_EXACT)
+def scratch_room(width: int) -> int:
+    """How many numbers `average_row` asks for."""
+    return 7 * width + 5
 
 
 @compiled(**_EXACT)
 def average_row(
-    pixels: Any, x0: int, x1: int, first: int, last: int, left: Any, right: Any, widths: Any, sums: Any, out: Any
+    pixels: Any, x0: int, x1: int, first: int, last: int, left: Any, right: Any, widths: Any, scratch: Any, out: Any
 ) -> None:
     """Rows first .. last - 1 and columns x0 .. x1 - 1 of a picture, averaged to one row of as many pixels as `bins`
     divided x1 - x0 into.
 
-    `pixels` [height, width * 3] uint8; `sums` [>= (x1 - x0 + 1) * 3] int32 is scratch; `out` [3, size] float32. The
+    `pixels` [height, width * 3] uint8; `scratch` [>= scratch_room(x1 - x0)] int32; `out` [3, >= size] float32. The
     sums run on along the row and may wrap around: their differences are exact modulo 2^32.
     """
+    width = x1 - x0
+    sums, running = scratch[: 3 * width], scratch[3 * width + 1 :]
     _add_rows(pixels, 3 * x0, 3 * x1, first, last, sums)
-    red, green, blue = np.int32(0), np.int32(0), np.int32(0)
-    sums[0], sums[1], sums[2] = red, green, blue
-    for i in range(3, 3 * (x1 - x0) + 3, 3):
-        red, green, blue = np.int32(red + sums[i]), np.int32(green + sums[i + 1]), np.int32(blue + sums[i + 2])
-        sums[i], sums[i + 1], sums[i + 2] = red, green, blue
-    for j in range(len(left)):
-        start, end = 3 * left[j], 3 * right[j]
-        out[0, j] = np.int32(sums[end] - sums[start])
-        out[1, j] = np.int32(sums[end + 1] - sums[start + 1])
-        out[2, j] = np.int32(sums[end + 2] - sums[start + 2])
+    add_along(scratch, width, running)
+    sums_between(running, left, right, len(left), out, out.shape[1])
     rows = np.float32(last - first)
     for channel in range(3):
         averages = out[channel]
@@ -85,7 +94,11 @@ def average_row(
             averages[j] /= rows * widths[j]  # a product of whole numbers, rounded once, as the number of pixels is
 
 
-@compiled("void(u1[::1], i8[:,::1], i8[::1], i8[::1], i8[:,::1], f4[:,:,:,::1])", **_EXACT)
+@compiled(
+    "void(u1[::1], i8[:,::1], i8[::1], i8[::1], i8[:,::1], f4[:,:,:,::1])",
+    inlined=(instructions, column_sums),
+    **_EXACT,
+)
 def area_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: Any) -> None:
     """Rectangles of many pictures, each averaged to a square: fills `out` [n, 3, size, size].
 
@@ -95,7 +108,7 @@ def area_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: 
     size, widest = out.shape[3], 0
     for k in range(len(image)):
         widest = max(widest, boxes[k, 2] - boxes[k, 0])
-    sums = np.empty(3 * widest + 3, np.int32)
+    scratch = np.zeros(scratch_room(widest), np.int32)
     left, right, widths = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.float32)
     top, bottom, heights = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.float32)
     row = np.empty((3, size), np.float32)
@@ -106,38 +119,17 @@ def area_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: 
         bins(x1 - x0, left, right, widths)
         bins(y1 - y0, top, bottom, heights)
         for i in range(size):
-            average_row(pixels, x0, x1, y0 + top[i], y0 + bottom[i], left, right, widths, sums, row)
-            out[k, :, i] = row
+            average_row(pixels, x0, x1, y0 + top[i], y0 + bottom[i], left, right, widths, scratch, row)
+            for channel in range(3):
+                for j in range(size):  # one assignment of the row would compile for seconds
+                    out[k, channel, i, j] = row[channel, j]
 
 
 @compiled(**_FUSED)
-def _convolve_row(above: Any, middle: Any, below: Any, layer: Any, count: int, out: Any) -> None:
-    """One row of a 3 x 3 convolution and its PReLU: rows [c, >= count + 2] -> `out` [o, >= count], o a multiple of 4.
-
-    Four output channels at a time share what is read: the inner loops become vector instructions along the row.
-    """
-    weights, bias, slope = layer
-    for o in range(0, len(bias), 4):
-        a, b, c, d = out[o], out[o + 1], out[o + 2], out[o + 3]
-        for x in range(count):
-            a[x], b[x], c[x], d[x] = bias[o], bias[o + 1], bias[o + 2], bias[o + 3]
-        for channel in range(weights.shape[1]):
-            for k in range(3):
-                row = above[channel] if k == 0 else middle[channel] if k == 1 else below[channel]
-                wa, wb = weights[o, channel, k], weights[o + 1, channel, k]
-                wc, wd = weights[o + 2, channel, k], weights[o + 3, channel, k]
-                a0, a1, a2, b0, b1, b2 = wa[0], wa[1], wa[2], wb[0], wb[1], wb[2]
-                c0, c1, c2, d0, d1, d2 = wc[0], wc[1], wc[2], wd[0], wd[1], wd[2]
-                for x in range(count):
-                    left, centre, right = row[x], row[x + 1], row[x + 2]
-                    a[x] += a0 * left + a1 * centre + a2 * right
-                    b[x] += b0 * left + b1 * centre + b2 * right
-                    c[x] += c0 * left + c1 * centre + c2 * right
-                    d[x] += d0 * left + d1 * centre + d2 * right
-        for i in range(4):
-            row = out[o + i]
-            for x in range(count):
-                row[x] = row[x] if row[x] > 0 else slope[o + i] * row[x]
+def _convolve_next(rows: Any, y: int, products: Any, layer: Any, count: int, out: Any, both: bool) -> None:
+    """Rows y and y + 1 of a 3 x 3 convolution of four `rows`; there and in `out` row k lies at k modulo the length."""
+    four_products(rows[y % 4], rows[(y + 1) % 4], rows[(y + 2) % 4], rows[(y + 3) % 4], products)
+    convolve_pair(products, layer, 3, 1, count, out, y % len(out), (y + 1) % len(out), both)
 
 
 @compiled(**_FUSED)
@@ -152,11 +144,11 @@ def _pool_rows(upper: Any, lower: Any, count: int, out: Any) -> None:
 
 
 @compiled(**_FUSED)
-def _normalise(level: Any) -> None:
-    """As `models.mtcnn.normalise` does, in place."""
+def _normalise(level: Any, count: int) -> None:
+    """As `models.mtcnn.normalise` does, in place, the first `count` columns."""
     for channel in range(3):
         row = level[channel]
-        for x in range(len(row)):
+        for x in range(count):
             row[x] = (row[x] - np.float32(127.5)) * np.float32(0.0078125)
 
 
@@ -211,10 +203,9 @@ def _write_cells(
 
 
 @compiled(
-    "i8(u1[:,::1], i8, i8,"
-    " Tuple((f4[:,:,:,::1], f4[::1], f4[::1])), Tuple((f4[:,:,:,::1], f4[::1], f4[::1])),"
-    " Tuple((f4[:,:,:,::1], f4[::1], f4[::1])), Tuple((f4[:,::1], f4[::1])), Tuple((f4[:,::1], f4[::1])),"
+    "i8(u1[:,::1], i8, i8, f4[:,::1], f4[:,::1], f4[:,::1], Tuple((f4[:,::1], f4[::1])), Tuple((f4[:,::1], f4[::1])),"
     " f4, i4[:,::1], f4[:,::1])",
+    inlined=(instructions, column_sums, row_convolutions),
     **_FUSED,
 )
 def scan_level(
@@ -233,42 +224,46 @@ def scan_level(
     """P-Net over one level of one picture: returns how many cells have a probability of at least `threshold`.
 
     `pixels` [height, width * 3] uint8; the level is the picture resampled by area, at least 12 pixels on a side.
-    `layer1`, `layer2`, `layer3`: weights [o, c, 3, 3], bias [o] and slope [o] of a convolution, o padded to a multiple
-    of 4; `face` and `box`: weights [2 or 4, 32] and bias. `cells` [n, 2] becomes (row, column), `answers` [n, 5] the
-    probability and the box regression of each, row by row; n must be the number of the level's cells.
+    `layer1`, `layer2`, `layer3`: the convolutions, as `packed_layers.packed_layer` has them; `face` and `box`: weights
+    [2 or 4, 32] and bias. `cells` [n, 2] becomes (row, column), `answers` [n, 5] the probability and the box regression
+    of each, row by row; n must be the number of the level's cells.
     """
     height, width = pixels.shape[0], pixels.shape[1] // 3
     pooled_height, pooled_width = (level_height - 1) // 2, (level_width - 1) // 2
     left, right = np.empty(level_width, np.int64), np.empty(level_width, np.int64)
-    widths, sums = np.empty(level_width, np.float32), np.empty(3 * width + 3, np.int32)
+    widths, scratch = np.empty(level_width, np.float32), np.zeros(scratch_room(width), np.int32)
     bins(width, left, right, widths)
-    level = np.empty((4, 3, level_width), np.float32)  # the last rows, row y at y % 4; so with the others
-    first = np.empty((2, len(layer1[1]), level_width), np.float32)
-    pooled = np.empty((3, layer2[0].shape[1], pooled_width), np.float32)
-    second = np.empty((3, layer3[0].shape[1], pooled_width), np.float32)
-    third = np.empty((len(layer3[1]), pooled_width), np.float32)
+    # The last rows of each layer, row y at y % 4. What is behind a row is never looked at, but should be numbers.
+    level = np.zeros((4, 3, row_room(level_width)), np.float32)
+    first = np.zeros((2, OUTPUTS * len(layer1), row_room(level_width - 2)), np.float32)
+    pooled = np.zeros((4, _CHANNELS1, row_room(pooled_width)), np.float32)
+    second = np.zeros((4, OUTPUTS * len(layer2), row_room(pooled_width - 2)), np.float32)
+    third = np.zeros((2, OUTPUTS * len(layer3), row_room(pooled_width - 4)), np.float32)
+    products1, products2 = np.empty((4, *level.shape[1:]), np.float32), np.empty((4, *pooled.shape[1:]), np.float32)
+    products3 = np.empty((4, *second.shape[1:]), np.float32)
     logits, columns = np.empty(pooled_width, np.float32), np.empty(pooled_width, np.int32)
     # At 16 the probability is still below 1 in float32, whatever the threshold.
     least = np.float32(min(np.log(threshold / (np.float32(1) - threshold)) - _SURE, 16.0))
     made, found = 0, 0
     for y in range(pooled_height):
-        rows = min(2, level_height - 2 - 2 * y)  # 1: an odd last row is alone
-        while made < 2 * y + rows + 2:
+        both = 2 * y + 3 < level_height  # an odd last row is alone
+        while made < min(2 * y + 4, level_height):
             top, bottom = (made * height) // level_height, ((made + 1) * height + level_height - 1) // level_height
-            average_row(pixels, 0, width, top, bottom, left, right, widths, sums, level[made % 4])
-            _normalise(level[made % 4])
+            average_row(pixels, 0, width, top, bottom, left, right, widths, scratch, level[made % 4])
+            _normalise(level[made % 4], level_width)
             made += 1
-        for i in range(rows):
-            k = 2 * y + i
-            _convolve_row(level[k % 4], level[(k + 1) % 4], level[(k + 2) % 4], layer1, level_width - 2, first[i])
-        _pool_rows(first[0], first[rows - 1], level_width - 2, pooled[y % 3])
-        if y >= 2:
-            above, middle = pooled[(y - 2) % 3], pooled[(y - 1) % 3]
-            _convolve_row(above, middle, pooled[y % 3], layer2, pooled_width - 2, second[y % 3])
-        if y >= 4:
-            above, middle = second[(y - 2) % 3], second[(y - 1) % 3]
-            _convolve_row(above, middle, second[y % 3], layer3, pooled_width - 4, third)
-            count = _likely_cells(third, pooled_width - 4, face, least, threshold, logits, columns)
-            _write_cells(third, y - 4, columns, logits, count, box, cells[found:], answers[found:])
-            found += count
+        _convolve_next(level, 2 * y, products1, layer1, level_width - 2, first, both)
+        _pool_rows(first[0], first[1 if both else 0], level_width - 2, pooled[y % 4])
+        both, start = y % 2 == 1, y // 2 * 2
+        if not both and y + 1 < pooled_height:
+            continue
+        if start >= 2:
+            _convolve_next(pooled, start - 2, products2, layer2, pooled_width - 2, second, both)
+        if start >= 4:
+            _convolve_next(second, start - 4, products3, layer3, pooled_width - 4, third, both)
+            for row in range(start - 4, y - 3):
+                features = third[row % 2]
+                count = _likely_cells(features, pooled_width - 4, face, least, threshold, logits, columns)
+                _write_cells(features, row, columns, logits, count, box, cells[found:], answers[found:])
+                found += count
     return found

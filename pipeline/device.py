@@ -69,6 +69,12 @@ def batch_workers(settings: RunSettings) -> int:
     return (settings.threads or usable_cores()) if on_cpu else 1
 
 
+def synchronize(device: torch.device) -> None:
+    """Waits until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def usable_cores() -> int:
     """The cores this process may run on: fewer than the machine's under taskset or a container's CPU set."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

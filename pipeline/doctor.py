@@ -16,6 +16,12 @@ from pipeline.errors import FacepipeError
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
+# What of the extra `fast` makes faster.
+_SPEED = {
+    "onnxruntime": "the embedder on a CPU",
+    "numba": "the detector and all resampling on a CPU, and searches",
+    "simplejpeg": "JPEG decoding",
+}
 _LITTLE_SPACE, _NO_SPACE = 5 * 10**9, 2 * 10**8
 
 
@@ -42,7 +48,10 @@ def examine(settings: Settings, store: Path | None) -> list[Finding]:
     findings = [_python(), _torch()]
     last, weights = ([], None) if store is None else _store(store)
     if findings[-1].level != FAIL:
-        findings += [_device(settings), _weights(settings, weights), _detector()]
+        device = _device(settings)
+        findings += [device, _weights(settings, weights), _detector()]
+        if device.level != FAIL:
+            findings.append(_speed(settings))
     findings += [_cache(settings), _formats(), disk_space(_existing(store or Path.cwd()))]
     return findings + last
 
@@ -126,6 +135,35 @@ def _detector() -> Finding:
             "detector", FAIL, str(exc), 'pip install --force-reinstall --no-deps "facenet-pytorch>=2.5.3,<2.6"'
         )
     return Finding("detector", OK, f"{', '.join(sorted(files))}, verified")
+
+
+def _speed(settings: Settings) -> Finding:
+    """What runs the embedder, and which of the packages that make facepipe faster are there."""
+    from pipeline.device import resolve_device
+    from pipeline.models.cache import cache_folder
+    from pipeline.models.onnx_runtime import choose_runtime
+
+    try:
+        device = resolve_device(settings.run.device)
+        runtime = choose_runtime(settings.run.backend, device, cache_folder(settings.model.cache), threads=1)
+    except FacepipeError as exc:
+        return Finding("speed", FAIL, str(exc), 'pip install "facepipe[fast]", or leave run.backend at auto')
+    network = "torch" if runtime is None else "onnxruntime"
+    missing = [package for package in _SPEED if not _can_import(package)]
+    there = ", ".join(f"{package} {_version(package)}" for package in _SPEED if package not in missing)
+    detail = f"the embedder runs in {network}; installed: {there or 'nothing of the extra fast'}"
+    if not missing or device.type == "cuda":
+        return Finding("speed", OK, detail)
+    gains = "; ".join(f"without {package} slower: {_SPEED[package]}" for package in missing)
+    return Finding("speed", WARN, f"{detail}; {gains}", 'pip install "facepipe[fast]"')
+
+
+def _can_import(package: str) -> bool:
+    try:
+        importlib.import_module(package)
+    except (ImportError, OSError):  # OSError: a library of its own is missing
+        return False
+    return True
 
 
 def _cache(settings: Settings) -> Finding:

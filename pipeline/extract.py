@@ -17,6 +17,7 @@ from pipeline.imagebatch import ImageBatch
 from pipeline.models.registry import FIVE_POINT
 from pipeline.quality import assess_quality
 from pipeline.reference_image import encode_reference_image
+from pipeline.stage_times import CROP, EMBED, ENCODE, IMAGES, QUALITY, StageTimes
 from pipeline.types import DecodedImage, Detections, FaceCrops, FloatArray, IntArray
 
 QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
@@ -44,30 +45,39 @@ class FaceExtractor:
         self.settings = settings
         self.schema = face_schema(embedder.embedding_size)
 
-    def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
-        """One table of faces (`face_schema`) per image, from the largest face to the smallest.
+    def extract(self, images: Sequence[DecodedImage], times: StageTimes | None = None) -> list[pa.Table]:
+        """One table of faces (`face_schema`) per image, from the largest face to the smallest; `times`, where given,
+        has what the stages took.
 
         Where the device runs out of memory the batch is halved; raises DeviceOutOfMemory when a single image is
         too much.
         """
-        return halving(self._extract, images)
+        measured = StageTimes() if times is None else times
+        return halving(lambda part: self._extract(part, measured), images)
 
     @torch.inference_mode()
-    def _extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
-        batch = ImageBatch([image.pixels for image in images], self.detector.networks.device)
-        found = self.detector(batch)
-        boxed = cut_crops(batch, found, self.settings.align, BOX_CROP_PX)
-        quality = assess_quality(boxed, found)
+    def _extract(self, images: Sequence[DecodedImage], times: StageTimes) -> list[pa.Table]:
+        with times.on_device(IMAGES):
+            batch = ImageBatch([image.pixels for image in images], self.detector.networks.device)
+        found = self.detector(batch, times)
+        with times.on_device(CROP):
+            boxed = cut_crops(batch, found, self.settings.align, BOX_CROP_PX)
+            crops = self._embedded(batch, found, boxed)
+        with times.on_device(QUALITY):
+            quality = assess_quality(boxed, found)
+        with times.on_device(EMBED):
+            embeddings = self.embedder(crops)
         columns = [
             _clipped(found, batch),
             found.landmarks.flatten(1),
             torch.stack([found.scores, quality.center_pose, quality.sharpness, quality.contrast], dim=1),
-            self.embedder(self._embedded(batch, found, boxed)),
+            embeddings,
         ]
         index, numbers = found.image_index.cpu().numpy(), torch.cat(columns, dim=1).cpu().numpy()
         visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
         index, numbers = index[visible], numbers[visible]
-        table = self._table(images, index, numbers)
+        with times.stage(ENCODE, calls=len(index)):
+            table = self._table(images, index, numbers)
         ends = np.searchsorted(index, np.arange(len(images)), side="right")
         return [table.slice(start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 

@@ -4,7 +4,8 @@
 or on the CPU, where numba is installed, straight from the pixels (`detection_kernels`), with the same bits.
 
 Where small faces are enlarged, averaging is not enough; `smooth_crops` interpolates, from the
-pixels themselves, and so does `sample`, at any points: for faces that are turned upright.
+pixels themselves, and so does `sample`, at any points: for faces that are turned upright. `pillow_crops` is what the
+reference implementation resamples with.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from PIL import Image
 
 from pipeline.kernels import load_kernels
 from pipeline.summed_area import SummedAreaTables
@@ -91,6 +93,40 @@ class ImageBatch:
         return self._smooth_crops(image, boxes, size)
 
     def _smooth_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        return self._by_products(image, boxes, size, _window_weights, _unrounded)
+
+    def pillow_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        """Like `smooth_crops`, as Pillow's `Image.crop(box).resize((size, size), BILINEAR)` does it: triangles that
+        reach over two output pixels when shrinking, and whole grey levels, rounded after each direction.
+
+        On the CPU it is Pillow that does it; elsewhere matrix products, at most one grey level apart: Pillow's versions
+        differ in which direction they begin with.
+        """
+        if self.device.type != "cpu":
+            return self._pillow_products(image, boxes, size)
+        faces = list(zip(image.tolist(), boxes.tolist(), strict=True))
+        crops = over_threads(lambda face: self._pillow_crop(*face, size), faces)
+        pixels = np.stack(crops) if crops else np.zeros((0, size, size, 3), np.uint8)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().contiguous()
+
+    def _pillow_crop(self, image: int, box: Sequence[int], size: int) -> ByteArray:
+        """[size, size, 3] uint8."""
+        x0, y0, x1, y1 = box
+        cut = self.host_pixels(image)[y0:y1, 3 * x0 : 3 * x1].reshape(y1 - y0, x1 - x0, 3)
+        return np.asarray(Image.fromarray(cut).resize((size, size), Image.Resampling.BILINEAR))
+
+    def _pillow_products(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        return self._by_products(image, boxes, size, _triangle_weights, _whole_levels)
+
+    def _by_products(
+        self,
+        image: torch.Tensor,
+        boxes: torch.Tensor,
+        size: int,
+        weights: Callable[[torch.Tensor, int, int], torch.Tensor],
+        rounding: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Rectangles resampled with `weights`, one direction after the other, the largest first and few at a time."""
         out = torch.empty((len(image), 3, size, size), device=self.device)
         sides = (boxes[:, 2:] - boxes[:, :2]).amax(1).tolist()
         largest_first = sorted(range(len(sides)), key=lambda i: -sides[i])
@@ -99,7 +135,13 @@ class ImageBatch:
             count = max(1, _SMOOTH_PIXELS // extent**2)
             part, largest_first = largest_first[:count], largest_first[count:]
             index = torch.tensor(part).to(self.device, non_blocking=True)
-            out[index] = self._smooth(image[index], boxes[index], extent, size)
+            pixels = self._rectangles(image[index], boxes[index], extent)
+            width, height = (boxes[index, 2:] - boxes[index, :2]).unbind(1)
+            across, down = weights(width, extent, size), weights(height, extent, size)
+            columns = rounding(torch.bmm(across, pixels)).view(-1, size, extent, 3)
+            rows = columns.permute(0, 2, 3, 1).reshape(-1, extent, 3 * size)
+            resampled = rounding(torch.bmm(down, rows))
+            out[index] = resampled.view(-1, size, 3, size).permute(0, 2, 1, 3)
         return out
 
     def sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
@@ -121,19 +163,16 @@ class ImageBatch:
                 out += pixels.view(*x.shape, 3) * (across * down).unsqueeze(-1)
         return out
 
-    def _smooth(self, image: torch.Tensor, boxes: torch.Tensor, extent: int, size: int) -> torch.Tensor:
-        """`smooth_crops` for rectangles of at most extent x extent, padded to that."""
+    def _rectangles(self, image: torch.Tensor, boxes: torch.Tensor, extent: int) -> torch.Tensor:
+        """The rectangles' pixels, column by column, the last row and column repeated: [n, extent, extent * 3] float32;
+        none may be larger than extent x extent."""
         x0, y0, x1, y1 = boxes.unbind(1)
         i = torch.arange(extent, device=self.device)
         y = torch.minimum(y0[:, None] + i, y1[:, None] - 1)
         x = torch.minimum(x0[:, None] + i, x1[:, None] - 1)
         stride = self.sizes[image, 1]
-        index = self._pixel_base[image][:, None, None] + y[:, :, None] * stride[:, None, None] + x[:, None, :]
-        pixels = self._pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
-        rows = torch.bmm(_window_weights(y1 - y0, extent, size), pixels).view(-1, size, extent, 3)
-        columns = rows.permute(0, 2, 3, 1).reshape(-1, extent, 3 * size)
-        out = torch.bmm(_window_weights(x1 - x0, extent, size), columns).view(-1, size, 3, size)
-        return out.permute(0, 2, 3, 1).contiguous()
+        index = self._pixel_base[image][:, None, None] + y[:, None, :] * stride[:, None, None] + x[:, :, None]
+        return self._pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
 
 
 def _neighbours(at: torch.Tensor, length: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -156,3 +195,24 @@ def _window_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tens
     first, last = (centre - half).clamp(min=0), torch.minimum(centre + half, length)
     overlap = torch.minimum(last[:, :, None], j + 1) - torch.maximum(first[:, :, None], j)
     return (overlap.clamp(min=0) / (last - first)[:, :, None]).float()
+
+
+def _triangle_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tensor:
+    """As `_window_weights`, of Pillow's bilinear filter: triangles of twice max(1, scale) source pixels, cut off at the
+    edge."""
+    i = torch.arange(size, device=lengths.device, dtype=torch.float64)
+    j = torch.arange(extent, device=lengths.device, dtype=torch.float64)
+    length = lengths[:, None].double()
+    scale = length / size
+    away = (j + 0.5 - ((i + 0.5) * scale)[:, :, None]).abs() / scale.clamp(min=1.0)[:, :, None]
+    weights = (1 - away).clamp(min=0) * (j < length)[:, None]
+    return (weights / weights.sum(dim=2, keepdim=True)).float()
+
+
+def _whole_levels(pixels: torch.Tensor) -> torch.Tensor:
+    """Grey levels as eight bits hold them."""
+    return (pixels + 0.5).floor().clamp(0, 255)
+
+
+def _unrounded(pixels: torch.Tensor) -> torch.Tensor:
+    return pixels

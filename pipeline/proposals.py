@@ -20,6 +20,7 @@ from pipeline.counts import NetworkCounts
 from pipeline.imagebatch import ImageBatch
 from pipeline.kernels import Kernels
 from pipeline.models.mtcnn import CanvasPNet, normalise
+from pipeline.packed_layers import packed_layer
 from pipeline.summed_area import area_levels
 from pipeline.types import ByteArray, FloatArray
 from pipeline.workers import over_threads
@@ -28,7 +29,6 @@ CANVAS_SIDE = 512
 CANVASES_PER_CALL = 4
 # The likely cells of one level: (row, column) [n, 2], and probability and regression [n, 5].
 _Found: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
-_LANES = 4  # output channels that the compiled convolution takes at a time
 
 
 @dataclass(frozen=True)
@@ -143,18 +143,12 @@ class CompiledCells:
         return cells[:count].copy(), answers[:count].copy()
 
 
-def _layers(pnet: CanvasPNet) -> list[tuple[FloatArray, ...]]:
+def _layers(pnet: CanvasPNet) -> list[FloatArray | tuple[FloatArray, FloatArray]]:
     """P-Net's parameters as `detection_kernels.scan_level` takes them."""
     net = pnet.net
     hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
-    layers = [tuple(_padded(p) for p in (c.weight, c.bias, slope.weight)) for c, slope in hidden]
     answers = [(c.weight.flatten(1).numpy(), c.bias.numpy()) for c in (net.conv4_1, net.conv4_2)]
-    return [*layers, *answers]
-
-
-def _padded(parameter: torch.Tensor) -> FloatArray:
-    array: FloatArray = parameter.numpy()
-    return np.pad(array, [(0, -len(array) % _LANES), *[(0, 0)] * (array.ndim - 1)])
+    return [*(packed_layer(*pair) for pair in hidden), *answers]
 
 
 def _joined(jobs: Sequence[tuple[int, int, Level]], found: Sequence[_Found]) -> Cells:

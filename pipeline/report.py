@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.door import Store
+from pipeline.run_profile import RunProfile
 from pipeline.types import ACCEPTED_STATUSES
 
 _LISTED = 1000  # label conflicts and shared ids are listed up to here
@@ -25,6 +26,7 @@ class WorkDone:
     decoded: int = 0
     detector_calls: int = 0
     embedder_calls: int = 0
+    profile: RunProfile | None = None  # where it was asked for
 
     @property
     def images_per_second(self) -> float:
@@ -64,9 +66,10 @@ class RunReport:
         return sum(count for status, count in self.statuses.items() if status not in ACCEPTED_STATUSES)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the work's fields stand beside the others."""
+        """Plain values for JSON; the work's fields stand beside the others, the profile only where there is one."""
         fields = dataclasses.asdict(self)
-        return {**fields, **fields.pop("work"), "images_per_second": round(self.work.images_per_second, 3)}
+        work = {name: value for name, value in fields.pop("work").items() if name != "profile" or value is not None}
+        return {**fields, **work, "images_per_second": round(self.work.images_per_second, 3)}
 
     def without_names(self) -> dict[str, Any]:
         """`as_dict` as the store keeps it: a person who is deleted later is not named there."""
@@ -99,6 +102,8 @@ class RunReport:
             lines.append(f"conflicts   {len(self.label_conflicts)} named photos match a person of another name")
         if self.shared_external_id:
             lines.append(f"shared ids  {len(self.shared_external_id)} external ids stand for several persons")
+        if self.work.profile is not None:
+            lines.extend(self.work.profile.lines())
         return lines
 
 

@@ -40,9 +40,11 @@ from pipeline.extract import FaceExtractor
 from pipeline.files import shown
 from pipeline.manifest import MANIFEST_SCHEMA
 from pipeline.plan import PlanCounts, Planner
+from pipeline.profiler import Profiler
 from pipeline.remote import RemoteStore
 from pipeline.report import RunReport, WorkDone, make_report
 from pipeline.source import ScanCounts, scan_source, source_kind
+from pipeline.stage_times import DECIDE, LOAD, SCAN, WRITE
 from pipeline.store.client import StoreClient
 from pipeline.store.opening import has_store
 from pipeline.store.records import RunRow
@@ -62,6 +64,7 @@ class RunRequest:
     account: str | None = None
     directory: str = "main"
     command: str = "run"
+    profile: bool = False  # whether the report tells where the time went
 
 
 class Progress(Protocol):
@@ -135,6 +138,8 @@ class _Job:
         self._progress = progress
         self._stop = stop
         self._started = time.monotonic()
+        self._profiler = Profiler(request.profile, request.settings.run)
+        self._times = self._profiler.times
         self._image_seconds = 0.0
         self._counts = PlanCounts()
         self._scanned = ScanCounts()
@@ -145,6 +150,7 @@ class _Job:
         else:
             self._client = open_store(request.store, command=request.command)
         self._held = ExitStack()
+        self._held.callback(self._profiler.close)
         self._held.callback(self._client.close)
         try:
             self._held.enter_context(self._client.lock_runs(request.command))
@@ -194,16 +200,20 @@ class _Job:
         """Plans a run of what the store does not have; None when there is nothing."""
         if self._request.source is None or self._source is None:
             raise UsageError(message="Name a folder or a manifest to scan.")
+        with self._times.stage(SCAN):
+            return self._plan(self._request.source, self._source)
+
+    def _plan(self, path: Path, source: str) -> RunRow | None:
         self._progress.start("scan", None)
         planner = Planner(
             self._client, self._account, self._account_id, self._request.directory, self._settings.run.threads or 8
         )
         self._counts = planner.counts
-        batches = planner.batches(self._source, self._watched(self._request.source))
+        batches = planner.batches(source, self._watched(path))
         first = next(batches, None)
         if first is None:
             return None
-        planned = self._begin(self._source, self._request.source)
+        planned = self._begin(source, path)
 
         def all_batches() -> Iterator[pa.RecordBatch]:
             yield first
@@ -252,7 +262,8 @@ class _Job:
                     raise Interrupted(detail=f"{shards - left} of {shards} shards are {verb}")
                 shard, manifest, table = next(extracted)
                 if enrol is not None:
-                    enrol(shard, manifest, table)
+                    with self._times.stage(DECIDE):
+                        enrol(shard, manifest, table)
         if commit:
             self._finish(run)
 
@@ -267,7 +278,8 @@ class _Job:
         self, run: RunRow, pending: list[int], missing: set[int]
     ) -> Generator[tuple[int, pa.Table, pa.Table], None, None]:
         """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it down."""
-        engine = LocalEngine(self._settings, self._client.identity.embedding_size, self._decoder, self._load)
+        size = self._client.identity.embedding_size
+        engine = LocalEngine(self._settings, size, self._decoder, self._load, self._times)
         rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
         results = engine.run_shards(rows, self._progress.advance)
         try:
@@ -280,7 +292,8 @@ class _Job:
                     begun = time.monotonic()
                     number, table = next(results)
                     self._image_seconds += time.monotonic() - begun
-                    self._client.write_run_shard(run.run_id, number, table, self._metadata())
+                    with self._times.stage(WRITE):
+                        self._client.write_run_shard(run.run_id, number, table, self._metadata())
                 yield shard, manifest, table
         finally:
             results.close()
@@ -291,9 +304,11 @@ class _Job:
 
     def _load(self) -> FaceExtractor:
         if self._extractor is None:
-            self._extractor = load_extractor(
-                self._settings, self._client.identity, self._request.store, _NETWORK_THREADS
-            )
+            with self._times.stage(LOAD):
+                self._extractor = load_extractor(
+                    self._settings, self._client.identity, self._request.store, _NETWORK_THREADS
+                )
+            self._profiler.watch(self._extractor.detector.networks.device)
         return self._extractor
 
     def _enroller(self, run: RunRow) -> Callable[[int, pa.Table, pa.Table], None]:
@@ -333,6 +348,7 @@ class _Job:
             decoded=self._decoder.calls,
             detector_calls=extractor.detector.counts.pnet.calls if extractor else 0,
             embedder_calls=extractor.embedder.counts.calls if extractor else 0,
+            profile=self._profiler.profile(),
         )
         counts = {**dataclasses.asdict(self._counts), "other_files": self._scanned.other_files}
         return make_report(self._client, self._account_id, run_ids, counts, work)

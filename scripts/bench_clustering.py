@@ -52,10 +52,10 @@ class Stored:
     calibration: Calibration
 
 
-def make_store(photos: Path, weights: str, store: Path) -> None:
+def make_store(photos: Path, weights: str, store: Path, *options: str) -> None:
     """All faces of `photos`, none rejected for its quality; goes on where it was stopped."""
     gate = [option for name in ("cpq", "fsq", "fcq") for option in (f"--min-{name}", "0")]
-    command = ["run", str(photos), "--store", str(store), "--weights", weights, *gate]
+    command = ["run", str(photos), "--store", str(store), "--weights", weights, *options, *gate]
     subprocess.run([sys.executable, "-m", "pipeline", *command], check=True)
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from bench_common import interleave, paired_ratio, result, write_result
 from bench_corpora import add_arguments, given, load_pictures, wanted
-from bench_extract import REFERENCE_IMAGES, REFERENCE_PIXELS
-from detection_parity import Faces, compare, make_reference, our_faces
+from detection_parity import our_faces
 from extraction_parity import assert_same_faces
 from facenet_pytorch import MTCNN
 from facepipe_chain import benchmark_settings
 from PIL import Image
-from reference_chain import equal_sized, faces_of
 
+from pipeline.comparison.parity import Faces, compare
+from pipeline.comparison.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
 from pipeline.config import RunSettings
 from pipeline.detect import MtcnnDetector
 from pipeline.device import resolve_device
@@ -58,8 +58,8 @@ def detect_reference(reference: MTCNN, lists: Sequence[Sequence[Image.Image]]) -
 def measure(files: Sequence[Path], device: str, repeats: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The timings of both, and the figures; both get the same lists."""
     detector, reference = make_detectors(device)
-    most = min(REFERENCE_IMAGES, RunSettings().batch_images)
-    pictures = [load_pictures(part) for part in equal_sized(files, most, REFERENCE_PIXELS)]
+    most = min(LIST_IMAGES, RunSettings().batch_images)
+    pictures = [load_pictures(part) for part in equal_sized(files, most, LIST_PIXELS)]
     pixels = [[np.array(picture) for picture in part] for part in pictures]
     parity = compare(detect_reference(reference, pictures), detect_ours(detector, pixels))
     assert_same_faces(parity)

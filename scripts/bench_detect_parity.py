@@ -20,8 +20,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from bench_common import result, write_result
-from detection_parity import Faces, Parity, compare, largest_shift, make_reference, our_faces, reference_faces
+from detection_parity import largest_shift, our_faces, reference_faces
 
+from pipeline.comparison.parity import Faces, Parity, compare
+from pipeline.comparison.reference import make_reference
 from pipeline.config import DecodeSettings, DetectSettings
 from pipeline.decode import decode_image
 from pipeline.detect import CROPS_PER_CALL, DetectorCounts, MtcnnDetector

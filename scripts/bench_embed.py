@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from bench_common import RESULTS, interleave, result, write_result
 from bench_corpora import given, load_pictures, read_sources
-from extraction_parity import cosines
 from facepipe_chain import benchmark_settings
-from reference_chain import reference_network
 
+from pipeline.comparison.parity import cosines
+from pipeline.comparison.reference import reference_network
 from pipeline.device import resolve_device, set_threads, usable_cores
 from pipeline.embed import load_embedder
 from pipeline.models.onnx_runtime import choose_runtime

@@ -4,14 +4,14 @@
 
 FOLDER of --faces holds lfw-view1/images and groups-with-boxes; the corpora (see bench_corpora) are made in the folder
 of --work, once. Both sides run as one process with a thread per core and as one process per core with one thread, their
-models loaded and warm, in turns; of the reference the faster counts, of facepipe what `extract` does. The reference
-gets images of one size in one list. facepipe does more: it hashes files and pixels, judges quality and cuts the picture
-to store.
+models loaded and warm, in turns; of the reference the faster counts, of facepipe what `extract` does, in the mode
+`exact`. The mode `fast` takes its turns beside them, as `extract` runs it. The reference gets images of one size
+in one list. facepipe has the reference's crops (margin and resampling), and does more: it hashes files and pixels,
+judges quality and cuts the picture to store.
 
-Asserts, of the warm-up's output: the reference's faces of probability 0.95 found at IoU 0.9 (99 %), at most 1 % others,
-landmarks within 1 % of the eyes' distance (median), a cosine of at least 0.999 between both embeddings of 98 % of the
-same boxes (or all but one) and of 0.995 of all (crops in whole grey levels, as the reference has them); and the same
-number of faces in every turn.
+Asserts, of the warm-up's output in both modes: the reference's faces of probability 0.95 found at IoU 0.9 (99 %), at
+most 1 % others, landmarks within 1 % of the eyes' distance (median), a cosine of at least 0.999 between both embeddings
+of each of the same boxes; and the same number of faces in every turn.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ import numpy as np
 from bench_common import interleave, paired_ratio, result, write_result
 from bench_corpora import add_arguments, given, wanted
 from bench_workers import Chain, Variant, Workers
-from extraction_parity import Extracted, assert_equal, compare_faces, cosines, figures_of, matched_cosines
-from facepipe_chain import WHOLE, FacepipeChain, benchmark_settings, embeddings_of_boxes
-from reference_chain import ReferenceChain, equal_sized, image_size
+from extraction_parity import assert_equal, figures_of
+from facepipe_chain import benchmark_settings
 from stage_costs import stage_costs
 
-from pipeline.config import RunSettings
+from pipeline.comparison.chain import FacepipeChain, embeddings_of_boxes
+from pipeline.comparison.parity import Extracted, compare_faces, cosines, matched_cosines
+from pipeline.comparison.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized, image_size
+from pipeline.config import EXACT, FAST, RunSettings
 from pipeline.device import usable_cores
 from pipeline.models.weights import cache_folder, resolve
 
-OURS, REFERENCE = "facepipe", "reference"
-REFERENCE_IMAGES, REFERENCE_PIXELS = 32, 24_000_000  # in one list
-LISTS_PER_PROCESS = 4  # at least, where several processes share the work
+OURS, FAST_MODE, REFERENCE = "facepipe", "fast", "reference"
 STAGE_PASSES = 3  # of which the quickest counts
 
 
-def make_facepipe(threads: int, device: str, weights: str, margin_px: int) -> Chain:
-    return FacepipeChain(benchmark_settings(device, threads, weights, margin_px))
+def make_facepipe(threads: int, device: str, weights: str, margin_px: int, mode: str = EXACT) -> Chain:
+    return FacepipeChain(benchmark_settings(device, threads, weights, margin_px, mode))
 
 
 def make_reference(threads: int, device: str, weights: str, margin_px: int) -> Chain:
@@ -54,24 +54,26 @@ def make_reference(threads: int, device: str, weights: str, margin_px: int) -> C
 
 
 def variants(device: str, weights: str, margin_px: int) -> dict[str, Variant]:
-    """Both chains in both layouts, by name; facepipe's environment as its command line sets it."""
+    """Both chains in both layouts and the mode `fast`, by name; facepipe's environment as its command line sets it."""
     cores = usable_cores()
     how, passive = (device, weights, margin_px), {"OMP_WAIT_POLICY": "passive"}
     made: dict[str, Variant] = {}
     for processes, threads in ((1, cores), (cores if device == "cpu" else 2, 1)):
         layout = f"{processes}x{threads}"
-        made[f"{OURS}_{layout}"] = Variant(make_facepipe, processes, threads, how, passive)
+        made[f"{OURS}_{layout}"] = Variant(make_facepipe, processes, threads, how, passive, reads_ahead=True)
         made[f"{REFERENCE}_{layout}"] = Variant(make_reference, processes, threads, how)
+    made[f"{FAST_MODE}_1x{cores}"] = Variant(make_facepipe, 1, cores, (*how, FAST), passive)
     return made
 
 
 def lists_of(name: str, files: Sequence[Path], processes: int) -> list[list[Path]]:
-    """What the processes of the variant `name` take one after the other."""
-    most = len(files) if processes == 1 else max(1, len(files) // (LISTS_PER_PROCESS * processes))
+    """What the processes of the variant `name` take one after the other: the reference's whichever is next, facepipe's
+    every so-manieth."""
     if name.startswith(REFERENCE):
-        return equal_sized(files, min(most, REFERENCE_IMAGES), REFERENCE_PIXELS)
-    most = min(most, RunSettings().shard_rows)
-    return [list(files[start : start + most]) for start in range(0, len(files), most)]
+        return equal_sized(files, min(-(-len(files) // processes), LIST_IMAGES), LIST_PIXELS)
+    rows, own = RunSettings().shard_rows, [files[place::processes] for place in range(processes)]
+    parts = (part[start : start + rows] for start in range(0, len(own[0]), rows) for part in own)
+    return [list(part) for part in parts if part]
 
 
 def measure(workers: Mapping[str, Workers], files: Sequence[Path], repeats: int) -> tuple[Any, Any]:
@@ -81,15 +83,16 @@ def measure(workers: Mapping[str, Workers], files: Sequence[Path], repeats: int)
         one.prepare(lists_of(name, files, one.variant.processes))
         one()  # the warm-up
         found[name] = one.results()
-    main, other = (next(name for name in workers if name.startswith(who)) for who in (OURS, REFERENCE))
-    parity = check(workers[main], found[main], found[other])
+    main, fast, other = (next(name for name in workers if name.startswith(who)) for who in (OURS, FAST_MODE, REFERENCE))
+    parity = {name: check(workers[name], found[name], found[other]) for name in (main, fast)}
     timings = interleave(workers, repeats, warmup=0)  # a worker answers when its device is done
     for name, one in workers.items():
         assert {turn.made for turn in one.turns} == {sum(map(len, found[name].values()))}, name
     stages = [workers[main].call(stage_costs, files, usable_cores()) for _ in range(STAGE_PASSES)]
     best = min(stages, key=lambda costs: sum(costs[key] for key in ("decode_s", "detect_s", "embed_s", "rest_s")))
     figures = {name: figures_of_variant(one, timings[name], len(files)) for name, one in workers.items()}
-    return timings, {"parity": parity, "stages": best, **figures, **ratios(timings, main, best["bound_s"])}
+    parities = {"parity": parity[main], "parity_fast": parity[fast]}
+    return timings, {**parities, "stages": best, **figures, **ratios(timings, main, best["bound_s"])}
 
 
 def check(ours: Workers, found: dict[Path, Extracted], reference: dict[Path, Extracted]) -> dict[str, Any]:
@@ -97,14 +100,12 @@ def check(ours: Workers, found: dict[Path, Extracted], reference: dict[Path, Ext
     sizes = {file: image_size(file) for file in reference}
     parity = compare_faces(reference, found, sizes)
     sure = {file: faces.confident() for file, faces in reference.items()}
-    same_box = {
-        name: np.concatenate([cosines(sure[file].embeddings, made) for file, made in embeddings.items()])
-        for name, embeddings in ours.call(embeddings_of_boxes, sure).items()
-    }
-    cosine = {f"same_box_{name}": found for name, found in same_box.items()}
-    figures = figures_of(parity, {**cosine, "own_box": matched_cosines(sure, found)})
+    same_box = np.concatenate(
+        [cosines(sure[file].embeddings, made) for file, made in ours.call(embeddings_of_boxes, sure).items()]
+    )
+    figures = figures_of(parity, {"same_box": same_box, "own_box": matched_cosines(sure, found)})
     print(json.dumps(figures), flush=True)
-    assert_equal(parity, same_box[WHOLE])
+    assert_equal(parity, same_box)
     return figures
 
 
@@ -123,9 +124,9 @@ def figures_of_variant(one: Workers, timing: Mapping[str, Any], images: int) -> 
 
 
 def ratios(timings: Mapping[str, Mapping[str, Any]], main: str, bound_s: float) -> dict[str, Any]:
-    """The faster reference's time by that of `main`, which is what `extract` does, and of facepipe's other layout."""
+    """The faster reference's time by that of `main`, which is what `extract` does, and by that of facepipe's others."""
     fastest = min((name for name in timings if name.startswith(REFERENCE)), key=lambda name: timings[name]["median"])
-    others = [name for name in timings if name.startswith(OURS) and name != main]
+    others = [name for name in timings if not name.startswith(REFERENCE) and name != main]
     return {
         "reference": fastest,
         "ratio": paired_ratio(timings, fastest, main),

@@ -1,127 +1,250 @@
-"""Grouping of random faces, each identity seen twice, against the same growing sequence of bare matrix products.
+"""Grouping of a stream of random faces, against the same growing sequence of bare matrix products and other libraries.
 
-    python scripts/bench_group.py --faces 100000 --repeats 5 --device cpu
+    python scripts/bench_group.py --faces 100000 --sightings 2 --repeats 3
+    python scripts/bench_group.py --faces 1000000 --sightings 20 --repeats 1 --baselines
 
-The bare products know in advance how many identities there are at each block, have their references lie ready in
-one matrix, and look at no result: what is left of the ratio is what deciding costs. Asserts the planted identities
-for all faces, and for the first 2,000 the decisions of a plain loop over exact scores.
+Faces come in shards, as a run hands them over. All variants take their turn at each shard, so that a busy minute
+disturbs all alike; a variant's time is the sum over the shards. A shard is made from the seed when it is due and then
+forgotten, so what grows is the index: `rss_growth_bytes` says by how much, with that of the baselines where there are.
+
+`products` multiplies each shard with the references that the grouping compares it with, into one buffer, unread: what
+is left of the ratio is what deciding costs. `numpy`, `torch` and `faiss` group as one would with these libraries (see
+plain_grouping), by float32 products; each takes at least as long again, so for a million faces they are left out
+(`--baselines` without names).
+
+Asserts the planted identities of all faces, for all variants; and that the first 2,000 faces of another stream are
+decided and scored as a plain loop over exact scores does it. Writes group-<thousands of faces>k-<device>.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import torch
-from bench_common import interleave, paired_ratio, result, write_result
+from bench_common import RESULTS, paired_ratio, result, timed, timing, write_result
+from plain_grouping import LIBRARIES, PlainGrouping, installed
 
 from pipeline.group import group_faces
 from pipeline.match import Calibration, Matcher, ReferenceIndex
-from pipeline.types import Decisions, FaceBatch, IntArray
+from pipeline.score import score_denominator
+from pipeline.types import BoolArray, Decisions, FaceBatch, FloatArray, IntArray
 
 SIZE = 512
-NOISE = 0.1  # of each vector's own length: two sightings are at about 0.14 of raw distance, strangers at 1.41
-CALIBRATION = Calibration(1.281)
-THRESHOLD = 0.54
+NOISE = 0.5  # of a vector's own length: two sightings have a dot of about 0.8, strangers of 0
+MATCHER = Matcher(Calibration(1.281), 0.54)  # matches from a dot of 0.58 on
+OURS, PRODUCTS = "facepipe", "products"
+SHARD_FACES = 512  # about two of each of the 256 photos in a run's shard
+MAX_SHARD_FACES = 1024  # what `group_faces` takes as one block
+NAIVE = 2000
+Group = Callable[[FaceBatch], IntArray | None]  # one shard -> the identity of each face, numbered as they come
 
 
 @dataclass(frozen=True)
-class Task:
-    faces: FaceBatch
-    truth: IntArray  # [n] the planted identity
+class Stream:
+    """Faces that are made when they are due: `identities` [n] says who is on each."""
+
+    identities: IntArray
+    shard_faces: int
+    seed: int
+
+    def shards(self) -> Iterator[tuple[IntArray, FaceBatch]]:
+        """(who is on each face, the faces)."""
+        for start in range(0, len(self.identities), self.shard_faces):
+            who = self.identities[start : start + self.shard_faces]
+            yield who, self._faces(start, who)
+
+    def _faces(self, start: int, who: IntArray) -> FaceBatch:
+        noise = np.random.default_rng([self.seed, start]).standard_normal((len(who), SIZE), dtype=np.float32)
+        vectors = np.stack([self._centre(identity) for identity in who.tolist()]) + np.float32(NOISE) * noise
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        hashes = [(f"{face:064x}", f"{face + len(self.identities):064x}") for face in range(start, start + len(who))]
+        boxes = np.tile(np.array([0, 0, 10, 10], dtype=np.float32), (len(who), 1))
+        return FaceBatch(vectors, np.ones(len(who), dtype=np.bool_), hashes, boxes)
+
+    def _centre(self, identity: int) -> FloatArray:
+        # A generator with a key of its own is made in a tenth of the time of one with a seed.
+        key = np.array([self.seed, identity], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key)).standard_normal(SIZE, dtype=np.float32)
 
 
-def make_task(count: int, seed: int) -> Task:
-    """`count` faces of count / 2 identities, shuffled, with image hashes as a real batch has."""
-    rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((count // 2, SIZE), dtype=np.float32)
-    vectors = np.repeat(centres, 2, axis=0) + NOISE * rng.standard_normal((count, SIZE), dtype=np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    order = rng.permutation(count)
-    hashes = [(f"{i:064x}", f"{i + count:064x}") for i in range(count)]
-    boxes = np.tile(np.array([0, 0, 10, 10], dtype=np.float32), (count, 1))
-    return Task(FaceBatch(vectors[order], np.ones(count, dtype=np.bool_), hashes, boxes), order // 2)
+def make_stream(faces: int, sightings: int, shard_faces: int = SHARD_FACES, seed: int = 1) -> Stream:
+    """`faces` faces, `sightings` of each identity, in any order."""
+    return Stream(np.random.default_rng(seed).permutation(faces) // sightings, shard_faces, seed)
 
 
-def assert_truth(task: Task, decisions: Decisions) -> None:
-    """Two faces have one position iff they have one planted identity, and the first of them was inserted."""
-    pairs = set(zip(decisions.position.tolist(), task.truth.tolist(), strict=True))
-    assert len(pairs) == len({p for p, _ in pairs}) == len({t for _, t in pairs}) == len(task.faces) // 2
-    first = np.unique(task.truth, return_index=True)[1]
-    assert np.array_equal(np.flatnonzero(decisions.inserted), np.sort(first))
-    assert np.all(decisions.score >= 1.0)
+class Grouping:
+    """What a run does with each shard: decides its faces, and lets the following ones see what was inserted."""
 
+    def __init__(self, device: str) -> None:
+        self.index = ReferenceIndex(SIZE, device)
+        self.last: Decisions | None = None
 
-def assert_naive(task: Task, decisions: Decisions, count: int) -> None:
-    """The first `count` faces are decided as a plain loop over exact scores decides them."""
-    matcher = Matcher(CALIBRATION, THRESHOLD)
-    known: list[int] = []
-    for face in range(min(count, len(task.faces))):
-        queries = np.broadcast_to(task.faces.embeddings[face], (len(known), SIZE))
-        scores = matcher.scores(matcher.distances(queries, task.faces.embeddings[known]))
-        best = int(scores.argmax()) if known else -1
-        if known and scores[best] >= 1.0:
-            assert (decisions.position[face], decisions.score[face]) == (best, scores[best])
-        else:
-            assert decisions.inserted[face]
-            assert decisions.position[face] == len(known)
-            known.append(face)
+    def __call__(self, faces: FaceBatch) -> IntArray:
+        self.last = group_faces(faces, self.index, MATCHER)
+        new = np.flatnonzero(self.last.inserted)
+        hashes = [faces.image_hashes[face] for face in new.tolist()]
+        self.index.append(faces.embeddings[new], self.last.position[new], hashes, faces.boxes[new])
+        return self.last.position
 
 
 class BareProducts:
-    """The same products as the grouping makes of blocks and earlier identities, into one buffer, unread."""
+    """The products of a shard with the references that there are, in chunks as `match` makes them."""
 
-    def __init__(self, task: Task, decisions: Decisions, block: int, chunk: int, device: str) -> None:
-        self._queries = torch.from_numpy(task.faces.embeddings).to(device)
-        self._references = torch.from_numpy(task.faces.embeddings[decisions.inserted]).to(device)
-        self._before = np.concatenate([[0], np.cumsum(decisions.inserted)])
-        self._buffer = torch.empty(block * chunk, dtype=torch.float32, device=device)
-        self._block, self._chunk = block, chunk
+    def __init__(self, index: ReferenceIndex) -> None:
+        self._index = index
+        self._elements = 2**21 if index.device.type == "cpu" else 2**25
+        self._buffer = torch.empty(max(self._elements, 2048 * MAX_SHARD_FACES), device=index.device)
 
-    def __call__(self) -> None:
-        for start in range(0, len(self._queries), self._block):
-            queries = self._queries[start : start + self._block]
-            known = int(self._before[start])
-            for offset in range(0, known, self._chunk):
-                references = self._references[offset : min(offset + self._chunk, known)]
-                out = self._buffer[: len(queries) * len(references)].view(len(queries), len(references))
-                torch.mm(queries, references.T, out=out)
+    def __call__(self, faces: FaceBatch) -> None:
+        queries = torch.from_numpy(faces.embeddings).to(self._index.device)
+        for references in self._index.view().vectors.split(max(2048, self._elements // len(queries))):
+            out = self._buffer[: len(queries) * len(references)].view(len(queries), len(references))
+            torch.mm(queries, references.T, out=out)
+
+
+class Truth:
+    """Holds the decisions of one pass against the planted identities."""
+
+    def __init__(self, identities: int) -> None:
+        self._place = np.full(identities, -1, dtype=np.int64)  # of each identity that was there
+        self.known = 0
+
+    def check(self, who: IntArray, decisions: Decisions) -> None:
+        """A face is inserted iff it is its identity's first, in order; later ones go where that went."""
+        first = self._first(who)
+        assert np.array_equal(decisions.inserted, first)
+        self._place[who[first]] = self.known + np.arange(first.sum())
+        self.known += int(first.sum())
+        assert np.array_equal(decisions.position, self._place[who])
+        assert np.all(decisions.score >= 1.0)
+
+    def _first(self, who: IntArray) -> BoolArray:
+        first = np.zeros(len(who), dtype=np.bool_)
+        first[np.unique(who, return_index=True)[1]] = True
+        first &= self._place[who] < 0
+        return first
+
+
+def assert_naive(stream: Stream, device: str) -> None:
+    """The faces are decided and scored as a plain loop over exact scores does it."""
+    group, known = Grouping(device), np.empty((0, SIZE), dtype=np.float32)
+    for _, faces in stream.shards():
+        group(faces)
+        assert group.last is not None
+        for face, vector in enumerate(faces.embeddings):
+            decided = group.last.position[face], group.last.inserted[face], group.last.score[face]
+            distances = MATCHER.distances(np.broadcast_to(vector, known.shape), known)
+            best = int(MATCHER.scores(distances).argmax()) if len(known) else 0
+            score = float(MATCHER.scores(distances)[best]) if len(known) else 0.0
+            if score >= 1.0:
+                assert decided == (best, False, score)
+            else:
+                assert decided == (len(known), True, MATCHER.scores(np.zeros(1))[0])
+                known = np.concatenate([known, vector[None]])
+
+
+def smallest_match() -> float:
+    """The dot product from which on two faces match."""
+    distance = 2.0 - score_denominator(MATCHER.threshold)
+    raw = 2.0 * (distance / 2.0) ** (1.0 / MATCHER.calibration.exponent)
+    return 1.0 - raw * raw / 2.0
+
+
+def variants(baselines: Sequence[str], grouping: Grouping) -> dict[str, Group]:
+    """What is timed. The products come before the grouping, so that both see the same references."""
+    made: dict[str, Group] = {PRODUCTS: BareProducts(grouping.index), OURS: grouping}
+    for name in baselines:
+        plain = PlainGrouping(LIBRARIES[name](SIZE), smallest_match())
+        made[name] = lambda faces, plain=plain: plain(faces.embeddings)
+    return made
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Seconds of each variant over the whole stream, and what it left in memory."""
+
+    seconds: Mapping[str, float]
+    identities: int
+    rss_growth_bytes: int
+
+
+def one_pass(stream: Stream, baselines: Sequence[str], device: str) -> Pass:
+    """Groups the stream with all variants. Raises AssertionError where one is wrong."""
+    grouping, truth = Grouping(device), Truth(int(stream.identities.max()) + 1)
+    groups = variants(baselines, grouping)
+    seconds, process = dict.fromkeys(groups, 0.0), psutil.Process()
+    before = process.memory_info().rss
+    for who, faces in stream.shards():
+        found = {name: _timed(group, faces, device) for name, group in groups.items()}
+        for name, (taken, _) in found.items():
+            seconds[name] += taken
+        assert grouping.last is not None
+        truth.check(who, grouping.last)
+        for name in baselines:
+            assert np.array_equal(found[name][1], grouping.last.position), name
+    return Pass(seconds, truth.known, process.memory_info().rss - before)
+
+
+def _timed(group: Group, faces: FaceBatch, device: str) -> tuple[float, IntArray | None]:
+    made: list[IntArray | None] = []
+    return timed(lambda: made.append(group(faces)), device), made[0]
+
+
+def figures_of(passes: Sequence[Pass], timings: Mapping[str, Any], faces: int) -> dict[str, Any]:
+    growth = passes[0].rss_growth_bytes  # the later ones begin with what the first one's leave
+    return {
+        "faces": faces,
+        "identities": passes[0].identities,
+        **{f"faces_per_second_{name}": faces / one["median"] for name, one in timings.items() if name != PRODUCTS},
+        **{f"ratio_to_{name}": paired_ratio(timings, OURS, name) for name in timings if name != OURS},
+        "missing_baselines": [name for name in LIBRARIES if name not in timings],
+        "rss_growth_bytes": growth,
+        "rss_growth_bytes_per_identity": growth / passes[0].identities,
+        "vector_bytes_per_identity": 4 * SIZE,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
 
 
 def main() -> None:
+    args = _arguments()
+    baselines = [name for name in args.baselines if installed(name)]
+    assert_naive(make_stream(min(NAIVE, args.faces), 2), args.device)  # also the warm-up
+    stream = make_stream(args.faces, args.sightings, args.shard_faces)
+    passes = []
+    for _ in range(args.repeats):
+        passes.append(one_pass(stream, baselines, args.device))
+        print(passes[-1], flush=True)
+    timings = {name: timing([one.seconds[name] for one in passes]) for name in passes[0].seconds}
+    figures = figures_of(passes, timings, args.faces)
+    settings = {name: value for name, value in vars(args).items() if not isinstance(value, Path)}
+    document = result(f"group-{args.faces // 1000}k", settings, timings, figures, args.device)
+    print(write_result(document, args.results))
+    for name, value in figures.items():
+        print(f"{name:32} {value:,.3f}" if isinstance(value, (int, float)) else f"{name:32} {value}")
+    assert args.max_ratio is None or figures[f"ratio_to_{PRODUCTS}"] <= args.max_ratio
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faces", type=int, default=100_000)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sightings", type=int, default=2, help="of each identity")
+    parser.add_argument("--shard-faces", type=int, default=SHARD_FACES, help=f"at most {MAX_SHARD_FACES}")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--block", type=int, default=1024)
-    parser.add_argument("--max-ratio", type=float, default=None, help="fail above it")
+    parser.add_argument("--baselines", nargs="*", choices=list(LIBRARIES), default=list(LIBRARIES))
+    parser.add_argument("--max-ratio", type=float, default=None, help="to the bare products; fail above it")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
     args = parser.parse_args()
-    task, matcher = make_task(args.faces, seed=1), Matcher(CALIBRATION, THRESHOLD)
-    index = ReferenceIndex(SIZE, args.device)
-
-    def group() -> Decisions:
-        return group_faces(task.faces, index, matcher, args.block)
-
-    decisions = group()  # also the warm-up
-    assert_truth(task, decisions)
-    assert_naive(task, decisions, 2_000)
-    chunk = 2048 if args.device == "cpu" else 2**25 // args.block  # as `match` chooses them
-    bare = BareProducts(task, decisions, args.block, chunk, args.device)
-    bare()
-    timings = interleave({"group": group, "products": bare}, args.repeats, args.device, warmup=0)
-    figures = {
-        "faces": args.faces,
-        "identities": int(decisions.inserted.sum()),
-        "faces_per_second": args.faces / timings["group"]["median"],
-        "ratio": paired_ratio(timings, "group", "products"),
-        "ratio_of_medians": timings["group"]["median"] / timings["products"]["median"],
-    }
-    document = result("group", vars(args), timings, figures, args.device)
-    print(write_result(document))
-    for name, value in figures.items():
-        print(f"{name:20} {value:,.3f}")
-    assert args.max_ratio is None or figures["ratio"] <= args.max_ratio, figures["ratio"]
+    if not 1 <= args.shard_faces <= MAX_SHARD_FACES:
+        parser.error(f"--shard-faces must be in [1, {MAX_SHARD_FACES}]")
+    return args
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Processes that wait with their models loaded, so that variants of a benchmark can take turns, each alone at work.
 
 A variant is one chain in one or more processes. All of its processes take the next list of files from one counter, so
-that none waits for another but at the end. A turn is timed from the signal to the last answer; its CPU time and peak
+that none waits for another but at the end; or, where chains take lists long before they come to them, each has its own
+lists. A turn is timed from the signal to the last answer; its CPU time and peak
 memory are those of the processes and of their children.
 """
 
@@ -18,7 +19,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import psutil
-from device_meter import DeviceMeter
+
+from pipeline.device_meter import DeviceMeter
 
 _PREPARE, _GO, _RESULTS, _CALL = "prepare", "go", "results", "call"
 _START_S = 300.0  # for a process to import torch and load its models on a busy machine
@@ -26,13 +28,6 @@ _START_S = 300.0  # for a process to import torch and load its models on a busy 
 
 class Chain(Protocol):
     """Takes lists of files, then, as often as asked, makes something of each file of the lists of given numbers."""
-
-    def wait(self) -> None:
-        """Until all have loaded their models. Raises RuntimeError where one could not, TimeoutError."""
-        for pipe in self._pipes:
-            if not pipe.poll(_START_S):
-                raise TimeoutError(f"no answer of a worker within {_START_S:.0f} s")
-            _answer(pipe)
 
     def prepare(self, lists: Sequence[Sequence[Path]]) -> None: ...
     def __call__(self, numbers: Iterable[int]) -> Mapping[Path, Sized]: ...
@@ -47,6 +42,7 @@ class Variant:
     threads: int  # of the networks, in each process
     arguments: tuple[Any, ...] = ()
     environment: Mapping[str, str] | None = None
+    reads_ahead: bool = False  # then each process has every so-manieth list, from the first on
 
 
 @dataclass(frozen=True)
@@ -73,9 +69,9 @@ class Workers:
         self._processes = []
         environment = {"OMP_NUM_THREADS": str(variant.threads), **(variant.environment or {})}
         with _environment(environment):
-            for _ in range(variant.processes):
+            for place in range(variant.processes):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs, self._counter, variant), daemon=False)
+                process = context.Process(target=_work, args=(theirs, self._counter, variant, place), daemon=False)
                 process.start()
                 theirs.close()
                 self._pipes.append(ours)
@@ -149,11 +145,11 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
             del os.environ[name]
 
 
-def _work(pipe: Connection, counter: Any, variant: Variant) -> None:
+def _work(pipe: Connection, counter: Any, variant: Variant, place: int) -> None:
     """A worker's life: it answers orders until the other end is closed."""
     import torch
 
-    state = _State(counter)
+    state = _State(counter, variant, place)
     try:
         torch.set_num_threads(variant.threads)
         state.chain = variant.make(variant.threads, *variant.arguments)
@@ -178,17 +174,11 @@ class _State:
 
     chain: Chain
 
-    def __init__(self, counter: Any) -> None:
+    def __init__(self, counter: Any, variant: Variant, place: int) -> None:
         self._counter = counter
+        self._own = (place, variant.processes) if variant.reads_ahead else None
         self._count = 0
         self._found: Mapping[Path, Sized] = {}
-
-    def wait(self) -> None:
-        """Until all have loaded their models. Raises RuntimeError where one could not, TimeoutError."""
-        for pipe in self._pipes:
-            if not pipe.poll(_START_S):
-                raise TimeoutError(f"no answer of a worker within {_START_S:.0f} s")
-            _answer(pipe)
 
     def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
         self._count = len(lists)
@@ -210,7 +200,11 @@ class _State:
         return run(self.chain, *arguments)
 
     def _numbers(self) -> Iterator[int]:
-        """The next list that no process has taken, until there is none."""
+        """This process's own lists; or the next list that no process has taken, until there is none."""
+        if self._own is not None:
+            place, processes = self._own
+            yield from range(place, self._count, processes)
+            return
         while True:
             with self._counter.get_lock():
                 number = self._counter.value

@@ -1,117 +1,22 @@
-"""facepipe's extraction as `facepipe extract` runs it, from files to tables of faces, with the reference's settings:
-every face of the cascade's own threshold is kept, crops have a given margin, embeddings are not centred."""
+"""facepipe with the reference's settings: every face of the cascade's own threshold is kept, crops have a given margin
+and are resampled by Pillow, embeddings are not centred."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import torch
-from extraction_parity import Extracted
-
-from pipeline.align import cut_crops
-from pipeline.assembly import load_extractor, make_identity
-from pipeline.config import ENV_CACHE, DetectSettings, Settings, load_settings
-from pipeline.decode import Decoder
-from pipeline.engines.local import LocalEngine
-from pipeline.extract import BOX_CROP_PX
-from pipeline.imagebatch import ImageBatch
-from pipeline.manifest import EXTRACT
-from pipeline.types import Detections, FloatArray
-
-AS_THEY_ARE, WHOLE = "unrounded", "rounded"
+from pipeline.comparison.chain import comparable
+from pipeline.config import ENV_CACHE, EXACT, Settings, load_settings
 
 
-def benchmark_settings(device: str, threads: int, weights: str, margin_px: int) -> Settings:
+def benchmark_settings(device: str, threads: int, weights: str, margin_px: int, mode: str = EXACT) -> Settings:
     """facepipe's defaults but for what would make its output another than the reference's."""
     flags = {
         "run.device": device,
         "run.threads": threads,
         "model.weights": weights,
         "align.margin_px": margin_px,
-        "detect.min_confidence": DetectSettings().onet_threshold,
-        "embed.centre": False,
+        "run.mode": mode,
     }
     cache = {name: value for name, value in os.environ.items() if name == ENV_CACHE}
-    return load_settings(environ=cache, flags=flags)
-
-
-class FacepipeChain:
-    """Files to faces, through the engine; the models are loaded."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        identity = make_identity(settings)
-        self.extractor = load_extractor(settings, identity, Path())
-        self.engine = LocalEngine(settings, identity.embedding_size, Decoder(settings.decode), lambda: self.extractor)
-        self._lists: Sequence[Sequence[Path]] = []
-        self._shards: list[pa.Table] = []
-
-    def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
-        """Makes each list of files a shard of a manifest, as planning does before the extraction begins."""
-        self._lists, self._shards = lists, [manifest_rows(files) for files in lists]
-
-    def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
-        """The faces of the files of these lists. Raises AssertionError for a file that is no image."""
-        found: dict[Path, Extracted] = {}
-        shards = ((number, self._shards[number]) for number in numbers)
-        for number, table in self.engine.run_shards(shards, lambda _: None):
-            found.update(zip(self._lists[number], extracted_rows(table), strict=True))
-        return found
-
-
-def manifest_rows(files: Sequence[Path]) -> pa.Table:
-    """What the engine reads of a manifest: new files, their hashes known."""
-    rows = [
-        {
-            "row": row,
-            "file": os.fsencode(file),
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-            "action": EXTRACT,
-            "status": None,
-            "reason": None,
-        }
-        for row, file in enumerate(files)
-    ]
-    return pa.Table.from_pylist(rows)
-
-
-def extracted_rows(table: pa.Table) -> Iterator[Extracted]:
-    """The faces of each row of a shard's table."""
-    for status, faces in zip(table["status"].to_pylist(), table["faces"], strict=True):
-        assert faces.is_valid, status
-        yield _extracted(faces.values)
-
-
-def _extracted(faces: pa.StructArray) -> Extracted:
-    boxes = np.stack([_numbers(faces, name) for name in ("x1", "y1", "x2", "y2")], axis=1)
-    landmarks = _numbers(faces, "landmarks").reshape(-1, 5, 2)
-    return Extracted(boxes, landmarks, _numbers(faces, "confidence"), _numbers(faces, "embedding"))
-
-
-def _numbers(faces: pa.StructArray, name: str) -> FloatArray:
-    """A column as [n], or [n, d] where it holds lists of d."""
-    values = faces.field(name)
-    if not pa.types.is_fixed_size_list(values.type):
-        return np.asarray(values, dtype=np.float32)
-    return np.asarray(values.flatten(), dtype=np.float32).reshape(-1, values.type.list_size)
-
-
-def embeddings_of_boxes(chain: FacepipeChain, found: Mapping[Path, Extracted]) -> dict[str, dict[Path, FloatArray]]:
-    """facepipe's embeddings of faces that another detector found: of crops as they are, and of crops in whole grey
-    levels, which are all that an image of the reference's can hold (that alone can change a cosine by 0.001)."""
-    embeddings: dict[str, dict[Path, FloatArray]] = {AS_THEY_ARE: {}, WHOLE: {}}
-    decoder, device = Decoder(chain.settings.decode), chain.extractor.detector.networks.device
-    for file, faces in found.items():
-        batch = ImageBatch([decoder(file.read_bytes()).pixels], device)
-        boxes = torch.from_numpy(faces.boxes).to(device)
-        index = torch.zeros(len(boxes), dtype=torch.int64, device=device)
-        given = Detections(index, boxes, boxes.new_zeros(len(boxes), 5, 2), boxes.new_zeros(len(boxes)))
-        crops = cut_crops(batch, given, chain.settings.align, BOX_CROP_PX).pixels
-        for name, pixels in ((AS_THEY_ARE, crops), (WHOLE, crops.round())):
-            embeddings[name][file] = chain.extractor.embedder(pixels).cpu().numpy()
-    return embeddings
+    return comparable(load_settings(environ=cache, flags=flags))

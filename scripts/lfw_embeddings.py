@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from detection_parity import make_reference, reference_faces
+from detection_parity import reference_faces
 from facenet_pytorch import MTCNN, extract_face
 from PIL import Image
 
 from pipeline.align import cut_crops
+from pipeline.comparison.reference import make_reference
 from pipeline.config import AlignSettings, Settings
 from pipeline.decode import decode_image
 from pipeline.detect import MtcnnDetector

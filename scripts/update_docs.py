@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the tables of README.md and docs/accuracy.md from the code and from scripts/results/.
+"""Writes the tables of README.md, docs/accuracy.md and docs/speed.md from the code and from scripts/results/.
 
 python scripts/update_docs.py            writes
 python scripts/update_docs.py --check    ends with 1 where something is out of date
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+import speed_tables
 from accuracy_tables import TABLES, Table
 
 from pipeline.cli import main
@@ -104,6 +105,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
         "accuracy": partial(_figures_table, TABLES["weights"]),
     },
     "docs/accuracy.md": {name: partial(_figures_table, make) for name, make in TABLES.items()},
+    "docs/speed.md": {name: partial(_figures_table, make) for name, make in speed_tables.TABLES.items()},
 }
 
 

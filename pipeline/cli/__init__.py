@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from pipeline.allocator import settle_allocator
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE, drop_output, show_error
 from pipeline.errors import FacepipeError, UsageError
 
@@ -32,6 +33,7 @@ COMMANDS = {
     "export": "pipeline.cli.export",
     "evaluate": "pipeline.cli.evaluate",
     "calibrate": "pipeline.cli.calibrate",
+    "bench": "pipeline.cli.bench",
     "account": "pipeline.cli.account",
     "directory": "pipeline.cli.directory",
     "models": "pipeline.cli.models",
@@ -83,6 +85,8 @@ def _prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
     # Spinning OpenMP threads make two busy processes on one machine many times slower. Read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if not any(name.startswith("MALLOC_") for name in os.environ):  # the user's own settings stay
+        settle_allocator()
 
 
 def _exit_code(run: Callable[[], object], words: list[str]) -> int:

@@ -44,6 +44,7 @@ _FLAGS = (
     Flag("--min-fcq", "match.min_fcq", "X", "Least contrast quality of a new identity; 0 switches it off."),
     Flag("--device", "run.device", "DEVICE", "auto, cpu, cuda or cuda:N. CUDA asked for and not there is an error."),
     Flag("--threads", "run.threads", "N", "Threads of decoding and of the CPU networks; 0: all cores."),
+    Flag("--mode", "run.mode", "exact|fast", "fast: half precision on CUDA; fixed when the store is made."),
     Flag("--weights", "model.weights", "NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
     Flag("--weights-file", "model.weights_file", "FILE", "The weights as a file, instead of from the cache."),
     Flag("--calibration", "model.calibration", "FILE|none", "A new store's calibration, of `facepipe calibrate`."),
@@ -75,7 +76,7 @@ _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
 _MACHINE = ("run.device", "run.threads")
 _MODEL = ("model.weights", "model.weights_file")
-_NEW_MODEL = (*_MODEL, "model.calibration")
+_NEW_MODEL = (*_MODEL, "model.calibration", "run.mode")
 _SECURITY = ("security.encrypt", "security.master_key_file")
 
 # What each kind of command takes as flags of its own; `--set` reaches every setting everywhere. Scanning takes all:
@@ -87,6 +88,7 @@ SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
 _SERVE = tuple(flag.key for flag in _FLAGS if flag.key.startswith("serve."))
 SERVE_FLAGS = (*_SERVE, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
 DEMO_FLAGS = (*_MACHINE, *_MODEL)
+BENCH_FLAGS = ("source.root", "detect.min_face_px", *_MACHINE, "run.mode", *_MODEL)
 ACCOUNT_FLAGS = (*_NEW_MODEL, *_SECURITY)
 
 

@@ -16,4 +16,9 @@ account_option = click.option("--account", metavar="USERID", help="The account; 
 directory_option = click.option(
     "--directory", default="main", show_default=True, metavar="NAME", help="Identities are matched within it."
 )
+profile_option = click.option(
+    "--profile",
+    is_flag=True,
+    help="Tell where the time went, also in a finished run's run.json. On CUDA each stage then waits for the device.",
+)
 strict_option = click.option("--strict", is_flag=True, help="End with exit code 1 when an input was rejected.")

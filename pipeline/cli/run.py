@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from pipeline.cli.flags import ALL_FLAGS, settings_options
-from pipeline.cli.options import account_option, directory_option, source_argument, store_option, strict_option
+from pipeline.cli.options import (
+    account_option,
+    directory_option,
+    profile_option,
+    source_argument,
+    store_option,
+    strict_option,
+)
 from pipeline.cli.output import output_options
 from pipeline.cli.working import work
 
@@ -19,6 +26,7 @@ from pipeline.cli.working import work
 @account_option
 @directory_option
 @settings_options(ALL_FLAGS)
+@profile_option
 @strict_option
 @output_options
 def run(source: Path, **options: Any) -> None:
@@ -32,6 +40,7 @@ def run(source: Path, **options: Any) -> None:
     Examples:
       facepipe run ~/photos --store ~/people
       facepipe run people.csv --store ~/people --device cuda --strict
+      facepipe run ~/photos --store ~/people --profile
       facepipe run ~/by-person --store ~/people --labels parent --json
     """
     work("run", source, options)

@@ -12,6 +12,7 @@ from pipeline.cli.options import (
     account_option,
     directory_option,
     optional_source_argument,
+    profile_option,
     source_argument,
     store_option,
     strict_option,
@@ -44,6 +45,7 @@ def scan(source: Path, **options: Any) -> None:
 @store_option
 @account_option
 @settings_options(EXTRACT_FLAGS)
+@profile_option
 @output_options
 def extract(source: Path | None, **options: Any) -> None:
     """Find and embed the faces of the planned run.

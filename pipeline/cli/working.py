@@ -27,6 +27,7 @@ def work(command: str, source: Path | None, options: dict[str, Any]) -> None:
         account=options["account"],
         directory=options.get("directory", "main"),
         command=command,
+        profile=options.get("profile", False),
     )
     with LongWork() as long:
         report = stages[command](request, long.progress, long.stop)

@@ -28,6 +28,7 @@ from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageReje
 from pipeline.extract import FaceExtractor, face_schema
 from pipeline.files import read_file
 from pipeline.manifest import EXTRACT
+from pipeline.stage_times import DECODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
 from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage
 
 
@@ -79,12 +80,18 @@ class LocalEngine:
     """
 
     def __init__(
-        self, settings: Settings, embedding_size: int, decoder: Decoder, load: Callable[[], FaceExtractor]
+        self,
+        settings: Settings,
+        embedding_size: int,
+        decoder: Decoder,
+        load: Callable[[], FaceExtractor],
+        times: StageTimes | None = None,
     ) -> None:
         self._settings = settings
         self._schema = shard_schema(embedding_size)
         self._decoder = decoder
         self._load = load
+        self._times = StageTimes() if times is None else times
         self._threads = settings.run.threads or usable_cores()
         self._workers = batch_workers(settings.run)
 
@@ -96,6 +103,7 @@ class LocalEngine:
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="decode") as pool,
             BatchWorkers(self._workers, self._extract) as workers,
+            self._times.engine(self._workers),
         ):
             try:
                 items = self._read_ahead(shards, pool, gate)
@@ -130,19 +138,26 @@ class LocalEngine:
         return -(-images // (-(-batches // self._workers) * self._workers or 1))
 
     def _decode(self, row: dict[str, Any], number: int, gate: Gate) -> DecodedImage:
-        gate.enter(number)
-        image = self._decoder(self._read(row))
+        with self._times.held_back():
+            gate.enter(number)
+        data = self._read(row)
+        with self._times.stage(DECODE):
+            image = self._decoder(data)
+        self._times.images_waiting.add(1)
         gate.count(image.width * image.height)
         return image
 
     def _read(self, row: dict[str, Any]) -> bytes:
         try:
-            data = read_file(Path(os.fsdecode(row["file"])), self._settings.decode.max_bytes)
+            with self._times.stage(READ):
+                data = read_file(Path(os.fsdecode(row["file"])), self._settings.decode.max_bytes)
         except (ImageMissing, ImageIsFolder, ImageUnreadable) as exc:
             raise _NotRead(exc) from exc
         except MemoryError as exc:
             raise _NotRead(ImageUnreadable(detail="there is not enough memory to read it")) from exc
-        if hashlib.sha256(data).hexdigest() != row["sha256"]:
+        with self._times.stage(HASH):
+            digest = hashlib.sha256(data).hexdigest()
+        if digest != row["sha256"]:
             raise _NotRead(ImageChanged())
         return data
 
@@ -151,7 +166,9 @@ class LocalEngine:
         batch: list[_Item] = []
         images = pixels = 0
         for item in items:
-            size = _settle(item, gate)
+            with self._times.waiting(FOR_IMAGES, self._workers):
+                size = _settle(item, gate)
+            self._times.images_waiting.add(-bool(size))
             if images and (images >= item.most or pixels + size > self._settings.run.batch_pixels):
                 yield batch
                 batch, images, pixels = [], 0, 0
@@ -176,15 +193,22 @@ class LocalEngine:
         """The batches; the models are loaded before the first that has an image, for all workers."""
         for batch in batches:
             if any(item.image is not None for item in batch):
-                self._load()
+                with self._times.waiting(FOR_MODELS, self._workers):
+                    self._load()
+            self._times.batches_waiting.add(1)
             yield batch
 
     def _extract(self, batch: list[_Item]) -> None:
+        self._times.batches_waiting.add(-1)
+        with self._times.worker():
+            self._find_faces(batch)
+
+    def _find_faces(self, batch: list[_Item]) -> None:
         decoded = [item for item in batch if item.image is not None]
         if not decoded:
             return
         images = [item.image.result() for item in decoded if item.image is not None]
-        for item, faces in zip(decoded, self._load().extract(images), strict=True):
+        for item, faces in zip(decoded, self._load().extract(images, self._times), strict=True):
             item.faces, item.image = faces, None
             item.fields["status"] = OK if len(faces) else NO_FACE
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +23,10 @@ from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime
 from pipeline.models.onnx_trace import INPUT, trace
 from pipeline.models.onnx_write import metadata_entry, write_onnx
 from pipeline.models.protobuf import GraphInvalid, fields
+from pipeline.models.winograd import load_kernels
 
 # Raised when the same network would give another file.
-EXPORTER_VERSION: Final = 1
+EXPORTER_VERSION: Final = 3
 MIN_COSINE: Final = 0.99999
 
 _DIGEST: Final = "content_sha256"
@@ -47,12 +49,13 @@ class Exportable:
 
 
 def load_exported(source: Exportable, runtime: OnnxRuntime) -> OnnxNetwork | None:
-    """The network in onnxruntime; None where its answers would not be torch's, so that torch should do it.
+    """The network in onnxruntime, and in compiled loops where they are faster; None where its answers would not be
+    torch's, so that torch should do it.
 
     Raises what `source.build` raises. A cache that cannot be written costs time, and is no error.
     """
     try:
-        return OnnxNetwork(_from_cache(source, runtime), runtime.threads)
+        return OnnxNetwork(_from_cache(source, runtime), runtime.threads, split=True)
     except ExportUnfaithful:
         return None
 
@@ -80,7 +83,7 @@ def export(source: Exportable, runtime: OnnxRuntime) -> bytes:
     network = source.build()
     graph, outputs = trace(network, source.shape)
     model = write_onnx(graph, {INPUT: ("n", *source.shape)}, outputs, _claims(source, runtime))
-    cosine, difference = compare(network, OnnxNetwork(model, runtime.threads), source.shape)
+    cosine, difference = compare(network, OnnxNetwork(model, runtime.threads, split=True), source.shape)
     model += metadata_entry("cosine", f"{cosine:.9f}") + metadata_entry("max_difference", f"{difference:.3g}")
     return model + _digest_entry(model)
 
@@ -108,11 +111,13 @@ def _answers(answers: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Te
 
 
 def _claims(source: Exportable, runtime: OnnxRuntime) -> dict[str, str]:
-    """What a file must say of itself to be used. Of the runtime, too: with another, the comparison is made again."""
+    """What a file must say of itself to be used. Of the runtime and of what compiles the loops, too: with another, the
+    comparison is made again."""
     return {
         "weights_sha256": source.weights_sha256,
         "exporter": str(EXPORTER_VERSION),
         "onnxruntime": runtime.version,
+        "loops": "none" if load_kernels() is None else version("numba"),
     }
 
 

@@ -1,22 +1,34 @@
-"""Networks in onnxruntime, which is faster than torch on a CPU. It is optional: without it torch does the same."""
+"""Networks in onnxruntime, and in our compiled loops where those need fewer operations: faster than torch on a CPU.
+
+onnxruntime is optional: without it torch does the same; so is numba, without which there are no loops.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 
 from pipeline.errors import BadValue
+from pipeline.models.onnx_graph import Array, read_onnx, read_outputs
+from pipeline.models.onnx_split import GraphPart, Run, cut
 from pipeline.models.onnx_trace import INPUT
+from pipeline.models.onnx_write import write_onnx
+from pipeline.models.winograd import Chain
 
 AUTO: Final = "auto"
 ONNXRUNTIME: Final = "onnxruntime"
 _ERRORS_ONLY: Final = 3  # onnxruntime's severity; its warnings are about hardware it looked for in vain
 _PROVIDERS: Final = ("CPUExecutionProvider",)
+
+# Items that go through a network that is cut into parts at a time: what one part hands to the next stays in the cache.
+_TOGETHER: Final = 8
 
 
 @dataclass(frozen=True)
@@ -50,13 +62,44 @@ def choose_runtime(backend: str, device: torch.device, cache: Path, threads: int
 class OnnxNetwork(nn.Module):
     """A network that `exported` wrote, on the CPU. Several threads may call it at the same time.
 
-    A forked child has none of its `threads`, and would wait for them for ever; only with one thread it may be used.
+    With `split`, those convolutions for which it pays run in compiled loops, where numba is installed; all else, and
+    without numba everything, in onnxruntime. A forked child has none of its `threads`, and would wait for them for
+    ever; only with one thread it may be used.
     """
 
-    def __init__(self, model: bytes, threads: int) -> None:
+    def __init__(self, model: bytes, threads: int, *, split: bool = False) -> None:
         super().__init__()
+        self.version = str(_module().__version__)
+        self._outputs = read_outputs(model)
+        parts = cut(read_onnx(model), self._outputs) if split else None
+        self._together = None if parts is None else _TOGETHER
+        self._steps: list[_Step] = [_step(part, threads) for part in parts or ()]
+        if not self._steps:
+            self._steps.append(_Session(model, self._outputs, threads))
+        later = [{name for step in self._steps[i + 1 :] for name in step.inputs} for i in range(len(self._steps))]
+        self._needed = [{*self._outputs, *names} for names in later]
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """[n, *shape] float32 -> as the torch network that was exported: one tensor, or a tuple of several."""
+        turns = 1 if self._together is None else max(1, -(-len(pixels) // self._together))
+        answers = [self._answers(part) for part in np.array_split(pixels.contiguous().numpy(), turns)]
+        tensors = tuple(torch.from_numpy(np.concatenate(parts)) for parts in zip(*answers, strict=True))
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    def _answers(self, pixels: Array) -> list[Array]:
+        values = {INPUT: pixels}
+        for step, needed in zip(self._steps, self._needed, strict=True):
+            made = step([values[name] for name in step.inputs])
+            values |= dict(zip(step.outputs, made, strict=True))
+            values = {name: value for name, value in values.items() if name in needed}
+        return [values[name] for name in self._outputs]
+
+
+class _Session:
+    """onnxruntime for a model or a part of one."""
+
+    def __init__(self, model: bytes, outputs: Sequence[str], threads: int) -> None:
         onnxruntime = _module()
-        self.version = str(onnxruntime.__version__)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
         # Given, or threads are pinned to cores which the process may not have.
@@ -69,12 +112,33 @@ class OnnxNetwork(nn.Module):
         self._session = onnxruntime.InferenceSession(model, options, providers=list(_PROVIDERS))
         # Kept for providers that fail at their first run, as the CPU's does not: as much memory again as the weights.
         self._session._model_bytes = None
+        self.inputs = tuple(value.name for value in self._session.get_inputs())
+        self.outputs = tuple(outputs)
 
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """[n, *shape] float32 -> as the torch network that was exported: one tensor, or a tuple of several."""
-        answers = self._session.run(None, {INPUT: pixels.contiguous().numpy()})
-        tensors = tuple(torch.from_numpy(answer) for answer in answers)
-        return tensors[0] if len(tensors) == 1 else tensors
+    def __call__(self, values: Sequence[Array]) -> Sequence[Array]:
+        answers: Sequence[Array] = self._session.run(self.outputs, dict(zip(self.inputs, values, strict=True)))
+        return answers
+
+
+class _Loops:
+    """The compiled loops for a run of layers."""
+
+    def __init__(self, run: Run) -> None:
+        self._chain = Chain(run.layers)
+        self.inputs, self.outputs = (run.input,), (run.output,)
+
+    def __call__(self, values: Sequence[Array]) -> Sequence[Array]:
+        return [self._chain(values[0])]
+
+
+_Step: TypeAlias = "_Session | _Loops"
+
+
+def _step(part: GraphPart | Run, threads: int) -> _Step:
+    if isinstance(part, Run):
+        return _Loops(part)
+    inputs = {name: part.graph.shapes.get(name) for name in part.inputs}
+    return _Session(write_onnx(part.graph, inputs, part.outputs, {}), part.outputs, threads)
 
 
 def backend_of(network: nn.Module) -> str:

@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
-from pipeline.models.onnx_graph import Array, Attribute, OnnxGraph, OnnxNode
+from pipeline.models.onnx_graph import Array, Attribute, OnnxGraph, OnnxNode, Shape
 
 INPUT: Final = "pixels"
 
@@ -37,7 +37,8 @@ def trace(network: nn.Module, shape: tuple[int, ...]) -> tuple[OnnxGraph, tuple[
     translation = _Translation(network)
     for node in traced.graph.nodes:
         translation.add(node)
-    return OnnxGraph(tuple(translation.nodes), translation.constants), translation.outputs
+    shapes: dict[str, Shape] = {INPUT: ("n", *shape), **translation.shapes}
+    return OnnxGraph(tuple(translation.nodes), translation.constants, shapes), translation.outputs
 
 
 class _Translation:
@@ -46,6 +47,7 @@ class _Translation:
     def __init__(self, network: nn.Module) -> None:
         self.nodes: list[OnnxNode] = []
         self.constants: dict[str, Array] = {}
+        self.shapes: dict[str, Shape] = {}
         self.outputs: tuple[str, ...] = ()
         self._network = network
         self._names: dict[fx.Node, str] = {}  # of the values that tensors became
@@ -72,6 +74,7 @@ class _Translation:
         """One operation on `inputs` (the node's first argument, if none are given), then `constants`."""
         names = [self._name(value) for value in inputs or node.args[:1]]
         self._names[node] = node.name
+        self.shapes[node.name] = ("n", *node.meta["tensor_meta"].shape[1:])
         self.nodes.append(OnnxNode(op, (*names, *constants), (node.name,), options))
 
     def alias(self, node: fx.Node) -> None:

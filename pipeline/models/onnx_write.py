@@ -12,23 +12,23 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from pipeline.models.onnx_graph import Array, Attribute, OnnxGraph, OnnxNode
+from pipeline.models.onnx_graph import Array, Attribute, OnnxGraph, OnnxNode, Shape
 
 OPSET: Final = 17  # of the operators that `onnx_trace` writes
 _IR_VERSION: Final = 8
 
 # A message as the pieces that it is made of: weights are large, and are copied once, when the file is joined.
 Pieces: TypeAlias = "list[bytes | memoryview]"
-Shape: TypeAlias = tuple["int | str", ...]  # a text is a length that each call may choose
 
 _KINDS: Final = {np.dtype("<f4"): 1, np.dtype("<i8"): 7}  # TensorProto.DataType
 _FLOAT, _INT, _TENSOR, _INTS = 1, 2, 4, 7  # AttributeProto.AttributeType
 
 
 def write_onnx(
-    graph: OnnxGraph, inputs: Mapping[str, Shape], outputs: Sequence[str], metadata: Mapping[str, str]
+    graph: OnnxGraph, inputs: Mapping[str, Shape | None], outputs: Sequence[str], metadata: Mapping[str, str]
 ) -> bytes:
-    """The serialised ModelProto of a graph with float32 `inputs` and `outputs`, whose shapes onnxruntime infers.
+    """The serialised ModelProto of a graph with float32 `inputs` (None: of any shape) and `outputs`, whose shapes
+    onnxruntime infers where `graph` does not say them.
 
     Raises ValueError for a constant that is neither float32 nor int64.
     """
@@ -41,7 +41,10 @@ def write_onnx(
     for name, shape in inputs.items():
         body += _message(11, _value(name, shape))
     for name in outputs:
-        body += _message(12, _value(name, None))
+        body += _message(12, _value(name, graph.shapes.get(name)))
+    for name, shape in graph.shapes.items():
+        if name not in inputs and name not in outputs:
+            body += _message(13, _value(name, shape))
     model = [*_number(1, _IR_VERSION), *_message(7, body), *_message(8, [*_text(1, ""), *_number(2, OPSET)])]
     return b"".join(model) + b"".join(metadata_entry(key, text) for key, text in metadata.items())
 

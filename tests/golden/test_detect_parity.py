@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from detection_parity import Faces, compare, largest_shift, make_reference, our_faces, reference_faces
+from detection_parity import largest_shift, our_faces, reference_faces
 from facenet_pytorch import MTCNN
 from PIL import Image
 
+from pipeline.comparison.parity import Faces, compare
+from pipeline.comparison.reference import make_reference
 from pipeline.config import DecodeSettings, DetectSettings
 from pipeline.decode import decode_image
 from pipeline.detect import MtcnnDetector

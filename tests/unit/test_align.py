@@ -37,6 +37,18 @@ def test_equals_the_reference_crop(hopper_path: Path, device: str, margin: int) 
         assert 0 <= frame[1] < frame[3] <= 300
 
 
+@pytest.mark.parametrize("margin", [0, 14, 32])
+def test_with_pillows_resampling_it_is_the_reference_crop(hopper_path: Path, device: str, margin: int) -> None:
+    """Enlarged and shrunk, whole and cut off at the edges."""
+    photo = Image.open(hopper_path).convert("RGB")
+    boxes = [[80.3, 40.7, 170.2, 160.9], [-20.5, -10.0, 90.0, 80.0], [400.0, 250.0, 580.0, 730.0], [60.5, 9, 480, 420]]
+    settings = AlignSettings(margin_px=margin, resampling="pillow")
+    crops = cut_crops(ImageBatch([np.array(photo)], device), _found(boxes, [0] * 4, device), settings, 160)
+    for box, crop in zip(boxes, crops.pixels.cpu(), strict=True):
+        expected = extract_face(photo, np.array(box, np.float32), 160, margin)
+        assert (crop - expected).abs().max() <= (0 if device == "cpu" else 1)
+
+
 def test_shrinking_stays_near_the_reference(hopper_path: Path, device: str) -> None:
     photo = Image.open(hopper_path).convert("RGB")
     box = [100.0, 20.0, 460.0, 420.0]

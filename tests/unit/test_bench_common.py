@@ -92,25 +92,3 @@ def test_what_does_not_fit_the_schema_is_named(
 def test_every_stored_result_fits_the_schema(common: ModuleType) -> None:
     for path in sorted((SCRIPTS / "results").glob("*.json")):
         common.check_result(json.loads(path.read_text("utf-8")))
-
-
-def test_the_grouping_benchmark_runs_and_holds_its_own_assertions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    spec = importlib.util.spec_from_file_location("bench_group", SCRIPTS / "bench_group.py")
-    assert spec is not None
-    assert spec.loader is not None
-    bench = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "bench_group", bench)  # dataclasses look their module up
-    spec.loader.exec_module(bench)
-    task = bench.make_task(400, seed=1)
-    decisions = bench.group_faces(
-        task.faces, bench.ReferenceIndex(bench.SIZE), bench.Matcher(bench.CALIBRATION, bench.THRESHOLD), 64
-    )
-    bench.assert_truth(task, decisions)
-    bench.assert_naive(task, decisions, 400)
-    bench.BareProducts(task, decisions, 64, 32, "cpu")()
-    decisions.position[5] = decisions.position[6]
-    with pytest.raises(AssertionError):
-        bench.assert_truth(task, decisions)

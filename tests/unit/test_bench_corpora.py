@@ -10,7 +10,8 @@ import pytest
 from bench_corpora import SIZES, Sources, corpus, read_sources, scene
 from bench_photos import make_photos
 from PIL import Image
-from reference_chain import image_size
+
+from pipeline.comparison.reference import image_size
 
 
 @pytest.fixture

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import json
+from pathlib import Path
 
 import bench_search as bench
 import numpy as np
 import pytest
+from bench_common import check_result
 
 from pipeline.match import exact_dots
 
@@ -46,3 +50,20 @@ def test_all_variants_answer_the_same_identities() -> None:
         assert np.array_equal(searches["torch"](batch).indices.reshape(rows.shape).numpy(), rows)
         if "faiss" in searches:
             assert np.array_equal(searches["faiss"](batch)[1], rows)
+
+
+def test_a_result_is_written_as_the_schema_wants_it_and_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "faiss" else find(name))
+    words = ["--references", "2000", "--repeats", "2", "--results", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["bench_search.py", *words])
+    bench.main()
+    document = json.loads((tmp_path / "search-cpu.json").read_text("utf-8"))
+    check_result(document)
+    assert document["figures"]["missing_baselines"] == ["faiss"]
+    assert document["figures"]["bytes_float32"] == 2000 * 4 * bench.SIZE
+    assert document["settings"]["references"] == 2000
+    names = ("facepipe", "facepipe_float32", "numpy", "torch", "products")
+    assert document["timings"].keys() == {f"{name}_{batch}" for name in names for batch in (1, bench.QUERIES)}

@@ -71,6 +71,23 @@ def test_two_processes_share_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
         assert turn.peak_vram_bytes == 0
 
 
+class Hasty(Recording):
+    """Takes all numbers before it begins."""
+
+    def __call__(self, numbers: Iterable[int]) -> dict[Path, tuple[int, int, str]]:
+        return super().__call__(list(numbers))
+
+
+def test_processes_that_read_ahead_have_their_own_lists() -> None:
+    with Workers(Variant(Hasty, 2, 1, (1,), {"OMP_WAIT_POLICY": "passive"}, reads_ahead=True)) as workers:
+        workers.wait()
+        workers.prepare(LISTS)
+        workers()
+        process = [{note[0] for file, note in workers.results().items() if file in files} for files in LISTS]
+    assert process[0] == process[2] == process[4] != process[1] == process[3] == process[5]
+    assert all(len(one) == 1 for one in process)
+
+
 def test_peaks_are_those_of_the_turn_and_turns_are_those_since_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     with Workers(Variant(Recording, 1, 1, (300 * MIB,), {"OMP_WAIT_POLICY": "passive"})) as workers:
         workers.wait()

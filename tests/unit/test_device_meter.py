@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from device_meter import DeviceMeter
+
+from pipeline.device_meter import DeviceMeter
 
 
 def test_samples_are_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,29 @@ def test_what_would_stop_a_run_fails_and_has_a_cure(tmp_path: Path) -> None:
     for subject in ("device", "weights", "cache", "store"):
         assert findings[subject].level == FAIL, subject
         assert findings[subject].cure, subject
+    assert "speed" not in findings  # it depends on the device
     assert findings["python"].level == findings["torch"].level == findings["detector"].level == OK
+
+
+@pytest.mark.parametrize("missing", [(), ("numba",), ("onnxruntime", "numba", "simplejpeg")])
+def test_what_makes_it_faster_is_named(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in missing:
+        monkeypatch.setitem(sys.modules, package, None)  # importing it fails
+    finding = by_subject(examine(load_settings(environ={}, flags={"run.device": "cpu"}), None))["speed"]
+    assert finding.level == (WARN if missing else OK)
+    assert finding.cure == ('pip install "facepipe[fast]"' if missing else None)
+    assert [p for p in ("onnxruntime", "numba", "simplejpeg") if f"without {p}" in finding.detail] == list(missing)
+    network = "torch" if "onnxruntime" in missing else "onnxruntime"
+    assert finding.detail.startswith(f"the embedder runs in {network};")
+    assert ("nothing of the extra" in finding.detail) == (len(missing) == 3)
+
+
+def test_a_backend_that_cannot_be_had_would_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    flags = {"run.device": "cpu", "run.backend": "onnxruntime"}
+    finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["speed"]
+    assert finding.level == FAIL
+    assert "facepipe[fast]" in (finding.cure or "")
 
 
 def test_a_cure_stands_below_its_finding() -> None:

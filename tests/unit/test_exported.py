@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 
 from pipeline.models.exported import Exportable, ExportUnfaithful, compare, export, load_exported, read_metadata
 from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, choose_runtime
+from pipeline.models.winograd import load_kernels
 
 SHAPE = (3, 8, 9)
 
@@ -69,6 +71,7 @@ def test_the_file_says_what_it_is(source: Source, runtime: OnnxRuntime) -> None:
     metadata = read_metadata((runtime.cache / "small.onnx").read_bytes())
     assert metadata["weights_sha256"] == "ab" * 32
     assert metadata["onnxruntime"] == runtime.version
+    assert metadata["loops"] == ("none" if load_kernels() is None else version("numba"))
     assert float(metadata["cosine"]) >= 0.99999
     assert float(metadata["max_difference"]) < 1e-5
 

@@ -63,6 +63,30 @@ def test_smooth_crops_are_the_same_with_and_without_compiled_loops(device: str) 
     assert batch.smooth_crops(index[:0], corners[:0], 32).shape == (0, 3, 32, 32)
 
 
+def test_pillow_crops_are_pillows(device: str) -> None:
+    """Shrinking and enlarging, to the edge and inside, one pixel and one row."""
+    rng = np.random.default_rng(3)
+    images = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((200, 333), (90, 64))]
+    images.append(np.repeat(np.repeat(images[1][::9, ::8], 40, axis=0), 40, axis=1))
+    batch = ImageBatch(images, device)
+    boxes = [(0, 0, 333, 200), (5, 7, 205, 190), (300, 100, 333, 140), (0, 0, 64, 90), (63, 89, 64, 90), (3, 4, 60, 5)]
+    boxes += [(10, 20, 300, 390), (0, 0, 160, 160), (1, 1, 33, 33)]
+    index = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    where = (torch.tensor(index, device=device), torch.tensor(boxes, device=device))
+    for size in (32, 160):
+        resized = [
+            np.asarray(Image.fromarray(images[i]).crop(box).resize((size, size), Image.Resampling.BILINEAR), np.float32)
+            for i, box in zip(index, boxes, strict=True)
+        ]
+        expected = torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
+        crops, products = batch.pillow_crops(*where, size), batch._pillow_products(*where, size)
+        assert crops.dtype == torch.float32
+        assert crops.is_contiguous()
+        assert (crops.cpu() - expected).abs().max() <= (0 if device == "cpu" else 1)
+        assert (products.cpu() - expected).abs().max() <= 1
+    assert batch.pillow_crops(where[0][:0], where[1][:0], 32).shape == (0, 3, 32, 32)
+
+
 def test_levels_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
     batch = ImageBatch(images, device)
     assert sorted(i for g in batch.tables.groups for i in g.images) == [0, 1, 2, 3]

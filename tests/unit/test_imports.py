@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "pipeline"
 
-BASE = {"errors", "types", "faults"}
+BASE = {"errors", "types", "faults", "stage_times"}
 MODEL_PARTS = BASE | {"config", "device", "models"}
 # Images on the device, their resampling, and the compiled loops on which it rests.
 IMAGES = {
@@ -20,6 +20,10 @@ IMAGES = {
     "detection_kernels",
     "smooth_kernels",
     "crop_kernels",
+    "packed_layers",
+    "row_convolutions",
+    "column_sums",
+    "instructions",
     "workers",
     "compiled",
 }
@@ -59,10 +63,12 @@ STAGES = {
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "faults": {"errors"},
+    "allocator": set(),
+    "stage_times": set(),
     "types": {"errors"},
     "config": {"errors"},
     "device": BASE | {"config"},
-    "models": MODEL_PARTS,
+    "models": MODEL_PARTS | {"compiled"},
     "store": BASE | {"config", "store"},
     "wire": {"errors"},
     "remote": BASE | {"store", "wire"},
@@ -119,7 +125,8 @@ def targets(node: ast.AST) -> set[str]:
 
 
 # Experiments rest on all of the library, but answer nobody and enrol nobody.
-NOT_OF_EVALUATION = {"serve", "service", "run", "enrol", "demo"}
+EXPERIMENTS = {"evaluation", "comparison"}
+NOT_OF_EXPERIMENTS = {"serve", "service", "run", "enrol", "demo"}
 
 
 def is_allowed(own: str, target: str) -> bool:
@@ -127,9 +134,9 @@ def is_allowed(own: str, target: str) -> bool:
         return True
     if target in ("cli", "__main__"):
         return False
-    if own == "evaluation":
-        return target not in NOT_OF_EVALUATION
-    if target == "evaluation":
+    if own in EXPERIMENTS:
+        return target not in NOT_OF_EXPERIMENTS and (target == own or target not in EXPERIMENTS)
+    if target in EXPERIMENTS:
         return False
     # What is in no table knows all: run, enrol, search, demo, doctor and their helpers.
     return own not in ALLOWED or target in ALLOWED[own] or own == target
@@ -165,6 +172,10 @@ def test_the_table_names_parts_that_are_there() -> None:
         ("run", "cli"),
         ("evaluation", "service"),
         ("evaluation", "run"),
+        ("comparison", "run"),
+        ("comparison", "evaluation"),
+        ("assembly", "comparison"),
+        ("stage_times", "config"),
         ("assembly", "evaluation"),
     ],
 )

@@ -25,9 +25,12 @@ from pipeline.extract import FaceExtractor
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.converted import read_converted
 from pipeline.models.mtcnn import load_networks
+from pipeline.models.onnx_graph import read_onnx, read_outputs
 from pipeline.models.onnx_runtime import OnnxRuntime, choose_runtime
+from pipeline.models.onnx_split import Run, cut
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import ResolvedWeights, cached_file, detector_files, resolve
+from pipeline.models.winograd import load_kernels
 from pipeline.types import DecodedImage
 
 CPU = torch.device("cpu")
@@ -112,14 +115,32 @@ def check_equal(ours: Embedder, torchs: Embedder, crops: torch.Tensor) -> None:
     assert len(ours(crops[:0])) == 0
     found, expected = ours(many), torchs(many)
     assert found.shape == expected.shape
-    assert ((found.double() * expected.double()).sum(1) >= 0.99999).all()
-    torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
+    assert ((found.double() * expected.double()).sum(1) >= 0.9999999).all()
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
     torch.testing.assert_close(ours(crops[:1]), found[:1], atol=5e-6, rtol=0)
     assert (ours.counts.calls, ours.counts.inputs) == (torchs.counts.calls + 1, torchs.counts.inputs + 1)
 
 
 def test_casia_webface(runtime: OnnxRuntime, weights_cache: Path, crops: dict[int, torch.Tensor]) -> None:
     check_equal(*both(resolve("casia-webface", None, weights_cache), runtime), crops[160])
+
+
+@pytest.mark.skipif(load_kernels() is None, reason="numba is not installed")
+def test_casia_webface_runs_in_compiled_loops_where_they_pay(runtime: OnnxRuntime, weights_cache: Path) -> None:
+    load_embedder(resolve("casia-webface", None, weights_cache), CPU, runtime=runtime)
+    model = (weights_cache / "casia-webface.onnx").read_bytes()
+    parts = cut(read_onnx(model), read_outputs(model)) or []
+    runs = [part for part in parts if isinstance(part, Run)]
+    assert [len(run.layers) for run in runs] == [5, 1, 1]
+    assert [run.output for run in runs] == ["conv2d_4a_relu", "mixed_6a_branch1_1_relu", "mixed_7a_branch2_1_relu"]
+
+
+@pytest.mark.skipif(load_kernels() is None, reason="numba is not installed")
+def test_sface_stays_whole(runtime: OnnxRuntime, sface_cache: Path) -> None:
+    """Its 3 x 3 convolutions are of single channels: nothing in it pays."""
+    load_embedder(resolve("sface", None, sface_cache), CPU, runtime=dataclasses.replace(runtime, cache=sface_cache))
+    model = (sface_cache / "sface.onnx").read_bytes()
+    assert cut(read_onnx(model), read_outputs(model)) is None
 
 
 def test_sface(runtime: OnnxRuntime, sface_cache: Path, crops: dict[int, torch.Tensor]) -> None:
@@ -157,7 +178,16 @@ def test_threads_may_share_a_network(runtime: OnnxRuntime, weights_cache: Path, 
     expected = embedder(crops[160])
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(embedder, [crops[160]] * 8):
-            torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
+            torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+
+
+def test_every_number_of_crops(runtime: OnnxRuntime, weights_cache: Path, crops: dict[int, torch.Tensor]) -> None:
+    """However a batch is divided, each crop's embedding is the same."""
+    embedder = load_embedder(resolve("casia-webface", None, weights_cache), CPU, runtime=runtime)
+    many = crops[160].repeat(7, 1, 1, 1)[:65]
+    expected = embedder(many)
+    for number in (0, 1, 2, 3, 5, 8, 9, 17, 33):
+        torch.testing.assert_close(embedder(many[:number]), expected[:number], atol=2e-6, rtol=0)
 
 
 def extractor_with(backend: str, cache: Path) -> FaceExtractor:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pipeline.models.onnx_graph import OnnxGraph, read_onnx, read_outputs
 from pipeline.models.onnx_runtime import OnnxNetwork
 from pipeline.models.onnx_trace import INPUT, Untranslatable, trace
 from pipeline.models.onnx_write import write_onnx
@@ -102,3 +103,28 @@ REFUSED = {
 def test_what_is_not_known_is_refused(name: str) -> None:
     with pytest.raises(Untranslatable):
         trace(nn.Sequential(REFUSED[name]).eval(), SHAPE)
+
+
+def test_the_shapes_of_all_values_are_written_down() -> None:
+    """Without the number of items, which each call may choose; and they survive the file."""
+    network = nn.Sequential(nn.Conv2d(6, 5, 3), nn.MaxPool2d(2, 2), flattened(nn.Linear(5, 9))).eval()
+    graph, outputs = trace(network, SHAPE)
+    assert graph.shapes[INPUT] == ("n", *SHAPE)
+    assert list(graph.shapes.values()) == [
+        ("n", 6, 13, 10),
+        ("n", 5, 11, 8),
+        ("n", 5, 5, 4),
+        ("n", 5, 1, 1),
+        ("n", 5),
+        ("n", 9),
+    ]
+    read = read_onnx(write_onnx(graph, {INPUT: ("n", *SHAPE)}, outputs, {}))
+    assert read.shapes == graph.shapes
+
+
+def test_a_value_of_unknown_shape_has_none() -> None:
+    graph, outputs = trace(nn.Sequential(nn.ReLU()).eval(), SHAPE)
+    unknown = OnnxGraph(graph.nodes, graph.constants)
+    model = write_onnx(unknown, {INPUT: None}, outputs, {})
+    assert read_onnx(model).shapes == {}
+    assert read_outputs(model) == outputs

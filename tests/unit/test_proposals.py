@@ -145,13 +145,13 @@ def test_no_images_and_no_levels(photos: list[np.ndarray]) -> None:
 
 @needs_numba
 def test_sums_may_wrap_around() -> None:
-    from pipeline.detection_kernels import average_row, bins
+    from pipeline.detection_kernels import average_row, bins, scratch_room
 
     white = np.full((3000, 3 * 3000), 255, np.uint8)  # adds up to 2.3e9: over 2^31
     left, right, widths = np.empty(24, np.int64), np.empty(24, np.int64), np.empty(24, np.float32)
     bins(3000, left, right, widths)
     out = np.empty((3, 24), np.float32)
-    average_row(white, 0, 3000, 0, 3000, left, right, widths, np.empty(9003, np.int32), out)
+    average_row(white, 0, 3000, 0, 3000, left, right, widths, np.zeros(scratch_room(3000), np.int32), out)
     assert (out == 255).all()
 
 

@@ -1,0 +1,36 @@
+"""How the C library keeps freed memory: so that a long run's memory stays where the work needs it.
+
+By default glibc gives new threads heaps of their own, up to eight per core; takes blocks of up to 32 MB from them once
+such a block was freed; and returns the end of a heap only when as much as 64 MB is free there. The pixels, tables and
+products of a batch are such blocks, and the threads that make them come and go: heap after heap grows to the largest
+batch that it ever served, so that the same photos need more memory each time (`scripts/bench_memory.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Final
+
+# malloc.h
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+
+# Blocks from this size on are the kernel's again as soon as they are freed. Smaller ones would cost page faults: the
+# summed-area table of a picture of 1 MP has 12 MB.
+MAPPED_BYTES: Final = 16 * 2**20
+_KEPT_BYTES: Final = 2 * MAPPED_BYTES  # free at the end of a heap
+
+
+def settle_allocator() -> bool:
+    """One heap per core, and no large blocks in them; False where the C library does not know such settings.
+
+    For the whole process, and to be called before it starts threads: heaps that are there stay.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    settings = {_ARENA_MAX: max(2, os.cpu_count() or 1), _MMAP_THRESHOLD: MAPPED_BYTES, _TRIM_THRESHOLD: _KEPT_BYTES}
+    taken = [mallopt(name, value) for name, value in settings.items()]
+    return all(taken)

@@ -1,0 +1,46 @@
+"""`facepipe bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.cli.evaluating import showing_progress
+from pipeline.cli.flags import BENCH_FLAGS, settings_from, settings_options
+from pipeline.cli.options import source_argument
+from pipeline.cli.output import emit, output_options
+
+
+@click.command()
+@source_argument
+@click.option("--images", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Photos to take.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Turns of each side."
+)
+@settings_options(BENCH_FLAGS)
+@output_options
+def bench(source: Path, images: int, repeats: int, as_json: bool, **options: Any) -> None:
+    """Compare the speed with facenet-pytorch's on photos of SOURCE.
+
+    SOURCE is a folder or a manifest, as for `facepipe run`. An even spread of its photos is extracted in turns by
+    facepipe and by the loop that facenet-pytorch's README shows (MTCNN and InceptionResnetV1, photos of one size
+    together), with the same settings, threads and weights; the faces of both are compared. Photos that the two would
+    not see alike are left out. Nothing is written but the cache of weights.
+
+    Both run in this process with all its cores. scripts/bench_extract.py also tries one process per core, and takes
+    whichever is faster for the reference.
+
+    \b
+    Examples:
+      facepipe bench ~/photos
+      facepipe bench people.csv --images 200 --device cuda --json
+    """
+    settings = settings_from(options)
+    from pipeline.comparison.bench import BenchRequest
+    from pipeline.comparison.bench import bench as compare
+
+    with showing_progress() as progress:
+        report = compare(BenchRequest(source, settings, images, repeats), progress)
+    emit(report.as_dict(), report.lines(), as_json)

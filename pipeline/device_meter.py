@@ -1,0 +1,60 @@
+"""The share of time in which a CUDA device was at work, as its driver counts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from statistics import fmean
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import IO, Final
+
+_EVERY_MS: Final = 100
+_COMMAND: Final = (
+    "nvidia-smi",
+    "--query-gpu=utilization.gpu",
+    "--format=csv,noheader,nounits",
+    f"--loop-ms={_EVERY_MS}",
+)
+
+
+class DeviceMeter:
+    """A context manager that samples a device, called `cuda` or `cuda:N`, until it is left.
+
+    It does nothing for the CPU, and where there is no nvidia-smi.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._index = device.partition(":")[2] or "0" if device.startswith("cuda") else None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._samples: IO[bytes] | None = None
+        self._share: float | None = None
+
+    def __enter__(self) -> DeviceMeter:
+        if self._index is not None:
+            self._samples = TemporaryFile()
+            with suppress(FileNotFoundError):
+                self._process = subprocess.Popen([*_COMMAND, f"--id={self._index}"], stdout=self._samples)
+        return self
+
+    @property
+    def busy_share(self) -> float | None:
+        """The mean of the samples so far; None on the CPU, and where there is no sample."""
+        if self._samples is not None:
+            # Not read through the file object: the program writes where its position is.
+            text = os.pread(self._samples.fileno(), os.fstat(self._samples.fileno()).st_size, 0)
+            samples = [int(line) for line in text[: text.rfind(b"\n") + 1].split() if line.isdigit()]
+            self._share = fmean(samples) / 100 if samples else None
+        return self._share
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+        if self._samples is not None:
+            _ = self.busy_share  # the last samples
+            self._samples.close()
+            self._samples = None

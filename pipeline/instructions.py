@@ -1,0 +1,70 @@
+"""LLVM's instructions by hand, for loops that numba makes no vectors of, or keeps in memory instead of registers.
+
+A function below `intrinsic` returns the types of a call and what writes its instructions, as numba's documentation of
+`numba.extending.intrinsic` describes. LLVM takes vectors apart that a processor does not have.
+
+Importing this module needs numba.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba.core.cgutils
+import numba.extending
+from llvmlite import ir
+from numba.core import types
+
+# numba's own annotations count one argument too many, and leave some out.
+intrinsic: Final[Any] = numba.extending.intrinsic
+cgutils: Final[Any] = numba.core.cgutils
+nothing: Final[Any] = types.void
+_PLACE: Final = ir.IntType(64)
+
+
+class Writer:
+    """Writes instructions with llvmlite's `builder`. Places are counted in numbers from the beginning of an array."""
+
+    def __init__(self, context: Any, builder: Any) -> None:
+        self.context, self.builder = context, builder
+
+    def values(self, kinds: Any, arguments: Any) -> list[Any]:
+        """The arguments of a call, of arrays the address of the first number, of tuples the members."""
+        found: list[Any] = []
+        for kind, argument in zip(kinds, arguments, strict=True):
+            if isinstance(kind, types.Array):
+                found.append(self.context.make_array(kind)(self.context, self.builder, argument).data)
+            else:
+                members = isinstance(kind, types.BaseTuple)
+                found += cgutils.unpack_tuple(self.builder, argument) if members else [argument]
+        return found
+
+    def place(self, number: int) -> Any:
+        return ir.Constant(_PLACE, number)
+
+    def sum(self, first: Any, *others: Any) -> Any:
+        for other in others:
+            first = self.builder.add(first, self.place(other) if isinstance(other, int) else other)
+        return first
+
+    def product(self, a: Any, b: Any) -> Any:
+        return self.builder.mul(a, self.place(b) if isinstance(b, int) else b)
+
+    def number(self, array: Any, at: Any) -> Any:
+        return self.builder.load(self.builder.gep(array, [at]))
+
+    def load(self, kind: ir.VectorType, array: Any, at: Any) -> Any:
+        return self.builder.load(self._vector(kind, array, at), align=4)
+
+    def store(self, value: Any, array: Any, at: Any) -> None:
+        self.builder.store(value, self._vector(value.type, array, at), align=4)
+
+    def _vector(self, kind: ir.VectorType, array: Any, at: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(array, [at]), kind.as_pointer())
+
+    def spread(self, number: Any, kind: ir.VectorType) -> Any:
+        """A number, as often as the vector has room."""
+        undefined, first = ir.Constant(kind, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+        one = self.builder.insert_element(undefined, number, first)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count)
+        return self.builder.shuffle_vector(one, undefined, everywhere)

@@ -1,0 +1,168 @@
+"""Where the time of a run goes: seconds and calls of each stage over all threads, what waited, and how deep the queues
+were. A few readings of a clock per image, so it is always measured."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+Clock = Callable[[], float]
+
+# The stages of a run, in its order.
+SCAN: Final = "scan"
+LOAD: Final = "load"
+READ: Final = "read"
+HASH: Final = "hash"
+DECODE: Final = "decode"
+IMAGES: Final = "images"  # onto the device, and what all resampling of a batch shares
+PNET: Final = "pnet"
+RNET: Final = "rnet"
+ONET: Final = "onet"
+CROP: Final = "crop"
+QUALITY: Final = "quality"
+EMBED: Final = "embed"
+ENCODE: Final = "encode"  # pictures to store
+WRITE: Final = "write"  # shards
+DECIDE: Final = "decide"  # and commit
+
+# What workers can wait for.
+FOR_IMAGES: Final = "images"  # that are not decoded yet
+FOR_MODELS: Final = "models"  # that are being loaded
+
+
+@dataclass
+class StageTime:
+    """What one stage took, summed over the threads: wall-clock seconds, so with the wait for a core or the disk."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class Gauge:
+    """A number that goes up and down: its most, and its mean over the time between the first change and the last."""
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._value = 0
+        self._area = 0.0  # up to the last change
+        self._begun: float | None = None
+        self.changed = 0.0  # when it last did
+        self.most = 0
+
+    def add(self, number: int) -> None:
+        """Counts `number` more, or (negative) fewer."""
+        with self._lock:
+            now = self._clock()
+            if self._begun is None:
+                self._begun = self.changed = now
+            self._area += self._value * (now - self.changed)
+            self.changed = now
+            self._value += number
+            self.most = max(self.most, self._value)
+
+    def area(self) -> float:
+        """The sum of value x seconds up to now."""
+        with self._lock:
+            return self._area + (self._value * (self._clock() - self.changed) if self._value else 0.0)
+
+    @property
+    def mean(self) -> float:
+        """0 before the second change."""
+        with self._lock:
+            seconds = 0.0 if self._begun is None else self.changed - self._begun
+            return self._area / seconds if seconds else 0.0
+
+
+def _no_device() -> None:
+    """There is nothing to wait for."""
+
+
+class StageTimes:
+    """What one command measures. All threads share it.
+
+    `synchronize` waits until the device is idle; given, each of the device's stages has the time of what it started.
+    Without it a stage has the host's time alone, and whichever stage first needs an answer waits for all.
+    """
+
+    def __init__(self, synchronize: Callable[[], None] = _no_device, clock: Clock = time.perf_counter) -> None:
+        self._synchronize = synchronize
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.stages: dict[str, StageTime] = {}
+        self.images_waiting = Gauge(clock)  # decoded, in no batch yet
+        self.batches_waiting = Gauge(clock)  # complete, for a worker
+        self.workers_busy = Gauge(clock)  # with a batch
+        self.held_back_s = 0.0  # decoding, over its threads: enough images were waiting
+        self.idle_s = 0.0  # workers without a batch, from the engine's begin to its last batch's end
+        self.idle_for: dict[str, float] = {FOR_IMAGES: 0.0, FOR_MODELS: 0.0}  # of this: while what was missing
+
+    @contextmanager
+    def stage(self, name: str, calls: int = 1) -> Iterator[None]:
+        """Times what is done inside as `calls` calls of the stage."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            self._add(name, calls, self._clock() - begun)
+
+    @contextmanager
+    def on_device(self, name: str) -> Iterator[None]:
+        """`stage` of work that the device does."""
+        self._synchronize()
+        with self.stage(name):
+            yield
+            self._synchronize()
+
+    def _add(self, name: str, calls: int, seconds: float) -> None:
+        with self._lock:
+            stage = self.stages.setdefault(name, StageTime())
+            stage.calls += calls
+            stage.seconds += seconds
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """A decoder waits inside until fewer images wait."""
+        begun = self._clock()
+        yield
+        with self._lock:
+            self.held_back_s += self._clock() - begun
+
+    @contextmanager
+    def waiting(self, cause: str, workers: int) -> Iterator[None]:
+        """The next batch waits inside, for images or models; so do those of the `workers` that have no batch."""
+        begun, area = self._clock(), self.workers_busy.area()
+        try:
+            yield
+        finally:
+            idle = self._idle(workers, begun, area, self._clock())
+            with self._lock:
+                self.idle_for[cause] += idle
+
+    @contextmanager
+    def worker(self) -> Iterator[None]:
+        """A worker has a batch inside."""
+        self.workers_busy.add(1)
+        try:
+            yield
+        finally:
+            self.workers_busy.add(-1)
+
+    @contextmanager
+    def engine(self, workers: int) -> Iterator[None]:
+        """The engine is at work inside, with so many workers."""
+        begun, area = self._clock(), self.workers_busy.area()
+        try:
+            yield
+        finally:
+            idle = self._idle(workers, begun, area, max(begun, self.workers_busy.changed))
+            with self._lock:
+                self.idle_s += idle
+
+    def _idle(self, workers: int, begun: float, area: float, end: float) -> float:
+        """Seconds without a batch of all workers together since `begun`, when `workers_busy.area()` was `area`."""
+        return max(0.0, workers * (end - begun) - (self.workers_busy.area() - area))

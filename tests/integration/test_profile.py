@@ -1,0 +1,94 @@
+"""`facepipe run --profile` and `extract --profile`, over real photos."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import main
+from pipeline.run_profile import STAGES
+from pipeline.store.client import StoreClient
+
+
+def facepipe(*words: object, cache: Path) -> Result:
+    result = CliRunner().invoke(main, [str(word) for word in words], env={"FACEPIPE_CACHE": str(cache)})
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def report_of(result: Result) -> dict[str, Any]:
+    (line,) = result.stdout.splitlines()
+    report = json.loads(line)
+    assert isinstance(report, dict)
+    return report
+
+
+def check(profile: dict[str, Any], stages: set[str]) -> None:
+    """What holds of every profile."""
+    assert profile["stages"].keys() == stages
+    assert all(stage["calls"] > 0 and stage["seconds"] >= 0 for stage in profile["stages"].values())
+    assert sum(stage["share"] for stage in profile["stages"].values()) == pytest.approx(1)
+    assert 0 < sum(profile["wall_shares"].values()) <= 1 + 1e-9
+    assert 0 < profile["cpu_busy_share"] <= 1.05
+    assert profile["device_busy_share"] is None
+    assert profile["workers_waited_for"].keys() == {"images", "models"}
+    assert all(seconds >= 0 for seconds in profile["workers_waited_for"].values())
+    assert profile["workers_waited_s"] >= profile["workers_waited_for"]["models"] > 0
+    assert profile["decoding_held_back_s"] >= 0
+    for queue in (profile["images_waiting"], profile["batches_waiting"]):
+        assert 0 <= queue["mean"] <= queue["most"]
+
+
+def run_json(store: Path, run_id: str) -> dict[str, Any]:
+    written = json.loads(next(store.rglob(f"*{run_id}*/run.json")).read_text("utf-8"))
+    assert isinstance(written, dict)
+    return written
+
+
+def test_the_profile_of_a_run(photos: Path, tmp_path: Path, weights_cache: Path) -> None:
+    store = tmp_path / "store"
+    words = ("run", photos, "--store", store, "--device", "cpu", "--threads", 2, "--set", "run.shard_rows=3")
+    result = facepipe(*words, "--profile", "--json", cache=weights_cache)
+    report = report_of(result)
+    profile = report["profile"]
+    check(profile, set(STAGES))
+    assert profile["workers"] == 2
+    calls = {name: stage["calls"] for name, stage in profile["stages"].items()}
+    assert calls["read"] == calls["hash"] == calls["decode"] == report["decoded"]
+    assert calls["write"] == calls["decide"] == 4
+    assert calls["scan"] == calls["load"] == 1
+    assert calls["pnet"] == calls["embed"] == calls["quality"]
+    assert calls["encode"] == report["faces"] - 1  # the copied photo has its faces, but was not looked at
+    assert 1 <= profile["images_waiting"]["most"] <= report["decoded"]
+    written = run_json(store, report["run_id"])
+    assert written["profile"]["stages"]["embed"] == profile["stages"]["embed"]
+    check(written["profile"], set(STAGES))
+
+    again = facepipe(*words, "--profile", cache=weights_cache).stdout
+    assert "wall        the scan: hashing 100%" in again
+    (photos / "new.jpg").write_bytes((photos / "b1.jpg").read_bytes() + b"\0")
+    plain = report_of(facepipe(*words, "--json", cache=weights_cache))
+    assert "profile" not in plain
+    assert "profile" not in run_json(store, plain["run_id"])
+
+
+def test_the_profile_of_extraction_alone(photos: Path, tmp_path: Path, weights_cache: Path) -> None:
+    store = tmp_path / "store"
+    facepipe("scan", photos, "--store", store, cache=weights_cache)
+    profile = report_of(facepipe("extract", "--store", store, "--profile", "--json", cache=weights_cache))["profile"]
+    check(profile, set(STAGES) - {"scan", "decide"})
+    with StoreClient.open(store, command="test") as client:
+        assert client.read("SELECT count(*) AS n FROM core.faces")["n"][0].as_py() == 0
+
+
+def test_the_lines_of_a_profile(photos: Path, tmp_path: Path, weights_cache: Path) -> None:
+    words = ("run", photos, "--store", tmp_path / "store", "--device", "cpu", "--profile")
+    lines = facepipe(*words, cache=weights_cache).stdout.splitlines()
+    subjects = [line[:12].strip() for line in lines]
+    at = subjects.index("wall")
+    assert [line.split()[0] for line in lines[at + 1 : at + 1 + len(STAGES)]] == list(STAGES)
+    assert subjects[at + 1 + len(STAGES) :] == ["busy", "queues", "waited"]
