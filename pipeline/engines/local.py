@@ -31,6 +31,9 @@ from pipeline.manifest import EXTRACT
 from pipeline.stage_times import DECODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
 from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage
 
+_BATCHES_PER_WORKER = 4  # of a shard, unless they are smaller than
+_FEW_IMAGES = 8  # which a core works on as fast as on more, image for image
+
 
 def shard_schema(embedding_size: int) -> pa.Schema:
     """What extraction leaves of each manifest row. `faces` is null where no image was decoded.
@@ -132,9 +135,12 @@ class LocalEngine:
         yield from ahead
 
     def _most(self, rows: pa.Table) -> int:
-        """The most images of a batch of this shard: as few as share it evenly among the workers."""
+        """The most images of a batch of this shard: so few that the workers share it evenly, and that none waits long
+        for the last batch."""
         images = pc.sum(pc.equal(rows["action"], EXTRACT)).as_py() or 0
         batches = -(-images // self._settings.run.batch_images)
+        if self._workers > 1:
+            batches = max(batches, min(_BATCHES_PER_WORKER * self._workers, images // _FEW_IMAGES))
         return -(-images // (-(-batches // self._workers) * self._workers or 1))
 
     def _decode(self, row: dict[str, Any], number: int, gate: Gate) -> DecodedImage:
