@@ -3,8 +3,9 @@
     python scripts/bench_memory.py --faces FOLDER --work FOLDER [--images 1000] [--repeats 10] [--device cpu]
 
 Each repeat is one whole run, as a nightly one would be: scan, extraction, grouping and commits, into a store of its
-own, which is then deleted. The photos are corpus d (see bench_corpora), a mix of sizes with group photos, and four
-of 12 MP (c) and one of 100 MP for every 1,000, but at least one of each; they are made in the folder of --work, once.
+own, which is then deleted. The models are loaded once, as one run over ten times as many photos would load them. The
+photos are corpus d (see bench_corpora), a mix of sizes with group photos, and four of 12 MP (c) and one of 100 MP for
+every 1,000, but at least one of each; they are made in the folder of --work, once.
 
 Asserts that every repeat read the same photos and found the same faces, and that the resident memory after the last
 repeat is at most 3 % above that after the second (--max-growth): the first fills caches and compiles. The peak is the
@@ -32,8 +33,10 @@ import psutil
 from bench_common import Silent, result, timing, write_result
 from bench_corpora import VERSION, Sources, add_arguments, corpus, given, read_sources, scene
 
+import pipeline.run
 from pipeline.allocator import settle_allocator
 from pipeline.config import ENV_CACHE, Settings, load_settings
+from pipeline.extract import FaceExtractor
 from pipeline.report import RunReport
 from pipeline.run import RunRequest, run
 
@@ -132,10 +135,27 @@ def one_run(manifest: Path, settings: Settings) -> RunReport:
         return run(RunRequest(manifest, Path(scratch) / "store", settings), Quiet(), threading.Event())
 
 
+@contextmanager
+def models_loaded_once() -> Iterator[None]:
+    """All runs in the block share the first one's models."""
+    load, loaded = pipeline.run.load_extractor, list[FaceExtractor]()
+
+    def load_once(*arguments: Any) -> FaceExtractor:
+        if not loaded:
+            loaded.append(load(*arguments))
+        return loaded[0]
+
+    pipeline.run.load_extractor = load_once
+    try:
+        yield
+    finally:
+        pipeline.run.load_extractor = load
+
+
 def measure(files: Sequence[Path], settings: Settings, repeats: int) -> list[Repeat]:
     """The same run `repeats` times. Raises AssertionError where one read or found anything else than the first."""
     meter, done = Meter(), list[Repeat]()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, models_loaded_once():
         manifest = write_manifest(files, Path(scratch) / "photos.csv")
         for number in range(repeats):
             with meter.sampling():

@@ -1,8 +1,9 @@
 """What each stage of an extraction costs, one after the other, beside the least that it could cost on this machine.
 
-The bound of decoding is the fastest bare JPEG decoder there is, on all cores; the bound of the networks is the
-arithmetic that the reference's networks need for the same levels, crops and faces, at the rate of the machine's own
-float32 matrix product. A share is that bound by the seconds that the stage took.
+The bound of decoding is the fastest bare JPEG decoder there is; the bound of the networks is the arithmetic that the
+reference's networks need for the same levels, crops and faces, at the rate of the machine's own float32 matrix product.
+A share is that bound by the seconds that the stage took. On a CPU all is timed on one thread, as the engine works a
+batch on a core, and divided by the cores: seconds of a machine whose cores share the work without loss.
 """
 
 from __future__ import annotations
@@ -92,12 +93,24 @@ class _Work:
 def stage_costs(chain: FacepipeChain, files: Sequence[Path], threads: int) -> dict[str, Any]:
     """Seconds and shares of the bound, by stage, for one pass over `files`; `bound_s` is all bounds together.
 
-    The stages run one after the other, so together they take longer than the engine, which decodes meanwhile.
+    `threads` is what the machine has: of decoding, and on a CPU of everything. On CUDA the stages run one after the
+    other, so together they take longer than the engine, which decodes meanwhile.
     """
+    if chain.settings.run.device != "cpu":
+        return _costs(chain, files, threads, 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _costs(chain, files, 1, threads)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _costs(chain: FacepipeChain, files: Sequence[Path], decoders: int, cores: int) -> dict[str, Any]:
     settings, extractor, device = chain.settings, chain.extractor, chain.settings.run.device
     data = [file.read_bytes() for file in files]
     decoder, bare = Decoder(settings.decode), next(iter(installed().values()))
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(decoders) as pool:
         decode_s, images = _seconds(lambda: list(pool.map(decoder, data)))
         bare_s, _ = _seconds(lambda: [None for _ in pool.map(lambda one: bare(one).shape, data)])
     counts, items = extractor.detector.counts, extractor.embedder.counts.inputs
@@ -111,7 +124,8 @@ def stage_costs(chain: FacepipeChain, files: Sequence[Path], threads: int) -> di
     faces = extractor.embedder.counts.inputs - items
     work = _Work(images, counts.rnet.inputs - crops[0], counts.onet.inputs - crops[1], faces)
     rest_s = extract_s - detector.seconds - embedder.seconds
-    return _shares(work, settings, decode_s, bare_s, detector.seconds, embedder.seconds, rest_s)
+    seconds = (decode_s, bare_s, detector.seconds, embedder.seconds, rest_s)
+    return _shares(work, settings, *(each / cores for each in seconds), cores=cores)
 
 
 def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
@@ -135,9 +149,16 @@ def _batches(images: Sequence[DecodedImage], settings: Settings) -> Iterator[lis
 
 
 def _shares(
-    work: _Work, settings: Settings, decode_s: float, bare_s: float, detect_s: float, embed_s: float, rest_s: float
+    work: _Work,
+    settings: Settings,
+    decode_s: float,
+    bare_s: float,
+    detect_s: float,
+    embed_s: float,
+    rest_s: float,
+    cores: int,
 ) -> dict[str, Any]:
-    rate = product_flops_per_s(settings.run.device)
+    rate = product_flops_per_s(settings.run.device) * cores
     detect = sum(pyramid_flops(image.height, image.width, settings) for image in work.images)
     detect += work.rnet_crops * network_flops("rnet", 24, 24) + work.onet_crops * network_flops("onet", 48, 48)
     embed = work.faces * network_flops("embedder", 160, 160)

@@ -28,7 +28,6 @@ class BatchWorkers(Generic[Batch]):
         self._work = work
         # One more than is worked on, so that a worker finds its next batch ready.
         self._room = threading.Semaphore(workers + 1)
-        self._threads_before = torch.get_num_threads()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batch", initializer=_alone, initargs=(workers,))
 
     def __enter__(self) -> BatchWorkers[Batch]:
@@ -36,7 +35,8 @@ class BatchWorkers(Generic[Batch]):
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(self._threads_before)  # the workers' number would be every later thread's
+        # This thread has kept its own number; the workers' would be that of every later thread.
+        torch.set_num_threads(torch.get_num_threads())
 
     def in_order(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         """The batches as they come, each when its work is done. Raises what the work raised, at that batch's place.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from bench_photos import make_photos
+from cli_report import report_of
 from click.testing import CliRunner, Result
 from PIL import Image
 
@@ -49,14 +48,6 @@ def photos(tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> Path:
 def facepipe(*words: object, cache: Path) -> Result:
     environment = {"FACEPIPE_CACHE": str(cache)}
     return CliRunner().invoke(main, [*map(str, words), "--device", "cpu"], env=environment)
-
-
-def report_of(result: Result, exit_code: int = 0) -> dict[str, Any]:
-    assert result.exit_code == exit_code, result.output
-    (line,) = result.stdout.splitlines()
-    report = json.loads(line)
-    assert isinstance(report, dict)
-    return report
 
 
 def test_the_comparison_of_a_folder(photos: Path, weights_cache: Path) -> None:

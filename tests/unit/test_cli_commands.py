@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_report import report_of
 from click.testing import CliRunner, Result
 
 from pipeline.cli import main
@@ -39,15 +38,6 @@ def store(tmp_path: Path) -> Path:
 
 def facepipe(*words: object, stdin: str | None = None) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words], input=stdin)
-
-
-def report_of(result: Result, exit_code: int = 0) -> dict[str, Any]:
-    """The one JSON object on standard output."""
-    assert result.exit_code == exit_code, result.output
-    (line,) = result.stdout.splitlines()
-    report = json.loads(line)
-    assert isinstance(report, dict)
-    return report
 
 
 def password_hash(store: Path, account: str) -> str:

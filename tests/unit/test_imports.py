@@ -27,6 +27,18 @@ IMAGES = {
     "workers",
     "compiled",
 }
+# The matcher, and the arithmetic and the loops on which it rests.
+MATCHING = {
+    "match",
+    "score",
+    "bound",
+    "shortlist",
+    "references",
+    "image_lookup",
+    "quantized",
+    "quantized_kernels",
+    "compiled",
+}
 # A stage and the files that only it is made of.
 STAGES = {
     "source": {"source", "source_folder", "source_manifest", "files", "formats"},
@@ -35,30 +47,9 @@ STAGES = {
     "align": {"align", *IMAGES},
     "quality": {"quality"},
     "embed": {"embed", "counts"},
-    "match": {
-        "match",
-        "score",
-        "bound",
-        "shortlist",
-        "references",
-        "image_lookup",
-        "quantized",
-        "quantized_kernels",
-        "compiled",
-    },
+    "match": MATCHING,
     # Grouping is matching in a given order: it rests on the matcher's arithmetic.
-    "group": {
-        "group",
-        "match",
-        "score",
-        "bound",
-        "shortlist",
-        "references",
-        "image_lookup",
-        "quantized",
-        "quantized_kernels",
-        "compiled",
-    },
+    "group": {"group", *MATCHING},
 }
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),

@@ -177,7 +177,13 @@ def test_a_photo_without_a_face_has_an_empty_list(extractor: FaceExtractor, tmp_
 
 @pytest.mark.parametrize(
     ("threads", "batch_images", "images", "batches"),
-    [(1, 4, 10, [4, 4, 2]), (2, 32, 10, [5, 5]), (2, 4, 10, [3, 3, 3, 1]), (3, 32, 2, [1, 1]), (2, 32, 40, [7] * 5 + [5])],
+    [
+        (1, 4, 10, [4, 4, 2]),
+        (2, 32, 10, [5, 5]),
+        (2, 4, 10, [3, 3, 3, 1]),
+        (3, 32, 2, [1, 1]),
+        (2, 32, 40, [7] * 5 + [5]),
+    ],
 )
 def test_a_shard_is_shared_evenly(
     extractor: FaceExtractor, photo: Path, threads: int, batch_images: int, images: int, batches: list[int]
