@@ -1,6 +1,6 @@
 """How the loops of `*_kernels.py` are compiled: by numba, without the interpreter's lock, kept on disk.
 
-Importing this module needs numba.
+Importing this module needs a numba that compiles.
 """
 
 from __future__ import annotations
@@ -8,31 +8,48 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+import numba.core.caching
 from numba import njit
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+# numba says nothing of the types of these.
+_settings: Final[Any] = numba.config
+_Kept: Final[Any] = numba.core.caching.FunctionCache
+
+if _settings.DISABLE_JIT:  # the instructions by hand cannot be interpreted, and all other loops take hours
+    raise ImportError("numba is told not to compile, by NUMBA_DISABLE_JIT")
 
 
 def compiled(
     signature: str | None = None, inlined: Sequence[ModuleType] = (), **options: Any
 ) -> Callable[[_Function], _Function]:
-    """Compiles for one signature now; without one as a part of what calls it. `options` are numba's.
+    """Compiles for one signature now, or loads what an earlier process compiled; without one as a part of what calls
+    it, which keeps it. `options` are numba's.
 
-    numba compiles again when the function's own file changes; `inlined` names the other modules whose functions become
-    a part of it, and the machine code is kept under a name that changes with theirs.
+    numba looks at the function's own file only. `inlined` names the other modules whose functions and constants become
+    a part of it, and the machine code is kept under a name that changes with all of them.
     """
-    edition = hashlib.sha256("".join(inspect.getsource(module) for module in inlined).encode()).hexdigest()[:8]
 
     def compile_or_load(function: _Function) -> _Function:
-        if inlined:
-            function.__qualname__ += f"_{edition}"  # of which numba makes the file's name
+        if signature is None:  # kept by itself it would stay what it was when a file that it is made of changes
+            return cast(_Function, njit(nogil=True, **options)(function))
+        function.__qualname__ += f"_{_edition(function, inlined)}"  # of which numba makes the file's name
         try:
-            machine_code = njit(signature, nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # no folder to keep the machine code in: this process compiles for itself
-            machine_code = njit(signature, nogil=True, **options)(function)
-        return cast(_Function, machine_code)
+            return cast(_Function, njit(signature, nogil=True, cache=True, **options)(function))
+        except Exception:  # noqa: BLE001 - no folder, no room, or a damaged file: unpickling raises whatever it meets
+            with suppress(RuntimeError, OSError):
+                _Kept(function).flush()  # or every later process would meet the damaged file
+            return cast(_Function, njit(signature, nogil=True, **options)(function))  # this process for itself
 
     return compile_or_load
+
+
+def _edition(function: Callable[..., Any], inlined: Sequence[ModuleType]) -> str:
+    """A name for what the files hold that the machine code is made of."""
+    files = [inspect.getfile(function), *(inspect.getfile(module) for module in inlined)]
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:8]

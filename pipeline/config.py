@@ -87,7 +87,7 @@ class MatchSettings:
 class RunSettings:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     backend: str = "auto"  # of the embedder on the CPU: auto | torch | onnxruntime
-    threads: int = 0  # of the CPU networks and of decoding; 0: all cores
+    threads: int = 0  # of decoding and of the CPU networks, in a run batches at once; 0: all cores
     batch_images: int = 32
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum
     shard_rows: int = 256  # manifest rows per shard: what a crash may cost, and what one transaction commits

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline import instructions, row_convolutions
+from pipeline import instructions, packed_layers, row_convolutions
 from pipeline.compiled import compiled
 from pipeline.packed_layers import OUTPUTS
 from pipeline.row_convolutions import convolve_pair, four_products, row_room
 
 _LANES: Final = 8  # one vector
 _FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, "error_model": "numpy"}
-_INLINED: Final = (instructions, row_convolutions)
+_INLINED: Final = (instructions, packed_layers, row_convolutions)
 
 
 @compiled(**_FUSED)

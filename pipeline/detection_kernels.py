@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline import column_sums, instructions, row_convolutions
+from pipeline import column_sums, instructions, packed_layers, row_convolutions
 from pipeline.column_sums import add_along, sums_between
 from pipeline.compiled import compiled
 from pipeline.packed_layers import OUTPUTS
@@ -205,7 +205,7 @@ def _write_cells(
 @compiled(
     "i8(u1[:,::1], i8, i8, f4[:,::1], f4[:,::1], f4[:,::1], Tuple((f4[:,::1], f4[::1])), Tuple((f4[:,::1], f4[::1])),"
     " f4, i4[:,::1], f4[:,::1])",
-    inlined=(instructions, column_sums, row_convolutions),
+    inlined=(instructions, column_sums, packed_layers, row_convolutions),
     **_FUSED,
 )
 def scan_level(

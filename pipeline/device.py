@@ -59,8 +59,18 @@ def describe(device: torch.device) -> str:
 def set_threads(threads: int) -> int:
     """Sets how many threads the CPU networks use (0: one per core this process may run on), and returns it."""
     wanted = threads or usable_cores()
-    torch.set_num_threads(wanted)
+    own_threads(wanted)
     return wanted
+
+
+def own_threads(threads: int) -> None:
+    """Sets how many threads torch's operations on this thread use, whatever other threads set later.
+
+    torch gives a thread the number that was set last by any, when the thread first needs it: asked for before, it
+    cannot replace this one.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(threads)
 
 
 def batch_workers(settings: RunSettings) -> int:

@@ -22,7 +22,7 @@ _COMMAND: Final = (
 class DeviceMeter:
     """A context manager that samples a device, called `cuda` or `cuda:N`, until it is left.
 
-    It does nothing for the CPU, and where there is no nvidia-smi.
+    It does nothing for the CPU, and where there is no nvidia-smi that can be run.
     """
 
     def __init__(self, device: str) -> None:
@@ -34,8 +34,9 @@ class DeviceMeter:
     def __enter__(self) -> DeviceMeter:
         if self._index is not None:
             self._samples = TemporaryFile()
-            with suppress(FileNotFoundError):
-                self._process = subprocess.Popen([*_COMMAND, f"--id={self._index}"], stdout=self._samples)
+            with suppress(OSError):
+                command = [*_COMMAND, f"--id={self._index}"]
+                self._process = subprocess.Popen(command, stdout=self._samples, stderr=subprocess.DEVNULL)
         return self
 
     @property

@@ -25,6 +25,7 @@ from pipeline.types import ByteArray
 _TAKEN_FRAMES: Final = (0xC0, 0xC1, 0xC2)
 _NO_FRAMES: Final = (0xC4, 0xC8, 0xCC)  # markers among C0..CF that start no frame
 _SAMPLINGS: Final = (0, 1, 2)  # Pillow's numbers of 4:4:4, 4:2:2 and 4:2:0
+_OTHER_SAMPLINGS: Final = ("440", "411")  # which Pillow does not write
 
 
 def jpeg_pixels(data: bytes, width: int, height: int) -> ByteArray | None:
@@ -63,14 +64,15 @@ def _is_taken(data: bytes) -> bool:
 def _library() -> ModuleType | None:
     try:
         import simplejpeg
-    except ImportError:
+
+        return simplejpeg if _agrees(simplejpeg) else None
+    except Exception:  # noqa: BLE001 - made for another NumPy or Pillow it raises anything: not one picture is lost
         return None
-    return simplejpeg if _agrees(simplejpeg) else None
 
 
 def _agrees(library: ModuleType) -> bool:
     """Whether the library's pixels equal Pillow's: either may be linked to another libjpeg by who packaged it."""
-    return all(np.array_equal(library.decode_jpeg(file, "RGB"), _by_pillow(file)) for file in _samples())
+    return all(np.array_equal(library.decode_jpeg(file, "RGB"), _by_pillow(file)) for file in _samples(library))
 
 
 def _by_pillow(file: bytes) -> ByteArray:
@@ -78,7 +80,7 @@ def _by_pillow(file: bytes) -> ByteArray:
         return np.asarray(image.convert("RGB"))
 
 
-def _samples() -> list[bytes]:
+def _samples(library: ModuleType) -> list[bytes]:
     """Small files of every kind that is taken, full of sharp colour edges: where the ways of upsampling differ."""
     noise = np.random.default_rng(0).integers(0, 256, (37, 53, 3), dtype=np.uint8)
     noise[:, 20:] = noise[:1, 20:]
@@ -86,7 +88,7 @@ def _samples() -> list[bytes]:
     for progressive in (False, True):
         files += [_encoded(noise, subsampling=s, progressive=progressive) for s in _SAMPLINGS]
         files.append(_encoded(noise[:, :, 0], progressive=progressive))
-    return files
+    return files + [library.encode_jpeg(noise, colorsubsampling=sampling) for sampling in _OTHER_SAMPLINGS]
 
 
 def _encoded(pixels: ByteArray, **options: int) -> bytes:

@@ -35,6 +35,6 @@ def _compiled() -> Kernels | None:
         from pipeline.crop_kernels import onet_features, rnet_features
         from pipeline.detection_kernels import area_crops, scan_level
         from pipeline.smooth_kernels import smooth_crops
-    except ImportError:
+    except (ImportError, OSError):  # OSError: numba's own library is missing
         return None
     return Kernels(area_crops, smooth_crops, scan_level, rnet_features, onet_features)

@@ -57,7 +57,7 @@ def available() -> bool:
     """Whether there is a numba that works with this Python and NumPy. Compiles as `prepare` does."""
     try:
         _kernels()
-    except ImportError:
+    except (ImportError, OSError):
         return False
     return True
 

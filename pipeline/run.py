@@ -33,7 +33,7 @@ from pipeline.decode import Decoder
 from pipeline.device import describe
 from pipeline.directory import Directories
 from pipeline.door import Store, open_store
-from pipeline.engines.local import LocalEngine
+from pipeline.engines.local import NETWORK_THREADS, LocalEngine
 from pipeline.enrol import make_enroller
 from pipeline.errors import Interrupted, UsageError
 from pipeline.extract import FaceExtractor
@@ -51,7 +51,6 @@ from pipeline.store.records import RunRow
 from pipeline.types import ImageRef
 
 _SCANNING = "scanning"
-_NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
 
 
 @dataclass(frozen=True)
@@ -306,7 +305,7 @@ class _Job:
         if self._extractor is None:
             with self._times.stage(LOAD):
                 self._extractor = load_extractor(
-                    self._settings, self._client.identity, self._request.store, _NETWORK_THREADS
+                    self._settings, self._client.identity, self._request.store, NETWORK_THREADS
                 )
             self._profiler.watch(self._extractor.detector.networks.device)
         return self._extractor

@@ -1,7 +1,6 @@
 """The compiled loop of `ImageBatch.smooth_crops` on the CPU: averages over windows that cut through pixels.
 
-Importing this module needs numba and compiles, or loads what an earlier process compiled. All that is inlined stays in
-this file: numba's cache knows when it changes, but not when another does.
+Importing this module needs numba and compiles, or loads what an earlier process compiled.
 """
 
 from __future__ import annotations

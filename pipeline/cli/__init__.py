@@ -85,7 +85,8 @@ def _prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
     # Spinning OpenMP threads make two busy processes on one machine many times slower. Read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if not any(name.startswith("MALLOC_") for name in os.environ):  # the user's own settings stay
+    own = any(name.startswith("MALLOC_") for name in os.environ)
+    if not own and "glibc.malloc." not in os.environ.get("GLIBC_TUNABLES", ""):  # the user's own settings stay
         settle_allocator()
 
 

@@ -27,7 +27,7 @@ def bench(source: Path, images: int, repeats: int, as_json: bool, **options: Any
     SOURCE is a folder or a manifest, as for `facepipe run`. An even spread of its photos is extracted in turns by
     facepipe and by the loop that facenet-pytorch's README shows (MTCNN and InceptionResnetV1, photos of one size
     together), with the same settings, threads and weights; the faces of both are compared. Photos that the two would
-    not see alike are left out. Nothing is written but the cache of weights.
+    not see alike, or that are too small for the loop, are left out. Nothing is written but the cache of weights.
 
     Both run in this process with all its cores. scripts/bench_extract.py also tries one process per core, and takes
     whichever is faster for the reference.

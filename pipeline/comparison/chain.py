@@ -18,13 +18,11 @@ from pipeline.assembly import load_extractor, make_identity
 from pipeline.comparison.parity import Extracted
 from pipeline.config import PILLOW, EmbedSettings, Settings
 from pipeline.decode import Decoder
-from pipeline.engines.local import LocalEngine
+from pipeline.engines.local import NETWORK_THREADS, LocalEngine
 from pipeline.extract import BOX_CROP_PX
 from pipeline.imagebatch import ImageBatch
 from pipeline.manifest import EXTRACT
 from pipeline.types import Detections, FloatArray
-
-_NETWORK_THREADS = 1  # of each network's call, as in a run: the engine has other batches for the other cores
 
 
 def comparable(settings: Settings) -> Settings:
@@ -41,7 +39,7 @@ class FacepipeChain:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         identity = make_identity(settings)
-        self.extractor = load_extractor(settings, identity, Path(), _NETWORK_THREADS)
+        self.extractor = load_extractor(settings, identity, Path(), NETWORK_THREADS)
         self.engine = LocalEngine(settings, identity.embedding_size, Decoder(settings.decode), lambda: self.extractor)
         self._lists: Sequence[Sequence[Path]] = []
         self._shards: list[pa.Table] = []

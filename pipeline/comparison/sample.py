@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.canvas import pyramid
 from pipeline.comparison.reference import read_image
-from pipeline.config import Settings, SourceSettings
+from pipeline.config import DetectSettings, Settings, SourceSettings
 from pipeline.decode import Decoder
 from pipeline.device import usable_cores
 from pipeline.errors import ImageRejected
@@ -45,7 +46,7 @@ def take_sample(source: Path, settings: Settings, images: int) -> Sample:
             chosen.append(ref.file)
     decoder = Decoder(settings.decode)
     with ThreadPoolExecutor(settings.run.threads or usable_cores()) as pool:
-        problems = pool.map(lambda file: _problem(file, decoder), chosen)
+        problems = pool.map(lambda file: _problem(file, decoder, settings.detect), chosen)
         for file, problem in zip(chosen, problems, strict=True):
             if problem is None:
                 sample.files.append(file)
@@ -62,8 +63,8 @@ def _spread(source: Path, settings: SourceSettings, images: int) -> Iterator[Ima
     return (ref for number, ref in enumerate(scan_source(source, settings)) if number in numbers)
 
 
-def _problem(file: Path, decoder: Decoder) -> str | None:
-    """Why the two sides would not see the same picture."""
+def _problem(file: Path, decoder: Decoder, detect: DetectSettings) -> str | None:
+    """Why the two sides would not see the same picture, or the reference would end over it."""
     try:
         ours = decoder(read_file(file, decoder.settings.max_bytes)).pixels
     except ImageRejected as exc:
@@ -72,6 +73,9 @@ def _problem(file: Path, decoder: Decoder) -> str | None:
         theirs = np.asarray(read_image(file))
     except Exception as exc:  # noqa: BLE001  Pillow's parsers raise whatever a broken file leads them to
         return f"the reference cannot read it: {type(exc).__name__}"
+    height, width, _ = ours.shape
+    if not pyramid(height, width, detect.min_face_px, detect.factor):
+        return "smaller than a face of detect.min_face_px, where the reference fails"
     if ours.shape != theirs.shape or not _same_picture(ours, theirs):
         return "the reference decodes it otherwise (transparency, 16 bits)"
     return None

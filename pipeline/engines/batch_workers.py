@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 
 import torch
 
+from pipeline.device import own_threads
+
 Batch = TypeVar("Batch")
 _DONE_PER_WORKER = 4  # batches that are done and wait for an earlier one: they hold faces, no pixels
 
@@ -31,17 +33,18 @@ class BatchWorkers(Generic[Batch]):
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batch", initializer=_alone, initargs=(workers,))
 
     def __enter__(self) -> BatchWorkers[Batch]:
+        torch.get_num_threads()  # this thread's own from here on, not what the workers set
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        # This thread has kept its own number; the workers' would be that of every later thread.
+        # The workers' would be that of every later thread.
         torch.set_num_threads(torch.get_num_threads())
 
     def in_order(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         """The batches as they come, each when its work is done. Raises what the work raised, at that batch's place.
 
-        At most `workers` + 1 batches are taken whose work is not done.
+        At most `workers` + 1 batches wait or are worked on, and one more is taken.
         """
         taken: deque[tuple[Batch, Future[None]]] = deque()
         for batch in batches:
@@ -63,4 +66,4 @@ def _result(batch: Batch, future: Future[None]) -> Batch:
 def _alone(workers: int) -> None:
     """In a new worker: torch's operations on this thread only, where there are others for the other cores."""
     if workers > 1:
-        torch.set_num_threads(1)
+        own_threads(1)

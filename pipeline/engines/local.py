@@ -31,6 +31,7 @@ from pipeline.manifest import EXTRACT
 from pipeline.stage_times import DECODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
 from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage
 
+NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
 _BATCHES_PER_WORKER = 4  # of a shard, unless they are smaller than
 _FEW_IMAGES = 8  # which a core works on as fast as on more, image for image
 
@@ -79,7 +80,7 @@ class _NotRead(Exception):
 class LocalEngine:
     """Runs extraction on this machine. The models are loaded when the first image needs them.
 
-    `load` gives an extractor that several threads may use at once, its networks each on one thread (`run.workers`).
+    `load` gives an extractor that several threads may use at once, its networks each on NETWORK_THREADS.
     """
 
     def __init__(

@@ -149,5 +149,8 @@ def backend_of(network: nn.Module) -> str:
 def _module() -> Any:
     """onnxruntime, imported when it is first needed. Raises ImportError."""
     module = import_module("onnxruntime")
-    module.set_default_logger_severity(_ERRORS_ONLY)
+    try:
+        module.set_default_logger_severity(_ERRORS_ONLY)
+    except AttributeError as exc:  # the folder that an uninstallation left is a module, too, of nothing
+        raise ImportError("its installation is incomplete") from exc
     return module

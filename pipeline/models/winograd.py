@@ -51,7 +51,7 @@ def load_kernels() -> ModuleType | None:
     """
     try:
         return import_module("pipeline.models.winograd_kernels")
-    except ImportError:
+    except (ImportError, OSError):  # OSError: numba's own library is missing
         return None
 
 

@@ -9,8 +9,7 @@ Pictures are [n, rows, columns, channels] here, so that all vectors run along th
 half of what the processor can multiply; so the inner loops are written as vector instructions (`intrinsic`), which
 hold a block of the product in registers. Their sizes follow the processor that compiles.
 
-Importing this module needs numba and compiles, or loads what an earlier process compiled. All that is inlined stays in
-this file: numba's cache knows when it changes, but not when another does.
+Importing this module needs numba and compiles, or loads what an earlier process compiled.
 """
 
 from __future__ import annotations
@@ -31,7 +30,16 @@ from pipeline.compiled import compiled
 cgutils: Final[Any] = numba.core.cgutils
 intrinsic: Final[Any] = numba.extending.intrinsic
 
-LANES: Final = 16 if llvm.get_host_cpu_features().get("avx512f") else 8  # float32 in one vector
+
+def _lanes() -> int:
+    """How many float32 one vector of this processor holds; LLVM takes those apart that it does not have."""
+    try:
+        return 16 if llvm.get_host_cpu_features().get("avx512f") else 8
+    except RuntimeError:  # LLVM cannot tell on this kind of processor
+        return 8
+
+
+LANES: Final = _lanes()
 ROWS: Final = 12  # of a product that are held in registers at a time, LANES columns each
 TILES: Final = 2 * ROWS  # that are transformed and multiplied at a time: they stay in the second cache
 COLUMNS: Final = 64  # output channels that are multiplied and turned back at a time

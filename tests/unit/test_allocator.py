@@ -8,8 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
-pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
+from pipeline.cli import main
+
+glibc = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
 
 _PRELUDE = """
 import ctypes, threading
@@ -46,6 +49,7 @@ def _printed(code: str, settled: bool) -> int:
     return int(subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout)
 
 
+@glibc
 def test_threads_share_one_heap_per_core() -> None:
     cores = os.cpu_count() or 1
     code = _HEAPS.format(cores=cores)
@@ -53,6 +57,26 @@ def test_threads_share_one_heap_per_core() -> None:
     assert _printed(code, settled=True) <= heaps < _printed(code, settled=False)
 
 
+@glibc
 def test_large_blocks_are_returned_as_soon_as_they_are_freed() -> None:
     assert _printed(_MAPPED, settled=True) == 3
     assert _printed(_MAPPED, settled=False) == 1  # after the first, glibc keeps such blocks
+
+
+@pytest.mark.parametrize(
+    ("own", "settled"),
+    [
+        ({}, 1),
+        ({"MALLOC_ARENA_MAX": "4"}, 0),
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, 0),
+        ({"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}, 1),
+    ],
+)
+def test_what_the_user_set_stays(own: dict[str, str], settled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr("pipeline.cli.settle_allocator", lambda: calls.append(None))
+    for name in [*os.environ]:
+        if name.startswith(("MALLOC_", "GLIBC_")):
+            monkeypatch.delenv(name)
+    assert CliRunner().invoke(main, ["--version"], env=own).exit_code == 0
+    assert len(calls) == settled

@@ -54,6 +54,30 @@ def test_no_more_is_taken_than_one_batch_in_waiting() -> None:
     assert 1 <= most <= 3  # one at work, one ready, and the one that asks for room
 
 
+def test_what_is_set_elsewhere_later_does_not_reach_a_worker() -> None:
+    """The models are loaded, and torch's threads set, when a batch first needs them: workers may be there."""
+    before, begun = torch.get_num_threads(), threading.Event()
+    seen: list[int] = []
+
+    def batches() -> Iterator[bool]:
+        yield False
+        assert begun.wait(30)
+        torch.set_num_threads(3)
+        yield True
+
+    def work(computes: bool) -> None:
+        if computes:
+            seen.append(torch.get_num_threads())
+        begun.set()
+
+    try:
+        with BatchWorkers(2, work) as workers:
+            list(workers.in_order(batches()))
+        assert (seen, torch.get_num_threads()) == ([1], 3)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_an_error_comes_in_its_place_and_ends_it() -> None:
     def work(batch: int) -> None:
         if batch == 2:

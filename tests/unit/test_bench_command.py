@@ -28,8 +28,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def photos(tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> Path:
-    """Two portraits and a group photo, one portrait lying on its side, a faceless, a transparent and two broken files,
-    and a text."""
+    """Two portraits and a group photo, one portrait lying on its side, a faceless, a transparent, a narrow and two
+    broken files, and a text."""
     folder = make_photos(tmp_path / "photos", hopper_path, astronaut_path)
     portrait = Image.open(next(folder.rglob("grace*.jpg")))
     exif = Image.Exif()
@@ -41,6 +41,7 @@ def photos(tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> Path:
     cut_out.save(folder / "transparent.png")
     (folder / "cut.jpg").write_bytes((folder / "sideways.jpg").read_bytes()[:4000])
     (folder / "empty.jpg").touch()
+    Image.new("RGB", (200, 19)).save(folder / "strip.png")
     (folder / "notes.txt").write_text("no image")
     return folder
 
@@ -58,6 +59,7 @@ def test_the_comparison_of_a_folder(photos: Path, weights_cache: Path) -> None:
         "facepipe refuses it: truncated": 1,
         "facepipe refuses it: unsupported": 1,
         "the reference decodes it otherwise (transparency, 16 bits)": 1,
+        "smaller than a face of detect.min_face_px, where the reference fails": 1,
     }
     faces = report["faces"]
     assert (faces["reference_faces"], faces["found"], faces["extra"]) == (5, 5, 0)
@@ -112,7 +114,7 @@ def test_nothing_that_can_be_compared(tmp_path: Path, weights_cache: Path) -> No
 def test_a_sample_is_spread_evenly(tmp_path: Path) -> None:
     settings = load_settings(environ={})
     for number in range(10):
-        Image.new("RGB", (12, 12), (number, 0, 0)).save(tmp_path / f"{number}.png")
+        Image.new("RGB", (20, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
     for images, names in ((3, "036"), (1, "0"), (10, "0123456789"), (99, "0123456789")):
         sample = take_sample(tmp_path, settings, images)
         assert "".join(file.stem for file in sample.files) == names
@@ -120,7 +122,7 @@ def test_a_sample_is_spread_evenly(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_manifest(tmp_path: Path) -> None:
-    Image.new("RGB", (12, 12)).save(tmp_path / "one.png")
+    Image.new("RGB", (20, 20)).save(tmp_path / "one.png")
     manifest = tmp_path / "photos.csv"
     manifest.write_text("path\none.png\nnone.png\none.png\n")
     sample = take_sample(manifest, load_settings(environ={}), 99)

@@ -17,9 +17,8 @@ def test_samples_are_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     begun = time.monotonic()
     with DeviceMeter("cuda:1") as meter:
-        while not (tmp_path / "arguments").exists() and time.monotonic() < begun + 30:
+        while meter.busy_share is None and time.monotonic() < begun + 30:
             time.sleep(0.01)
-        time.sleep(0.3)
     assert meter.busy_share == pytest.approx(0.8)
     assert "--id=1" in (tmp_path / "arguments").read_text()
     assert time.monotonic() < begun + 50  # the program was ended
@@ -28,5 +27,15 @@ def test_samples_are_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_cpu_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with DeviceMeter("cpu") as meter:
+        pass
+    assert meter.busy_share is None
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_driver_that_cannot_be_asked(installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if installed:
+        (tmp_path / "nvidia-smi").touch(mode=0o644)  # which nobody may run
+    with DeviceMeter("cuda:0") as meter:
         pass
     assert meter.busy_share is None

@@ -57,6 +57,15 @@ def test_what_makes_it_faster_is_named(missing: tuple[str, ...], monkeypatch: py
     assert ("nothing of the extra" in finding.detail) == (len(missing) == 3)
 
 
+def test_a_package_made_for_another_numpy_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "simplejpeg.py").write_text("raise ValueError('numpy.dtype size changed')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "simplejpeg", raising=False)
+    finding = by_subject(examine(load_settings(environ={}, flags={"run.device": "cpu"}), None))["speed"]
+    assert finding.level == WARN
+    assert "without simplejpeg slower: JPEG decoding" in finding.detail
+
+
 def test_a_backend_that_cannot_be_had_would_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     flags = {"run.device": "cpu", "run.backend": "onnxruntime"}

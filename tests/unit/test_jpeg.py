@@ -197,9 +197,32 @@ def test_a_library_with_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch
     assert not jpeg._agrees(simplejpeg)
 
 
-def test_without_simplejpeg_pillow_does_it(hopper_path: Path) -> None:
+@needs_library
+@pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "411", "Gray"])
+def test_every_sampling_is_tried(sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import simplejpeg
+
+    exact = simplejpeg.decode_jpeg
+
+    def differs(data: bytes, space: str) -> np.ndarray:
+        pixels = exact(data, space)
+        return 255 - pixels if simplejpeg.decode_jpeg_header(data)[3] == sampling else pixels
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", differs)
+    assert not jpeg._agrees(simplejpeg)
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        "None",  # not installed
+        "types.ModuleType('simplejpeg')",  # nothing in it
+        "types.SimpleNamespace(decode_jpeg=lambda *_: int('made for another libjpeg'))",
+    ],
+)
+def test_without_a_simplejpeg_that_works_pillow_does_it(library: str, hopper_path: Path) -> None:
     code = (
-        "import sys; sys.modules['simplejpeg'] = None\n"
+        f"import sys, types; sys.modules['simplejpeg'] = {library}\n"
         "from pathlib import Path\n"
         "from pipeline import jpeg\n"
         "from pipeline.config import DecodeSettings\n"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -90,6 +91,13 @@ def test_not_installed_auto_takes_torch_and_asking_is_an_error(no_onnxruntime: N
     with pytest.raises(BadValue, match=r'pip install "facepipe\[fast\]"') as caught:
         choose_runtime("onnxruntime", CPU, tmp_path, 1)
     assert caught.value.exit_code == 2
+
+
+def test_an_installation_without_contents_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", ModuleType("onnxruntime"))
+    assert choose_runtime("auto", CPU, tmp_path, 1) is None
+    with pytest.raises(BadValue, match="installation is incomplete"):
+        choose_runtime("onnxruntime", CPU, tmp_path, 1)
 
 
 def test_another_backend_is_refused_with_the_known_ones() -> None:

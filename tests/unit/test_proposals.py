@@ -155,10 +155,22 @@ def test_sums_may_wrap_around() -> None:
     assert (out == 255).all()
 
 
-def test_a_numba_that_cannot_be_imported_is_no_numba(hopper_path: Path) -> None:
+NOT_INSTALLED = "import sys; sys.modules['numba'] = None\n"
+ITS_LIBRARY_IS_MISSING = (
+    "import sys\n"
+    "class Broken:\n"
+    "    def find_spec(self, name, *_):\n"
+    "        if name == 'numba': raise OSError('cannot load shared object file')\n"
+    "sys.meta_path.insert(0, Broken())\n"
+)
+IT_DOES_NOT_COMPILE = "import os, sys; os.environ['NUMBA_DISABLE_JIT'] = '1'\n"
+
+
+@pytest.mark.parametrize("broken", [NOT_INSTALLED, ITS_LIBRARY_IS_MISSING, IT_DOES_NOT_COMPILE])
+def test_a_numba_that_cannot_be_imported_is_no_numba(broken: str, hopper_path: Path) -> None:
     """Detection then is torch's alone."""
     code = (
-        "import sys; sys.modules['numba'] = None\n"
+        f"{broken}"
         "import numpy as np\n"
         "from PIL import Image\n"
         "from pipeline.config import DetectSettings\n"
@@ -166,6 +178,8 @@ def test_a_numba_that_cannot_be_imported_is_no_numba(hopper_path: Path) -> None:
         "from pipeline.imagebatch import ImageBatch\n"
         "from pipeline.models.mtcnn import load_networks\n"
         "from pipeline.models.weights import detector_files\n"
+        "from pipeline.models.winograd import load_kernels\n"
+        "assert load_kernels() is None\n"
         "picture = np.array(Image.open(sys.argv[1]).convert('RGB').resize((256, 300)))\n"
         "found = MtcnnDetector(load_networks(detector_files(), 'cpu'), DetectSettings())(ImageBatch([picture]))\n"
         "assert len(found) == 1, found\n"

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -86,30 +80,3 @@ def test_rows_are_averaged_as_numpy_does(width: int) -> None:
         average_row(pixels.reshape(12, -1), 2, width + 2, 0, last, left, right, widths, scratch, out)
         parts = [pixels[:last, 2 + a : 2 + b] for a, b in zip(left, right, strict=True)]
         assert np.allclose(out[:, :2].T, [part.reshape(-1, 3).mean(0) for part in parts], rtol=1e-6)
-
-
-KERNEL = """
-from pipeline.compiled import compiled
-import part
-@compiled("i8()", inlined=(part,))
-def answer():
-    return part.number()
-print(answer())
-"""
-
-
-def test_machine_code_follows_the_files_that_became_part_of_it(tmp_path: Path) -> None:
-    """numba itself looks at one file only."""
-    part, kernel = tmp_path / "part.py", tmp_path / "kernel.py"
-    kernel.write_text(KERNEL)
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    root = importlib.util.find_spec("pipeline.compiled")
-    assert root is not None
-    assert root.origin is not None
-    environment["PYTHONPATH"] = str(Path(root.origin).parents[1])
-    for number in (1, 2):
-        part.write_text(f"from pipeline.compiled import compiled\n@compiled()\ndef number():\n    return {number}\n")
-        done = subprocess.run(
-            [sys.executable, str(kernel)], capture_output=True, text=True, check=True, env=environment, timeout=120
-        )
-        assert done.stdout.split() == [str(number)]

@@ -116,3 +116,19 @@ def test_what_is_not_a_number_stays_so() -> None:
     layer.weights[3, 2, 1, 1] = np.nan
     found = Chain([layer, Pool(2, 2), convolution(16, 16, side=1), convolution(16, 16)])(pictures(1, 16, 16, 16))
     assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize(("features", "lanes"), [({"avx512f": True}, 16), ({"avx512f": False}, 8), ({}, 8), (None, 8)])
+def test_vectors_are_as_long_as_the_processors(
+    features: dict[str, bool] | None, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLVM cannot tell of every processor what it has."""
+    from pipeline.models import winograd_kernels
+
+    def known() -> dict[str, bool]:
+        if features is None:
+            raise RuntimeError("failed to get host cpu features")
+        return features
+
+    monkeypatch.setattr(winograd_kernels.llvm, "get_host_cpu_features", known)
+    assert winograd_kernels._lanes() == lanes
