@@ -64,6 +64,8 @@ def calls(trace: list[str]) -> list[Call]:
             begun[thread] = number, unfinished["begin"]
             continue
         if resumed:
+            if thread not in begun:  # it began before the part of the trace that is looked at
+                continue
             begin, text = begun.pop(thread)
             text += resumed["rest"]
         call = _CALL.match(text)
