@@ -16,6 +16,10 @@ from typing import Any, Final, TypeVar, cast
 import numba.core.caching
 from numba import njit
 
+# Options of `compiled`. Division as NumPy's; FUSED: products and sums may become one instruction, with one rounding.
+EXACT: Final[dict[str, Any]] = {"error_model": "numpy"}
+FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, **EXACT}
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # numba says nothing of the types of these.
 _settings: Final[Any] = numba.config
@@ -51,5 +55,5 @@ def compiled(
 
 def _edition(function: Callable[..., Any], inlined: Sequence[ModuleType]) -> str:
     """A name for what the files hold that the machine code is made of."""
-    files = [inspect.getfile(function), *(inspect.getfile(module) for module in inlined)]
+    files = [__file__, inspect.getfile(function), *(inspect.getfile(module) for module in inlined)]
     return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:8]

@@ -15,16 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline import instructions, packed_layers, row_convolutions
-from pipeline.compiled import compiled
+from pipeline.compiled import FUSED, compiled
 from pipeline.packed_layers import OUTPUTS
 from pipeline.row_convolutions import convolve_pair, four_products, row_room
 
 _LANES: Final = 8  # one vector
-_FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, "error_model": "numpy"}
 _INLINED: Final = (instructions, packed_layers, row_convolutions)
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _side_by_side(crops: Any) -> Any:
     """Crops [n, 3, size, size] in [0, 255], normalised as `models.mtcnn.normalise` does."""
     lanes, channels, height, width = crops.shape
@@ -38,7 +37,7 @@ def _side_by_side(crops: Any) -> Any:
     return out
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _convolve_rows(x: Any, y: int, layer: Any, taps: int, lanes: int, count: int, products: Any, out: Any) -> None:
     """Rows y and y + 1 of a convolution of taps x taps: row k to out[k modulo the rows of `out`], a power of two."""
     last, kept = len(x) - 1, len(out) - 1
@@ -48,7 +47,7 @@ def _convolve_rows(x: Any, y: int, layer: Any, taps: int, lanes: int, count: int
     convolve_pair(products, layer, taps, lanes, count, out, y & kept, (y + 1) & kept, fourth)
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _convolve(x: Any, layer: Any, width: int, lanes: int) -> Any:
     """A convolution of 2 x 2 of rows of `width` pixels."""
     rows, count = len(x) - 1, (width - 1) * lanes
@@ -59,7 +58,7 @@ def _convolve(x: Any, layer: Any, width: int, lanes: int) -> Any:
     return out[:rows]
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _pool_row(upper: Any, middle: Any, lower: Any, side: int, lanes: int, width: int, most: Any, out: Any) -> None:
     """The largest of three rows of `width` pixels and of `side` columns, for every second pixel: a row of `out`.
 
@@ -77,7 +76,7 @@ def _pool_row(upper: Any, middle: Any, lower: Any, side: int, lanes: int, width:
                 row[to + i] = max(max(most[left + i], most[left + lanes + i]), most[right + i])
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _convolve_and_pool(x: Any, layer: Any, width: int, side: int, lanes: int) -> Any:
     """A convolution of 3 x 3 of rows of `width` pixels, and the largest of each side x side of its answers, 2 apart;
     what is cut off at the end counts. Returns also the width of the answer."""
@@ -98,7 +97,7 @@ def _convolve_and_pool(x: Any, layer: Any, width: int, side: int, lanes: int) ->
     return out, pooled_width
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _write_features(x: Any, width: int, lanes: int, out: Any) -> None:
     """The numbers of each crop, by column, row and channel, as the dense layers count them: fills `out` [n, f]."""
     rows, channels = x.shape[:2]
@@ -110,7 +109,7 @@ def _write_features(x: Any, width: int, lanes: int, out: Any) -> None:
                     out[n, at + channel] = x[y, channel, column * lanes + n]
 
 
-@compiled("void(f4[:,:,:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1])", inlined=_INLINED, **_FUSED)
+@compiled("void(f4[:,:,:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1])", inlined=_INLINED, **FUSED)
 def rnet_features(crops: Any, layer1: Any, layer2: Any, layer3: Any, out: Any) -> None:
     """R-Net up to its first dense layer: crops [n, 3, 24, 24] in [0, 255] -> `out` [n, 576]."""
     for start in range(0, len(crops), _LANES):
@@ -121,7 +120,7 @@ def rnet_features(crops: Any, layer1: Any, layer2: Any, layer3: Any, out: Any) -
         _write_features(_convolve(x, layer3, width, lanes), width - 1, lanes, out[start : start + _LANES])
 
 
-@compiled("void(f4[:,:,:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1])", inlined=_INLINED, **_FUSED)
+@compiled("void(f4[:,:,:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1])", inlined=_INLINED, **FUSED)
 def onet_features(crops: Any, layer1: Any, layer2: Any, layer3: Any, layer4: Any, out: Any) -> None:
     """O-Net up to its first dense layer: crops [n, 3, 48, 48] in [0, 255] -> `out` [n, 1152]."""
     for start in range(0, len(crops), _LANES):

@@ -20,17 +20,15 @@ import numpy as np
 
 from pipeline import column_sums, instructions, packed_layers, row_convolutions
 from pipeline.column_sums import add_along, sums_between
-from pipeline.compiled import compiled
+from pipeline.compiled import EXACT, FUSED, compiled
 from pipeline.packed_layers import OUTPUTS
 from pipeline.row_convolutions import convolve_pair, four_products, row_room
 
-_EXACT: Final[dict[str, Any]] = {"error_model": "numpy"}
-_FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, "error_model": "numpy"}
 _CHANNELS1: Final = 10  # of the first layer, which is padded to 12
 _SURE: Final = 1e-3  # of logits: far more than their rounding
 
 
-@compiled(**_EXACT)
+@compiled(**EXACT)
 def bins(length: int, left: Any, right: Any, widths: Any) -> None:
     """The part [left, right) of `length` pixels that each of the arrays' places averages, as torch's adaptive pooling
     divides them; `widths` float32 says how many."""
@@ -40,7 +38,7 @@ def bins(length: int, left: Any, right: Any, widths: Any) -> None:
         widths[j] = right[j] - left[j]
 
 
-@compiled(**_EXACT)
+@compiled(**EXACT)
 def _add_rows(pixels: Any, start: int, end: int, first: int, last: int, sums: Any) -> None:
     """The sums of the columns start .. end - 1 over the rows first .. last - 1: fills `sums` [end - start].
 
@@ -66,13 +64,13 @@ def _add_rows(pixels: Any, start: int, end: int, first: int, last: int, sums: An
             sums[i] += np.int32(row[i]) + np.int32(below[i])
 
 
-@compiled(**_EXACT)
+@compiled(**EXACT)
 def scratch_room(width: int) -> int:
     """How many numbers `average_row` asks for."""
     return 7 * width + 5
 
 
-@compiled(**_EXACT)
+@compiled(**EXACT)
 def average_row(
     pixels: Any, x0: int, x1: int, first: int, last: int, left: Any, right: Any, widths: Any, scratch: Any, out: Any
 ) -> None:
@@ -97,7 +95,7 @@ def average_row(
 @compiled(
     "void(u1[::1], i8[:,::1], i8[::1], i8[::1], i8[:,::1], f4[:,:,:,::1])",
     inlined=(instructions, column_sums),
-    **_EXACT,
+    **EXACT,
 )
 def area_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: Any) -> None:
     """Rectangles of many pictures, each averaged to a square: fills `out` [n, 3, size, size].
@@ -125,14 +123,14 @@ def area_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: 
                     out[k, channel, i, j] = row[channel, j]
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _convolve_next(rows: Any, y: int, products: Any, layer: Any, count: int, out: Any, both: bool) -> None:
     """Rows y and y + 1 of a 3 x 3 convolution of four `rows`; there and in `out` row k lies at k modulo the length."""
     four_products(rows[y % 4], rows[(y + 1) % 4], rows[(y + 2) % 4], rows[(y + 3) % 4], products)
     convolve_pair(products, layer, 3, 1, count, out, y % len(out), (y + 1) % len(out), both)
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _pool_rows(upper: Any, lower: Any, count: int, out: Any) -> None:
     """The largest of each 2 x 2 values of two rows [c, >= count]: [c, ceil(count / 2)]. An odd last column is alone."""
     for channel in range(out.shape[0]):
@@ -143,7 +141,7 @@ def _pool_rows(upper: Any, lower: Any, count: int, out: Any) -> None:
             row[count // 2] = max(top[count - 1], bottom[count - 1])
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _normalise(level: Any, count: int) -> None:
     """As `models.mtcnn.normalise` does, in place, the first `count` columns."""
     for channel in range(3):
@@ -152,7 +150,7 @@ def _normalise(level: Any, count: int) -> None:
             row[x] = (row[x] - np.float32(127.5)) * np.float32(0.0078125)
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _likely_cells(
     features: Any, count: int, face: Any, least: float, threshold: float, logits: Any, columns: Any
 ) -> int:
@@ -175,7 +173,7 @@ def _likely_cells(
     return found
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _probability(features: Any, x: int, weights: Any, bias: Any) -> Any:
     """The softmax of the two answers of one cell, as torch computes it."""
     no, yes = bias[0], bias[1]
@@ -187,7 +185,7 @@ def _probability(features: Any, x: int, weights: Any, bias: Any) -> Any:
     return yes / (no + yes)
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _write_cells(
     features: Any, y: int, columns: Any, probabilities: Any, count: int, box: Any, cells: Any, answers: Any
 ) -> None:
@@ -206,7 +204,7 @@ def _write_cells(
     "i8(u1[:,::1], i8, i8, f4[:,::1], f4[:,::1], f4[:,::1], Tuple((f4[:,::1], f4[::1])), Tuple((f4[:,::1], f4[::1])),"
     " f4, i4[:,::1], f4[:,::1])",
     inlined=(instructions, column_sums, packed_layers, row_convolutions),
-    **_FUSED,
+    **FUSED,
 )
 def scan_level(
     pixels: Any,

@@ -58,7 +58,7 @@ def describe(device: torch.device) -> str:
 
 def set_threads(threads: int) -> int:
     """Sets how many threads the CPU networks use (0: one per core this process may run on), and returns it."""
-    wanted = threads or usable_cores()
+    wanted = thread_count(threads)
     own_threads(wanted)
     return wanted
 
@@ -76,13 +76,18 @@ def own_threads(threads: int) -> None:
 def batch_workers(settings: RunSettings) -> int:
     """How many batches are worked on at the same time: one per thread on the CPU, one on CUDA."""
     on_cpu = settings.device == "cpu" or (settings.device == AUTO and not torch.cuda.is_available())
-    return (settings.threads or usable_cores()) if on_cpu else 1
+    return thread_count(settings.threads) if on_cpu else 1
 
 
 def synchronize(device: torch.device) -> None:
     """Waits until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def thread_count(threads: int) -> int:
+    """What the setting `run.threads` means: 0 is one per core this process may run on."""
+    return threads or usable_cores()
 
 
 def usable_cores() -> int:

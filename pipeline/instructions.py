@@ -20,6 +20,7 @@ intrinsic: Final[Any] = numba.extending.intrinsic
 cgutils: Final[Any] = numba.core.cgutils
 nothing: Final[Any] = types.void
 _PLACE: Final = ir.IntType(64)
+_MAY_FUSE: Final = ("contract",)
 
 
 class Writer:
@@ -49,6 +50,14 @@ class Writer:
 
     def product(self, a: Any, b: Any) -> Any:
         return self.builder.mul(a, self.place(b) if isinstance(b, int) else b)
+
+    def along(self, start: Any, step: Any, times: Any) -> Any:
+        """The place `times` steps behind the start."""
+        return self.sum(start, self.product(step, times))
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """a x b + c, in one instruction where there is one."""
+        return self.builder.fadd(self.builder.fmul(a, b, flags=_MAY_FUSE), c, flags=_MAY_FUSE)
 
     def number(self, array: Any, at: Any) -> Any:
         return self.builder.load(self.builder.gep(array, [at]))

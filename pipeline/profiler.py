@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import torch
 
 from pipeline.config import RunSettings
-from pipeline.device import batch_workers, synchronize, usable_cores
+from pipeline.device import batch_workers, synchronize, thread_count, usable_cores
 from pipeline.device_meter import DeviceMeter
 from pipeline.run_profile import Lanes, RunProfile, make_profile
 from pipeline.stage_times import StageTimes
@@ -20,7 +20,7 @@ class Profiler:
 
     def __init__(self, wanted: bool, settings: RunSettings) -> None:
         self._wanted = wanted
-        self._lanes = Lanes(settings.threads or usable_cores(), batch_workers(settings))
+        self._lanes = Lanes(thread_count(settings.threads), batch_workers(settings))
         self._device = torch.device("cpu")  # until one is used
         self._meter: DeviceMeter | None = None
         self._held = ExitStack()

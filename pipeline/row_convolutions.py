@@ -16,13 +16,11 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from pipeline.compiled import compiled
+from pipeline.compiled import FUSED, compiled
 from pipeline.instructions import Writer, cgutils, intrinsic, nothing
 from pipeline.packed_layers import OUTPUTS
 
 VECTOR: Final = 8  # numbers: 256 bits, and with 12 sums, 3 of them and a weight the 16 registers of AVX2
-_FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, "error_model": "numpy"}
-_MAY_FUSE: Final = ("contract",)
 _NUMBERS: Final = ir.VectorType(ir.FloatType(), VECTOR)
 _ZERO: Final = ir.Constant(_NUMBERS, [0.0] * VECTOR)
 
@@ -69,8 +67,7 @@ class _Tile(Writer):
             weight = self._spread(self.sum(weights_at, o))
             for v in range(self._vectors):
                 place = sums[o * self._vectors + v]
-                product = self.builder.fmul(weight, numbers[v], flags=_MAY_FUSE)
-                self.builder.store(self.builder.fadd(self.builder.load(place), product, flags=_MAY_FUSE), place)
+                self.builder.store(self.multiply_add(weight, numbers[v], self.builder.load(place)), place)
 
     def _finish(self, sums: Sequence[Any], out_at: Any) -> None:
         """PReLU, and into the output row."""
@@ -103,13 +100,13 @@ def _tile(vectors: int) -> Any:
 _tile1, _tile2, _tile3 = _tile(1), _tile(2), _tile(3)
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def row_room(count: int) -> int:
     """How many numbers a row of `count` needs: whole vectors are read and written, and read from a column on."""
     return -(-count // VECTOR) * VECTOR + VECTOR
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def four_products(row0: Any, row1: Any, row2: Any, row3: Any, products: Any) -> None:
     """What Winograd's F(2, 3) multiplies, of four rows [c, n] each below the other: fills `products` [4, c, n]."""
     for channel in range(len(row0)):
@@ -119,7 +116,7 @@ def four_products(row0: Any, row1: Any, row2: Any, row3: Any, products: Any) -> 
             p0[x], p1[x], p2[x], p3[x] = b[x] + c[x], c[x] - b[x], a[x] - c[x], d[x] - b[x]
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def convolve_pair(
     products: Any, layer: Any, taps: int, step: int, count: int, out: Any, upper: int, lower: int, fourth: bool
 ) -> None:

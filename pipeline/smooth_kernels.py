@@ -5,16 +5,14 @@ Importing this module needs numba and compiles, or loads what an earlier process
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from pipeline.compiled import compiled
-
-_FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, "error_model": "numpy"}
+from pipeline.compiled import FUSED, compiled
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _windows(length: int, first: Any, weights: Any) -> None:
     """For each output pixel the source pixel where its window begins, and the shares of this and the following ones.
 
@@ -34,7 +32,7 @@ def _windows(length: int, first: Any, weights: Any) -> None:
             weights[i, k] = max(shared, 0.0) / (end - start)
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _mixed_row(pixels: Any, x0: int, x1: int, y: int, weights: Any, row: Any) -> None:
     """The weighted sum of the rows from y on: `row` [(x1 - x0) * 3] float32; rows of no weight need not exist."""
     for i in range(3 * (x1 - x0)):
@@ -47,7 +45,7 @@ def _mixed_row(pixels: Any, x0: int, x1: int, y: int, weights: Any, row: Any) ->
                 row[i] += weight * np.float32(source[i])
 
 
-@compiled("void(u1[::1], i8[:,::1], i8[::1], i8[::1], i8[:,::1], f4[:,:,:,::1])", **_FUSED)
+@compiled("void(u1[::1], i8[:,::1], i8[::1], i8[::1], i8[:,::1], f4[:,:,:,::1])", **FUSED)
 def smooth_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: Any) -> None:
     """See `ImageBatch.smooth_crops`; arguments as of `detection_kernels.area_crops`."""
     size = out.shape[3]

@@ -135,7 +135,7 @@ def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _batches(images: Sequence[DecodedImage], settings: Settings) -> Iterator[list[DecodedImage]]:
-    """As the engine makes them: within its limits of images and pixels."""
+    """Within the settings' limits of images and pixels."""
     batch: list[DecodedImage] = []
     pixels = 0
     for image in images:

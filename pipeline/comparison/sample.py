@@ -15,7 +15,7 @@ from pipeline.canvas import pyramid
 from pipeline.comparison.reference import read_image
 from pipeline.config import DetectSettings, Settings, SourceSettings
 from pipeline.decode import Decoder
-from pipeline.device import usable_cores
+from pipeline.device import thread_count
 from pipeline.errors import ImageRejected
 from pipeline.files import read_file
 from pipeline.source import scan_source
@@ -45,7 +45,7 @@ def take_sample(source: Path, settings: Settings, images: int) -> Sample:
         elif ref.file not in chosen:  # a manifest may name a file twice
             chosen.append(ref.file)
     decoder = Decoder(settings.decode)
-    with ThreadPoolExecutor(settings.run.threads or usable_cores()) as pool:
+    with ThreadPoolExecutor(thread_count(settings.run.threads)) as pool:
         problems = pool.map(lambda file: _problem(file, decoder, settings.detect), chosen)
         for file, problem in zip(chosen, problems, strict=True):
             if problem is None:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from pipeline.config import Settings
 from pipeline.decode import Decoder
-from pipeline.device import batch_workers, usable_cores
+from pipeline.device import batch_workers, thread_count
 from pipeline.engines.batch_workers import BatchWorkers
 from pipeline.engines.gate import Gate
 from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageRejected, ImageUnreadable
@@ -96,7 +96,7 @@ class LocalEngine:
         self._decoder = decoder
         self._load = load
         self._times = StageTimes() if times is None else times
-        self._threads = settings.run.threads or usable_cores()
+        self._threads = thread_count(settings.run.threads)
         self._workers = batch_workers(settings.run)
 
     def run_shards(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.config import RunSettings
 from pipeline.decode import Decoder
-from pipeline.device import usable_cores
+from pipeline.device import thread_count
 from pipeline.errors import ImageRejected
 from pipeline.files import read_file
 from pipeline.types import DecodedImage
@@ -27,7 +27,7 @@ def decoded_batches(
     """
     batch: list[tuple[str, DecodedImage]] = []
     pixels = 0
-    for name, image in _read(files, decoder, limits.threads or usable_cores()):
+    for name, image in _read(files, decoder, thread_count(limits.threads)):
         if isinstance(image, ImageRejected):
             skip(name, f"{image.status}: {image.reason}")
             advance(1)

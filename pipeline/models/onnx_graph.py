@@ -115,7 +115,11 @@ def _dequantize(node: OnnxNode, inputs: list[Array]) -> Array:
     spread = np.arange(values.shape[axis]) // block
     # Whole numbers of 8 bits: their difference is exact, so there is one rounding, that of the product.
     difference = values.astype(np.int32) - zeros.astype(np.int32).take(spread, axis)
-    return np.asarray(difference.astype(np.float32) * scales.take(spread, axis), np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain = np.asarray(difference.astype(np.float32) * scales.take(spread, axis), np.float32)
+    if not np.isfinite(plain).all():
+        raise GraphInvalid(f"{node.outputs[0]} has scales that are no usable numbers")
+    return plain
 
 
 def _reshape(node: OnnxNode, inputs: list[Array]) -> Array:

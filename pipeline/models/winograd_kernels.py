@@ -18,17 +18,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import llvmlite.binding as llvm
-import numba.core.cgutils
-import numba.extending
 import numpy as np
 from llvmlite import ir
-from numba.core import types
 
-from pipeline.compiled import compiled
-
-# Some versions of numba say what types these have, but not in full.
-cgutils: Final[Any] = numba.core.cgutils
-intrinsic: Final[Any] = numba.extending.intrinsic
+from pipeline import instructions
+from pipeline.compiled import FUSED, compiled
+from pipeline.instructions import Writer, cgutils, intrinsic, nothing
 
 
 def _lanes() -> int:
@@ -44,7 +39,6 @@ ROWS: Final = 12  # of a product that are held in registers at a time, LANES col
 TILES: Final = 2 * ROWS  # that are transformed and multiplied at a time: they stay in the second cache
 COLUMNS: Final = 64  # output channels that are multiplied and turned back at a time
 SIDE: Final = 4  # answers on a side of a tile
-_FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, "error_model": "numpy"}
 _PICTURES: Final = "f4[:,:,:,::1]"
 _LAYER: Final = "Tuple((f4[:,:,:,::1], f4[::1]))"
 
@@ -60,77 +54,52 @@ _PIXELS: Final = (
 _ANSWERS: Final = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 
 _VECTOR: Final = ir.VectorType(ir.FloatType(), LANES)
-_INT: Final = ir.IntType(64)
 _ZERO: Final = ir.Constant(_VECTOR, [0.0] * LANES)
-_MAY_FUSE: Final = ("contract",)
 
 
 def _instructions(write: Callable[..., None]) -> Any:
     """What the compiled loops call as `f(arrays, numbers)`, both tuples: `write` writes down its instructions.
 
-    It gets llvmlite's builder, a pointer to the first element of each array, and the whole numbers.
+    It gets a writer, a pointer to the first element of each array, and the whole numbers.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        arrays, numbers = (cgutils.unpack_tuple(builder, each) for each in arguments)
-        kinds = signature.args[0].types
-        pointers = [context.make_array(k)(context, builder, a).data for k, a in zip(kinds, arrays, strict=True)]
-        write(builder, *pointers, *numbers)
+        to = Writer(context, builder)
+        pointers = to.values(signature.args[0].types, cgutils.unpack_tuple(builder, arguments[0]))
+        write(to, *pointers, *to.values(signature.args[1:], arguments[1:]))
         return context.get_dummy_value()
 
     def typed(_: Any, arrays: Any, numbers: Any) -> Any:
-        return types.void(arrays, numbers), generate
+        return nothing(arrays, numbers), generate
 
     return intrinsic(typed)
 
 
-def _place(builder: Any, start: Any, step: Any, times: Any) -> Any:
-    return builder.add(start, builder.mul(step, _INT(times) if isinstance(times, int) else times))
+def _shuffled(to: Writer, first: Any, second: Any, places: Sequence[int]) -> Any:
+    return to.builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(places)))
 
 
-def _load(builder: Any, array: Any, at: Any) -> Any:
-    return builder.load(builder.bitcast(builder.gep(array, [at]), _VECTOR.as_pointer()), align=4)
-
-
-def _store(builder: Any, value: Any, array: Any, at: Any) -> None:
-    builder.store(value, builder.bitcast(builder.gep(array, [at]), _VECTOR.as_pointer()), align=4)
-
-
-def _shuffled(builder: Any, first: Any, second: Any, places: Sequence[int]) -> Any:
-    return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(places)))
-
-
-def _spread(builder: Any, array: Any, at: Any) -> Any:
-    """One number, in all places of a vector."""
-    nothing, number = ir.Constant(_VECTOR, ir.Undefined), builder.load(builder.gep(array, [at]))
-    return _shuffled(builder, builder.insert_element(nothing, number, ir.IntType(32)(0)), nothing, [0] * LANES)
-
-
-def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    return builder.fadd(builder.fmul(a, b, flags=_MAY_FUSE), c, flags=_MAY_FUSE)
-
-
-def _combined(builder: Any, factors: Sequence[int], vectors: Sequence[Any]) -> Any:
+def _combined(to: Writer, factors: Sequence[int], vectors: Sequence[Any]) -> Any:
     """The sum of the vectors, each times its factor."""
     total = None
     for factor, vector in zip(factors, vectors, strict=True):
         constant = ir.Constant(_VECTOR, [float(factor)] * LANES)
         if factor and total is None:
-            total = builder.fmul(constant, vector)
+            total = to.builder.fmul(constant, vector)
         elif factor:
-            total = _multiply_add(builder, constant, vector, total)
+            total = to.multiply_add(constant, vector, total)
     return total
 
 
-def _transformed(builder: Any, matrix: Sequence[Sequence[int]], tile: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def _transformed(to: Writer, matrix: Sequence[Sequence[int]], tile: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """matrix x tile x matrix transposed."""
-    half = [[_combined(builder, factors, column) for column in zip(*tile, strict=True)] for factors in matrix]
-    return [[_combined(builder, factors, row) for factors in matrix] for row in half]
+    half = [[_combined(to, factors, column) for column in zip(*tile, strict=True)] for factors in matrix]
+    return [[_combined(to, factors, row) for factors in matrix] for row in half]
 
 
 @_instructions
 def _multiply(
-    builder: Any,
+    to: Writer,
     left: Any,
     right: Any,
     out: Any,
@@ -142,35 +111,35 @@ def _multiply(
     depth: Any,
 ) -> None:
     """ROWS rows [depth] of `left`, a step apart, x right [depth, LANES]: ROWS rows of `out`, `width` apart."""
-    sums = [cgutils.alloca_once_value(builder, _ZERO) for _ in range(ROWS)]
-    rows = [_place(builder, left_at, step, row) for row in range(ROWS)]
-    with cgutils.for_range(builder, depth) as loop:
-        vector = _load(builder, right, _place(builder, right_at, loop.index, LANES))
+    sums = [cgutils.alloca_once_value(to.builder, _ZERO) for _ in range(ROWS)]
+    rows = [to.along(left_at, step, row) for row in range(ROWS)]
+    with cgutils.for_range(to.builder, depth) as loop:
+        vector = to.load(_VECTOR, right, to.along(right_at, loop.index, LANES))
         for row, total in zip(rows, sums, strict=True):
-            number = _spread(builder, left, builder.add(row, loop.index))
-            builder.store(_multiply_add(builder, number, vector, builder.load(total)), total)
+            number = to.spread(to.number(left, to.sum(row, loop.index)), _VECTOR)
+            to.builder.store(to.multiply_add(number, vector, to.builder.load(total)), total)
     for row, total in enumerate(sums):
-        _store(builder, builder.load(total), out, _place(builder, out_at, width, row))
+        to.store(to.builder.load(total), out, to.along(out_at, width, row))
 
 
 @_instructions
 def _transform_tile(
-    builder: Any, pixels: Any, out: Any, pixels_at: Any, row: Any, channels: Any, out_at: Any, apart: Any
+    to: Writer, pixels: Any, out: Any, pixels_at: Any, row: Any, channels: Any, out_at: Any, apart: Any
 ) -> None:
     """6 x 6 pixels of all channels, rows `row` apart -> 36 places of all channels, `apart` from each other."""
-    with cgutils.for_range(builder, builder.udiv(channels, _INT(LANES))) as loop:
-        start = _place(builder, pixels_at, loop.index, LANES)
-        rows = [_place(builder, start, row, i) for i in range(6)]
-        tile = [[_load(builder, pixels, _place(builder, at, channels, j)) for j in range(6)] for at in rows]
-        values = [value for line in _transformed(builder, _PIXELS, tile) for value in line]
-        target = _place(builder, out_at, loop.index, LANES)
+    with cgutils.for_range(to.builder, to.builder.udiv(channels, to.place(LANES))) as loop:
+        start = to.along(pixels_at, loop.index, LANES)
+        rows = [to.along(start, row, i) for i in range(6)]
+        tile = [[to.load(_VECTOR, pixels, to.along(at, channels, j)) for j in range(6)] for at in rows]
+        values = [value for line in _transformed(to, _PIXELS, tile) for value in line]
+        target = to.along(out_at, loop.index, LANES)
         for k, value in enumerate(values):
-            _store(builder, value, out, _place(builder, target, apart, k))
+            to.store(value, out, to.along(target, apart, k))
 
 
 @_instructions
 def _answer_tile(
-    builder: Any,
+    to: Writer,
     products: Any,
     bias: Any,
     out: Any,
@@ -184,22 +153,22 @@ def _answer_tile(
 ) -> None:
     """36 places of `count` channels, `apart` from each other -> 4 x 4 pixels plus the bias from `first` on, and the
     larger of each and 0; rows of `out` are `row` apart, pixels `pixel`. What is not a number stays so."""
-    with cgutils.for_range(builder, builder.udiv(count, _INT(LANES))) as loop:
-        start, shift_at, target = (_place(builder, at, loop.index, LANES) for at in (products_at, first, out_at))
-        values = [_load(builder, products, _place(builder, start, apart, k)) for k in range(36)]
+    with cgutils.for_range(to.builder, to.builder.udiv(count, to.place(LANES))) as loop:
+        start, shift_at, target = (to.along(at, loop.index, LANES) for at in (products_at, first, out_at))
+        values = [to.load(_VECTOR, products, to.along(start, apart, k)) for k in range(36)]
         tile = [values[6 * i : 6 * i + 6] for i in range(6)]
-        shift = _load(builder, bias, shift_at)
-        for i, line in enumerate(_transformed(builder, _ANSWERS, tile)):
+        shift = to.load(_VECTOR, bias, shift_at)
+        for i, line in enumerate(_transformed(to, _ANSWERS, tile)):
             for j, value in enumerate(line):
-                shifted = builder.fadd(value, shift)
-                larger = builder.select(builder.fcmp_ordered("<", shifted, _ZERO), _ZERO, shifted)
-                _store(builder, larger, out, _place(builder, _place(builder, target, row, i), pixel, j))
+                shifted = to.builder.fadd(value, shift)
+                larger = to.builder.select(to.builder.fcmp_ordered("<", shifted, _ZERO), _ZERO, shifted)
+                to.store(larger, out, to.along(to.along(target, row, i), pixel, j))
 
 
 @_instructions
-def _transpose(builder: Any, source: Any, out: Any, source_at: Any, step: Any, out_at: Any, out_step: Any) -> None:
+def _transpose(to: Writer, source: Any, out: Any, source_at: Any, step: Any, out_at: Any, out_step: Any) -> None:
     """LANES x LANES numbers, rows a step apart, transposed (Eklundh 1972: swaps of ever larger blocks)."""
-    rows = [_load(builder, source, _place(builder, source_at, step, i)) for i in range(LANES)]
+    rows = [to.load(_VECTOR, source, to.along(source_at, step, i)) for i in range(LANES)]
     size = 1
     while size < LANES:
         low = [LANES + p - size if p & size else p for p in range(LANES)]
@@ -207,13 +176,13 @@ def _transpose(builder: Any, source: Any, out: Any, source_at: Any, step: Any, o
         for i in range(LANES):
             if not i & size:
                 pair = rows[i], rows[i + size]
-                rows[i], rows[i + size] = _shuffled(builder, *pair, low), _shuffled(builder, *pair, high)
+                rows[i], rows[i + size] = _shuffled(to, *pair, low), _shuffled(to, *pair, high)
         size *= 2
     for i, row in enumerate(rows):
-        _store(builder, row, out, _place(builder, out_at, out_step, i))
+        to.store(row, out, to.along(out_at, out_step, i))
 
 
-@compiled(f"void({_PICTURES}, i8, {_PICTURES})", **_FUSED)
+@compiled(f"void({_PICTURES}, i8, {_PICTURES})", inlined=(instructions,), **FUSED)
 def enter(x: Any, offset: int, out: Any) -> None:
     """x [n, c, h, w] -> `out` [n, >= h + offset, >= w + offset, c] from row and column `offset` on, c a multiple of
     LANES."""
@@ -231,7 +200,7 @@ def enter(x: Any, offset: int, out: Any) -> None:
                         out[n, y + offset, i + offset, first + c] = x[n, first + c, y, i]
 
 
-@compiled(f"void({_PICTURES}, {_PICTURES})", **_FUSED)
+@compiled(f"void({_PICTURES}, {_PICTURES})", inlined=(instructions,), **FUSED)
 def leave(x: Any, out: Any) -> None:
     """The other way: x [n, >= h, >= w, c] -> `out` [n, c, h, w]."""
     _, channels, height, width = out.shape
@@ -248,7 +217,7 @@ def leave(x: Any, out: Any) -> None:
                         out[n, first + c, y, i] = x[n, y, i, first + c]
 
 
-@compiled(**_FUSED)
+@compiled(**FUSED)
 def _write_tile(edge: Any, rows: int, columns: int, out: Any, first: int) -> None:
     """The part of a tile that is inside the picture, into `out` [>= rows, >= columns, channels]."""
     for i in range(rows):
@@ -257,7 +226,9 @@ def _write_tile(edge: Any, rows: int, columns: int, out: Any, first: int) -> Non
                 out[i, j, first + c] = edge[i, j, c]
 
 
-@compiled(f"void({_PICTURES}, i8, i8, i8, {_LAYER}, f4[::1], f4[::1], {_PICTURES}, i8)", **_FUSED)
+@compiled(
+    f"void({_PICTURES}, i8, i8, i8, {_LAYER}, f4[::1], f4[::1], {_PICTURES}, i8)", inlined=(instructions,), **FUSED
+)
 def convolve(
     x: Any, count: int, height: int, width: int, layer: Any, spectra: Any, products: Any, out: Any, offset: int
 ) -> None:
@@ -303,7 +274,7 @@ def convolve(
                     _write_tile(edge[:, :, :some], min(SIDE, height - y), min(SIDE, width - left), inside, first)
 
 
-@compiled(f"void(f4[:,::1], i8, i8, i8, {_LAYER}, {_PICTURES}, i8)", **_FUSED)
+@compiled(f"void(f4[:,::1], i8, i8, i8, {_LAYER}, {_PICTURES}, i8)", inlined=(instructions,), **FUSED)
 def pointwise(x: Any, count: int, height: int, width: int, layer: Any, out: Any, offset: int) -> None:
     """A convolution 1 x 1 and its ReLU of `count` pictures x [>= count * height * width rounded up to ROWS, c]:
     `out` from row and column `offset` on. `layer`: weights [1, o / LANES, c, LANES] and bias [o]."""
@@ -322,7 +293,7 @@ def pointwise(x: Any, count: int, height: int, width: int, layer: Any, out: Any,
                 row[c] = np.float32(0) if value < 0 else value
 
 
-@compiled(f"void({_PICTURES}, i8, i8, i8, i8, i8, {_PICTURES}, i8)", **_FUSED)
+@compiled(f"void({_PICTURES}, i8, i8, i8, i8, i8, {_PICTURES}, i8)", inlined=(instructions,), **FUSED)
 def pool(x: Any, count: int, height: int, width: int, side: int, step: int, out: Any, offset: int) -> None:
     """The largest of each side x side pixels, a step apart, of `count` pictures x: height x width of them, in `out`
     from row and column `offset` on."""

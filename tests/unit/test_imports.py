@@ -59,7 +59,7 @@ ALLOWED: dict[str, set[str]] = {
     "types": {"errors"},
     "config": {"errors"},
     "device": BASE | {"config"},
-    "models": MODEL_PARTS | {"compiled"},
+    "models": MODEL_PARTS | {"compiled", "instructions"},
     "store": BASE | {"config", "store"},
     "wire": {"errors"},
     "remote": BASE | {"store", "wire"},
@@ -77,13 +77,7 @@ SHARED = {
     "files",
     "formats",
     *IMAGES,
-    "score",
-    "bound",
-    "shortlist",
-    "references",
-    "image_lookup",
-    "quantized",
-    "quantized_kernels",
+    *MATCHING - {"match"},
 }
 for part in SHARED:
     ALLOWED[part] = MODEL_PARTS | SHARED

@@ -124,6 +124,13 @@ def test_a_quantisation_of_another_form_is_refused(
         fold_constants(OnnxGraph((quantised,), constants))
 
 
+def test_scales_beyond_float32_are_refused() -> None:
+    constants = {"values": VALUES, "scales": np.full_like(SCALES, 3e38), "zeros": ZEROS}
+    quantised = OnnxNode("DequantizeLinear", ("values", "scales", "zeros"), ("plain",), {"axis": -1, "block_size": 3})
+    with pytest.raises(GraphInvalid, match="plain"):
+        fold_constants(OnnxGraph((quantised,), constants))
+
+
 @pytest.mark.parametrize("shape", [[7, 3], [-1, 2], [0, 2]])
 def test_a_shape_that_does_not_fit_is_refused(shape: list[int]) -> None:
     constants = {"values": VALUES, "shape": np.array(shape, np.int64)}
