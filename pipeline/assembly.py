@@ -195,7 +195,6 @@ def load_extractor(
     device = resolve_device(settings.run.device)
     threads = set_threads(settings.run.threads)
     cache = cache_folder(settings.model.cache)
-    runtime = choose_runtime(settings.run.backend, device, cache, network_threads or threads)
     resolved = resolve(identity.weights, _weights_file(settings), cache)
     if resolved.sha256 != identity.weights_sha256:
         raise _mismatch(path, "weights_sha256", identity.weights_sha256, resolved.sha256)
@@ -203,6 +202,7 @@ def load_extractor(
         stored = identity.preprocessing.get(key, used)  # an older store may not have recorded it
         if stored != used:
             raise _mismatch(path, f"preprocessing.{key}", stored, used)
+    runtime = choose_runtime(settings.run.backend, resolved.weight_set, device, cache, network_threads or threads)
     detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
     fast = settings.run.mode == FAST
     embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, fast=fast)

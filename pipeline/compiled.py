@@ -5,20 +5,25 @@ Importing this module needs a numba that compiles.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar, cast
 
 import numba.core.caching
+import numba.core.event
 from numba import njit
 
 # Options of `compiled`. Division as NumPy's; FUSED: products and sums may become one instruction, with one rounding.
 EXACT: Final[dict[str, Any]] = {"error_model": "numpy"}
 FUSED: Final[dict[str, Any]] = {"fastmath": {"contract"}, **EXACT}
+
+_log: Final = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # numba says nothing of the types of these.
@@ -57,3 +62,24 @@ def _edition(function: Callable[..., Any], inlined: Sequence[ModuleType]) -> str
     """A name for what the files hold that the machine code is made of."""
     files = [__file__, inspect.getfile(function), *(inspect.getfile(module) for module in inlined)]
     return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:8]
+
+
+@contextmanager
+def logging_compilation() -> Iterator[None]:
+    """While it is open, the log says that loops are compiled, before the first one is, once a process: the wait is so
+    long that one would think nothing happened. Of loops that are loaded it says nothing."""
+    with numba.core.event.install_listener("numba:compile", _Compilation()):
+        yield
+
+
+class _Compilation(numba.core.event.Listener):  # type: ignore[misc, unused-ignore]
+    def on_start(self, _event: Any) -> None:
+        _log_compilation()
+
+    def on_end(self, _event: Any) -> None:
+        """It is not said how long it took."""
+
+
+@functools.cache
+def _log_compilation() -> None:
+    _log.warning("compiling loops for this processor, once: about half a minute")

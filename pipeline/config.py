@@ -86,7 +86,7 @@ class MatchSettings:
 @dataclass(frozen=True)
 class RunSettings:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
-    backend: str = "auto"  # of the embedder on the CPU: auto | torch | onnxruntime
+    backend: str = "auto"  # of the embedder on the CPU: auto (the faster one) | torch | onnxruntime
     threads: int = 0  # of decoding and of the CPU networks, in a run batches at once; 0: all cores
     batch_images: int = 32
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum

@@ -56,6 +56,17 @@ def describe(device: torch.device) -> str:
     return f"{device} ({properties.name}, {properties.total_memory / 1e9:.0f} GB)"
 
 
+def driver_uuid(device: torch.device) -> str | None:
+    """What the driver calls a CUDA device: "GPU-5b0a..."; None for the CPU, and where torch does not say.
+
+    The driver's own numbers are not torch's: they count the devices that CUDA_VISIBLE_DEVICES hides, too.
+    """
+    if device.type != "cuda":
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
+
+
 def set_threads(threads: int) -> int:
     """Sets how many threads the CPU networks use (0: one per core this process may run on), and returns it."""
     wanted = thread_count(threads)

@@ -20,28 +20,28 @@ _COMMAND: Final = (
 
 
 class DeviceMeter:
-    """A context manager that samples a device, called `cuda` or `cuda:N`, until it is left.
+    """A context manager that samples the device with this UUID (`device.driver_uuid`) until it is left.
 
-    It does nothing for the CPU, and where there is no nvidia-smi that can be run.
+    It does nothing without a UUID, and where there is no nvidia-smi that can be run.
     """
 
-    def __init__(self, device: str) -> None:
-        self._index = device.partition(":")[2] or "0" if device.startswith("cuda") else None
+    def __init__(self, uuid: str | None) -> None:
+        self._uuid = uuid
         self._process: subprocess.Popen[bytes] | None = None
         self._samples: IO[bytes] | None = None
         self._share: float | None = None
 
     def __enter__(self) -> DeviceMeter:
-        if self._index is not None:
+        if self._uuid is not None:
             self._samples = TemporaryFile()
             with suppress(OSError):
-                command = [*_COMMAND, f"--id={self._index}"]
+                command = [*_COMMAND, f"--id={self._uuid}"]
                 self._process = subprocess.Popen(command, stdout=self._samples, stderr=subprocess.DEVNULL)
         return self
 
     @property
     def busy_share(self) -> float | None:
-        """The mean of the samples so far; None on the CPU, and where there is no sample."""
+        """The mean of the samples so far; None where there is none."""
         if self._samples is not None:
             # Not read through the file object: the program writes where its position is.
             text = os.pread(self._samples.fileno(), os.fstat(self._samples.fileno()).st_size, 0)

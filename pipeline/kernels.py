@@ -24,7 +24,8 @@ def load_kernels(device: torch.device) -> Kernels | None:
     """The loops for this device; None where torch has to do it: on CUDA, and without a numba that works with this
     Python and NumPy.
 
-    The first call compiles them, some twenty seconds, or loads what an earlier process compiled.
+    The first call compiles them, some twenty seconds, and says so in the log before it begins; or it loads what an
+    earlier process compiled.
     """
     return _compiled() if device.type == "cpu" else None
 
@@ -32,9 +33,12 @@ def load_kernels(device: torch.device) -> Kernels | None:
 @functools.cache
 def _compiled() -> Kernels | None:
     try:
-        from pipeline.crop_kernels import onet_features, rnet_features
-        from pipeline.detection_kernels import area_crops, scan_level
-        from pipeline.smooth_kernels import smooth_crops
+        from pipeline.compiled import logging_compilation
+
+        with logging_compilation():
+            from pipeline.crop_kernels import onet_features, rnet_features
+            from pipeline.detection_kernels import area_crops, scan_level
+            from pipeline.smooth_kernels import smooth_crops
     except (ImportError, OSError):  # OSError: numba's own library is missing
         return None
     return Kernels(area_crops, smooth_crops, scan_level, rnet_features, onet_features)

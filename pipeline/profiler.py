@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import torch
 
 from pipeline.config import RunSettings
-from pipeline.device import batch_workers, synchronize, thread_count, usable_cores
+from pipeline.device import batch_workers, driver_uuid, synchronize, thread_count, usable_cores
 from pipeline.device_meter import DeviceMeter
 from pipeline.run_profile import Lanes, RunProfile, make_profile
 from pipeline.stage_times import StageTimes
@@ -31,7 +31,7 @@ class Profiler:
         """From now on the networks run on `device`."""
         if self._wanted and self._meter is None:
             self._device = device
-            self._meter = self._held.enter_context(DeviceMeter(str(device)))
+            self._meter = self._held.enter_context(DeviceMeter(driver_uuid(device)))
 
     def profile(self) -> RunProfile | None:
         """What was measured so far; None where it is not wanted."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pipeline.comparison.parity import cosines
 from pipeline.comparison.reference import reference_network
 from pipeline.device import resolve_device, set_threads, usable_cores
 from pipeline.embed import load_embedder
+from pipeline.errors import BadValue
 from pipeline.models.onnx_runtime import choose_runtime
 from pipeline.models.weights import ResolvedWeights, cache_folder, resolve
 
@@ -36,8 +38,8 @@ def ways(resolved: ResolvedWeights, device: str) -> dict[str, Embed]:
     settings = benchmark_settings(device, 0, resolved.name, 0)
     where, cache = resolve_device(device), cache_folder(settings.model.cache)
     made: dict[str, Embed] = {"facepipe_torch": load_embedder(resolved, where)}
-    runtime = choose_runtime("auto", where, cache, usable_cores())
-    if runtime is not None:
+    with suppress(BadValue):  # on CUDA, and where it is not installed
+        runtime = choose_runtime("onnxruntime", resolved.weight_set, where, cache, usable_cores())
         made["facepipe_onnxruntime"] = load_embedder(resolved, where, runtime=runtime)
     if resolved.weight_set.architecture == "inception-resnet-v1":
         network = reference_network(resolved).to(where)

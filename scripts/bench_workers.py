@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from pipeline.device import driver_uuid, resolve_device
 from pipeline.device_meter import DeviceMeter
 
 _PREPARE, _GO, _RESULTS, _CALL = "prepare", "go", "results", "call"
@@ -62,7 +63,7 @@ class Workers:
         self.variant = variant
         self.turns: list[Turn] = []
         self.device_busy_shares: list[float] = []  # of the turns, on CUDA
-        self._device = device
+        self._device_uuid = driver_uuid(resolve_device(device))
         context = multiprocessing.get_context("spawn")
         self._counter = context.Value("q", 0)
         self._pipes: list[Connection] = []
@@ -103,7 +104,7 @@ class Workers:
     def __call__(self) -> None:
         """One turn over all lists."""
         self._counter.value = 0
-        with DeviceMeter(self._device) as meter:
+        with DeviceMeter(self._device_uuid) as meter:
             turns = self._all(_GO)
         if meter.busy_share is not None:
             self.device_busy_shares.append(meter.busy_share)

@@ -21,11 +21,15 @@ class Architecture:
     convert: Callable[[bytes], dict[str, torch.Tensor]]
     # Tensors -> the network in eval mode on the CPU; raises RuntimeError, naming the tensors that do not fit.
     build: Callable[[Mapping[str, torch.Tensor]], nn.Module]
+    # Whether onnxruntime is faster than torch on a CPU, which `run.backend: auto` goes by.
+    gains_from_onnxruntime: bool
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
-        "inception-resnet-v1": Architecture(convert.convert_graph, inception_resnet.build_network),
-        "sface": Architecture(convert_sface.convert_onnx, sface.build_network),
+        "inception-resnet-v1": Architecture(
+            convert.convert_graph, inception_resnet.build_network, gains_from_onnxruntime=True
+        ),
+        "sface": Architecture(convert_sface.convert_onnx, sface.build_network, gains_from_onnxruntime=False),
     }
 )

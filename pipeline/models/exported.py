@@ -19,14 +19,14 @@ from torch.nn import functional
 
 from pipeline.errors import CacheUnwritable
 from pipeline.models.cache import exclusive, replacing
+from pipeline.models.loops import load_kernels
 from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime
 from pipeline.models.onnx_trace import INPUT, trace
 from pipeline.models.onnx_write import metadata_entry, write_onnx
 from pipeline.models.protobuf import GraphInvalid, fields
-from pipeline.models.winograd import load_kernels
 
 # Raised when the same network would give another file.
-EXPORTER_VERSION: Final = 3
+EXPORTER_VERSION: Final = 4
 MIN_COSINE: Final = 0.99999
 
 _DIGEST: Final = "content_sha256"

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 
 from pipeline.errors import BadValue
+from pipeline.models.architectures import ARCHITECTURES
 from pipeline.models.onnx_graph import Array, read_onnx, read_outputs
 from pipeline.models.onnx_split import GraphPart, Run, cut
 from pipeline.models.onnx_trace import INPUT
 from pipeline.models.onnx_write import write_onnx
-from pipeline.models.winograd import Chain
+from pipeline.models.registry import WeightSet
 
 AUTO: Final = "auto"
 ONNXRUNTIME: Final = "onnxruntime"
@@ -28,7 +29,7 @@ _ERRORS_ONLY: Final = 3  # onnxruntime's severity; its warnings are about hardwa
 _PROVIDERS: Final = ("CPUExecutionProvider",)
 
 # Items that go through a network that is cut into parts at a time: what one part hands to the next stays in the cache.
-_TOGETHER: Final = 8
+_TOGETHER: Final = 32
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,16 @@ class OnnxRuntime:
     threads: int
 
 
-def choose_runtime(backend: str, device: torch.device, cache: Path, threads: int) -> OnnxRuntime | None:
-    """The runtime that the setting `run.backend` means on this device; None: torch.
+def choose_runtime(
+    backend: str, weights: WeightSet, device: torch.device, cache: Path, threads: int
+) -> OnnxRuntime | None:
+    """The runtime that the setting `run.backend` means for these weights on this device; None: torch.
 
-    `auto` takes onnxruntime on the CPU, if it is installed. Raises BadValue where it was asked for and cannot be had.
+    `auto` takes onnxruntime on the CPU, if it is installed, for the networks that are faster in it. Raises BadValue
+    where it was asked for and cannot be had.
     """
-    if backend not in (AUTO, ONNXRUNTIME) or (backend == AUTO and device.type != "cpu"):
+    gains = device.type == "cpu" and ARCHITECTURES[weights.architecture].gains_from_onnxruntime
+    if backend not in (AUTO, ONNXRUNTIME) or (backend == AUTO and not gains):
         return None
     problem = f"it runs on the CPU, and the device is {device}" if device.type != "cpu" else ""
     try:
@@ -124,11 +129,11 @@ class _Loops:
     """The compiled loops for a run of layers."""
 
     def __init__(self, run: Run) -> None:
-        self._chain = Chain(run.layers)
+        self._loops = run.loops
         self.inputs, self.outputs = (run.input,), (run.output,)
 
     def __call__(self, values: Sequence[Array]) -> Sequence[Array]:
-        return [self._chain(values[0])]
+        return [self._loops(values[0])]
 
 
 _Step: TypeAlias = "_Session | _Loops"

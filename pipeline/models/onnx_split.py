@@ -1,20 +1,24 @@
-"""Cuts a network at the convolutions that the compiled loops of `winograd` do with fewer products than onnxruntime.
+"""Takes out of a network what the compiled loops of `winograd` do with fewer products than onnxruntime.
 
-Between the cuts the network stays as it is: one part for onnxruntime, and a run of layers for the loops, in turn.
+What is before and behind it stays as it is, for onnxruntime.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from pipeline.models.onnx_graph import OnnxGraph, OnnxNode
-from pipeline.models.winograd import Convolution, Layer, Pool, is_winograd, load_kernels
+import numpy as np
 
-# Channels in times channels out of a 3 x 3 convolution for which a cut pays: in a run that has none, what is saved is
-# less than what it takes to hand the pictures over (measured: 32 x 32 does not, 80 x 192 saves two thirds).
+from pipeline.models.layers import Convolution, Pool, Step, Unfit
+from pipeline.models.loops import Loops, load_kernels
+from pipeline.models.onnx_graph import Array, OnnxGraph, OnnxNode
+from pipeline.models.onnx_trace import INPUT
+
+# Channels in times channels out of a convolution for which a cut pays: in a run that has none, what is saved is less
+# than what it takes to hand the pictures over.
 _CHANNELS: Final = 64 * 64
 
 
@@ -29,34 +33,60 @@ class GraphPart:
 
 @dataclass(frozen=True)
 class Run:
-    """Layers for the compiled loops, from one value to another."""
+    """Steps for the compiled loops, from one value to another."""
 
-    layers: tuple[Layer, ...]
+    loops: Loops
     nodes: tuple[OnnxNode, ...]
     input: str
     output: str
 
 
 def cut(graph: OnnxGraph, outputs: Sequence[str]) -> list[GraphPart | Run] | None:
-    """The parts of a network, where there are compiled loops and a convolution for them; else None."""
+    """The parts of a network in an order of evaluation, where there is a run for the compiled loops; else None.
+
+    There is one at most: all that the loops can do, if that lies between two values and holds a convolution that pays.
+    """
     kernels = load_kernels()
-    parts = [] if kernels is None else split(graph, outputs, kernels.LANES)
-    return parts if any(isinstance(part, Run) for part in parts) else None
+    steps = [] if kernels is None else _steps(graph, outputs, kernels.LANES)
+    run = _run(graph, outputs, steps) if any(_pays(each.step) for each in steps) else None
+    if run is None:
+        return None
+    rest = [node for node in graph.nodes if node not in run.nodes]
+    before = _ancestors(rest, [run.input])
+    behind = [node for node in rest if node not in before]
+    later = [name for node in (*run.nodes, *behind) for name in node.inputs]
+    parts = _part(graph, before, [*later, *outputs]), run, _part(graph, behind, outputs)
+    return [part for part in parts if isinstance(part, Run) or part.graph.nodes]
 
 
-def split(graph: OnnxGraph, outputs: Sequence[str], lanes: int) -> list[GraphPart | Run]:
-    """The parts in an order of evaluation: none for the loops where no cut pays. `lanes`: what numbers of channels
-    must be multiples of."""
-    parts: list[GraphPart | Run] = []
-    waiting = list(graph.nodes)
-    for run in _runs(graph, outputs, lanes):
-        waiting = [node for node in waiting if node not in run.nodes]
-        needed = _ancestors(waiting, [run.input])
-        later = [name for node in graph.nodes if node not in needed for name in node.inputs]
-        parts += [_part(graph, needed, [*later, *outputs])] if needed else []
-        parts.append(run)
-        waiting = [node for node in waiting if node not in needed]
-    return [*parts, _part(graph, waiting, outputs)] if waiting else parts
+@dataclass(frozen=True)
+class _Found:
+    """A step, and the operations that it does."""
+
+    step: Step
+    nodes: tuple[OnnxNode, ...]
+
+
+def _run(graph: OnnxGraph, outputs: Sequence[str], found: Sequence[_Found]) -> Run | None:
+    """All steps as one run; None where they are not between two values, or do not fit the loops."""
+    nodes = tuple(node for each in found for node in each.nodes)
+    made = {each.step.target for each in found}
+    inside = {name for node in nodes for name in node.outputs}
+    elsewhere = {name for node in graph.nodes if node not in nodes for name in node.inputs} | {*outputs}
+    read = {name for each in found for name in each.step.reads} - made
+    answers = inside & elsewhere
+    if len(read) != 1 or len(answers) != 1:
+        return None
+    (source,), (target,) = read, answers
+    shape = graph.shapes.get(source, ())[1:]
+    lengths = [length for length in shape if isinstance(length, int)]
+    if len(lengths) != 3:
+        return None
+    try:
+        loops = Loops([each.step for each in found], source, target, (lengths[0], lengths[1], lengths[2]))
+    except Unfit:
+        return None
+    return Run(loops, nodes, source, target)
 
 
 def _part(graph: OnnxGraph, nodes: Sequence[OnnxNode], wanted: Iterable[str]) -> GraphPart:
@@ -79,53 +109,79 @@ def _ancestors(nodes: Sequence[OnnxNode], names: Iterable[str]) -> list[OnnxNode
     return found[::-1]
 
 
-def _runs(graph: OnnxGraph, outputs: Sequence[str], lanes: int) -> list[Run]:
-    """Those that pay, from and to a 3 x 3 convolution; no value inside is read elsewhere."""
-    readers = Counter([*(name for node in graph.nodes for name in node.inputs), *outputs])
-    links = _links(graph, readers, lanes)
-    after = {link.input: link for link in links if readers[link.input] == 1}
-    follows = {after[link.output].output for link in links if link.output in after}
-    chains = []
-    for link in links:
-        if link.output not in follows:
-            chain = [link]
-            while chain[-1].output in after:
-                chain.append(after[chain[-1].output])
-            chains.append(_trimmed(chain))
-    return [_joined(chain) for chain in chains if any(_pays(link.layers[0]) for link in chain)]
-
-
-def _trimmed(chain: list[Run]) -> list[Run]:
-    places = [i for i, link in enumerate(chain) if is_winograd(link.layers[0])]
-    return chain[places[0] : places[-1] + 1] if places else []
-
-
-def _joined(chain: Sequence[Run]) -> Run:
-    layers = tuple(layer for link in chain for layer in link.layers)
-    return Run(layers, tuple(node for link in chain for node in link.nodes), chain[0].input, chain[-1].output)
-
-
-def _pays(layer: Layer) -> bool:
-    if not isinstance(layer, Convolution) or not is_winograd(layer):
+def _pays(step: Step) -> bool:
+    layer = step.layer
+    if not isinstance(layer, Convolution) or layer.pointwise:
         return False
-    outputs, channels, _, _ = layer.weights.shape
+    outputs, channels = layer.weights.shape[:2]
     return bool(outputs * channels >= _CHANNELS)
 
 
-def _links(graph: OnnxGraph, readers: Counter[str], lanes: int) -> list[Run]:
-    """Every layer that the loops can do, as a run of its own."""
-    relus = {node.inputs[0]: node for node in graph.nodes if node.op == "Relu"}
-    links = []
+def _steps(graph: OnnxGraph, outputs: Sequence[str], lanes: int) -> list[_Found]:
+    """What the loops can do, as far as a single operation tells, in an order of evaluation. `lanes`: what numbers of
+    channels must be multiples of."""
+    readers = Counter([*(name for node in graph.nodes for name in node.inputs), *outputs])
+    found: list[_Found] = []
     for node in graph.nodes:
-        value = node.outputs[0]
-        pool = _pool(node)
-        convolution = _convolution(node, graph, lanes)
+        pool, convolution = _pool(node), _convolution(node, graph.constants, lanes)
         if pool is not None:
-            links.append(Run((pool,), (node,), node.inputs[0], value))
-        elif convolution is not None and value in relus and readers[value] == 1:
-            relu = relus[value]
-            links.append(Run((convolution,), (node, relu), node.inputs[0], relu.outputs[0]))
-    return links
+            found.append(_Found(Step(pool, node.inputs[0], node.outputs[0]), (node,)))
+        elif convolution is not None:
+            found.append(_finished(convolution, node, graph, readers))
+    places = {node.outputs: place for place, node in enumerate(graph.nodes)}
+    # What is added to a convolution's answer may be made behind the convolution.
+    found.sort(key=lambda each: places[each.nodes[-1].outputs])
+    for node in graph.nodes:
+        found = _joined(node, found, readers)
+    return found
+
+
+def _finished(convolution: Convolution, node: OnnxNode, graph: OnnxGraph, readers: Counter[str]) -> _Found:
+    """A convolution with what follows, each as the only reader: a factor, another value added to it, a ReLU."""
+    nodes, added = [node], None
+    following = {name: other for other in graph.nodes for name in other.inputs if readers[name] == 1}
+    scale = following.get(node.outputs[0])
+    factor = None if scale is None else _factor(scale, graph.constants)
+    if scale is not None and factor is not None:
+        scaled = (numbers * np.float32(factor) for numbers in (convolution.weights, convolution.bias))
+        convolution = replace(convolution, **dict(zip(("weights", "bias"), scaled, strict=True)))
+        nodes.append(scale)
+    total = following.get(nodes[-1].outputs[0])
+    if total is not None and total.op == "Add" and convolution.pointwise:
+        others = [name for name in total.inputs if name != nodes[-1].outputs[0] and name not in graph.constants]
+        if len(others) == 1:
+            (added,) = others
+            nodes.append(total)
+    relu = following.get(nodes[-1].outputs[0])
+    if relu is not None and relu.op == "Relu":
+        convolution = replace(convolution, relu=True)
+        nodes.append(relu)
+    return _Found(Step(convolution, node.inputs[0], nodes[-1].outputs[0], added=added), tuple(nodes))
+
+
+def _joined(node: OnnxNode, found: list[_Found], readers: Counter[str]) -> list[_Found]:
+    """The steps, those that make the parts of the concatenation `node` writing into it; as they were, if it is none of
+    these alone."""
+    makers = {each.step.target: each for each in found}
+    if node.op != "Concat" or node.attributes.get("axis") != 1:
+        return found
+    if any(name not in makers or readers[name] != 1 for name in node.inputs):
+        return found
+    first, changed = 0, {}
+    for name in node.inputs:
+        maker = makers[name]
+        nodes = (*maker.nodes, node) if name == node.inputs[-1] else maker.nodes
+        changed[name] = _Found(replace(maker.step, target=node.outputs[0], first=first), nodes)
+        first += _channels(maker, makers)
+    return [changed.get(each.step.target, each) for each in found]
+
+
+def _channels(maker: _Found, makers: Mapping[str, _Found]) -> int:
+    """How many channels a step makes; a pool's are those of what it reads."""
+    layer = maker.step.layer
+    if isinstance(layer, Convolution):
+        return len(layer.bias)
+    return _channels(makers[maker.step.source], makers) if maker.step.source in makers else 0
 
 
 def _pool(node: OnnxNode) -> Pool | None:
@@ -137,15 +193,24 @@ def _pool(node: OnnxNode) -> Pool | None:
     return Pool(sides[0], steps[0])
 
 
-def _convolution(node: OnnxNode, graph: OnnxGraph, lanes: int) -> Convolution | None:
-    """What the node does, where the loops do it: step 1, 3 x 3 or 1 x 1, all channels with each other, a bias."""
-    plain = {"strides": (1, 1), "dilations": (1, 1), "group": 1}
-    if node.op != "Conv" or len(node.inputs) != 3 or any(node.attributes.get(k) != v for k, v in plain.items()):
+def _convolution(node: OnnxNode, constants: Mapping[str, Array], lanes: int) -> Convolution | None:
+    """What the node does, where the loops may do it: all channels with each other, as many zeros on both sides."""
+    plain = {"dilations": (1, 1), "group": 1}
+    if node.op != "Conv" or any(node.attributes.get(key) != value for key, value in plain.items()):
         return None
-    weights, bias = graph.constants[node.inputs[1]], graph.constants[node.inputs[2]]
-    form = weights.shape[2:], node.attributes.get("pads")
-    if weights.shape[0] % lanes or weights.shape[1] % lanes:
+    steps, pads = node.attributes.get("strides"), node.attributes.get("pads")
+    if not isinstance(steps, tuple) or not isinstance(pads, tuple) or len({*steps}) != 1 or pads[:2] != pads[2:]:
         return None
-    if form not in (((3, 3), (0,) * 4), ((3, 3), (1,) * 4), ((1, 1), (0,) * 4)):
+    weights = constants[node.inputs[1]]
+    if len(weights) % lanes or (weights.shape[1] % lanes and node.inputs[0] != INPUT):
         return None
-    return Convolution(weights, bias, int(form[1] == (1,) * 4))
+    bias = constants[node.inputs[2]] if len(node.inputs) == 3 else np.zeros(len(weights), np.float32)
+    return Convolution(weights, bias, (pads[0], pads[1]), steps[0])
+
+
+def _factor(node: OnnxNode, constants: Mapping[str, Array]) -> float | None:
+    """The number by which the node multiplies everything, if it does just that."""
+    numbers = [constants[name] for name in node.inputs if name in constants]
+    if node.op != "Mul" or len(numbers) != 1 or numbers[0].size != 1:
+        return None
+    return float(numbers[0].item())

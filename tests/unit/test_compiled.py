@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -10,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import pipeline.errors
+
 pytest.importorskip("numba")
+
+ROOT = str(Path(pipeline.errors.__file__).parents[1])
 
 PART = "from pipeline.compiled import compiled\n@compiled()\ndef number():\n    return {number}\n"
 KERNEL = """
@@ -24,6 +27,8 @@ def answer():
     return between()
 print(answer(), *answer.stats.cache_hits.values())
 """
+LOGGED = "from pipeline.compiled import logging_compilation\nwith logging_compilation():\n    import kernel"
+TOLD = "compiling loops for this processor, once: about half a minute\n"
 
 
 @pytest.fixture
@@ -39,15 +44,16 @@ def write(folder: Path, number: int = 1, factor: int = 1) -> None:
 
 def answer(folder: Path, **variables: str) -> list[str]:
     """What a process of its own prints: the answer, and a 1 where the machine code was there."""
-    found = importlib.util.find_spec("pipeline.compiled")
-    assert found is not None
-    assert found.origin is not None
-    root = str(Path(found.origin).parents[1])
-    given = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": root, "NUMBA_CACHE_DIR": str(folder / "kept"), **variables}
-    command, environment = [sys.executable, str(folder / "kernel.py")], {**os.environ, **given}
+    return run(folder, str(folder / "kernel.py"), **variables).stdout.split()
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A Python of its own, which keeps machine code in the folder."""
+    given = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": ROOT, "NUMBA_CACHE_DIR": str(folder / "kept"), **variables}
+    command, environment = [sys.executable, *arguments], {**os.environ, **given}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return done
 
 
 def kept(folder: Path) -> list[Path]:
@@ -85,6 +91,26 @@ def test_without_a_folder_each_process_compiles_for_itself(folder: Path) -> None
     nowhere = str(folder / "file" / "kept")
     assert answer(folder, NUMBA_CACHE_DIR=nowhere, NUMBA_CACHE_LOCATOR_CLASSES="_UserProvidedCacheLocator") == ["1"]
     assert kept(folder) == []
+
+
+def test_what_takes_long_is_told_of_and_nothing_else(folder: Path) -> None:
+    """Two functions are compiled, and one line says so, on standard error."""
+    assert run(folder, str(folder / "kernel.py")).stderr == ""  # where nobody asked for the log
+    write(folder, number=2)
+    first, second = (run(folder, "-c", LOGGED, PYTHONPATH=f"{ROOT}:{folder}") for _ in range(2))
+    assert (first.stdout.split(), second.stdout.split()) == (["2"], ["2", "1"])
+    assert first.stderr == TOLD
+    assert second.stderr == ""
+
+
+def test_the_loops_of_detection_are_told_of_before_they_are_compiled(tmp_path: Path) -> None:
+    code = "import torch; from pipeline.kernels import load_kernels; load_kernels(torch.device('cpu'))"
+    environment = {**os.environ, "PYTHONPATH": ROOT, "NUMBA_CACHE_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        process.kill()  # the rest of the half minute
+    assert told == TOLD
 
 
 def test_an_error_in_the_loop_is_raised(folder: Path) -> None:

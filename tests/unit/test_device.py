@@ -7,11 +7,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pipeline.device import describe, halving, mismatch, resolve_device, set_threads, torch_problem, usable_cores
+from pipeline.device import (
+    describe,
+    driver_uuid,
+    halving,
+    mismatch,
+    resolve_device,
+    set_threads,
+    torch_problem,
+    usable_cores,
+)
 from pipeline.errors import DeviceMissing, DeviceOutOfMemory
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -44,6 +54,27 @@ def test_cuda_is_named_with_its_index_and_computes_in_full_float32() -> None:
     assert torch.cuda.get_device_name(0) in describe(resolve_device("cuda"))
     with pytest.raises(DeviceMissing, match="this machine has"):
         resolve_device(f"cuda:{torch.cuda.device_count()}")
+
+
+@cuda
+def test_a_device_is_known_to_the_driver_by_its_uuid() -> None:
+    names = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    uuids = [driver_uuid(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+    assert all(uuid and f"(UUID: {uuid})" in names for uuid in uuids)
+    assert len(set(uuids)) == len(uuids)
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [({"uuid": "01234567-89ab"}, "GPU-01234567-89ab"), ({}, None)],
+    ids=["torch says it", "torch does not"],
+)
+def test_a_device_of_which_torch_says_no_uuid_has_none(
+    properties: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(**properties))
+    assert driver_uuid(torch.device("cuda", 0)) == expected
+    assert driver_uuid(torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "mps", "cuda:", "cuda:x", "cuda:-1", "CUDA", "cpu:0"])

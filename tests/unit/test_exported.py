@@ -15,6 +15,7 @@ from torch import nn
 
 from pipeline.models.exported import Exportable, ExportUnfaithful, compare, export, load_exported, read_metadata
 from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, choose_runtime
+from pipeline.models.registry import weight_set
 from pipeline.models.winograd import load_kernels
 
 SHAPE = (3, 8, 9)
@@ -45,7 +46,7 @@ def source() -> Source:
 @pytest.fixture
 def runtime(tmp_path: Path) -> OnnxRuntime:
     pytest.importorskip("onnxruntime")
-    runtime = choose_runtime("onnxruntime", torch.device("cpu"), tmp_path / "cache", 1)
+    runtime = choose_runtime("onnxruntime", weight_set("sface"), torch.device("cpu"), tmp_path / "cache", 1)
     assert runtime is not None
     return runtime
 

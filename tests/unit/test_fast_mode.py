@@ -62,8 +62,8 @@ def test_half_precision_is_near_float32(
 
 
 def test_on_a_cpu_fast_is_exact(weights_cache: Path, crops: torch.Tensor, tmp_path: Path) -> None:
-    runtime = choose_runtime("auto", CPU, tmp_path, 1)
     resolved = resolve(CASIA_WEBFACE, None, weights_cache)
+    runtime = choose_runtime("auto", resolved.weight_set, CPU, tmp_path, 1)
     exact, fast = (load_embedder(resolved, CPU, runtime=runtime, fast=each) for each in (False, True))
     assert fast.backend == f"{exact.backend} in float32"
     assert torch.equal(exact(crops), fast(crops))

@@ -29,18 +29,19 @@ from pipeline.models.mtcnn import load_networks
 from pipeline.models.onnx_graph import read_onnx, read_outputs
 from pipeline.models.onnx_runtime import OnnxRuntime, choose_runtime
 from pipeline.models.onnx_split import Run, cut
-from pipeline.models.registry import weight_set
+from pipeline.models.registry import WeightSet, weight_set
 from pipeline.models.weights import ResolvedWeights, cached_file, detector_files, resolve
 from pipeline.models.winograd import load_kernels
 from pipeline.types import DecodedImage
 
 CPU = torch.device("cpu")
+CASIA, SFACE = weight_set("casia-webface"), weight_set("sface")
 
 
 @pytest.fixture(scope="module")
 def runtime(weights_cache: Path) -> OnnxRuntime:
     pytest.importorskip("onnxruntime")
-    found = choose_runtime("auto", CPU, weights_cache, 1)
+    found = choose_runtime("auto", CASIA, CPU, weights_cache, 1)
     assert found is not None
     return found
 
@@ -72,32 +73,41 @@ def crops(photos: list[np.ndarray]) -> dict[int, torch.Tensor]:
     return {size: warp_crops(batch, found, size) for size in (112, 160)}
 
 
-def test_auto_takes_what_is_installed_on_the_cpu(runtime: OnnxRuntime, tmp_path: Path) -> None:
+def test_auto_takes_what_is_faster_on_the_cpu(runtime: OnnxRuntime, tmp_path: Path) -> None:
+    """onnxruntime for InceptionResnetV1, torch for SFace; asked for by name, either for both."""
     import onnxruntime
 
     expected = OnnxRuntime(onnxruntime.__version__, tmp_path, 3)
-    assert choose_runtime("auto", CPU, tmp_path, 3) == choose_runtime("onnxruntime", CPU, tmp_path, 3) == expected
-    assert choose_runtime("torch", CPU, tmp_path, 3) is None
-    assert choose_runtime("auto", torch.device("cuda", 0), tmp_path, 3) is None
+    for weights in (CASIA, weight_set("vggface2")):
+        assert choose_runtime("auto", weights, CPU, tmp_path, 3) == expected
+    assert choose_runtime("auto", SFACE, CPU, tmp_path, 3) is None
+    for weights in (CASIA, SFACE):
+        assert choose_runtime("onnxruntime", weights, CPU, tmp_path, 3) == expected
+        assert choose_runtime("torch", weights, CPU, tmp_path, 3) is None
+        assert choose_runtime("auto", weights, torch.device("cuda", 0), tmp_path, 3) is None
 
 
-def test_asked_for_on_cuda_it_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", [CASIA, SFACE], ids=["casia-webface", "sface"])
+def test_asked_for_on_cuda_it_is_an_error(weights: WeightSet, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=r"run\.backend.*runs on the CPU.* cuda:0"):
-        choose_runtime("onnxruntime", torch.device("cuda", 0), tmp_path, 1)
+        choose_runtime("onnxruntime", weights, torch.device("cuda", 0), tmp_path, 1)
 
 
-def test_not_installed_auto_takes_torch_and_asking_is_an_error(no_onnxruntime: None, tmp_path: Path) -> None:
-    assert choose_runtime("auto", CPU, tmp_path, 1) is None
+@pytest.mark.parametrize("weights", [CASIA, SFACE], ids=["casia-webface", "sface"])
+def test_not_installed_auto_takes_torch_and_asking_is_an_error(
+    no_onnxruntime: None, weights: WeightSet, tmp_path: Path
+) -> None:
+    assert choose_runtime("auto", weights, CPU, tmp_path, 1) is None
     with pytest.raises(BadValue, match=r'pip install "facepipe\[fast\]"') as caught:
-        choose_runtime("onnxruntime", CPU, tmp_path, 1)
+        choose_runtime("onnxruntime", weights, CPU, tmp_path, 1)
     assert caught.value.exit_code == 2
 
 
 def test_an_installation_without_contents_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", ModuleType("onnxruntime"))
-    assert choose_runtime("auto", CPU, tmp_path, 1) is None
+    assert choose_runtime("auto", CASIA, CPU, tmp_path, 1) is None
     with pytest.raises(BadValue, match="installation is incomplete"):
-        choose_runtime("onnxruntime", CPU, tmp_path, 1)
+        choose_runtime("onnxruntime", CASIA, CPU, tmp_path, 1)
 
 
 def test_another_backend_is_refused_with_the_known_ones() -> None:
@@ -198,10 +208,19 @@ def test_every_number_of_crops(runtime: OnnxRuntime, weights_cache: Path, crops:
         torch.testing.assert_close(embedder(many[:number]), expected[:number], atol=2e-6, rtol=0)
 
 
-def extractor_with(backend: str, cache: Path) -> FaceExtractor:
-    flags = {"run.device": "cpu", "run.backend": backend, "model.cache": str(cache), "model.weights": "casia-webface"}
+def extractor_with(backend: str, cache: Path, weights: str = "casia-webface") -> FaceExtractor:
+    flags = {"run.device": "cpu", "run.backend": backend, "model.cache": str(cache), "model.weights": weights}
     settings = load_settings(environ={}, flags=flags)
     return load_extractor(settings, make_identity(settings), cache)
+
+
+def test_each_extraction_takes_the_faster_one_unless_told(
+    runtime: OnnxRuntime, weights_cache: Path, sface_cache: Path
+) -> None:
+    onnx, torchs = f"onnxruntime {runtime.version}", f"torch {torch.__version__}"
+    assert extractor_with("auto", weights_cache).embedder.backend == onnx
+    assert extractor_with("auto", sface_cache, "sface").embedder.backend == torchs
+    assert extractor_with("onnxruntime", sface_cache, "sface").embedder.backend == onnx
 
 
 def test_the_extraction_without_onnxruntime_is_torchs(
