@@ -47,7 +47,7 @@ def compiled(
     def compile_or_load(function: _Function) -> _Function:
         if signature is None:  # kept by itself it would stay what it was when a file that it is made of changes
             return cast(_Function, njit(nogil=True, **options)(function))
-        function.__qualname__ += f"_{_edition(function, inlined)}"  # of which numba makes the file's name
+        function.__qualname__ += f"_{edition(function, *inlined)}"  # of which numba makes the file's name
         try:
             return cast(_Function, njit(signature, nogil=True, cache=True, **options)(function))
         except Exception:  # noqa: BLE001 - no folder, no room, or a damaged file: unpickling raises whatever it meets
@@ -58,9 +58,9 @@ def compiled(
     return compile_or_load
 
 
-def _edition(function: Callable[..., Any], inlined: Sequence[ModuleType]) -> str:
-    """A name for what the files hold that the machine code is made of."""
-    files = [__file__, inspect.getfile(function), *(inspect.getfile(module) for module in inlined)]
+def edition(*sources: Callable[..., Any] | ModuleType) -> str:
+    """A name for what the files hold that define these, and this one: of which machine code is made."""
+    files = [__file__, *(inspect.getfile(source) for source in sources)]
     return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:8]
 
 

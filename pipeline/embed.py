@@ -62,10 +62,10 @@ class Embedder:
         size = self.input_size
         if crops.ndim != 4 or tuple(crops.shape[1:]) != (3, size, size):
             raise ValueError(f"crops must be [n, 3, {size}, {size}], not {list(crops.shape)}")
-        parts = [
-            self._forward(part) for part in torch.tensor_split(crops, -(-len(crops) // BATCH_CROPS) or 1) if len(part)
-        ]
-        return torch.cat(parts) if parts else torch.empty(0, self.embedding_size, device=self.device)
+        if not len(crops):
+            return torch.empty(0, self.embedding_size, device=self.device)
+        parts = torch.tensor_split(crops, -(-len(crops) // BATCH_CROPS))  # as even as can be
+        return torch.cat([self._forward(part) for part in parts])
 
     def _forward(self, crops: torch.Tensor) -> torch.Tensor:
         self.counts.add(len(crops))

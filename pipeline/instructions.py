@@ -68,6 +68,14 @@ class Writer:
     def store(self, value: Any, array: Any, at: Any) -> None:
         self.builder.store(value, self._vector(value.type, array, at), align=4)
 
+    def fetch(self, array: Any, at: Any) -> None:
+        """Asks for what will be read soon, a line of the cache; it may lie behind the array's end."""
+        address, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address, number, number, number])
+        prefetch = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        line = self.builder.bitcast(self.builder.gep(array, [at]), address)
+        self.builder.call(prefetch, [line, number(0), number(2), number(1)])  # to read, for the second cache, data
+
     def _vector(self, kind: ir.VectorType, array: Any, at: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(array, [at]), kind.as_pointer())
 

@@ -62,7 +62,7 @@ def measure(files: Sequence[bytes], repeats: int) -> tuple[dict[str, Any], dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, images=64, only="abc")
+    add_arguments(parser, images=256, only="abc")
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     timings: dict[str, Any] = {}

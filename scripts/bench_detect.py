@@ -85,7 +85,7 @@ def measure(files: Sequence[Path], device: str, repeats: int) -> tuple[dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, images=32)
+    add_arguments(parser, images=128)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """The whole extraction, photo files to embedded faces, against the loop that facenet-pytorch's README shows.
 
-    python scripts/bench_extract.py --faces FOLDER --work FOLDER [--only a b c d] [--images 64] [--device cpu]
+    python scripts/bench_extract.py --faces FOLDER --work FOLDER [--only a b c d] [--images 256] [--device cpu]
 
 FOLDER of --faces holds lfw-view1/images and groups-with-boxes; the corpora (see bench_corpora) are made in the folder
 of --work, once. Both sides run as one process with a thread per core and as one process per core with one thread, their
@@ -153,7 +153,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, images=64)
+    add_arguments(parser, images=256)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", default="casia-webface")

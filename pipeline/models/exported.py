@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -29,13 +30,27 @@ from pipeline.models.protobuf import GraphInvalid, fields
 EXPORTER_VERSION: Final = 4
 MIN_COSINE: Final = 0.99999
 
+# The modules on which the answers of a network in loops rest.
+LOOPS: Final = (
+    "pipeline.instructions",
+    "pipeline.models.layers",
+    "pipeline.models.loop_instructions",
+    "pipeline.models.loop_memory",
+    "pipeline.models.loop_steps",
+    "pipeline.models.loops",
+    "pipeline.models.onnx_runtime",
+    "pipeline.models.onnx_split",
+    "pipeline.models.winograd_forms",
+    "pipeline.models.winograd_kernels",
+)
+
 _DIGEST: Final = "content_sha256"
 _CONTRASTS: Final = (1.0, 0.5, 0.1)  # of the noise that both see: one item each
 _METADATA_FIELD: Final = 14
 
 
 class ExportUnfaithful(Exception):
-    """onnxruntime's answers are too far from torch's."""
+    """The exported network's answers are too far from torch's."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +64,7 @@ class Exportable:
 
 
 def load_exported(source: Exportable, runtime: OnnxRuntime) -> OnnxNetwork | None:
-    """The network in onnxruntime, and in compiled loops where they are faster; None where its answers would not be
+    """The network in onnxruntime, and in compiled loops what they do faster; None where its answers would not be
     torch's, so that torch should do it.
 
     Raises what `source.build` raises. A cache that cannot be written costs time, and is no error.
@@ -90,7 +105,7 @@ def export(source: Exportable, runtime: OnnxRuntime) -> bytes:
 
 @torch.inference_mode()
 def compare(network: nn.Module, exported: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
-    """The least cosine between an answer of torch and of onnxruntime, and the largest difference of a number.
+    """The least cosine between an answer of torch and of the exported network, and the largest difference of a number.
 
     Raises ExportUnfaithful for a cosine below MIN_COSINE.
     """
@@ -111,14 +126,23 @@ def _answers(answers: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Te
 
 
 def _claims(source: Exportable, runtime: OnnxRuntime) -> dict[str, str]:
-    """What a file must say of itself to be used. Of the runtime and of what compiles the loops, too: with another, the
-    comparison is made again."""
+    """What a file must say of itself to be used. Of the runtime, of the loops and of what compiles them, too: with
+    another, the comparison is made again."""
     return {
         "weights_sha256": source.weights_sha256,
         "exporter": str(EXPORTER_VERSION),
         "onnxruntime": runtime.version,
-        "loops": "none" if load_kernels() is None else version("numba"),
+        "loops": _loops(),
     }
+
+
+def _loops() -> str:
+    """A name that changes with numba and with what holds the loops, and cuts networks for them; "none" without them."""
+    if load_kernels() is None:
+        return "none"
+    from pipeline.compiled import edition
+
+    return f"{version('numba')} {edition(*(import_module(name) for name in LOOPS))}"
 
 
 def _read(path: Path, claims: Mapping[str, str]) -> bytes | None:

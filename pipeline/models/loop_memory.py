@@ -106,7 +106,7 @@ def homes_of(steps: Sequence[Step], kept: Sequence[str], numbers: Mapping[str, i
     for place, step in enumerate(steps):
         ending = {name for name in step.reads if last[name] == place and name not in own}
         if step.target not in homes:
-            if step.added in ending and numbers[step.added or ""] == numbers[step.target]:
+            if step.added in ending - {step.source} and numbers[step.added or ""] == numbers[step.target]:
                 homes[step.target] = homes[step.added or ""]  # each number is read before it is written
                 ending.remove(step.added or "")
             elif free:

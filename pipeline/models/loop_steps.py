@@ -30,6 +30,8 @@ class ReadyStep:
         self.unfolds = False
         self._kernels = kernels
         if isinstance(step.layer, Pool):
+            if sizes[step.source][2] % kernels.LANES:
+                raise Unfit(f"a pool of {sizes[step.source][2]} channels")
             self._work: Work = self._pool(step.layer)
             return
         layer = step.layer
@@ -116,9 +118,14 @@ class ReadyStep:
         return work
 
     def _packed(self, weights: Any) -> tuple[Array, Array]:
-        """Weights [points, o, c] as the loops read them, [points, o / lanes, c, lanes]; and the bias."""
+        """Weights [points, o, c] as blocks [c, lanes] in the order in which the loops read them: of COLUMNS outputs one
+        point after the other, then of the next. And the bias."""
         points, outputs, channels = weights.shape
-        lanes = self._kernels.LANES
-        packed = zeros(points, outputs // lanes, channels, lanes)
-        packed[:] = weights.reshape(points, outputs // lanes, lanes, channels).swapaxes(2, 3)
+        lanes, columns = self._kernels.LANES, self._kernels.COLUMNS
+        packed = zeros(points * outputs // lanes, channels, lanes)
+        for first in range(0, outputs, columns):
+            some = weights[:, first : first + columns]
+            blocks = some.reshape(-1, lanes, channels).swapaxes(1, 2)
+            start = points * first // lanes
+            packed[start : start + len(blocks)] = blocks
         return packed, self._bias

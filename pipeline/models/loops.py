@@ -19,8 +19,8 @@ from pipeline.models.onnx_graph import Array
 
 # Pictures that go through a part of the network together: fewer where they are large, or they would not stay in the
 # cache from one layer to the next, and many where they are small, or weights would be read more often than need be.
-_PIXELS_TOGETHER: Final = 5000
-_MOST_TOGETHER: Final = 24
+_PIXELS_TOGETHER: Final = 2500
+_MOST_TOGETHER: Final = 16
 
 
 @functools.cache
@@ -69,20 +69,20 @@ class Loops:
         out = np.empty((len(x), channels, rows, columns), np.float32)
         memory, together = self._memory(), self._parts[-1].together
         for first in range(0, len(x), together):
-            self._fill(len(self._parts) - 1, x[first : first + together], memory, 0)
+            self._fill(len(self._parts) - 1, x[first : first + together], memory)
             self._kernels.leave(memory.pictures(self._target), out[first : first + together])
         return out
 
-    def _fill(self, place: int, x: Array, memory: Memory, start: int) -> None:
-        """The answers of the part `place` to the pictures x, from picture `start` of its target on."""
+    def _fill(self, place: int, x: Array, memory: Memory) -> None:
+        """The answers of the part `place` to the pictures x."""
         part = self._parts[place]
         for first in range(0, len(x), part.together):
             some = x[first : first + part.together]
             if place:
-                self._fill(place - 1, some, memory, 0)
+                self._fill(place - 1, some, memory)
             elif self._enters:
                 self._kernels.enter(some, memory.pictures(self._source))
-            view = View(memory, part.target, start + first, some)
+            view = View(memory, part.target, first, some)
             for step in part.steps:
                 step(view, len(some))
 
@@ -116,12 +116,12 @@ def _parts(steps: Sequence[ReadyStep], source: str, target: str, sizes: Mapping[
     for end in range(1, len(steps) + 1):
         later = {name for ready in steps[end:] for name in ready.step.reads} | {target}
         needed = later & {source, *(ready.step.target for ready in steps[:end])}
-        half_made = needed & {ready.step.target for ready in steps[end:]}
-        if len(needed) > 1 or half_made:
+        if len(needed) > 1 or source in needed:
             continue
         (reached,) = needed
         part = _Part(tuple(steps[begin:end]), reached, _together(steps[begin:end], sizes))
-        if parts and parts[-1].together >= part.together:
+        # Steps whose values nobody reads end where the part before them did.
+        if parts and (parts[-1].together >= part.together or parts[-1].target == reached):
             before = parts.pop()
             part = _Part((*before.steps, *part.steps), reached, before.together)
         parts.append(part)

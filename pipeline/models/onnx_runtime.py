@@ -6,6 +6,7 @@ onnxruntime is optional: without it torch does the same; so is numba, without wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -27,9 +28,6 @@ AUTO: Final = "auto"
 ONNXRUNTIME: Final = "onnxruntime"
 _ERRORS_ONLY: Final = 3  # onnxruntime's severity; its warnings are about hardware it looked for in vain
 _PROVIDERS: Final = ("CPUExecutionProvider",)
-
-# Items that go through a network that is cut into parts at a time: what one part hands to the next stays in the cache.
-_TOGETHER: Final = 32
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,10 @@ def choose_runtime(
 class OnnxNetwork(nn.Module):
     """A network that `exported` wrote, on the CPU. Several threads may call it at the same time.
 
-    With `split`, those convolutions for which it pays run in compiled loops, where numba is installed; all else, and
-    without numba everything, in onnxruntime. A forked child has none of its `threads`, and would wait for them for
-    ever; only with one thread it may be used.
+    With `split`, what `cut` takes out of it runs in compiled loops, where numba is installed; all else, and without
+    numba everything, in onnxruntime. However many items there are, they go through each part together, and the loops
+    keep memory for some of them only; onnxruntime needs more for more. A forked child has none of its `threads`, and
+    would wait for them for ever; only with one thread it may be used.
     """
 
     def __init__(self, model: bytes, threads: int, *, split: bool = False) -> None:
@@ -77,7 +76,6 @@ class OnnxNetwork(nn.Module):
         self.version = str(_module().__version__)
         self._outputs = read_outputs(model)
         parts = cut(read_onnx(model), self._outputs) if split else None
-        self._together = None if parts is None else _TOGETHER
         self._steps: list[_Step] = [_step(part, threads) for part in parts or ()]
         if not self._steps:
             self._steps.append(_Session(model, self._outputs, threads))
@@ -86,9 +84,7 @@ class OnnxNetwork(nn.Module):
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """[n, *shape] float32 -> as the torch network that was exported: one tensor, or a tuple of several."""
-        turns = 1 if self._together is None else max(1, -(-len(pixels) // self._together))
-        answers = [self._answers(part) for part in np.array_split(pixels.contiguous().numpy(), turns)]
-        tensors = tuple(torch.from_numpy(np.concatenate(parts)) for parts in zip(*answers, strict=True))
+        tensors = tuple(torch.from_numpy(answer) for answer in self._answers(pixels.contiguous().numpy()))
         return tensors[0] if len(tensors) == 1 else tensors
 
     def _answers(self, pixels: Array) -> list[Array]:
@@ -126,14 +122,20 @@ class _Session:
 
 
 class _Loops:
-    """The compiled loops for a run of layers."""
+    """The compiled loops for a run of steps; each of the threads has some of the items, so one item has one thread."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, threads: int) -> None:
         self._loops = run.loops
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="loops") if threads > 1 else None
         self.inputs, self.outputs = (run.input,), (run.output,)
 
     def __call__(self, values: Sequence[Array]) -> Sequence[Array]:
-        return [self._loops(values[0])]
+        (pictures,) = values
+        if self._pool is None or len(pictures) < 2:
+            return [self._loops(pictures)]
+        parts = np.array_split(pictures, min(self._threads, len(pictures)))
+        return [np.concatenate(list(self._pool.map(self._loops, parts)))]
 
 
 _Step: TypeAlias = "_Session | _Loops"
@@ -141,9 +143,8 @@ _Step: TypeAlias = "_Session | _Loops"
 
 def _step(part: GraphPart | Run, threads: int) -> _Step:
     if isinstance(part, Run):
-        return _Loops(part)
-    inputs = {name: part.graph.shapes.get(name) for name in part.inputs}
-    return _Session(write_onnx(part.graph, inputs, part.outputs, {}), part.outputs, threads)
+        return _Loops(part, threads)
+    return _Session(write_onnx(part.graph, dict.fromkeys(part.inputs), part.outputs, {}), part.outputs, threads)
 
 
 def backend_of(network: nn.Module) -> str:

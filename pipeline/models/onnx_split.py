@@ -1,13 +1,14 @@
-"""Takes out of a network what the compiled loops of `winograd` do with fewer products than onnxruntime.
+"""Takes out of a network what the compiled `loops` do with fewer products than onnxruntime.
 
-What is before and behind it stays as it is, for onnxruntime.
+What is before, behind and beside it stays as it is, for onnxruntime.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -17,8 +18,8 @@ from pipeline.models.loops import Loops, load_kernels
 from pipeline.models.onnx_graph import Array, OnnxGraph, OnnxNode
 from pipeline.models.onnx_trace import INPUT
 
-# Channels in times channels out of a convolution for which a cut pays: in a run that has none, what is saved is less
-# than what it takes to hand the pictures over.
+# Channels in times channels out of a convolution for which a cut pays: in a run that has none so large, less is saved
+# than it takes to hand the pictures over.
 _CHANNELS: Final = 64 * 64
 
 
@@ -44,7 +45,8 @@ class Run:
 def cut(graph: OnnxGraph, outputs: Sequence[str]) -> list[GraphPart | Run] | None:
     """The parts of a network in an order of evaluation, where there is a run for the compiled loops; else None.
 
-    There is one at most: all that the loops can do, if that lies between two values and holds a convolution that pays.
+    There is one at most: all convolutions and pools of whole vectors of channels, their sums and concatenations, if
+    these lie between two values, if the loops have a form for each and if one convolution pays.
     """
     kernels = load_kernels()
     steps = [] if kernels is None else _steps(graph, outputs, kernels.LANES)
@@ -56,7 +58,7 @@ def cut(graph: OnnxGraph, outputs: Sequence[str]) -> list[GraphPart | Run] | Non
     behind = [node for node in rest if node not in before]
     later = [name for node in (*run.nodes, *behind) for name in node.inputs]
     parts = _part(graph, before, [*later, *outputs]), run, _part(graph, behind, outputs)
-    return [part for part in parts if isinstance(part, Run) or part.graph.nodes]
+    return [part for part in parts if isinstance(part, Run) or part.outputs]
 
 
 @dataclass(frozen=True)
@@ -69,24 +71,28 @@ class _Found:
 
 def _run(graph: OnnxGraph, outputs: Sequence[str], found: Sequence[_Found]) -> Run | None:
     """All steps as one run; None where they are not between two values, or do not fit the loops."""
-    nodes = tuple(node for each in found for node in each.nodes)
+    inside = {name for each in found for node in each.nodes for name in node.outputs}
+    nodes = tuple(node for node in graph.nodes if inside.issuperset(node.outputs))
     made = {each.step.target for each in found}
-    inside = {name for node in nodes for name in node.outputs}
     elsewhere = {name for node in graph.nodes if node not in nodes for name in node.inputs} | {*outputs}
     read = {name for each in found for name in each.step.reads} - made
     answers = inside & elsewhere
     if len(read) != 1 or len(answers) != 1:
         return None
     (source,), (target,) = read, answers
-    shape = graph.shapes.get(source, ())[1:]
-    lengths = [length for length in shape if isinstance(length, int)]
-    if len(lengths) != 3:
+    shape = _shape(graph, source)
+    if shape is None:
         return None
     try:
-        loops = Loops([each.step for each in found], source, target, (lengths[0], lengths[1], lengths[2]))
+        return Run(Loops([each.step for each in found], source, target, shape), nodes, source, target)
     except Unfit:
         return None
-    return Run(loops, nodes, source, target)
+
+
+def _shape(graph: OnnxGraph, name: str) -> tuple[int, int, int] | None:
+    """Of each picture of a value, [c, h, w]; None where it is not known."""
+    lengths = [length for length in graph.shapes.get(name, ())[1:] if isinstance(length, int)]
+    return (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None
 
 
 def _part(graph: OnnxGraph, nodes: Sequence[OnnxNode], wanted: Iterable[str]) -> GraphPart:
@@ -127,19 +133,24 @@ def _steps(graph: OnnxGraph, outputs: Sequence[str], lanes: int) -> list[_Found]
         if pool is not None:
             found.append(_Found(Step(pool, node.inputs[0], node.outputs[0]), (node,)))
         elif convolution is not None:
-            found.append(_finished(convolution, node, graph, readers))
+            done = {name for each in found for other in each.nodes for name in other.outputs}
+            found.append(_finished(convolution, node, graph, readers, done))
     places = {node.outputs: place for place, node in enumerate(graph.nodes)}
     # What is added to a convolution's answer may be made behind the convolution.
     found.sort(key=lambda each: places[each.nodes[-1].outputs])
     for node in graph.nodes:
-        found = _joined(node, found, readers)
+        found = _joined(node, found, graph, readers)
     return found
 
 
-def _finished(convolution: Convolution, node: OnnxNode, graph: OnnxGraph, readers: Counter[str]) -> _Found:
-    """A convolution with what follows, each as the only reader: a factor, another value added to it, a ReLU."""
+def _finished(
+    convolution: Convolution, node: OnnxNode, graph: OnnxGraph, readers: Counter[str], done: Set[str]
+) -> _Found:
+    """A convolution with what follows, each as the only reader: a factor, another value added to it, a ReLU. `done`:
+    values that other steps make; of two convolutions that are added, the first one has the sum."""
     nodes, added = [node], None
-    following = {name: other for other in graph.nodes for name in other.inputs if readers[name] == 1}
+    rest = [other for other in graph.nodes if done.isdisjoint(other.outputs)]
+    following = {name: other for other in rest for name in other.inputs if readers[name] == 1}
     scale = following.get(node.outputs[0])
     factor = None if scale is None else _factor(scale, graph.constants)
     if scale is not None and factor is not None:
@@ -159,29 +170,26 @@ def _finished(convolution: Convolution, node: OnnxNode, graph: OnnxGraph, reader
     return _Found(Step(convolution, node.inputs[0], nodes[-1].outputs[0], added=added), tuple(nodes))
 
 
-def _joined(node: OnnxNode, found: list[_Found], readers: Counter[str]) -> list[_Found]:
-    """The steps, those that make the parts of the concatenation `node` writing into it; as they were, if it is none of
-    these alone."""
-    makers = {each.step.target: each for each in found}
+def _joined(node: OnnxNode, found: list[_Found], graph: OnnxGraph, readers: Counter[str]) -> list[_Found]:
+    """The steps, those that make the parts of the concatenation `node` writing into it; as they were, if it is no such
+    concatenation, or something else makes or reads a part."""
+    made = {each.step.target for each in found}
     if node.op != "Concat" or node.attributes.get("axis") != 1:
         return found
-    if any(name not in makers or readers[name] != 1 for name in node.inputs):
+    shapes = [_shape(graph, name) for name in node.inputs if name in made and readers[name] == 1]
+    channels = [shape[0] for shape in shapes if shape is not None]
+    if len(channels) != len(node.inputs):
         return found
-    first, changed = 0, {}
-    for name in node.inputs:
-        maker = makers[name]
-        nodes = (*maker.nodes, node) if name == node.inputs[-1] else maker.nodes
-        changed[name] = _Found(replace(maker.step, target=node.outputs[0], first=first), nodes)
-        first += _channels(maker, makers)
-    return [changed.get(each.step.target, each) for each in found]
-
-
-def _channels(maker: _Found, makers: Mapping[str, _Found]) -> int:
-    """How many channels a step makes; a pool's are those of what it reads."""
-    layer = maker.step.layer
-    if isinstance(layer, Convolution):
-        return len(layer.bias)
-    return _channels(makers[maker.step.source], makers) if maker.step.source in makers else 0
+    places = dict(zip(node.inputs, accumulate(channels, initial=0), strict=False))
+    (target,) = node.outputs
+    joined = []
+    for each in found:
+        if each.step.target in places:
+            step = replace(each.step, target=target, first=places[each.step.target] + each.step.first)
+            joined.append(_Found(step, (*each.nodes, node)))
+        else:
+            joined.append(each)
+    return joined
 
 
 def _pool(node: OnnxNode) -> Pool | None:

@@ -49,8 +49,9 @@ class Axis:
         return len(self.weights[0])
 
     def fits(self, taps: int, step: int, length: int, padding: int) -> bool:
-        """Whether it is for an axis of `length` pixels with `padding` zeros before and behind."""
-        if (taps, step) != (self.taps, self.step):
+        """Whether it is for an axis of `length` pixels with `padding` zeros before and behind. With more of these than
+        weights, whole tiles would lie outside."""
+        if (taps, step) != (self.taps, self.step) or padding > taps:
             return False
         return self.whole is None or (self.whole, self.padding) == (length, padding)
 
@@ -113,8 +114,8 @@ def direct(taps: int, step: int = 1) -> Axis:
 
 
 def nested(outer: Axis, inner: Axis, taps: int, padding: int) -> Axis:
-    """`outer` over blocks that `inner` does, of the first `taps` weights: for a whole axis of as many pixels as there are
-    answers, with `padding` zeros around. Products that are always 0 are left out."""
+    """`outer` over blocks that `inner` does, of the first `taps` weights, for a whole axis: as many pixels as answers,
+    `padding` zeros around them. Products that are always 0 are left out."""
     block = len(inner.answers)
     if block != inner.taps:
         raise ValueError("blocks of answers and of weights must be of one length")
@@ -170,9 +171,9 @@ def answers(taps: int, step: int, length: int, padding: int) -> int:
 
 def _product(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """The coefficients of the polynomial with these roots and leading coefficient 1, constant first."""
-    found = [Fraction(1)]
+    found, none = [Fraction(1)], Fraction(0)
     for root in roots:
-        found = [low - root * high for low, high in zip((0, *found), (*found, 0), strict=True)]
+        found = [low - root * high for low, high in zip((none, *found), (*found, none), strict=True)]
     return tuple(found)
 
 
@@ -188,14 +189,16 @@ def _kron(a: Matrix, b: Matrix) -> Matrix:
 
 
 _ONE: Final = direct(1)
-_THREE: Final = toom(4, 3, [0, 1, -1, 2, -2])
+_THREE4: Final = toom(4, 3, [0, 1, -1, 2, -2])
+_THREE6: Final = toom(6, 3, [0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2)])
 _SEVEN: Final = nested(toom(2, 2, [0, 1]), toom(4, 4, [0, 1, -1, 2, -2, Fraction(1, 2)]), taps=7, padding=3)
 _SECOND2: Final = halved(toom(2, 2, [0, 1]))
 _SECOND3: Final = halved(toom(3, 2, [0, 1, -1]))
 
 # What the compiled loops have instructions for.
 FORMS: Final = (
-    Form(_THREE, _THREE),
+    Form(_THREE4, _THREE4),
+    Form(_THREE6, _THREE6),
     Form(_SECOND3, _SECOND3),
     Form(_SECOND2, _SECOND2),
     Form(_ONE, _SEVEN),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from pipeline.device import resolve_device
 from pipeline.embed import BATCH_CROPS, Embedder, load_embedder
@@ -82,6 +83,31 @@ def test_large_batches_are_divided_and_counted(resolved: ResolvedWeights, crops:
     embedder = load_embedder(resolved, torch.device("cpu"))
     assert embedder(crops[:1].expand(BATCH_CROPS + 1, -1, -1, -1)).shape == (BATCH_CROPS + 1, 512)
     assert (embedder.counts.calls, embedder.counts.inputs) == (2, BATCH_CROPS + 1)
+
+
+class Recording(nn.Module):
+    """How many pictures came at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[int] = []
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.numbers.append(len(pixels))
+        return pixels.flatten(1)[:, :512]
+
+
+@pytest.mark.parametrize(
+    ("number", "parts"), [(0, []), (1, [1]), (32, [32]), (33, [17, 16]), (64, [32, 32]), (65, [22, 22, 21])]
+)
+def test_parts_are_even_and_crops_stay_what_they_were(number: int, parts: list[int]) -> None:
+    network = Recording()
+    embedder = Embedder(weight_set("casia-webface"), network, torch.device("cpu"))
+    crops = torch.rand(number, 3, 160, 160).to(memory_format=torch.channels_last)
+    before = crops.clone()
+    assert embedder(crops).shape == (number, 512)
+    assert network.numbers == parts
+    assert torch.equal(crops, before)
 
 
 def test_no_crops_are_no_call(resolved: ResolvedWeights) -> None:

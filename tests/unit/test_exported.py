@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.models.exported import Exportable, ExportUnfaithful, compare, export, load_exported, read_metadata
+from pipeline.models import exported
+from pipeline.models.exported import LOOPS, Exportable, ExportUnfaithful, compare, export, load_exported, read_metadata
+from pipeline.models.loops import load_kernels
 from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, choose_runtime
 from pipeline.models.registry import weight_set
-from pipeline.models.winograd import load_kernels
 
 SHAPE = (3, 8, 9)
 
@@ -72,7 +74,7 @@ def test_the_file_says_what_it_is(source: Source, runtime: OnnxRuntime) -> None:
     metadata = read_metadata((runtime.cache / "small.onnx").read_bytes())
     assert metadata["weights_sha256"] == "ab" * 32
     assert metadata["onnxruntime"] == runtime.version
-    assert metadata["loops"] == ("none" if load_kernels() is None else version("numba"))
+    assert metadata["loops"].split()[0] == ("none" if load_kernels() is None else version("numba"))
     assert float(metadata["cosine"]) >= 0.99999
     assert float(metadata["max_difference"]) < 1e-5
 
@@ -128,6 +130,28 @@ def test_a_file_of_something_else_is_made_anew(source: Source, runtime: OnnxRunt
     assert source.builds == 2
     loaded(exportable, runtime)
     assert source.builds == 2
+
+
+@pytest.mark.skipif(load_kernels() is None, reason="numba is not installed")
+@pytest.mark.parametrize("name", LOOPS)
+def test_with_other_loops_it_is_compared_again(
+    source: Source, runtime: OnnxRuntime, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded(source.exportable, runtime)
+    module = import_module(name)
+    changed = tmp_path / "changed.py"
+    changed.write_bytes(Path(str(module.__file__)).read_bytes() + b"\n")
+    monkeypatch.setattr(module, "__file__", str(changed))
+    loaded(source.exportable, runtime)
+    assert source.builds == 2
+    loaded(source.exportable, runtime)
+    assert source.builds == 2
+
+
+def test_no_module_of_the_loops_is_forgotten() -> None:
+    models = Path(exported.__file__).parent
+    found = {path.stem for pattern in ("loop*.py", "winograd*.py") for path in models.glob(pattern)}
+    assert {f"pipeline.models.{name}" for name in found} <= set(LOOPS)
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(source: Source, runtime: OnnxRuntime) -> None:

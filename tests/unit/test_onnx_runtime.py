@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -25,13 +26,14 @@ from pipeline.errors import BadValue
 from pipeline.extract import FaceExtractor
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.converted import read_converted
+from pipeline.models.loops import load_kernels
 from pipeline.models.mtcnn import load_networks
 from pipeline.models.onnx_graph import read_onnx, read_outputs
 from pipeline.models.onnx_runtime import OnnxRuntime, choose_runtime
-from pipeline.models.onnx_split import Run, cut
+from pipeline.models.onnx_split import GraphPart, Run, cut
+from pipeline.models.onnx_trace import INPUT
 from pipeline.models.registry import WeightSet, weight_set
 from pipeline.models.weights import ResolvedWeights, cached_file, detector_files, resolve
-from pipeline.models.winograd import load_kernels
 from pipeline.types import DecodedImage
 
 CPU = torch.device("cpu")
@@ -144,13 +146,16 @@ def test_casia_webface(runtime: OnnxRuntime, weights_cache: Path, crops: dict[in
 
 
 @pytest.mark.skipif(load_kernels() is None, reason="numba is not installed")
-def test_casia_webface_runs_in_compiled_loops_where_they_pay(runtime: OnnxRuntime, weights_cache: Path) -> None:
+def test_casia_webface_runs_in_compiled_loops_but_for_its_end(runtime: OnnxRuntime, weights_cache: Path) -> None:
     load_embedder(resolve("casia-webface", None, weights_cache), CPU, runtime=runtime)
     model = (weights_cache / "casia-webface.onnx").read_bytes()
-    parts = cut(read_onnx(model), read_outputs(model)) or []
-    runs = [part for part in parts if isinstance(part, Run)]
-    assert [len(run.layers) for run in runs] == [5, 1, 1]
-    assert [run.output for run in runs] == ["conv2d_4a_relu", "mixed_6a_branch1_1_relu", "mixed_7a_branch2_1_relu"]
+    run, tail = cut(read_onnx(model), read_outputs(model)) or []
+    assert isinstance(run, Run)
+    assert isinstance(tail, GraphPart)
+    assert run.input == INPUT
+    assert Counter(node.op for node in run.nodes)["Conv"] == 132
+    assert tail.inputs == (run.output,)
+    assert [node.op for node in tail.graph.nodes] == ["GlobalAveragePool", "Flatten", "Gemm", "LpNormalization"]
 
 
 @pytest.mark.skipif(load_kernels() is None, reason="numba is not installed")
@@ -197,6 +202,17 @@ def test_threads_may_share_a_network(runtime: OnnxRuntime, weights_cache: Path, 
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(embedder, [crops[160]] * 8):
             torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_several_threads_give_the_same(
+    runtime: OnnxRuntime, weights_cache: Path, crops: dict[int, torch.Tensor], number: int
+) -> None:
+    resolved = resolve("casia-webface", None, weights_cache)
+    one, three = (
+        load_embedder(resolved, CPU, runtime=dataclasses.replace(runtime, threads=threads)) for threads in (1, 3)
+    )
+    torch.testing.assert_close(three(crops[160][:number]), one(crops[160][:number]), atol=1e-6, rtol=0)
 
 
 def test_every_number_of_crops(runtime: OnnxRuntime, weights_cache: Path, crops: dict[int, torch.Tensor]) -> None:

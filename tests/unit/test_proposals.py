@@ -178,7 +178,7 @@ def test_a_numba_that_cannot_be_imported_is_no_numba(broken: str, hopper_path: P
         "from pipeline.imagebatch import ImageBatch\n"
         "from pipeline.models.mtcnn import load_networks\n"
         "from pipeline.models.weights import detector_files\n"
-        "from pipeline.models.winograd import load_kernels\n"
+        "from pipeline.models.loops import load_kernels\n"
         "assert load_kernels() is None\n"
         "picture = np.array(Image.open(sys.argv[1]).convert('RGB').resize((256, 300)))\n"
         "found = MtcnnDetector(load_networks(detector_files(), 'cpu'), DetectSettings())(ImageBatch([picture]))\n"
