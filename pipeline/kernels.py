@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from pipeline.optional_loops import if_compiled
+
 
 @dataclass(frozen=True)
 class Kernels:
@@ -24,21 +26,19 @@ def load_kernels(device: torch.device) -> Kernels | None:
     """The loops for this device; None where torch has to do it: on CUDA, and without a numba that works with this
     Python and NumPy.
 
-    The first call compiles them, some twenty seconds, and says so in the log before it begins; or it loads what an
-    earlier process compiled.
+    The first call compiles them, some twenty seconds, or loads what an earlier process compiled.
     """
     return _compiled() if device.type == "cpu" else None
 
 
 @functools.cache
 def _compiled() -> Kernels | None:
-    try:
-        from pipeline.compiled import logging_compilation
+    return if_compiled(_import)
 
-        with logging_compilation():
-            from pipeline.crop_kernels import onet_features, rnet_features
-            from pipeline.detection_kernels import area_crops, scan_level
-            from pipeline.smooth_kernels import smooth_crops
-    except (ImportError, OSError):  # OSError: numba's own library is missing
-        return None
+
+def _import() -> Kernels:
+    from pipeline.crop_kernels import onet_features, rnet_features
+    from pipeline.detection_kernels import area_crops, scan_level
+    from pipeline.smooth_kernels import smooth_crops
+
     return Kernels(area_crops, smooth_crops, scan_level, rnet_features, onet_features)

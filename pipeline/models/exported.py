@@ -40,6 +40,7 @@ LOOPS: Final = (
     "pipeline.models.loops",
     "pipeline.models.onnx_runtime",
     "pipeline.models.onnx_split",
+    "pipeline.models.onnx_steps",
     "pipeline.models.winograd_forms",
     "pipeline.models.winograd_kernels",
 )

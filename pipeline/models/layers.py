@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -73,7 +74,7 @@ class Unfit(ValueError):
     """The loops cannot do these steps."""
 
 
-def sizes_of(steps: list[Step], source: str, size: Size) -> dict[str, Size]:
+def sizes_of(steps: Sequence[Step], source: str, size: Size) -> dict[str, Size]:
     """Of every value, where `source` has `size`. Raises Unfit where the steps do not go together."""
     sizes = {source: size}
     for step in steps:

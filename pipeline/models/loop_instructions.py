@@ -138,12 +138,12 @@ def largest(to: Writer, x: Any, out: Any, at: Any, row: Any, channels: Any, side
     """The largest of side x side pixels of all channels, rows `row` apart."""
     with cgutils.for_range(to.builder, to.builder.udiv(channels, to.place(LANES))) as part:
         start = to.along(at, part.index, LANES)
-        largest = cgutils.alloca_once_value(to.builder, to.load(_VECTOR, x, start))
+        most = cgutils.alloca_once_value(to.builder, to.load(_VECTOR, x, start))
         with cgutils.for_range(to.builder, side) as i, cgutils.for_range(to.builder, side) as j:
             value = to.load(_VECTOR, x, to.along(to.along(start, row, i.index), channels, j.index))
-            kept = _larger(to, to.builder.load(largest), value)
-            to.builder.store(to.builder.select(to.builder.fcmp_unordered("uno", value, value), value, kept), largest)
-        to.store(to.builder.load(largest), out, to.along(out_at, part.index, LANES))
+            kept = _larger(to, to.builder.load(most), value)
+            to.builder.store(to.builder.select(to.builder.fcmp_unordered("uno", value, value), value, kept), most)
+        to.store(to.builder.load(most), out, to.along(out_at, part.index, LANES))
 
 
 @_instructions

@@ -50,7 +50,7 @@ class Memory:
     def __init__(self, sizes: Mapping[str, Size], rooms: Sequence[Room], spare: int) -> None:
         """`spare`: pixels behind the last picture, which may be read and written."""
         self.sizes = sizes
-        pictures = {room.target: room.together for room in rooms[-1:]}
+        pictures: dict[str, int] = {}
         for room in reversed(rooms):  # what is between two of them, the later one reads
             for step in room.steps:
                 for name in (*step.reads, step.target):
@@ -106,9 +106,10 @@ def homes_of(steps: Sequence[Step], kept: Sequence[str], numbers: Mapping[str, i
     for place, step in enumerate(steps):
         ending = {name for name in step.reads if last[name] == place and name not in own}
         if step.target not in homes:
-            if step.added in ending - {step.source} and numbers[step.added or ""] == numbers[step.target]:
-                homes[step.target] = homes[step.added or ""]  # each number is read before it is written
-                ending.remove(step.added or "")
+            added = step.added
+            if added is not None and added in ending - {step.source} and numbers[added] == numbers[step.target]:
+                homes[step.target] = homes[added]  # each number is read before it is written
+                ending.remove(added)
             elif free:
                 homes[step.target] = min(free, key=lambda home: (abs(free[home] - numbers[step.target]), home))
                 del free[homes[step.target]]

@@ -6,7 +6,6 @@ import functools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from types import ModuleType
 from typing import Final
 
@@ -16,6 +15,7 @@ from pipeline.models.layers import Size, Step, Unfit, sizes_of
 from pipeline.models.loop_memory import Memory, Room, View
 from pipeline.models.loop_steps import ReadyStep
 from pipeline.models.onnx_graph import Array
+from pipeline.optional_loops import if_compiled
 
 # Pictures that go through a part of the network together: fewer where they are large, or they would not stay in the
 # cache from one layer to the next, and many where they are small, or weights would be read more often than need be.
@@ -27,16 +27,15 @@ _MOST_TOGETHER: Final = 16
 def load_kernels() -> ModuleType | None:
     """The compiled loops; None without a numba that works with this Python and NumPy.
 
-    The first call compiles them, some ten seconds, and says so in the log before it begins; or it loads what an earlier
-    process compiled.
+    The first call compiles them, some ten seconds, or loads what an earlier process compiled.
     """
-    try:
-        from pipeline.compiled import logging_compilation
+    return if_compiled(_import)
 
-        with logging_compilation():
-            return import_module("pipeline.models.winograd_kernels")
-    except (ImportError, OSError):  # OSError: numba's own library is missing
-        return None
+
+def _import() -> ModuleType:
+    from pipeline.models import winograd_kernels
+
+    return winograd_kernels
 
 
 class Loops:
@@ -53,7 +52,7 @@ class Loops:
             raise Unfit("the compiled loops need numba")
         self._kernels, self._shape = kernels, shape
         self._source, self._target = source, target
-        self._sizes = sizes_of(list(steps), source, (shape[1], shape[2], shape[0]))
+        self._sizes = sizes_of(steps, source, (shape[1], shape[2], shape[0]))
         self._parts = _parts([ReadyStep(step, self._sizes, kernels) for step in steps], source, target, self._sizes)
         readers = [ready for part in self._parts for ready in part.steps if source in ready.step.reads]
         self._enters = not any(ready.unfolds for ready in readers)

@@ -26,6 +26,7 @@ IMAGES = {
     "instructions",
     "workers",
     "compiled",
+    "optional_loops",
 }
 # The matcher, and the arithmetic and the loops on which it rests.
 MATCHING = {
@@ -59,7 +60,8 @@ ALLOWED: dict[str, set[str]] = {
     "types": {"errors"},
     "config": {"errors"},
     "device": BASE | {"config"},
-    "models": MODEL_PARTS | {"compiled", "instructions"},
+    "optional_loops": {"compiled"},
+    "models": MODEL_PARTS | {"compiled", "instructions", "optional_loops"},
     "store": BASE | {"config", "store"},
     "wire": {"errors"},
     "remote": BASE | {"store", "wire"},
