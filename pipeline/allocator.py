@@ -3,13 +3,15 @@
 By default glibc gives new threads heaps of their own, up to eight per core; takes blocks of up to 32 MB from them once
 such a block was freed; and returns the end of a heap only when as much as 64 MB is free there. The pixels, tables and
 products of a batch are such blocks, and the threads that make them come and go: heap after heap grows to the largest
-batch that it ever served, so that the same photos need more memory each time (`scripts/bench_memory.py`).
+batch that it ever served, so that the same photos need more memory each time (`scripts/bench_memory.py`). Arrow has an
+allocator of its own, which keeps for each thread what that thread once needed; it is told to use the C library's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from typing import Final
 
 # malloc.h
@@ -20,11 +22,13 @@ _ARENA_MAX: Final = -8
 # Blocks from this size on are the kernel's again as soon as they are freed. Smaller ones would cost page faults: the
 # summed-area table of a picture of 1 MP has 12 MB.
 MAPPED_BYTES: Final = 16 * 2**20
+_ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"  # which Arrow reads when it is loaded
 _KEPT_BYTES: Final = 2 * MAPPED_BYTES  # free at the end of a heap
 
 
 def settle_allocator() -> bool:
-    """One heap per core, and no large blocks in them; False where the C library does not know such settings.
+    """One heap per core, no large blocks in them, and Arrow's tables beside all else; False where the C library does
+    not know such settings, and nothing is changed.
 
     For the whole process, and to be called before it starts threads: heaps that are there stay.
     """
@@ -33,4 +37,15 @@ def settle_allocator() -> bool:
         return False
     settings = {_ARENA_MAX: max(2, os.cpu_count() or 1), _MMAP_THRESHOLD: MAPPED_BYTES, _TRIM_THRESHOLD: _KEPT_BYTES}
     taken = [mallopt(name, value) for name, value in settings.items()]
-    return all(taken)
+    if not all(taken):
+        return False
+    _settle_arrow()
+    return True
+
+
+def _settle_arrow() -> None:
+    if "pyarrow" not in sys.modules:  # most commands need it, but `--help` need not wait for it
+        os.environ.setdefault(_ARROW_POOL, "system")
+    elif _ARROW_POOL not in os.environ:
+        arrow = sys.modules["pyarrow"]
+        arrow.set_memory_pool(arrow.system_memory_pool())

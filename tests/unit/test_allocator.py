@@ -80,3 +80,17 @@ def test_what_the_user_set_stays(own: dict[str, str], settled: int, monkeypatch:
             monkeypatch.delenv(name)
     assert CliRunner().invoke(main, ["--version"], env=own).exit_code == 0
     assert len(calls) == settled
+
+
+@glibc
+@pytest.mark.parametrize("before", ["import pyarrow; settle_allocator()", "settle_allocator(); import pyarrow"])
+@pytest.mark.parametrize(("own", "expected"), [(None, "system"), ("mimalloc", "mimalloc")])
+def test_arrow_uses_the_same_heaps_unless_the_user_said_otherwise(before: str, own: str | None, expected: str) -> None:
+    code = (
+        f"from pipeline.allocator import settle_allocator; {before}; print(pyarrow.default_memory_pool().backend_name)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ARROW_")}
+    environment |= {} if own is None else {"ARROW_DEFAULT_MEMORY_POOL": own}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == expected
