@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torchvision.ops import nms
+
+# How many pairs of boxes are compared at a time: at the most 0.8 GB, three float32 maps.
+_PAIRS = 2**26
+# Groups of up to this many boxes are not told apart by size: there are few pairs in them, padded or not.
+_SMALL = 32
+# Steps towards the greedy result between two looks, each of which waits for the device, at whether it is there.
+_STEPS = 4
 
 
 def grouped_nms(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor, iou: float) -> torch.Tensor:
     """Greedy suppression at intersection over union > `iou`, each group for itself.
 
     boxes [n, 4] float32 xyxy, scores [n], groups [n] int64 (an image, or an image's level). Returns the kept
-    positions, int64, in order of group and falling score. On CUDA one kernel serves all groups: they are shifted
-    apart, in float64 so that no coordinate is rounded. On the CPU that would compare every box with every other,
-    so the groups are split; nothing has to be waited for there.
+    positions, int64, in order of group and falling score. On the CPU one group after the other is faster than
+    `padded_nms`, and nothing has to be waited for.
     """
-    if len(boxes) == 0:
-        return torch.zeros(0, dtype=torch.int64, device=boxes.device)
-    order = scores.argsort(descending=True, stable=True)
-    order = order[groups[order].argsort(stable=True)]
-    boxes, scores, groups = boxes[order], scores[order], groups[order]
     if boxes.is_cuda:
-        low, high = boxes.amin().double(), boxes.amax().double()
-        shifted = boxes.double() - low + (groups.double() * (high - low + 1))[:, None]
-        return order[nms(shifted, scores.double(), iou).sort().values]
-    counts = torch.unique_consecutive(groups, return_counts=True)[1].tolist()
+        return padded_nms(boxes, scores, groups, iou)
+    order = _by_group(scores, groups)
+    if len(order) == 0:
+        return order
+    boxes, scores = boxes[order], scores[order]
+    counts = torch.unique_consecutive(groups[order], return_counts=True)[1].tolist()
     kept, start = [], 0
     for count in counts:
         part = slice(start, start + count)
@@ -32,13 +39,108 @@ def grouped_nms(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor,
     return order[torch.cat(kept)]
 
 
+def padded_nms(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor, iou: float) -> torch.Tensor:
+    """`grouped_nms` with many groups at a time, for a device that has to be waited for; runs on any.
+
+    Groups of like size are padded to one table [g, m] and only pairs within a row are compared, `_PAIRS` at a time.
+    torchvision's kernel would compare every box with every other. It gets the groups that are too large for a table.
+    """
+    order = _by_group(scores, groups)
+    if len(order) == 0:
+        return order
+    # One box more than there are: what fills up the tables.
+    boxes, scores = torch.cat((boxes[order], boxes.new_zeros(1, 4))), scores[order]
+    keep = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
+    limit = _float32_below(iou)
+    for table in _tables(groups[order]):
+        if table.shape[1] ** 2 > _PAIRS:
+            row = table[0]
+            keep[row[nms(boxes[row], scores[row], limit)]] = True
+        else:
+            keep[table] = _greedy(_suppressed_by(boxes[table], limit))
+    return order[keep[:-1]]
+
+
+def _by_group(scores: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """The positions, int64 [n], in order of group, falling score and position."""
+    order = scores.argsort(descending=True, stable=True)
+    return order[groups[order].argsort(stable=True)]
+
+
+def _tables(groups: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Positions in `groups` (sorted, int64 [n]) as int64 [g, m], a group a row, filled up with n.
+
+    In a table all groups have at least m / 2 boxes, or m is small, and g * m * m is at most `_PAIRS`, or g is 1. The
+    device is waited for before the first table only.
+    """
+    counts = torch.unique_consecutive(groups, return_counts=True)[1]
+    starts = counts.cumsum(0) - counts
+    counts, by_size = counts.sort()
+    starts = starts[by_size]
+    for part, most in _alike(counts.tolist()):
+        column = torch.arange(most, device=groups.device)
+        yield torch.where(column < counts[part, None], starts[part, None] + column, len(groups))
+
+
+def _alike(sizes: list[int]) -> Iterator[tuple[slice, int]]:
+    """Splits rising group sizes into the parts that share a table, each with its largest size."""
+    end = len(sizes)
+    while end:
+        most = sizes[end - 1]
+        at_least_half = 0 if most <= _SMALL else bisect_left(sizes, (most + 1) // 2)
+        first = max(at_least_half, end - max(1, _PAIRS // most**2))
+        yield slice(first, end), most
+        end = first
+
+
+def _suppressed_by(boxes: torch.Tensor, limit: float) -> torch.Tensor:
+    """Of boxes [g, m, 4] float32 xyxy in falling score, bool [g, m, m]: would box i suppress box j, at [., j, i]?
+
+    It would where it is the better one and their intersection over union is > limit, in torchvision's own arithmetic,
+    so that not one box is judged otherwise. 0 / 0 is not above any limit.
+    """
+    x1, y1, x2, y2 = boxes.unbind(2)
+    area = (x2 - x1) * (y2 - y1)
+    overlap = _shared(x1, x2).mul_(_shared(y1, y2))
+    union = (area[:, :, None] + area[:, None, :]).sub_(overlap)
+    return overlap.div_(union).gt(limit).tril_(diagonal=-1)
+
+
+def _shared(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """The length that the sides low .. high, each [g, m], share by pairs: [g, m, m]."""
+    end = torch.minimum(high[:, :, None], high[:, None, :])
+    return end.sub_(torch.maximum(low[:, :, None], low[:, None, :])).clamp_(min=0)
+
+
+def _float32_below(value: float) -> float:
+    """The largest float32 <= value: a float32 is above the one iff it is above the other.
+
+    torchvision compares with the float64 on the CPU, but torch, and torchvision on CUDA, with the nearest float32.
+    """
+    nearest = np.float32(value)
+    return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf)))
+
+
+def _greedy(suppressed_by: torch.Tensor) -> torch.Tensor:
+    """Which boxes stay, bool [..., m], where `suppressed_by` [..., j, i] says that i, a better box, would suppress j.
+
+    A box stays iff no better box that stays suppresses it: that rule is applied to all boxes at once until nothing
+    changes, which gives the greedy result after as many steps as the longest chain of suppressions, two or three in
+    photographs. Steps after that change nothing.
+    """
+    keep = torch.ones(suppressed_by.shape[:-1], dtype=torch.bool, device=suppressed_by.device)
+    while True:
+        for _ in range(_STEPS):
+            before, keep = keep, ~(suppressed_by & keep[..., None, :]).any(-1)
+        if torch.equal(before, keep):
+            return keep
+
+
 def grouped_nms_min(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor, share: float) -> torch.Tensor:
     """Greedy suppression at intersection over the *smaller* area > `share`, as MTCNN's last step has it.
 
-    Box sides count both end pixels (the + 1 convention of the original). A box stays iff no better box that
-    stays suppresses it: that rule is applied to all boxes at once until nothing changes, which gives the greedy
-    result after as many steps as the longest chain of suppressions, two or three in photographs. Returns the
-    kept positions, ascending. Only for the few boxes after O-Net: n x n values are made.
+    Box sides count both end pixels (the + 1 convention of the original). Returns the kept positions, ascending.
+    Only for the few boxes after O-Net: n x n values are made.
     """
     order = scores.argsort(descending=True, stable=True)
     boxes, groups = boxes[order], groups[order]
@@ -47,11 +149,6 @@ def grouped_nms_min(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Ten
     low = torch.maximum(boxes[:, None, :2], boxes[None, :, :2])
     high = torch.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
     overlap = (high - low + 1).clamp(min=0).prod(2)
-    suppresses = (overlap > share * torch.minimum(area[:, None], area[None, :])) & (groups[:, None] == groups[None, :])
-    suppresses = suppresses.triu(diagonal=1)
-    keep = torch.ones(len(boxes), dtype=torch.bool, device=boxes.device)
-    while True:
-        new = ~(suppresses & keep[:, None]).any(0)
-        if torch.equal(new, keep):
-            return order[keep].sort().values
-        keep = new
+    above = overlap > share * torch.minimum(area[:, None], area[None, :])
+    suppressed_by = (above & (groups[:, None] == groups[None, :])).tril(diagonal=-1)
+    return order[_greedy(suppressed_by)].sort().values
