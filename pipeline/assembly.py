@@ -19,11 +19,12 @@ from pipeline.config import (
     Settings,
 )
 from pipeline.detect import MtcnnDetector
-from pipeline.device import resolve_device, set_threads
+from pipeline.device import resolve_device, set_threads, synchronize
 from pipeline.door import Store, through_door
 from pipeline.embed import load_embedder
 from pipeline.errors import StoreMismatch, UsageError
 from pipeline.extract import FaceExtractor
+from pipeline.fast_mode import check_fast_mode, fast_dtype, set_tf32
 from pipeline.match import Calibration, Matcher
 from pipeline.models.mtcnn import load_networks
 from pipeline.models.onnx_runtime import choose_runtime
@@ -86,7 +87,12 @@ def unlock_store(client: Store, settings: Settings, master_key: MasterKey | None
 
 
 def make_identity(settings: Settings, master_key: MasterKey | None = None) -> StoreIdentity:
-    """What a new store records of its model and of what made its numbers; encrypted, if there is a master key."""
+    """What a new store records of its model and of what made its numbers; encrypted, if there is a master key.
+
+    Raises UnknownWeights, WeightsMissing, WeightsCorrupt, CalibrationInvalid, and BadValue for settings that the
+    store's mode would refuse.
+    """
+    check_fast_mode(settings.run)
     resolved = resolve(settings.model.weights, _weights_file(settings), cache_folder(settings.model.cache))
     weights = resolved.weight_set
     centred = settings.embed.centre and weights.preprocessing.centre_sha256 is not None
@@ -193,6 +199,8 @@ def load_extractor(
     """Loads the store's models onto the settings' device; `network_threads` for each call of a network on the CPU
     (None: the settings' threads). Raises DeviceMissing, ModelError, StoreMismatch, BadValue."""
     device = resolve_device(settings.run.device)
+    check_fast_mode(settings.run, device)
+    set_tf32(device, settings.run.tf32)
     threads = set_threads(settings.run.threads)
     cache = cache_folder(settings.model.cache)
     resolved = resolve(identity.weights, _weights_file(settings), cache)
@@ -204,8 +212,12 @@ def load_extractor(
             raise _mismatch(path, f"preprocessing.{key}", stored, used)
     runtime = choose_runtime(settings.run.backend, resolved.weight_set, device, cache, network_threads or threads)
     detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
-    fast = settings.run.mode == FAST
-    embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, fast=fast)
+    dtype = fast_dtype(settings.run.precision, device) if settings.run.mode == FAST else None
+    embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, dtype=dtype)
+    if settings.run.tf32:
+        embedder.backend += " with TF32"
+    # The engine's workers run the networks on streams of their own, which do not wait for the one of these copies.
+    synchronize(device)
     return FaceExtractor(detector, embedder, settings)
 
 

@@ -10,10 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from pipeline.types import BoolArray, FloatArray, IntArray
-
 CELL = 12  # pixels that one cell of P-Net's answer sees
 STRIDE = 2  # pixels between neighbouring cells
 OVERLAP = CELL - STRIDE
@@ -60,25 +56,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Packing:
-    """Where every tile lies, and what each cell of P-Net's answer means.
-
-    `cell_tile` [K, S/2-5, S/2-5] int32: the tile of each cell, -1 for none. `inside` [K, S-2, S-2] and
-    `pooled_inside` [K, S/2-1, S/2-1] bool: see models.mtcnn.CanvasPNet. Per tile: `image`, `level` [t] int64,
-    `scale` [t] float32, and `origin` [t, 2] int64, the (row, column) to add to a cell's place in the canvas to
-    get its place in the level.
-    """
+    """Where every tile lies: on `canvases` canvases of side x side, the tiles in the order of their canvas."""
 
     pyramids: Sequence[Sequence[Level]]
     tiles: list[Tile]
     side: int
     canvases: int
-    cell_tile: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
-    inside: BoolArray
-    pooled_inside: BoolArray
-    image: IntArray
-    level: IntArray
-    scale: FloatArray
-    origin: IntArray
 
 
 def pack(pyramids: Sequence[Sequence[Level]], side: int) -> Packing:
@@ -89,31 +72,7 @@ def pack(pyramids: Sequence[Sequence[Level]], side: int) -> Packing:
         for k, level in enumerate(levels)
         for tile in _cut(image, k, level, side)
     ]
-    tiles, canvases = _place(tiles, side)
-    cell_tile = np.full((canvases, side // 2 - 5, side // 2 - 5), -1, dtype=np.int32)
-    inside = np.zeros((canvases, side - 2, side - 2), dtype=bool)
-    pooled = np.zeros((canvases, side // 2 - 1, side // 2 - 1), dtype=bool)
-    for number, t in enumerate(tiles):
-        inside[t.canvas, t.canvas_y : t.canvas_y + t.height - 2, t.canvas_x : t.canvas_x + t.width - 2] = True
-        row, column = t.canvas_y // 2, t.canvas_x // 2
-        rows, columns = (t.height - 1) // 2, (t.width - 1) // 2
-        pooled[t.canvas, row : row + rows, column : column + columns] = True
-        cell_tile[t.canvas, row : row + rows - 4, column : column + columns - 4] = number
-    scales = [pyramids[t.image][t.level].scale for t in tiles]
-    origin = [(t.y // 2 - t.canvas_y // 2, t.x // 2 - t.canvas_x // 2) for t in tiles]
-    return Packing(
-        pyramids,
-        tiles,
-        side,
-        canvases,
-        cell_tile,
-        inside,
-        pooled,
-        image=np.array([t.image for t in tiles], dtype=np.int64),
-        level=np.array([t.level for t in tiles], dtype=np.int64),
-        scale=np.array(scales, dtype=np.float32),
-        origin=np.array(origin, dtype=np.int64).reshape(-1, 2),
-    )
+    return Packing(pyramids, *_place(tiles, side))
 
 
 def _cut(image: int, number: int, level: Level, side: int) -> list[Tile]:
@@ -130,7 +89,7 @@ def _spans(length: int, side: int) -> list[tuple[int, int]]:
     return [(start, min(side, length - start)) for start in range(0, max(length - OVERLAP, 1), step)]
 
 
-def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
+def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int, int]:
     """Shelf packing: tiles from tall to low, side by side on shelves, shelves from the top; even positions."""
     placed: list[Tile] = []
     canvas, shelf_y, shelf_height, x = 0, 0, 0, 0
@@ -143,4 +102,4 @@ def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
         shelf_height = max(shelf_height, height)
         placed.append(Tile(tile.image, tile.level, tile.y, tile.x, tile.height, tile.width, canvas, shelf_y, x))
         x += width
-    return placed, canvas + 1 if placed else 0
+    return placed, side, canvas + 1 if placed else 0

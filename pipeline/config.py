@@ -34,6 +34,8 @@ ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_P
 
 AREA, PILLOW = "area", "pillow"  # how crops are resampled
 EXACT, FAST = "exact", "fast"  # modes
+CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
+AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,10 @@ class RunSettings:
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum
     shard_rows: int = 256  # manifest rows per shard: what a crash may cost, and what one transaction commits
     mode: str = EXACT  # exact | fast: the embedder in half precision on CUDA
+    # These only in the mode fast and on CUDA. They may differ from run to run, so no store remembers them.
+    jpeg: str = CPU  # where baseline JPEG files are decoded: cpu | device, whose colours differ
+    precision: str = AUTO  # of the embedder: auto (float16 where that pays) | float32 | float16 | bfloat16
+    tf32: bool = False  # whether the convolutions that are left in float32, the detector's too, may run in TF32
 
 
 @dataclass(frozen=True)
@@ -197,6 +203,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "align.resampling": (AREA, PILLOW),
     "run.backend": ("auto", "torch", "onnxruntime"),
     "run.mode": (EXACT, FAST),
+    "run.jpeg": (CPU, DEVICE),
+    "run.precision": (AUTO, FLOAT32, FLOAT16, BFLOAT16),
     "serve.hosting": ("local", "cloud"),
     "serve.person_headers": ("required", "optional"),
 }

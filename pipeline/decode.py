@@ -15,7 +15,6 @@ import io
 import re
 import struct
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Final
 
@@ -27,9 +26,10 @@ from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable, ImageUnsupported
 from pipeline.files import too_many_bytes
 from pipeline.formats import SNIFF_BYTES, ends_early, ico_pixels, sniff
-from pipeline.jpeg import jpeg_pixels
+from pipeline.jpeg import is_baseline, jpeg_pixels
 from pipeline.modes import to_rgb
-from pipeline.types import ByteArray, DecodedImage
+from pipeline.remarks import silence_decoders
+from pipeline.types import ByteArray, DecodedImage, EncodedImage
 
 # Pillow knows many more, some of which run other programs; these are the ones we promise.
 _FORMATS: Final = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "AVIF", "HEIF", "ICO")
@@ -49,7 +49,7 @@ _TURNS: Final = {
     8: Image.Transpose.ROTATE_90,
 }
 # The same for an array of rows: whether rows become columns, and then the steps through rows and columns.
-_ARRAY_TURNS: Final = {
+ARRAY_TURNS: Final = {
     2: (False, 1, -1),
     3: (False, -1, -1),
     4: (False, -1, 1),
@@ -59,7 +59,6 @@ _ARRAY_TURNS: Final = {
     8: (True, -1, 1),
 }
 _NUMBER: Final = re.compile(r"\d+")
-_QUIET: Final = ("ignore", None, Warning, re.compile(r"PIL\.|pillow_heif"), 0)
 
 Image.init()  # all plugins now: finding them later is not safe between threads
 # One thread per image: images are decoded in parallel, and more threads would only fight for the same cores.
@@ -80,9 +79,20 @@ class Decoder:
         return self._calls
 
     def __call__(self, data: bytes) -> DecodedImage:
+        self._count()
+        return decode_image(data, self.settings)
+
+    def prepare(self, data: bytes) -> DecodedImage | EncodedImage:
+        """The image for a device that decodes: `data` itself where a device can take it, else as a call gives it.
+
+        Raises as a call does.
+        """
+        self._count()
+        return encoded_image(data, self.settings) or decode_image(data, self.settings)
+
+    def _count(self) -> None:
         with self._lock:
             self._calls += 1
-        return decode_image(data, self.settings)
 
 
 def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
@@ -94,13 +104,34 @@ def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
     """
     if len(data) > settings.max_bytes:
         raise too_many_bytes(len(data), settings.max_bytes)
-    _silence_pillow()
+    silence_decoders()
     try:
         return _decode(data, settings, _pixels)
     except ImageTruncated:
         if settings.truncated != "accept":
             raise
         return _decode(data, settings, _pixels_that_are_there)
+
+
+def encoded_image(data: bytes, settings: DecodeSettings) -> EncodedImage | None:
+    """The file as a device decodes it, if it is a whole baseline JPEG in colour and within the limits, else None.
+
+    No pixel is decoded: damage within the picture is for the decoder to find.
+    """
+    if len(data) > settings.max_bytes or not is_baseline(data) or ends_early(data):
+        return None
+    silence_decoders()
+    try:
+        with _open(data, settings) as image:
+            # Adobe's marker may say that the colours are no YCbCr, which only libjpeg's family is known to heed.
+            if image.format not in ("JPEG", "MPO") or image.info.get("adobe_transform", 1) != 1:
+                return None
+            orientation = _orientation(image)
+            width, height = image.size
+    except Exception:  # noqa: BLE001 - whatever is wrong, the reference decoder says it better
+        return None
+    swapped = ARRAY_TURNS.get(orientation, (False,))[0]
+    return EncodedImage(data, *((height, width) if swapped else (width, height)), orientation, "jpeg")
 
 
 def _decode(
@@ -123,16 +154,6 @@ def _pixel_hash(pixels: ByteArray) -> str:
     digest = hashlib.sha256(struct.pack("<II", width, height))
     digest.update(pixels.data)
     return digest.hexdigest()
-
-
-def _silence_pillow() -> None:
-    """Keeps Pillow's remarks on odd files (a strange EXIF tag, say) from being printed or raised.
-
-    A filter in front of all others, put there anew when somebody removed it: `warnings.catch_warnings` around the
-    decoding would exchange the filters of all threads.
-    """
-    if warnings.filters[:1] != [_QUIET]:
-        warnings.filterwarnings("ignore", module=_QUIET[3].pattern)
 
 
 def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
@@ -209,9 +230,9 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _turned(pixels: ByteArray, orientation: int) -> ByteArray:
     """The stored picture upright, C-contiguous."""
-    if orientation not in _ARRAY_TURNS:
+    if orientation not in ARRAY_TURNS:
         return pixels
-    swapped, down, across = _ARRAY_TURNS[orientation]
+    swapped, down, across = ARRAY_TURNS[orientation]
     if swapped:
         pixels = pixels.swapaxes(0, 1)
     return np.ascontiguousarray(pixels[::down, ::across])

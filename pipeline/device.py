@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 
@@ -17,7 +19,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AUTO = "auto"
+# One on its way to the device, one worked on there, one on its way back and into files.
+CUDA_BATCHES: Final = 3
+_FEW_SHAPES = {"cuda"}
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
+_streams: dict[torch.device, list[torch.cuda.Stream]] = {}  # in use by nobody
+_streams_lock = threading.Lock()
 
 
 def resolve_device(name: str) -> torch.device:
@@ -84,16 +91,62 @@ def own_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
+def on_cuda(settings: RunSettings) -> bool:
+    """Whether the settings mean a CUDA device, be there one or not."""
+    return settings.device != "cpu" and (settings.device != AUTO or torch.cuda.is_available())
+
+
 def batch_workers(settings: RunSettings) -> int:
-    """How many batches are worked on at the same time: one per thread on the CPU, one on CUDA."""
-    on_cpu = settings.device == "cpu" or (settings.device == AUTO and not torch.cuda.is_available())
-    return thread_count(settings.threads) if on_cpu else 1
+    """How many batches are worked on at the same time: one per thread on the CPU, CUDA_BATCHES on CUDA."""
+    return CUDA_BATCHES if on_cuda(settings) else thread_count(settings.threads)
+
+
+def batch_threads(settings: RunSettings) -> int:
+    """How many cores a batch uses of the CPU's: one, since others have the others; on CUDA all, for what is left."""
+    return thread_count(settings.threads) if on_cuda(settings) else 1
+
+
+def padded(items: torch.Tensor) -> torch.Tensor:
+    """[n, ...] -> [m, ...], zeros behind. On CUDA m is n, rounded up by at most a quarter to one of a few numbers: for
+    every shape that a thread meets, cuDNN looks up anew how to do each convolution. Elsewhere m is n."""
+    if items.device.type not in _FEW_SHAPES or not len(items):
+        return items
+    step = max(1, (1 << (len(items) - 1).bit_length()) // 8)
+    more = -len(items) % step
+    return torch.cat([items, items.new_zeros((more, *items.shape[1:]))]) if more else items
 
 
 def synchronize(device: torch.device) -> None:
     """Waits until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def finish(device: torch.device) -> None:
+    """Waits until the device has done what it was given in the stream that this thread is in (`own_stream`)."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Inside, a CUDA device takes this thread's work beside that of other threads, not after it.
+
+    Nothing waits for what others have on the device: what this thread uses of theirs must be finished. The same few
+    streams are used again and again, because torch keeps freed memory for the stream that used it.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with _streams_lock:
+        free = _streams.setdefault(device, [])
+        stream = free.pop() if free else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        with _streams_lock:
+            free.append(stream)
 
 
 def thread_count(threads: int) -> int:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.counts import NetworkCounts
+from pipeline.device import padded
 from pipeline.models.centre import load_centre
 from pipeline.models.load import load_network
 from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, backend_of
@@ -19,8 +20,9 @@ from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights
 from pipeline.types import FloatArray
 
-# Crops in one forward pass: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.
-BATCH_CROPS: Final = 32
+# Crops in one forward pass, by type of device: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.
+# CUDA's was not measured: there each call costs the launches of its kernels, and memory is what bounds it.
+BATCH_CROPS: Final = {"cpu": 32, "cuda": 256}
 
 
 class Embedder:
@@ -56,22 +58,24 @@ class Embedder:
     def __call__(self, crops: torch.Tensor) -> torch.Tensor:
         """crops [n, 3, S, S] float32 RGB in [0, 255], S the `input_size` -> [n, d] float32 of L2 norm 1, on the device.
 
-        n may be 0, and any number: it goes through the network in parts of at most BATCH_CROPS. A crop's embedding
-        does not depend on its neighbours, but for rounding (about 1e-6). Raises ValueError for another shape.
+        n may be 0, and any number: it goes through the network in parts of at most the device's BATCH_CROPS. A crop's
+        embedding does not depend on its neighbours, but for rounding (about 1e-6). Raises ValueError for another shape.
         """
         size = self.input_size
         if crops.ndim != 4 or tuple(crops.shape[1:]) != (3, size, size):
             raise ValueError(f"crops must be [n, 3, {size}, {size}], not {list(crops.shape)}")
         if not len(crops):
             return torch.empty(0, self.embedding_size, device=self.device)
-        parts = torch.tensor_split(crops, -(-len(crops) // BATCH_CROPS))  # as even as can be
+        most = BATCH_CROPS[self.device.type]
+        on_cpu = self.device.type == "cpu"  # as even as can be; else in few shapes
+        parts = torch.tensor_split(crops, -(-len(crops) // most)) if on_cpu else torch.split(crops, most)
         return torch.cat([self._forward(part) for part in parts])
 
     def _forward(self, crops: torch.Tensor) -> torch.Tensor:
         self.counts.add(len(crops))
         pixels = crops.to(self.device, torch.float32, memory_format=self._layout)
         scaled = pixels.sub(self._preprocessing.mean).mul_(self._preprocessing.scale)
-        embeddings = self._network(scaled.to(self._dtype))
+        embeddings = self._network(padded(scaled.to(self._dtype)))[: len(crops)]
         normed = functional.normalize(embeddings.float(), dim=1)
         return normed if self._centre is None else functional.normalize(normed - self._centre, dim=1)
 
@@ -82,23 +86,16 @@ def load_embedder(
     *,
     centred: bool = False,
     runtime: OnnxRuntime | None = None,
-    fast: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Embedder:
     """The embedder of `resolved` on `device`; `centred`: with the centre of its weights, if they have one; `runtime`:
-    what runs it on the CPU, torch if there is none; `fast`: in half precision, where that pays.
+    what runs it on the CPU, torch if there is none; `dtype`: what the network computes in, which its `backend` then
+    names; None is float32.
 
     Raises WeightsMissing or WeightsCorrupt.
     """
     centre = load_centre(resolved.weight_set) if centred else None
-    half = half_precision(device) if fast else None
-    embedder = Embedder(resolved.weight_set, load_network(resolved, runtime), device, centre, half or torch.float32)
-    if fast:
-        embedder.backend += f" in {str(half or torch.float32).removeprefix('torch.')}"
+    embedder = Embedder(resolved.weight_set, load_network(resolved, runtime), device, centre, dtype or torch.float32)
+    if dtype is not None:
+        embedder.backend += f" in {str(dtype).removeprefix('torch.')}"
     return embedder
-
-
-def half_precision(device: torch.device) -> torch.dtype | None:
-    """float16 on CUDA: it has three more bits of mantissa than bfloat16 and is as fast, and no activation of these
-    networks comes near its largest number. None on a CPU: bfloat16 changes decisions, and where it would not, it gains
-    nothing (docs/speed.md)."""
-    return torch.float16 if device.type == "cuda" else None

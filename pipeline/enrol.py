@@ -35,7 +35,7 @@ from pipeline.files import read_file
 from pipeline.gate import failed_measures
 from pipeline.group import group_faces
 from pipeline.match import Matcher
-from pipeline.reference_image import MEDIA_TYPE, encode_reference_image
+from pipeline.reference_image import MEDIA_TYPE, encode_reference_image, surroundings
 from pipeline.store.client import StoreClient
 from pipeline.store.commit import CommittedShard, PreparedShard
 from pipeline.store.records import (
@@ -288,7 +288,9 @@ class Enroller:
             image = self._decoder(data)
         except ImageRejected as exc:
             raise _ImageGone(sighting.row) from exc
-        return encode_reference_image(image.pixels, np.array(sighting.face.box, dtype=np.float32))
+        box = np.array(sighting.face.box, dtype=np.float32)
+        x0, y0, x1, y1 = surroundings(box, image.width, image.height)
+        return encode_reference_image(image.pixels[y0:y1, x0:x1])
 
     def _embeddings(self, sightings: Sequence[_Sighting], face_ids: list[int]) -> pa.Table:
         size = self._client.identity.embedding_size

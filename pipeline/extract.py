@@ -16,9 +16,10 @@ from pipeline.embed import Embedder
 from pipeline.imagebatch import ImageBatch
 from pipeline.models.registry import FIVE_POINT
 from pipeline.quality import assess_quality
-from pipeline.reference_image import encode_reference_image
+from pipeline.reference_image import encode_reference_image, surroundings
 from pipeline.stage_times import CROP, EMBED, ENCODE, IMAGES, QUALITY, StageTimes
-from pipeline.types import DecodedImage, Detections, FaceCrops, FloatArray, IntArray
+from pipeline.types import DecodedImage, Detections, DeviceImage, FaceCrops, FloatArray, IntArray
+from pipeline.workers import over_threads
 
 QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
 BOX_CROP_PX = 160  # of box crops: the input of the embedders that take them, and what quality was fitted on
@@ -44,8 +45,9 @@ class FaceExtractor:
         self.embedder = embedder
         self.settings = settings
         self.schema = face_schema(embedder.embedding_size)
+        self.device = detector.networks.device
 
-    def extract(self, images: Sequence[DecodedImage], times: StageTimes | None = None) -> list[pa.Table]:
+    def extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes | None = None) -> list[pa.Table]:
         """One table of faces (`face_schema`) per image, from the largest face to the smallest; `times`, where given,
         has what the stages took.
 
@@ -56,9 +58,9 @@ class FaceExtractor:
         return halving(lambda part: self._extract(part, measured), images)
 
     @torch.inference_mode()
-    def _extract(self, images: Sequence[DecodedImage], times: StageTimes) -> list[pa.Table]:
+    def _extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes) -> list[pa.Table]:
         with times.on_device(IMAGES):
-            batch = ImageBatch([image.pixels for image in images], self.detector.networks.device)
+            batch = ImageBatch([image.pixels for image in images], self.device)
         found = self.detector(batch, times)
         with times.on_device(CROP):
             boxed = cut_crops(batch, found, self.settings.align, BOX_CROP_PX)
@@ -77,7 +79,7 @@ class FaceExtractor:
         visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
         index, numbers = index[visible], numbers[visible]
         with times.stage(ENCODE, calls=len(index)):
-            table = self._table(images, index, numbers)
+            table = self._table(batch, index, numbers)
         ends = np.searchsorted(index, np.arange(len(images)), side="right")
         return [table.slice(start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -88,9 +90,11 @@ class FaceExtractor:
             return warp_crops(batch, found, self.embedder.input_size)
         return boxed.pixels
 
-    def _table(self, images: Sequence[DecodedImage], index: IntArray, numbers: FloatArray) -> pa.Table:
+    def _table(self, batch: ImageBatch, index: IntArray, numbers: FloatArray) -> pa.Table:
         box, landmarks, single, embedding = np.split(numbers, [4, 14, 18], axis=1)
-        crops = [encode_reference_image(images[i].pixels, b) for i, b in zip(index, box, strict=True)]
+        sizes = (batch.host_sizes[i] for i in index)
+        shown = [surroundings(b, width, height) for b, (height, width) in zip(box, sizes, strict=True)]
+        crops = over_threads(encode_reference_image, batch.cut(index.tolist(), shown))
         columns = [
             *(pa.array(c) for c in box.T),
             fixed_lists(landmarks),

@@ -87,7 +87,7 @@ def _jpeg_ends_early(data: bytes) -> bool:
             at += 1
             continue
         if marker == 0xDA:  # start of scan: from here on only the end of image matters
-            return data.find(b"\xff\xd9", at) < 0
+            return data.rfind(b"\xff\xd9", at) < 0  # from the end, where it is
         at += 2 + struct.unpack_from(">H", data, at + 2)[0]
     return False
 

@@ -28,21 +28,18 @@ _SMOOTH_PIXELS = 4_000_000  # source pixels resampled at once by `smooth_crops`:
 class ImageBatch:
     """B upright RGB images on `device`.
 
-    `images`: arrays [H, W, 3] uint8, sizes as they come. `sizes` is [B, 2] int64 (height, width) on the device.
-    Memory: 3 bytes per pixel on the device; 15, and a transient of 12 per pixel of one image, with `tables`.
+    `images`: [H, W, 3] uint8, sizes as they come: arrays, and tensors of what is on the device already. `sizes` is
+    [B, 2] int64 (height, width) on the device. Memory: 3 bytes per pixel on the device; 15, and a transient of 12 per
+    pixel of one image, with `tables`.
     """
 
-    def __init__(self, images: Sequence[ByteArray], device: torch.device | str = "cpu") -> None:
+    def __init__(self, images: Sequence[ByteArray | torch.Tensor], device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self.host_sizes = [(int(i.shape[0]), int(i.shape[1])) for i in images]
-        self._order = sorted(range(len(images)), key=lambda i: self.host_sizes[i])
-        flat = [torch.from_numpy(images[i]).view(-1, 3) for i in self._order]
-        pixels = torch.cat(flat) if flat else torch.zeros((0, 3), dtype=torch.uint8)
-        self._pixels = pixels.to(self.device, non_blocking=True)  # [sum of H * W, 3], ordered by size
+        self._pixels = _joined(images, self.device)  # [sum of H * W, 3]
         host_sizes = np.array(self.host_sizes, dtype=np.int64).reshape(-1, 2)
-        self._host_base = np.zeros(len(images), dtype=np.int64)  # where each image's pixels begin
-        counts = host_sizes[self._order].prod(axis=1)
-        self._host_base[self._order] = counts.cumsum() - counts
+        counts = host_sizes.prod(axis=1)
+        self._host_base = counts.cumsum() - counts  # where each image's pixels begin
         self._pixel_base = torch.from_numpy(self._host_base).to(self.device, non_blocking=True)
         self.sizes = torch.from_numpy(host_sizes).to(self.device, non_blocking=True)
 
@@ -52,13 +49,27 @@ class ImageBatch:
     @functools.cached_property
     def tables(self) -> SummedAreaTables:
         """The images' summed-area tables."""
-        return SummedAreaTables(self._pixels, self._order, self.host_sizes, self.sizes)
+        return SummedAreaTables(self._pixels, self.host_sizes, self.sizes)
 
     def host_pixels(self, image: int) -> ByteArray:
         """The image [H, W * 3] uint8, a view. Of a batch on the CPU."""
         height, width = self.host_sizes[image]
         start = int(self._host_base[image])
         return self._pixels[start : start + height * width].view(height, width * 3).numpy()
+
+    def cut(self, image: Sequence[int], boxes: Sequence[tuple[int, int, int, int]]) -> list[ByteArray]:
+        """Rectangles of the images on the host: [y1 - y0, x1 - x0, 3] uint8 each; the boxes are xyxy, half open, inside
+        the image and not empty. Views of a batch on the CPU; else one copy for all.
+        """
+        cuts = []
+        for i, (x0, y0, x1, y1) in zip(image, boxes, strict=True):
+            (height, width), start = self.host_sizes[i], int(self._host_base[i])
+            cuts.append(self._pixels[start : start + height * width].view(height, width, 3)[y0:y1, x0:x1])
+        if self.device.type == "cpu" or not cuts:
+            return [cut.numpy() for cut in cuts]
+        flat = torch.cat([cut.reshape(-1, 3) for cut in cuts]).cpu()
+        parts = torch.split(flat, [cut.shape[0] * cut.shape[1] for cut in cuts])
+        return [part.view(cut.shape).numpy() for part, cut in zip(parts, cuts, strict=True)]
 
     def area_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         """Cuts rectangles and resamples each to size x size by area: [n, 3, size, size] float32 in [0, 255].
@@ -173,6 +184,18 @@ class ImageBatch:
         stride = self.sizes[image, 1]
         index = self._pixel_base[image][:, None, None] + y[:, None, :] * stride[:, None, None] + x[:, :, None]
         return self._pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
+
+
+def _joined(images: Sequence[ByteArray | torch.Tensor], device: torch.device) -> torch.Tensor:
+    """The images' pixels one after the other on the device: [sum of H * W, 3] uint8. What is on the host goes there in
+    one copy, from memory that the device reads by itself, while the host goes on."""
+    flat = [torch.from_numpy(image).view(-1, 3) for image in images if isinstance(image, np.ndarray)]
+    staged = torch.empty((sum(map(len, flat)), 3), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    uploaded = (torch.cat(flat, out=staged) if flat else staged).to(device, non_blocking=True)
+    if len(flat) == len(images):
+        return uploaded
+    parts = iter(torch.split(uploaded, [len(part) for part in flat]))
+    return torch.cat([next(parts) if isinstance(image, np.ndarray) else image.view(-1, 3) for image in images])
 
 
 def _neighbours(at: torch.Tensor, length: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -22,7 +22,8 @@ from PIL import Image
 from pipeline.types import ByteArray
 
 # ITU-T T.81, table B.1: start of frame, Huffman-coded: baseline, extended sequential, progressive.
-_TAKEN_FRAMES: Final = (0xC0, 0xC1, 0xC2)
+_BASELINE: Final = 0xC0
+_TAKEN_FRAMES: Final = (_BASELINE, 0xC1, 0xC2)
 _NO_FRAMES: Final = (0xC4, 0xC8, 0xCC)  # markers among C0..CF that start no frame
 _SAMPLINGS: Final = (0, 1, 2)  # Pillow's numbers of 4:4:4, 4:2:2 and 4:2:0
 _OTHER_SAMPLINGS: Final = ("440", "411")  # which Pillow does not write
@@ -46,18 +47,31 @@ def jpeg_pixels(data: bytes, width: int, height: int) -> ByteArray | None:
         return None
 
 
+def is_baseline(data: bytes) -> bool:
+    """Whether the file is a baseline JPEG of 8-bit colour, YCbCr by the numbers of its components: the one kind that
+    every decoder in hardware takes."""
+    return _first_frame(data) == (_BASELINE, 8, (1, 2, 3))
+
+
 def _is_taken(data: bytes) -> bool:
-    """Whether the first frame is one that both libraries decode: its marker, depth and number of components."""
+    """Whether the first frame is one that both libraries decode."""
+    marker, depth, components = _first_frame(data) or (0, 0, ())
+    return marker in _TAKEN_FRAMES and depth == 8 and len(components) in (1, 3)
+
+
+def _first_frame(data: bytes) -> tuple[int, int, tuple[int, ...]] | None:
+    """The marker, depth and components' numbers of the first frame; None where the file does not get that far."""
     at = 2
     try:
         while data[at] == 0xFF:
             marker = data[at + 1]
             if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
-                return marker in _TAKEN_FRAMES and data[at + 4] == 8 and data[at + 9] in (1, 3)
+                components = range(at + 10, at + 10 + 3 * data[at + 9], 3)
+                return marker, data[at + 4], tuple(data[place] for place in components)
             at += 1 if marker == 0xFF else 2 + struct.unpack_from(">H", data, at + 2)[0]
     except (IndexError, struct.error):
         pass
-    return False
+    return None
 
 
 @functools.cache

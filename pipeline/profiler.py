@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import torch
 
 from pipeline.config import RunSettings
-from pipeline.device import batch_workers, driver_uuid, synchronize, thread_count, usable_cores
+from pipeline.device import batch_workers, driver_uuid, finish, thread_count, usable_cores
 from pipeline.device_meter import DeviceMeter
 from pipeline.run_profile import Lanes, RunProfile, make_profile
 from pipeline.stage_times import StageTimes
@@ -25,7 +25,7 @@ class Profiler:
         self._meter: DeviceMeter | None = None
         self._held = ExitStack()
         self._begun, self._cpu_begun = time.perf_counter(), time.process_time()
-        self.times = StageTimes(lambda: synchronize(self._device)) if wanted else StageTimes()
+        self.times = StageTimes(lambda: finish(self._device)) if wanted else StageTimes()
 
     def watch(self, device: torch.device) -> None:
         """From now on the networks run on `device`."""

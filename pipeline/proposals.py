@@ -7,26 +7,28 @@ Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline.canvas import Level, Packing, Tile, pack
+from pipeline.canvas import Level, pack
+from pipeline.canvas_maps import CanvasMaps, TileTable
 from pipeline.counts import NetworkCounts
 from pipeline.imagebatch import ImageBatch
 from pipeline.kernels import Kernels
 from pipeline.models.mtcnn import CanvasPNet, normalise
 from pipeline.packed_layers import packed_layer
-from pipeline.summed_area import area_levels
+from pipeline.tile_pixels import TilePixels
 from pipeline.types import ByteArray, FloatArray
 from pipeline.workers import over_threads
 
 CANVAS_SIDE = 512
-CANVASES_PER_CALL = 4
+# By type of device. CUDA's was not measured: bounded by memory (some 30 MB a canvas).
+CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
 # The likely cells of one level: (row, column) [n, 2], and probability and regression [n, 5].
 _Found: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
 
@@ -62,59 +64,35 @@ class CanvasCells:
         self, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: NetworkCounts
     ) -> Cells:
         packing = pack(pyramids, CANVAS_SIDE)
-        canvases = _paint(batch, packing)
-        cell_tile = torch.from_numpy(packing.cell_tile).to(batch.device, non_blocking=True)
-        probabilities, regressions = self._run(canvases, packing, counts)
-        hit = (probabilities >= threshold) & (cell_tile >= 0)
-        canvas, row, column = hit.nonzero().unbind(1)  # the one wait of this stage
-        tile = cell_tile[canvas, row, column].long()
-        image, level, scale, origin = (
-            torch.from_numpy(a).to(batch.device, non_blocking=True)[tile]
-            for a in (packing.image, packing.level, packing.scale, packing.origin)
-        )
+        tiles = TileTable(packing, batch.device)
+        cells = [*self._run(batch, tiles, packing.canvases, counts)]
+        if not cells:
+            none, numbers = tiles.image, tiles.scale
+            return Cells(none, none, numbers, none, none, numbers, numbers.new_zeros((0, 4)))
+        tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
+        canvas, row, column = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the one wait
+        tile = tile[canvas, row, column]
+        first_row, first_column = tiles.origin(tile)
         return Cells(
-            image,
-            level,
-            scale,
-            column + origin[:, 1],
-            row + origin[:, 0],
-            probabilities[canvas, row, column],
-            regressions[canvas, :, row, column],
+            tiles.image[tile],
+            tiles.level[tile],
+            tiles.scale[tile],
+            column + first_column,
+            row + first_row,
+            probability[canvas, row, column],
+            regression[canvas, :, row, column],
         )
 
     def _run(
-        self, canvases: torch.Tensor, packing: Packing, counts: NetworkCounts
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        cells = CANVAS_SIDE // 2 - 5
-        probabilities = canvases.new_empty((packing.canvases, cells, cells))
-        regressions = canvases.new_empty((packing.canvases, 4, cells, cells))
-        for start in range(0, packing.canvases, CANVASES_PER_CALL):
-            part = slice(start, start + CANVASES_PER_CALL)
-            inside, pooled = (
-                torch.from_numpy(m[part]).to(canvases.device, non_blocking=True)[:, None]
-                for m in (packing.inside, packing.pooled_inside)
-            )
-            probabilities[part], regressions[part] = self._pnet(normalise(canvases[part]), inside, pooled)
-            counts.add(len(inside))
-        return probabilities, regressions
-
-
-def _paint(batch: ImageBatch, packing: Packing) -> torch.Tensor:
-    """The canvases [K, 3, S, S] float32 in [0, 255]: every tile in its place, zeros between."""
-    canvases = torch.zeros((packing.canvases, 3, packing.side, packing.side), device=batch.device)
-    tiles: dict[tuple[int, int], list[Tile]] = {}
-    for tile in packing.tiles:
-        tiles.setdefault((tile.image, tile.level), []).append(tile)
-    for group in batch.tables.groups:
-        for number, level in enumerate(packing.pyramids[group.images[0]]):
-            resampled = area_levels(group, level.height, level.width).permute(0, 3, 1, 2)
-            for pixels, image in zip(resampled, group.images, strict=True):
-                for t in tiles[image, number]:
-                    target = canvases[
-                        t.canvas, :, t.canvas_y : t.canvas_y + t.height, t.canvas_x : t.canvas_x + t.width
-                    ]
-                    target.copy_(pixels[:, t.y : t.y + t.height, t.x : t.x + t.width])
-    return canvases
+        self, batch: ImageBatch, tiles: TileTable, canvases: int, counts: NetworkCounts
+    ) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Of each call the cells' tiles, probabilities and regressions."""
+        step = CANVASES_PER_CALL[batch.device.type]
+        pixels = TilePixels(tiles, batch.tables)
+        for start in range(0, canvases, step):
+            maps = CanvasMaps(tiles, start, min(start + step, canvases))
+            yield maps.cells(), *self._pnet(normalise(pixels.paint(maps)), *maps.inside())
+            counts.add(min(step, canvases - start))
 
 
 class CompiledCells:

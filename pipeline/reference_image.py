@@ -15,13 +15,17 @@ _AROUND = 0.5  # of the box's side, on each side: so that a later model can dete
 _QUALITY = 92
 
 
-def encode_reference_image(pixels: ByteArray, box: FloatArray) -> bytes:
-    """Cuts `box` (xyxy, pixels of the upright image `pixels` [H, W, 3]) with half its size more on each side."""
-    height, width = pixels.shape[:2]
+def surroundings(box: FloatArray, width: int, height: int) -> tuple[int, int, int, int]:
+    """What is stored of an image of these sides: `box` (xyxy) with half its size more on each side, half open."""
     low, high = box[:2], box[2:]
     around = (high - low) * _AROUND
     x0, y0 = np.maximum(np.floor(low - around), 0).astype(int)
     x1, y1 = np.minimum(np.ceil(high + around), (width, height)).astype(int)
+    return int(x0), int(y0), int(x1), int(y1)
+
+
+def encode_reference_image(pixels: ByteArray) -> bytes:
+    """The file of a face with its surroundings, [h, w, 3] uint8."""
     out = io.BytesIO()
-    Image.fromarray(pixels[y0:y1, x0:x1]).save(out, "JPEG", quality=_QUALITY)
+    Image.fromarray(pixels).save(out, "JPEG", quality=_QUALITY)
     return out.getvalue()

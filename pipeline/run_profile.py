@@ -14,6 +14,7 @@ from pipeline.stage_times import (
     ENCODE,
     HASH,
     IMAGES,
+    JPEGS,
     LOAD,
     ONET,
     PNET,
@@ -33,6 +34,7 @@ PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "models": {"loading": (LOAD,)},
     DECODING: {"reading": (READ, HASH), "decoding": (DECODE,)},
     NETWORKS: {
+        "decoding": (JPEGS,),
         "detection": (IMAGES, PNET, RNET, ONET),
         "crops and quality": (CROP, QUALITY, ENCODE),
         "embedding": (EMBED,),
@@ -93,7 +95,7 @@ class RunProfile:
 
     def lines(self) -> Iterator[str]:
         """For people."""
-        shares = sorted(self.wall_shares.items(), key=lambda each: -each[1])
+        shares = sorted(((name, share) for name, share in self.wall_shares.items() if share), key=lambda each: -each[1])
         yield f"wall        the {self.wall}: {', '.join(f'{name} {share:.0%}' for name, share in shares)} of the work"
         for name, stage in self.stages.items():
             yield f"            {name:<8}{stage.seconds:>10.2f} s {stage.share:>5.0%}{stage.calls:>10,} calls"

@@ -18,6 +18,7 @@ LOAD: Final = "load"
 READ: Final = "read"
 HASH: Final = "hash"
 DECODE: Final = "decode"
+JPEGS: Final = "jpegs"  # decoding on the device
 IMAGES: Final = "images"  # onto the device, and what all resampling of a batch shares
 PNET: Final = "pnet"
 RNET: Final = "rnet"

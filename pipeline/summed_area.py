@@ -13,66 +13,40 @@ averaged cell here is far smaller.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
 
+import numpy as np
 import torch
-
-
-@dataclass(frozen=True)
-class SizeGroup:
-    """Images of one size, which lie one after the other in the flat table."""
-
-    images: tuple[int, ...]  # positions in the batch
-    height: int
-    width: int
-    tables: torch.Tensor  # [len(images), height + 1, width + 1, 3] int32, a view
 
 
 class SummedAreaTables:
     """The tables of B images on one device: 12 bytes per pixel, and a transient of 12 bytes per pixel of one image.
 
-    `pixels` [sum of H * W, 3] uint8 holds the images one after the other in `order`, those of one size together;
-    `host_sizes` is (height, width) of each by its position in the batch, `sizes` [B, 2] int64 the same on the device.
+    `pixels` [sum of H * W, 3] uint8 holds the images one after the other; `host_sizes` is (height, width) of each,
+    `sizes` [B, 2] int64 the same on the device.
     """
 
-    def __init__(
-        self,
-        pixels: torch.Tensor,
-        order: Sequence[int],
-        host_sizes: Sequence[tuple[int, int]],
-        sizes: torch.Tensor,
-    ) -> None:
-        self._sizes = sizes
-        rows = sum((h + 1) * (w + 1) for h, w in host_sizes)
-        self._tables = torch.zeros((rows, 3), dtype=torch.int32, device=pixels.device)
-        base = torch.zeros(len(host_sizes), dtype=torch.int64)
-        self.groups = self._fill(pixels, order, host_sizes, base)
-        self._base = base.to(pixels.device, non_blocking=True)
+    def __init__(self, pixels: torch.Tensor, host_sizes: Sequence[tuple[int, int]], sizes: torch.Tensor) -> None:
+        self.sizes = sizes
+        steps = [(height + 1) * (width + 1) for height, width in host_sizes]
+        self._tables = torch.zeros((sum(steps), 3), dtype=torch.int32, device=pixels.device)
+        images = torch.split(pixels, [height * width for height, width in host_sizes])
+        for table, image, (height, width) in zip(torch.split(self._tables, steps), images, host_sizes, strict=True):
+            sums = image.view(height, width, 3).cumsum(0, dtype=torch.int32).cumsum(1, dtype=torch.int32)
+            table.view(height + 1, width + 1, 3)[1:, 1:] = sums
+        base = np.cumsum([0, *steps[:-1]])[: len(steps)]  # where each image's table begins
+        self._base = torch.from_numpy(base).to(pixels.device, non_blocking=True)
 
-    def _fill(
-        self, pixels: torch.Tensor, order: Sequence[int], host_sizes: Sequence[tuple[int, int]], base: torch.Tensor
-    ) -> list[SizeGroup]:
-        """Sums up the tables; writes where each image's table begins."""
-        groups: list[SizeGroup] = []
-        table_at = pixel_at = 0
-        for (height, width), same_size in groupby(order, key=lambda i: host_sizes[i]):
-            members = tuple(same_size)
-            count, step = height * width, (height + 1) * (width + 1)
-            shape = (len(members), height + 1, width + 1, 3)
-            tables = self._tables[table_at : table_at + len(members) * step].view(shape)
-            for k, member in enumerate(members):
-                base[member] = table_at + k * step
-                image = pixels[pixel_at + k * count :][:count].view(height, width, 3)
-                tables[k, 1:, 1:] = image.cumsum(0, dtype=torch.int32).cumsum(1, dtype=torch.int32)
-            groups.append(SizeGroup(members, height, width, tables))
-            table_at, pixel_at = table_at + len(members) * step, pixel_at + len(members) * count
-        return groups
+    def rows(self, image: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        """Where rows of images begin in the tables: int64 [n] each, for `sums`."""
+        return self._base[image] + row * (self.sizes[image, 1] + 1)
 
-    def _corner_sums(self, image: torch.Tensor, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The tables' values at the corners y [n, a], x [n, b] of image [n]: [n, a, b, 3] int32."""
-        stride = self._sizes[image, 1] + 1
-        index = self._base[image][:, None, None] + y[:, :, None] * stride[:, None, None] + x[:, None, :]
+    def sums(self, above: torch.Tensor, left: torch.Tensor, below: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The sums over rectangles between these `rows` and columns, half open: int64 of shapes that fit -> that shape
+        and 3 more, int32."""
+        sums = self._at(below + right) - self._at(above + right)
+        return sums.sub_(self._at(below + left)).add_(self._at(above + left))
+
+    def _at(self, index: torch.Tensor) -> torch.Tensor:
         return self._tables.index_select(0, index.flatten()).view(*index.shape, 3)
 
     def area_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
@@ -80,26 +54,10 @@ class SummedAreaTables:
         x0, y0, x1, y1 = boxes.unbind(1)
         top, bottom = _bins(y0, y1, size)
         left, right = _bins(x0, x1, size)
-        sums = self._corner_sums(image, bottom, right) - self._corner_sums(image, top, right)
-        sums -= self._corner_sums(image, bottom, left) - self._corner_sums(image, top, left)
+        above, below = self.rows(image[:, None], top), self.rows(image[:, None], bottom)
+        sums = self.sums(above[:, :, None], left[:, None, :], below[:, :, None], right[:, None, :])
         area = (bottom - top)[:, :, None] * (right - left)[:, None, :]
         return (sums.float() / area.unsqueeze(-1)).permute(0, 3, 1, 2).contiguous()
-
-
-def area_levels(group: SizeGroup, height: int, width: int) -> torch.Tensor:
-    """All images of the group resampled by area to height x width: [n, height, width, 3] float32 in [0, 255]."""
-    device = group.tables.device
-    top, bottom = _level_bins(group.height, height, device)
-    left, right = _level_bins(group.width, width, device)
-    rows = group.tables.index_select(1, bottom) - group.tables.index_select(1, top)
-    sums = rows.index_select(2, right) - rows.index_select(2, left)
-    area = (bottom - top)[:, None] * (right - left)[None, :]
-    return sums.float() / area.unsqueeze(-1)
-
-
-def _level_bins(length: int, size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    i = torch.arange(size, device=device)
-    return (i * length) // size, ((i + 1) * length + size - 1) // size
 
 
 def _bins(start: torch.Tensor, end: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -75,6 +75,25 @@ class DecodedImage:
 
 
 @dataclass(frozen=True)
+class EncodedImage:
+    """A sound-looking JPEG file whose pixels a device will decode. Its sides are those of the upright picture."""
+
+    data: bytes
+    width: int
+    height: int
+    orientation: int  # the EXIF turn that is to be applied, 1 for none
+    format: str
+    pixel_sha256: None = None  # known of the reference decoder's pixels only
+
+
+@dataclass(frozen=True)
+class DeviceImage:
+    """One upright image in a device's memory."""
+
+    pixels: torch.Tensor  # [H, W, 3] uint8, RGB, contiguous
+
+
+@dataclass(frozen=True)
 class Detections:
     """The faces of a batch of B images, flat: n faces, on the detector's device, ordered by image, and in one
     image from the largest box to the smallest (ties by confidence)."""

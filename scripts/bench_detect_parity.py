@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from bench_common import result, write_result
 from detection_parity import largest_shift, our_faces, reference_faces
 
@@ -77,11 +78,11 @@ def detect_in_batches(detector: MtcnnDetector, images: Sequence[ByteArray]) -> t
     return found, costs
 
 
-def assert_calls(costs: Sequence[Cost]) -> None:
+def assert_calls(costs: Sequence[Cost], device: torch.device) -> None:
     """R- and O-Net run at most once per full sub-batch of crops, and once more."""
     for cost in costs:
         for net in ("rnet", "onet"):
-            assert cost[net]["calls"] <= cost[net]["inputs"] // CROPS_PER_CALL + 1, cost
+            assert cost[net]["calls"] <= cost[net]["inputs"] // CROPS_PER_CALL[device.type] + 1, cost
 
 
 def pnet_calls_by_images(detector: MtcnnDetector) -> dict[str, int]:
@@ -156,7 +157,7 @@ def main() -> None:
     assert total.extra_share <= WANT_EXTRA, total.extra_share
     assert total.landmark_median <= WANT_LANDMARKS, total.landmark_median
     assert shift <= WANT_SHIFT_PX, shift
-    assert_calls(costs)
+    assert_calls(costs, detector.networks.device)
 
 
 def vars_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the mode `fast` changes: the identities and the verification accuracy of Labeled Faces in the Wild, view 1.
 
-    python scripts/bench_fast.py --faces FOLDER/lfw-view1 --work FOLDER [--weights casia-webface] [--device cpu]
+    python scripts/bench_fast.py --faces FOLDER/lfw-view1 --work FOLDER [--weights casia-webface] [--device cuda]
+        [--set run.jpeg=device]
 
 `facepipe run` makes a store in each mode (FOLDER/exact and FOLDER/fast, where they are not there yet; stopped runs go
 on) with the default threshold and the gate open, so that every face is grouped. Each face of the one store is looked up
@@ -95,19 +96,28 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--weights", default="casia-webface")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of `fast` to try")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
     arguments = parser.parse_args()
     photos, protocol = arguments.faces / "images", read_protocol(arguments.faces, None)
     stored = {}
     for mode in MODES:
-        make_store(photos, arguments.weights, arguments.work / mode, "--mode", mode, "--device", arguments.device)
+        tried = [word for given in arguments.set for word in ("--set", given)] if mode == FAST else []
+        make_store(
+            photos, arguments.weights, arguments.work / mode, "--mode", mode, "--device", arguments.device, *tried
+        )
         stored[mode] = read_store(arguments.work / mode)
     figures = compare(stored[EXACT], stored[FAST])
     found = portraits(stored, protocol, photos)
     figures["accuracy"] = {mode: accuracy(found, mode, protocol)[0] for mode in MODES}
     print(json.dumps(figures, indent=1), flush=True)
     check(figures)
-    settings = {"faces": "lfw-view1", "weights": arguments.weights, "threshold": MatchSettings().threshold}
+    settings = {
+        "faces": "lfw-view1",
+        "weights": arguments.weights,
+        "threshold": MatchSettings().threshold,
+        "set": arguments.set,
+    }
     print(write_result(result("fast", settings, {}, figures, arguments.device), arguments.results))
 
 

@@ -1,6 +1,7 @@
 """Batches in several threads at once, their results in order.
 
-On a CPU one thread per core works a batch of its own, from the pixels to the embeddings, and every operation in it runs
+On CUDA a batch is uploaded, and another written down, while the device is busy with a third. On a CPU one thread per
+core works a batch of its own, from the pixels to the embeddings, and every operation in it runs
 on that thread alone. Splitting each operation over the cores instead leaves them waiting for each other several hundred
 times a batch, and at small pictures most of what is not a matrix product runs on one core anyway. Processes would not
 wait for the interpreter's lock either, but the loops and networks release it, and each would hold the weights again.
@@ -23,14 +24,17 @@ _DONE_PER_WORKER = 4  # batches that are done and wait for an earlier one: they 
 
 
 class BatchWorkers(Generic[Batch]):
-    """`workers` threads that do `work(batch)`, which changes the batch; a context manager that ends them."""
+    """`workers` threads that do `work(batch)`, which changes the batch; a context manager that ends them. torch's
+    operations in each use `threads` of the cores."""
 
-    def __init__(self, workers: int, work: Callable[[Batch], None]) -> None:
+    def __init__(self, workers: int, work: Callable[[Batch], None], threads: int = 1) -> None:
         self._workers = workers
         self._work = work
         # One more than is worked on, so that a worker finds its next batch ready.
         self._room = threading.Semaphore(workers + 1)
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batch", initializer=_alone, initargs=(workers,))
+        self._pool = ThreadPoolExecutor(
+            workers, thread_name_prefix="batch", initializer=own_threads, initargs=(threads,)
+        )
 
     def __enter__(self) -> BatchWorkers[Batch]:
         torch.get_num_threads()  # this thread's own from here on, not what the workers set
@@ -61,9 +65,3 @@ class BatchWorkers(Generic[Batch]):
 def _result(batch: Batch, future: Future[None]) -> Batch:
     future.result()
     return batch
-
-
-def _alone(workers: int) -> None:
-    """In a new worker: torch's operations on this thread only, where there are others for the other cores."""
-    if workers > 1:
-        own_threads(1)

@@ -21,19 +21,22 @@ import pyarrow.compute as pc
 
 from pipeline.config import Settings
 from pipeline.decode import Decoder
-from pipeline.device import batch_workers, thread_count
+from pipeline.device import batch_threads, batch_workers, thread_count
+from pipeline.device_decode import decodes_on_device
 from pipeline.engines.batch_workers import BatchWorkers
+from pipeline.engines.device_batches import DeviceBatches
 from pipeline.engines.gate import Gate
 from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageRejected, ImageUnreadable
 from pipeline.extract import FaceExtractor, face_schema
 from pipeline.files import read_file
 from pipeline.manifest import EXTRACT
 from pipeline.stage_times import DECODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
-from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage
+from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage, EncodedImage
 
 NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
 _BATCHES_PER_WORKER = 4  # of a shard, unless they are smaller than
 _FEW_IMAGES = 8  # which a core works on as fast as on more, image for image
+_OF_PIXELS = ("pixel_sha256", "width", "height", "format")  # columns that only decoding fills
 
 
 def shard_schema(embedding_size: int) -> pa.Schema:
@@ -66,7 +69,7 @@ class _Item:
     fields: dict[str, Any]  # of shard_schema, but for the faces
     most: int  # images in its batch
     number: int = 0  # among the items that are decoded
-    image: Future[DecodedImage] | None = None
+    image: Future[DecodedImage | EncodedImage] | None = None
     faces: pa.Table | None = None
 
 
@@ -93,11 +96,12 @@ class LocalEngine:
     ) -> None:
         self._settings = settings
         self._schema = shard_schema(embedding_size)
-        self._decoder = decoder
         self._load = load
         self._times = StageTimes() if times is None else times
         self._threads = thread_count(settings.run.threads)
         self._workers = batch_workers(settings.run)
+        self._prepare = decoder.prepare if decodes_on_device(settings.run) else decoder
+        self._batches_on_device = DeviceBatches(settings, self._times)
 
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
@@ -106,7 +110,7 @@ class LocalEngine:
         gate = Gate(2 * self._settings.run.batch_pixels)
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="decode") as pool,
-            BatchWorkers(self._workers, self._extract) as workers,
+            BatchWorkers(self._workers, self._extract, batch_threads(self._settings.run)) as workers,
             self._times.engine(self._workers),
         ):
             try:
@@ -144,12 +148,12 @@ class LocalEngine:
             batches = max(batches, min(_BATCHES_PER_WORKER * self._workers, images // _FEW_IMAGES))
         return -(-images // (-(-batches // self._workers) * self._workers or 1))
 
-    def _decode(self, row: dict[str, Any], number: int, gate: Gate) -> DecodedImage:
+    def _decode(self, row: dict[str, Any], number: int, gate: Gate) -> DecodedImage | EncodedImage:
         with self._times.held_back():
             gate.enter(number)
         data = self._read(row)
         with self._times.stage(DECODE):
-            image = self._decoder(data)
+            image = self._prepare(data)
         self._times.images_waiting.add(1)
         gate.count(image.width * image.height)
         return image
@@ -215,7 +219,10 @@ class LocalEngine:
         if not decoded:
             return
         images = [item.image.result() for item in decoded if item.image is not None]
-        for item, faces in zip(decoded, self._load().extract(images, self._times), strict=True):
+        for item, faces in zip(decoded, self._batches_on_device(self._load(), images), strict=True):
+            if isinstance(faces, ImageRejected):
+                _refuse(item, faces)
+                continue
             item.faces, item.image = faces, None
             item.fields["status"] = OK if len(faces) else NO_FACE
 
@@ -231,7 +238,7 @@ class LocalEngine:
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:
     """What is known before decoding; a row that is not extracted keeps the plan's status or is a duplicate."""
-    fields = dict.fromkeys(("pixel_sha256", "width", "height", "format"))
+    fields = dict.fromkeys(_OF_PIXELS)
     return {**fields, **{k: row[k] for k in ("row", "sha256", "reason")}, "status": row["status"] or DUPLICATE}
 
 
@@ -243,15 +250,18 @@ def _settle(item: _Item, gate: Gate) -> int:
     try:
         image = item.image.result()
     except (ImageRejected, _NotRead) as exc:
-        problem = exc.problem if isinstance(exc, _NotRead) else exc
-        item.image = None
-        item.fields.update(status=problem.status, reason=problem.reason)
+        _refuse(item, exc.problem if isinstance(exc, _NotRead) else exc)
         if isinstance(exc, _NotRead):
             item.fields["sha256"] = None
         return 0
     gate.count(-image.width * image.height)
     item.fields.update(pixel_sha256=image.pixel_sha256, width=image.width, height=image.height, format=image.format)
     return image.width * image.height
+
+
+def _refuse(item: _Item, problem: ImageRejected) -> None:
+    item.image = None
+    item.fields.update(dict.fromkeys(_OF_PIXELS), status=problem.status, reason=problem.reason)
 
 
 def _nested(tables: list[pa.Table | None], kind: pa.DataType) -> pa.ListArray:

@@ -90,18 +90,18 @@ def test_an_error_comes_in_its_place_and_ends_it() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("batch")]
 
 
-@pytest.mark.parametrize(("workers", "expected"), [(1, {3}), (2, {1})])
-def test_each_of_several_workers_computes_on_its_own_thread_alone(workers: int, expected: set[int]) -> None:
+@pytest.mark.parametrize(("workers", "threads"), [(1, 1), (2, 1), (2, 2), (1, 3)])
+def test_each_worker_computes_on_its_own_threads(workers: int, threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         seen: set[int] = set()
-        with BatchWorkers(workers, lambda _: seen.add(torch.get_num_threads())) as pool:
+        with BatchWorkers(workers, lambda _: seen.add(torch.get_num_threads()), threads) as pool:
             list(pool.in_order(range(8)))
         later: list[int] = []
         thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
         thread.start()
         thread.join()
-        assert (seen, later, torch.get_num_threads()) == (expected, [3], 3)
+        assert (seen, later, torch.get_num_threads()) == ({threads}, [3], 3)
     finally:
         torch.set_num_threads(before)

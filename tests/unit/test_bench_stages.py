@@ -35,6 +35,17 @@ def test_decoding(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         bench_decode.assert_equal(files, lambda data: pillow(data) ^ np.uint8(1))
 
 
+def test_decoding_on_the_device(photos: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_decode, "usable_cores", lambda: 1)
+    files = [file.read_bytes() for file in sorted(photos.rglob("*.jpg"))]
+    timings, figures = bench_decode.measure(files, repeats=1, device=device)
+    assert bench_decode.ON_DEVICE in timings
+    assert figures["images_per_s_device"] > 0
+    monkeypatch.setattr("pipeline.device_decode._decoded", lambda images, *_: [None] * len(images))
+    with pytest.raises(AssertionError, match=f"{len(files)} files were left to the CPU"):
+        bench_decode.on_device(files, device)
+
+
 def test_a_result_is_written_as_the_schema_wants_it(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +54,7 @@ def test_a_result_is_written_as_the_schema_wants_it(
     bench_decode.main()
     document = json.loads((tmp_path / "results" / "decode-cpu.json").read_text("utf-8"))
     check_result(document)
-    assert document["settings"] == {"images": 2, "only": ["a", "d"], "repeats": 1}
+    assert document["settings"] == {"images": 2, "only": ["a", "d"], "repeats": 1, "device": None}
     assert document["figures"].keys() == {"a", "d"}
 
 

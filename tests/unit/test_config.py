@@ -113,6 +113,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(text: str, message
         ("source: {labels: no}", "False: must be text"),
         ("source: {follow_symlinks: 1}", "1: must be true or false"),
         ("source: {root: 7}", "7: must be text or empty"),
+        ("run: {precision: half}", "'half': must be auto or float32 or float16 or bfloat16"),
+        ("run: {tf32: 1}", "1: must be true or false"),
         ("match: 7", '"match" in .* is 7: must be a mapping'),
     ],
 )
@@ -174,6 +176,8 @@ def test_the_output_hash_covers_what_changes_the_numbers_and_nothing_else() -> N
     assert hash_with("run.threads", 7) == same
     assert hash_with("match.threshold", 1) == same
     assert hash_with("model.cache", "/x") == same
+    assert hash_with("run.precision", "bfloat16") == same
+    assert hash_with("run.tf32", True) == same
     for key, value in {"decode.truncated": "accept", "detect.min_face_px": 40, "align.margin_px": 14}.items():
         assert hash_with(key, value) != same
 

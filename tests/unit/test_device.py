@@ -12,11 +12,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pipeline.config import RunSettings
 from pipeline.device import (
+    CUDA_BATCHES,
+    batch_workers,
     describe,
     driver_uuid,
+    finish,
     halving,
     mismatch,
+    on_cuda,
+    own_stream,
+    padded,
     resolve_device,
     set_threads,
     torch_problem,
@@ -87,6 +94,55 @@ def test_threads_are_set_and_described(threads: None) -> None:
     assert set_threads(1) == 1
     assert describe(torch.device("cpu")) == "cpu (1 threads)"
     assert set_threads(0) == usable_cores() == torch.get_num_threads()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_on_cuda_some_batches_are_under_way_at_once(device: str) -> None:
+    assert on_cuda(RunSettings(device=device))
+    assert batch_workers(RunSettings(device=device, threads=7)) == CUDA_BATCHES
+
+
+def test_on_a_cpu_every_thread_has_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cpu", "auto"):
+        assert not on_cuda(RunSettings(device=device))
+        assert batch_workers(RunSettings(device=device, threads=7)) == 7
+
+
+def test_threads_at_once_have_streams_of_their_own_and_leave_them_to_later_ones(device: str) -> None:
+    where = resolve_device(device)
+    if where.type == "cpu":
+        with own_stream(where):
+            finish(where)
+        return
+    with own_stream(where):
+        outer = torch.cuda.current_stream(where)
+        with own_stream(where):
+            inner = torch.cuda.current_stream(where)
+        finish(where)
+    assert len({outer, inner, torch.cuda.default_stream(where)}) == 3
+    seen = set()
+    for _ in range(40):
+        with own_stream(where):
+            seen.add(torch.cuda.current_stream(where))
+    assert seen <= {outer, inner}
+
+
+def test_few_shapes_reach_the_networks_of_cuda(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = resolve_device(device)
+    if device == "cpu":
+        items = torch.ones(5, 2)
+        assert padded(items) is items
+        monkeypatch.setattr("pipeline.device._FEW_SHAPES", {"cpu", "cuda"})
+    lengths = set()
+    for n in range(300):
+        items = torch.ones((n, 2), device=where)
+        more = padded(items)
+        assert torch.equal(more[:n], items)
+        assert not more[n:].any()
+        assert len(more) <= n + max(0, n // 4)
+        lengths.add(len(more))
+    assert len(lengths) < 35
 
 
 def batch_of_at_most(limit: int, calls: list[int]) -> object:

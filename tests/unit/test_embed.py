@@ -81,8 +81,9 @@ def test_the_device_agrees_with_the_cpu(embedder: Embedder, resolved: ResolvedWe
 
 def test_large_batches_are_divided_and_counted(resolved: ResolvedWeights, crops: torch.Tensor) -> None:
     embedder = load_embedder(resolved, torch.device("cpu"))
-    assert embedder(crops[:1].expand(BATCH_CROPS + 1, -1, -1, -1)).shape == (BATCH_CROPS + 1, 512)
-    assert (embedder.counts.calls, embedder.counts.inputs) == (2, BATCH_CROPS + 1)
+    number = BATCH_CROPS["cpu"] + 1
+    assert embedder(crops[:1].expand(number, -1, -1, -1)).shape == (number, 512)
+    assert (embedder.counts.calls, embedder.counts.inputs) == (2, number)
 
 
 class Recording(nn.Module):

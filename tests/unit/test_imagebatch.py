@@ -9,7 +9,6 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from pipeline.imagebatch import ImageBatch
-from pipeline.summed_area import area_levels
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +19,29 @@ def images() -> list[np.ndarray]:
 
 def _planes(image: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(image).permute(2, 0, 1)[None].float()
+
+
+def test_what_is_on_the_device_already_is_taken_as_it_is(images: list[np.ndarray], device: str) -> None:
+    """Arrays and tensors mixed, tensors alone, and nothing at all."""
+    expected = ImageBatch(images, device)
+    mixed = [torch.from_numpy(image).to(device) if k % 2 else image for k, image in enumerate(images)]
+    tensors = [torch.from_numpy(image).to(device) for image in images]
+    for given in (mixed, tensors):
+        batch = ImageBatch(given, device)
+        assert batch.host_sizes == expected.host_sizes
+        assert torch.equal(batch._pixels, expected._pixels)
+        assert torch.equal(batch.sizes, expected.sizes)
+    assert len(ImageBatch([], device)._pixels) == 0
+
+
+def test_rectangles_come_back_to_the_host(images: list[np.ndarray], device: str) -> None:
+    batch = ImageBatch(images, device)
+    boxes = [(0, 0, 50, 40), (3, 4, 16, 31), (10, 10, 11, 11), (5, 6, 190, 88), (199, 89, 200, 90)]
+    index = [0, 1, 2, 3, 3]
+    cuts = batch.cut(index, boxes)
+    for cut, image, (x0, y0, x1, y1) in zip(cuts, index, boxes, strict=True):
+        assert np.array_equal(cut, images[image][y0:y1, x0:x1])
+    assert batch.cut([], []) == []
 
 
 def test_area_crops_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
@@ -87,17 +109,6 @@ def test_pillow_crops_are_pillows(device: str) -> None:
     assert batch.pillow_crops(where[0][:0], where[1][:0], 32).shape == (0, 3, 32, 32)
 
 
-def test_levels_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
-    batch = ImageBatch(images, device)
-    assert sorted(i for g in batch.tables.groups for i in g.images) == [0, 1, 2, 3]
-    assert [g.images for g in batch.tables.groups if g.height == 40] == [(0, 2)]
-    for group in batch.tables.groups:
-        levels = area_levels(group, 13, 29).cpu()
-        for level, image in zip(levels, group.images, strict=True):
-            expected = interpolate(_planes(images[image]), size=(13, 29), mode="area")[0].permute(1, 2, 0)
-            assert torch.allclose(level, expected, atol=1e-3)
-
-
 @pytest.mark.parametrize("box", [(0, 0, 50, 40), (3, 4, 16, 17), (49, 39, 50, 40), (2, 3, 9, 40)])
 def test_smooth_crops_enlarge_as_pillow_does(images: list[np.ndarray], device: str, box: tuple[int, ...]) -> None:
     crop = ImageBatch(images, device).smooth_crops(
@@ -133,4 +144,4 @@ def test_large_sums_wrap_around_exactly(device: str) -> None:
 def test_no_images(device: str) -> None:
     batch = ImageBatch([], device)
     assert len(batch) == 0
-    assert batch.tables.groups == []
+    assert len(batch.tables.sizes) == 0

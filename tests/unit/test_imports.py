@@ -43,8 +43,18 @@ MATCHING = {
 # A stage and the files that only it is made of.
 STAGES = {
     "source": {"source", "source_folder", "source_manifest", "files", "formats"},
-    "decode": {"decode", "jpeg", "modes", "formats", "files"},
-    "detect": {"detect", "counts", "proposals", "crop_networks", "canvas", "nms", *IMAGES},
+    "decode": {"decode", "jpeg", "modes", "formats", "files", "remarks"},
+    "detect": {
+        "detect",
+        "counts",
+        "proposals",
+        "crop_networks",
+        "canvas",
+        "canvas_maps",
+        "tile_pixels",
+        "nms",
+        *IMAGES,
+    },
     "align": {"align", *IMAGES},
     "quality": {"quality"},
     "embed": {"embed", "counts"},
@@ -84,6 +94,8 @@ SHARED = {
 for part in SHARED:
     ALLOWED[part] = MODEL_PARTS | SHARED
 ALLOWED["match"] = MODEL_PARTS | STAGES["match"]
+# The same stage on a device: it leaves to `decode` what it cannot do.
+ALLOWED["device_decode"] = MODEL_PARTS | STAGES["decode"] | {"workers"}
 
 
 @functools.cache

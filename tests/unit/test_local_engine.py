@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import shutil
 import threading
@@ -18,6 +19,7 @@ from PIL import Image
 from pipeline.config import RunSettings, Settings
 from pipeline.decode import Decoder
 from pipeline.engines.local import LocalEngine
+from pipeline.errors import DeviceOutOfMemory
 from pipeline.extract import FaceExtractor
 from pipeline.files import hash_file
 from pipeline.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
@@ -44,8 +46,8 @@ def _shards(rows: list[dict[str, Any]], size: int) -> list[tuple[int, pa.Table]]
     return [(k, pa.Table.from_pylist(rows[s : s + size], MANIFEST_SCHEMA)) for k, s in enumerate(starts)]
 
 
-def _engine(extractor: FaceExtractor, decoder: Decoder | None = None, **run: int) -> LocalEngine:
-    settings = Settings(run=RunSettings(threads=2, **run))
+def _engine(extractor: FaceExtractor, decoder: Decoder | None = None, **run: Any) -> LocalEngine:
+    settings = Settings(run=RunSettings(device="cpu", threads=2, **run))
     decoder = decoder or Decoder(settings.decode)
     return LocalEngine(settings, extractor.embedder.embedding_size, decoder, lambda: extractor)
 
@@ -104,7 +106,7 @@ def test_without_an_image_no_model_is_loaded(extractor: FaceExtractor, tmp_path:
     def load() -> FaceExtractor:
         raise AssertionError
 
-    settings = Settings()
+    settings = Settings(run=RunSettings(device="cpu"))
     engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), load)
     ((_, table),) = engine.run_shards(_shards(rows, 2), lambda _: None)
     assert table["status"].to_pylist() == ["unsupported", "missing"]
@@ -131,7 +133,7 @@ def test_reading_ahead_is_bounded(
             decoded.append(seen)
         return extractor
 
-    run = RunSettings(threads=2, batch_images=batch_images, batch_pixels=batch_pixels)
+    run = RunSettings(device="cpu", threads=2, batch_images=batch_images, batch_pixels=batch_pixels)
     engine = LocalEngine(Settings(run=run), extractor.embedder.embedding_size, decoder, load)
     shards = _shards([_row(k, photo) for k in range(16)], 16)
     ((_, table),) = engine.run_shards(shards, lambda _: None)
@@ -157,7 +159,7 @@ def test_what_the_models_raise_ends_the_run(extractor: FaceExtractor, photo: Pat
     def load() -> FaceExtractor:
         raise Broken
 
-    settings = dataclasses.replace(Settings(), run=RunSettings(threads=2))
+    settings = dataclasses.replace(Settings(), run=RunSettings(device="cpu", threads=2))
     engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), load)
     with pytest.raises(Broken):
         list(engine.run_shards(_shards([_row(k, photo) for k in range(8)], 4), lambda _: None))
@@ -189,7 +191,7 @@ def test_a_shard_is_shared_evenly(
     extractor: FaceExtractor, photo: Path, threads: int, batch_images: int, images: int, batches: list[int]
 ) -> None:
     """However small it is; and with the faces that one batch of all has."""
-    run = RunSettings(threads=threads, batch_images=batch_images)
+    run = RunSettings(device="cpu", threads=threads, batch_images=batch_images)
     engine = LocalEngine(
         Settings(run=run), extractor.embedder.embedding_size, Decoder(Settings().decode), lambda: extractor
     )
@@ -200,3 +202,83 @@ def test_a_shard_is_shared_evenly(
     for faces in table["faces"].to_pylist():
         assert faces[0]["x1"] == pytest.approx(expected["x1"][0].as_py(), abs=1e-3)
         assert faces[0]["embedding"] == pytest.approx(expected["embedding"][0].as_py(), abs=1e-5)
+
+
+def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
+    extractor: FaceExtractor, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA in the mode `fast`: the pool reads and checks the files, the worker decodes them."""
+    names = ("one.jpg", "cut.jpg", "broken.jpg", "other.png", "two.jpg")
+    files = [tmp_path / name for name in names]
+    for file in files:
+        Image.open(photo).save(file, quality=95)
+    files[1].write_bytes(files[0].read_bytes()[:5000])
+    broken = bytearray(files[0].read_bytes())
+    at = broken.index(b"\xff\xc4") + 5  # a Huffman table: the header says nothing of it
+    broken[at : at + 16] = bytes([255] * 16)
+    files[2].write_bytes(broken)
+    shards = _shards([_row(k, file) for k, file in enumerate(files)], 5)
+    ((_, reference),) = _engine(extractor).run_shards(shards, lambda _: None)
+    monkeypatch.setattr("pipeline.engines.local.decodes_on_device", lambda _: True)
+    decoder = Decoder(Settings().decode)
+    ((_, table),) = _engine(extractor, decoder).run_shards(shards, lambda _: None)
+    assert decoder.calls == 5
+    rows, expected = table.to_pylist(), reference.to_pylist()
+    assert [row["status"] for row in rows] == ["ok", "truncated", "unreadable", "ok", "ok"]
+    for row, known in zip(rows, expected, strict=True):
+        # Other decoders give other bits: the hash of the pixels is that of the reference decoder or none.
+        assert row["pixel_sha256"] == (known["pixel_sha256"] if row["row"] in (1, 2, 3) else None)
+        for key in ("row", "status", "reason", "sha256", "width", "height", "format"):
+            assert row[key] == known[key], key
+    for row in (0, 3, 4):
+        (face,), (same,) = rows[row]["faces"], expected[row]["faces"]
+        for side in ("x1", "y1", "x2", "y2"):
+            assert face[side] == pytest.approx(same[side], abs=1)
+        assert sum(a * b for a, b in zip(face["embedding"], same["embedding"], strict=True)) > 0.99
+        with Image.open(io.BytesIO(face["crop"])) as crop, Image.open(io.BytesIO(same["crop"])) as other:
+            assert crop.size == other.size
+
+
+def test_an_image_too_large_beside_others_is_tried_alone(
+    extractor: FaceExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two batches meet on the device and both run out of memory; each is then tried where no other is."""
+    lock, inside, alone = threading.Lock(), 0, []
+    met = threading.Barrier(2)
+    tried: set[int] = set()
+    whole = FaceExtractor.extract
+
+    def crowded(self: FaceExtractor, images: Any, times: Any = None) -> Any:
+        nonlocal inside
+        with lock:
+            inside += 1
+            again = id(images[0]) in tried
+            tried.add(id(images[0]))
+        try:
+            if not again:
+                met.wait(30)
+                raise DeviceOutOfMemory(device="The device", detail="planted")
+            tables = whole(self, images, times)
+            alone.append(inside == 1)
+            return tables
+        finally:
+            with lock:
+                inside -= 1
+
+    monkeypatch.setattr(FaceExtractor, "extract", crowded)
+    shards = _shards([_row(k, photo) for k in range(2)], 2)
+    ((_, table),) = _engine(extractor, batch_images=1).run_shards(shards, lambda _: None)
+    assert table["status"].to_pylist() == ["ok", "ok"]
+    assert alone == [True, True]
+
+
+def test_an_image_too_large_for_the_device_ends_the_run(
+    extractor: FaceExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise DeviceOutOfMemory(device="The device", detail="planted")
+
+    monkeypatch.setattr(FaceExtractor, "extract", full)
+    with pytest.raises(DeviceOutOfMemory, match="planted"):
+        list(_engine(extractor).run_shards(_shards([_row(0, photo)], 1), lambda _: None))
+    assert _decoders() == []

@@ -131,7 +131,7 @@ def both(resolved: ResolvedWeights, runtime: OnnxRuntime) -> tuple[Embedder, Emb
 
 def check_equal(ours: Embedder, torchs: Embedder, crops: torch.Tensor) -> None:
     """Batches of none, of one, and of more than one call's; each crop alone as among others."""
-    many = crops.repeat(BATCH_CROPS // len(crops) + 1, 1, 1, 1)
+    many = crops.repeat(BATCH_CROPS["cpu"] // len(crops) + 1, 1, 1, 1)
     assert len(ours(crops[:0])) == 0
     found, expected = ours(many), torchs(many)
     assert found.shape == expected.shape
