@@ -72,7 +72,8 @@ def pack(pyramids: Sequence[Sequence[Level]], side: int) -> Packing:
         for k, level in enumerate(levels)
         for tile in _cut(image, k, level, side)
     ]
-    return Packing(pyramids, *_place(tiles, side))
+    placed, canvases = _place(tiles, side)
+    return Packing(pyramids, placed, side, canvases)
 
 
 def _cut(image: int, number: int, level: Level, side: int) -> list[Tile]:
@@ -89,7 +90,7 @@ def _spans(length: int, side: int) -> list[tuple[int, int]]:
     return [(start, min(side, length - start)) for start in range(0, max(length - OVERLAP, 1), step)]
 
 
-def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int, int]:
+def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
     """Shelf packing: tiles from tall to low, side by side on shelves, shelves from the top; even positions."""
     placed: list[Tile] = []
     canvas, shelf_y, shelf_height, x = 0, 0, 0, 0
@@ -102,4 +103,4 @@ def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int, int]:
         shelf_height = max(shelf_height, height)
         placed.append(Tile(tile.image, tile.level, tile.y, tile.x, tile.height, tile.width, canvas, shelf_y, x))
         x += width
-    return placed, side, canvas + 1 if placed else 0
+    return placed, canvas + 1 if placed else 0

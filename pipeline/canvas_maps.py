@@ -31,16 +31,14 @@ class TileTable:
         self.scale = torch.from_numpy(scales).to(device, non_blocking=True)
         # The same on the host: the tiles' canvases, rising, and how many rows and columns they have in all.
         self.canvases = [tile.canvas for tile in packing.tiles]
-        self.rows, self.columns = (sum(getattr(tile, side) for tile in packing.tiles) for side in ("height", "width"))
+        self.rows = sum(tile.height for tile in packing.tiles)
+        self.columns = sum(tile.width for tile in packing.tiles)
         self.side = packing.side
         self.device = device
 
     def origin(self, tile: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What to add to the row and column of a cell on its canvas to have those in its level; [n] each."""
-        return (
-            torch.div(self.y[tile] - self.canvas_y[tile], 2, rounding_mode="floor"),
-            torch.div(self.x[tile] - self.canvas_x[tile], 2, rounding_mode="floor"),
-        )
+        return (self.y[tile] - self.canvas_y[tile]) // 2, (self.x[tile] - self.canvas_x[tile]) // 2
 
 
 class CanvasMaps:

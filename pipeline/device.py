@@ -12,13 +12,12 @@ from typing import Final, TypeVar
 
 import torch
 
-from pipeline.config import RunSettings
+from pipeline.config import AUTO, RunSettings
 from pipeline.errors import DeviceMissing, DeviceOutOfMemory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-AUTO = "auto"
 # One on its way to the device, one worked on there, one on its way back and into files.
 CUDA_BATCHES: Final = 3
 _FEW_SHAPES = {"cuda"}

@@ -53,18 +53,19 @@ class ImageBatch:
 
     def host_pixels(self, image: int) -> ByteArray:
         """The image [H, W * 3] uint8, a view. Of a batch on the CPU."""
+        return self._image(image).flatten(1).numpy()
+
+    def _image(self, image: int) -> torch.Tensor:
+        """The image [H, W, 3] uint8 on the device, a view."""
         height, width = self.host_sizes[image]
         start = int(self._host_base[image])
-        return self._pixels[start : start + height * width].view(height, width * 3).numpy()
+        return self._pixels[start : start + height * width].view(height, width, 3)
 
     def cut(self, image: Sequence[int], boxes: Sequence[tuple[int, int, int, int]]) -> list[ByteArray]:
         """Rectangles of the images on the host: [y1 - y0, x1 - x0, 3] uint8 each; the boxes are xyxy, half open, inside
         the image and not empty. Views of a batch on the CPU; else one copy for all.
         """
-        cuts = []
-        for i, (x0, y0, x1, y1) in zip(image, boxes, strict=True):
-            (height, width), start = self.host_sizes[i], int(self._host_base[i])
-            cuts.append(self._pixels[start : start + height * width].view(height, width, 3)[y0:y1, x0:x1])
+        cuts = [self._image(i)[y0:y1, x0:x1] for i, (x0, y0, x1, y1) in zip(image, boxes, strict=True)]
         if self.device.type == "cpu" or not cuts:
             return [cut.numpy() for cut in cuts]
         flat = torch.cat([cut.reshape(-1, 3) for cut in cuts]).cpu()

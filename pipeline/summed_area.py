@@ -60,10 +60,13 @@ class SummedAreaTables:
         return (sums.float() / area.unsqueeze(-1)).permute(0, 3, 1, 2).contiguous()
 
 
+def area_bins(place: torch.Tensor, length: torch.Tensor, size: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The source pixels [first, last) that output pixel `place` averages where `length` pixels become `size`; int64, of
+    shapes that fit."""
+    return place * length // size, ((place + 1) * length + size - 1) // size
+
+
 def _bins(start: torch.Tensor, end: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The source pixels [first, last) of each of `size` output pixels: [n, size] int64 each."""
-    i = torch.arange(size, device=start.device)
-    length = (end - start)[:, None]
-    first = start[:, None] + (i * length) // size
-    last = start[:, None] + ((i + 1) * length + size - 1) // size
-    return first, last
+    first, last = area_bins(torch.arange(size, device=start.device), (end - start)[:, None], size)
+    return start[:, None] + first, start[:, None] + last

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pipeline.canvas_maps import CanvasMaps, TileTable
-from pipeline.summed_area import SummedAreaTables
+from pipeline.summed_area import SummedAreaTables, area_bins
 
 
 class TilePixels:
@@ -15,12 +15,14 @@ class TilePixels:
         self._tables = tables
         self._first_row, tile, row = _unrolled(tiles.height, tiles.rows)
         image = tiles.image[tile]
-        top, bottom = _bin(tiles.y[tile] + row, tables.sizes[image, 0], tiles.level_height[tile])
+        top, bottom = area_bins(tiles.y[tile] + row, tables.sizes[image, 0], tiles.level_height[tile])
         self._above, self._below = tables.rows(image, top), tables.rows(image, bottom)  # [R] int64
         self._height = bottom - top
         self._first_column, tile, column = _unrolled(tiles.width, tiles.columns)
         image = tiles.image[tile]
-        self._left, self._right = _bin(tiles.x[tile] + column, tables.sizes[image, 1], tiles.level_width[tile])  # [C]
+        self._left, self._right = area_bins(
+            tiles.x[tile] + column, tables.sizes[image, 1], tiles.level_width[tile]
+        )  # [C]
         self._width = self._right - self._left
 
     def paint(self, maps: CanvasMaps) -> torch.Tensor:
@@ -41,8 +43,3 @@ def _unrolled(lengths: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Te
     number = torch.arange(len(lengths), device=lengths.device)
     owner = number.repeat_interleave(lengths, output_size=total)
     return first, owner, torch.arange(total, device=lengths.device) - first[owner]
-
-
-def _bin(place: torch.Tensor, length: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The source pixels [first, last) of output pixel `place` where `length` pixels become `size`."""
-    return place * length // size, ((place + 1) * length + size - 1) // size
