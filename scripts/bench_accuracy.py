@@ -26,9 +26,9 @@ from bench_common import RESULTS, result, write_result
 from lfw_embeddings import CENTRED, MARGINS, OURS, REFERENCE, Methods, Portraits, portraits
 
 from pipeline.config import ModelSettings, Settings
-from pipeline.evaluation.every_pair import all_distances
-from pipeline.evaluation.pair_lists import Pair, read_pairs
-from pipeline.evaluation.rates import (
+from pipeline.evaluation.pairs.every_pair import all_distances
+from pipeline.evaluation.pairs.pair_lists import Pair, read_pairs
+from pipeline.evaluation.statistics.rates import (
     CONTRACT_FMR,
     best_threshold,
     bootstrap_interval,

@@ -24,13 +24,13 @@ from bench_accuracy import read_protocol
 from bench_common import Silent, result, write_result
 
 from pipeline.config import MatchSettings, Settings, SourceSettings
-from pipeline.door import Store, open_store
-from pipeline.evaluation.clustering import ClusteringResult, evaluate_clustering
-from pipeline.evaluation.report_clustering import ClusteringRequest, report_clustering
-from pipeline.group import group_faces
-from pipeline.match import Matcher, ReferenceIndex
-from pipeline.score import Calibration
-from pipeline.store.shards import read_embeddings
+from pipeline.evaluation.clustering.measures import ClusteringResult, evaluate_clustering
+from pipeline.evaluation.clustering.report import ClusteringRequest, report_clustering
+from pipeline.matching.group import group_faces
+from pipeline.matching.match import Matcher, ReferenceIndex
+from pipeline.matching.score import Calibration
+from pipeline.store.connect import Store, open_store
+from pipeline.store.files.shards import read_embeddings
 from pipeline.types import FaceBatch, FloatArray, IntArray
 
 _FACES = """

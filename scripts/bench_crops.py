@@ -32,17 +32,17 @@ from crop_recipes import COMPARED, MIRROR, RECIPES, Recipe
 from lfw_embeddings import BATCH, Portraits, pick
 
 from pipeline.config import Settings
-from pipeline.decode import decode_image
-from pipeline.detect import MtcnnDetector
-from pipeline.device import set_threads
-from pipeline.embed import Embedder, load_embedder
-from pipeline.evaluation.every_pair import all_distances
-from pipeline.evaluation.pair_lists import Pair
-from pipeline.evaluation.rates import error_rates, folded_accuracy
-from pipeline.imagebatch import ImageBatch
-from pipeline.models.mtcnn import load_networks
+from pipeline.evaluation.pairs.every_pair import all_distances
+from pipeline.evaluation.pairs.pair_lists import Pair
+from pipeline.evaluation.statistics.rates import error_rates, folded_accuracy
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.embed import Embedder, load_embedder
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.decode import decode_image
 from pipeline.models.registry import BOX
 from pipeline.models.weights import cache_folder, detector_files, resolve
+from pipeline.runtime.device import set_threads
 from pipeline.types import DecodedImage, Detections, FloatArray, IntArray
 
 FMRS = (1e-3, 1e-4)

@@ -22,9 +22,9 @@ from bench_corpora import add_arguments, given, wanted
 from jpeg_decoders import Decode, installed, pillow
 
 from pipeline.config import DecodeSettings
-from pipeline.decode import Decoder
-from pipeline.device import resolve_device, usable_cores
-from pipeline.device_decode import DeviceDecoder
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.nvjpeg import DeviceDecoder
+from pipeline.runtime.device import resolve_device, usable_cores
 from pipeline.types import DeviceImage
 
 OURS, ON_DEVICE = "facepipe", "device"

@@ -22,13 +22,13 @@ from facenet_pytorch import MTCNN
 from facepipe_chain import benchmark_settings
 from PIL import Image
 
-from pipeline.comparison.parity import Faces, compare
-from pipeline.comparison.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
 from pipeline.config import RunSettings
-from pipeline.detect import MtcnnDetector
-from pipeline.device import resolve_device
-from pipeline.models.mtcnn import load_networks
+from pipeline.evaluation.bench.parity import Faces, compare
+from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
 from pipeline.models.weights import detector_files
+from pipeline.runtime.device import resolve_device
 from pipeline.types import ByteArray
 
 OURS, REFERENCE = "facepipe", "reference"

@@ -23,13 +23,13 @@ import torch
 from bench_common import result, write_result
 from detection_parity import largest_shift, our_faces, reference_faces
 
-from pipeline.comparison.parity import Faces, Parity, compare
-from pipeline.comparison.reference import make_reference
 from pipeline.config import DecodeSettings, DetectSettings
-from pipeline.decode import decode_image
-from pipeline.detect import CROPS_PER_CALL, DetectorCounts, MtcnnDetector
-from pipeline.imagebatch import ImageBatch
-from pipeline.models.mtcnn import load_networks
+from pipeline.evaluation.bench.parity import Faces, Parity, compare
+from pipeline.evaluation.bench.reference import make_reference
+from pipeline.extraction.detection.cascade import CROPS_PER_CALL, DetectorCounts, MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.decode import decode_image
 from pipeline.models.weights import detector_files
 from pipeline.types import ByteArray
 

@@ -15,11 +15,11 @@ from typing import Any
 from bench_common import Silent, result, write_result
 
 from pipeline.config import Settings
-from pipeline.decode import decode_image
-from pipeline.evaluation.boxes import read_boxes
-from pipeline.evaluation.detected import load_detector
-from pipeline.evaluation.report_detection import DetectionRequest, report_detection
-from pipeline.imagebatch import ImageBatch
+from pipeline.evaluation.detection.boxes import read_boxes
+from pipeline.evaluation.detection.detected import load_detector
+from pipeline.evaluation.detection.report import DetectionRequest, report_detection
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.decode import decode_image
 
 LEAST_PX = (40, 0)
 

@@ -21,13 +21,13 @@ from bench_common import RESULTS, interleave, result, write_result
 from bench_corpora import given, load_pictures, read_sources
 from facepipe_chain import benchmark_settings
 
-from pipeline.comparison.parity import cosines
-from pipeline.comparison.reference import reference_network
-from pipeline.device import resolve_device, set_threads, usable_cores
-from pipeline.embed import load_embedder
 from pipeline.errors import BadValue
+from pipeline.evaluation.bench.parity import cosines
+from pipeline.evaluation.bench.reference import reference_network
+from pipeline.extraction.embed import load_embedder
 from pipeline.models.onnx_runtime import choose_runtime
 from pipeline.models.weights import ResolvedWeights, cache_folder, resolve
+from pipeline.runtime.device import resolve_device, set_threads, usable_cores
 
 WANT_COSINE = 0.99999
 Embed = Callable[[torch.Tensor], torch.Tensor]

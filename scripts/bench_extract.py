@@ -32,12 +32,12 @@ from extraction_parity import assert_equal, figures_of
 from facepipe_chain import benchmark_settings
 from stage_costs import stage_costs
 
-from pipeline.comparison.chain import FacepipeChain, embeddings_of_boxes
-from pipeline.comparison.parity import Extracted, compare_faces, cosines, matched_cosines
-from pipeline.comparison.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized, image_size
 from pipeline.config import EXACT, FAST, RunSettings
-from pipeline.device import usable_cores
+from pipeline.evaluation.bench.chain import FacepipeChain, embeddings_of_boxes
+from pipeline.evaluation.bench.parity import Extracted, compare_faces, cosines, matched_cosines
+from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized, image_size
 from pipeline.models.weights import cache_folder, resolve
+from pipeline.runtime.device import usable_cores
 
 OURS, FAST_MODE, REFERENCE = "facepipe", "fast", "reference"
 STAGE_PASSES = 3  # of which the quickest counts

@@ -24,9 +24,9 @@ from bench_clustering import Stored, make_store, read_store
 from bench_common import RESULTS, result, write_result
 from lfw_embeddings import Portraits
 
-from pipeline.comparison.parity import SAME_IOU, cosines, iou
 from pipeline.config import EXACT, FAST, MatchSettings
-from pipeline.evaluation.clustering import evaluate_clustering
+from pipeline.evaluation.bench.parity import SAME_IOU, cosines, iou
+from pipeline.evaluation.clustering.measures import evaluate_clustering
 from pipeline.types import IntArray
 
 MODES: Final = (EXACT, FAST)

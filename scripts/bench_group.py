@@ -31,9 +31,9 @@ import torch
 from bench_common import RESULTS, paired_ratio, result, timed, timing, write_result
 from plain_grouping import LIBRARIES, PlainGrouping, installed
 
-from pipeline.group import group_faces
-from pipeline.match import Calibration, Matcher, ReferenceIndex
-from pipeline.score import score_denominator
+from pipeline.matching.group import group_faces
+from pipeline.matching.match import Calibration, Matcher, ReferenceIndex
+from pipeline.matching.score import score_denominator
 from pipeline.types import BoolArray, Decisions, FaceBatch, FloatArray, IntArray
 
 SIZE = 512

@@ -33,12 +33,12 @@ import psutil
 from bench_common import Silent, result, timing, write_result
 from bench_corpora import VERSION, Sources, add_arguments, corpus, given, read_sources, scene
 
-import pipeline.run
-from pipeline.allocator import settle_allocator
+import pipeline.jobs.run
 from pipeline.config import ENV_CACHE, Settings, load_settings
-from pipeline.extract import FaceExtractor
-from pipeline.report import RunReport
-from pipeline.run import RunRequest, run
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.jobs.run import RunRequest, run
+from pipeline.jobs.run_report import RunReport
+from pipeline.runtime.allocator import settle_allocator
 
 MIXED, LARGE = "d", "c"
 LARGE_SHARE, HUGE_SHARE = 0.004, 0.001
@@ -138,18 +138,18 @@ def one_run(manifest: Path, settings: Settings) -> RunReport:
 @contextmanager
 def models_loaded_once() -> Iterator[None]:
     """All runs in the block share the first one's models."""
-    load, loaded = pipeline.run.load_extractor, list[FaceExtractor]()
+    load, loaded = pipeline.jobs.run.load_extractor, list[FaceExtractor]()
 
     def load_once(*arguments: Any) -> FaceExtractor:
         if not loaded:
             loaded.append(load(*arguments))
         return loaded[0]
 
-    pipeline.run.load_extractor = load_once
+    pipeline.jobs.run.load_extractor = load_once
     try:
         yield
     finally:
-        pipeline.run.load_extractor = load
+        pipeline.jobs.run.load_extractor = load
 
 
 def measure(files: Sequence[Path], settings: Settings, repeats: int) -> list[Repeat]:

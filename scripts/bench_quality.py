@@ -42,12 +42,12 @@ from quality_damage import STEPS, Faces, find, rated
 from turned_heads import angle, pose_errors
 
 from pipeline.config import MatchSettings, ModelSettings, Settings
-from pipeline.decode import decode_image
-from pipeline.device import set_threads
-from pipeline.evaluation.every_pair import all_distances
-from pipeline.evaluation.pair_lists import Pair
-from pipeline.evaluation.rates import bootstrap_interval, squared_distances, threshold_at_fmr
-from pipeline.quality import center_pose
+from pipeline.evaluation.pairs.every_pair import all_distances
+from pipeline.evaluation.pairs.pair_lists import Pair
+from pipeline.evaluation.statistics.rates import bootstrap_interval, squared_distances, threshold_at_fmr
+from pipeline.extraction.images.decode import decode_image
+from pipeline.extraction.quality import center_pose
+from pipeline.runtime.device import set_threads
 from pipeline.types import BoolArray, FloatArray, IntArray
 
 DISCARDS = (0.0, 0.05, 0.1, 0.2, 0.3)

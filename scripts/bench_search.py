@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from bench_common import RESULTS, interleave, paired_ratio, result, timed, write_result
 
-from pipeline import quantized
-from pipeline.match import Calibration, IndexView, Matcher, Nearest, ReferenceIndex
+from pipeline.matching import int8_filter as quantized
+from pipeline.matching.match import Calibration, IndexView, Matcher, Nearest, ReferenceIndex
 from pipeline.types import FloatArray, IntArray
 
 SIZE = 512

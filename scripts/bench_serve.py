@@ -36,9 +36,9 @@ from coded_server import LOADED
 from coded_store import AUTHORIZATION, extracted_run, make_store, person_id, plant
 from serve_load import Load
 
-from pipeline.door import open_store
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
+from pipeline.store.connect import open_store
 
 HERE = Path(__file__).resolve().parent
 SIZE = 512

@@ -20,9 +20,9 @@ from bench_accuracy import accuracy, all_pairs, read_protocol
 from bench_common import RESULTS, result, write_result
 from lfw_embeddings import Portraits
 
-from pipeline.door import open_store
-from pipeline.evaluation.subjects import from_store
+from pipeline.evaluation.photos.subjects import from_store
 from pipeline.models.registry import weight_set
+from pipeline.store.connect import open_store
 from pipeline.store.records import StoreIdentity
 
 TOLERANCE = 0.005  # of the exponent: the registry states three decimals

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import psutil
 
-from pipeline.device import driver_uuid, resolve_device
-from pipeline.device_meter import DeviceMeter
+from pipeline.runtime.device import driver_uuid, resolve_device
+from pipeline.runtime.device_meter import DeviceMeter
 
 _PREPARE, _GO, _RESULTS, _CALL = "prepare", "go", "results", "call"
 _START_S = 300.0  # for a process to import torch and load its models on a busy machine

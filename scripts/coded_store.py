@@ -13,13 +13,13 @@ import pyarrow as pa
 from coded_faces import SIDE, CodedExtractor, Shown, coded_identity, photo, vector
 
 from pipeline.config import load_settings
-from pipeline.decode import Decoder
-from pipeline.engines.local import shard_schema
-from pipeline.extract import fixed_lists
-from pipeline.manifest import EXTRACT, MANIFEST_SCHEMA
-from pipeline.store.accounts import hash_password
+from pipeline.extraction.engine.local import shard_schema
+from pipeline.extraction.extractor import fixed_lists
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.manifest import EXTRACT, MANIFEST_SCHEMA
+from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.client import StoreClient
-from pipeline.store.objects import object_file
+from pipeline.store.files.objects import object_file
 from pipeline.store.records import FACES_SCHEMA, MEDIA_SCHEMA, PERSONS_SCHEMA, RunRow, ShardCommit, embeddings_schema
 from pipeline.types import OK
 

@@ -9,9 +9,9 @@ from typing import Final
 import torch
 from torch.nn import functional
 
-from pipeline.align import PIXEL_CENTRE, cut_crops, sample_crops, warp_crops
 from pipeline.config import AlignSettings
-from pipeline.imagebatch import ImageBatch
+from pipeline.extraction.align import PIXEL_CENTRE, cut_crops, sample_crops, warp_crops
+from pipeline.extraction.images.batch import ImageBatch
 from pipeline.types import Detections
 
 SIZE: Final = 160

@@ -1,4 +1,4 @@
-"""What our detector and `facenet_pytorch.MTCNN` find in pictures, to be compared with `pipeline.comparison.parity`."""
+"""What our detector and `facenet_pytorch.MTCNN` find in pictures: to be compared by `evaluation.bench.parity`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 from facenet_pytorch import MTCNN
 from PIL import Image
 
-from pipeline.comparison.parity import Faces
-from pipeline.comparison.reference import faces_of
-from pipeline.detect import MtcnnDetector
-from pipeline.imagebatch import ImageBatch
+from pipeline.evaluation.bench.parity import Faces
+from pipeline.evaluation.bench.reference import faces_of
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.images.batch import ImageBatch
 from pipeline.types import ByteArray, FloatArray
 
 

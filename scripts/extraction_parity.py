@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.comparison.parity import Parity
+from pipeline.evaluation.bench.parity import Parity
 from pipeline.types import FloatArray
 
 WANT_FOUND, WANT_EXTRA, WANT_LANDMARKS = 0.99, 0.01, 0.01

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
-from pipeline.comparison.chain import comparable
 from pipeline.config import ENV_CACHE, EXACT, Settings, load_settings
+from pipeline.evaluation.bench.chain import comparable
 
 
 def benchmark_settings(device: str, threads: int, weights: str, margin_px: int, mode: str = EXACT) -> Settings:

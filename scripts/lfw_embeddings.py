@@ -18,18 +18,18 @@ from detection_parity import reference_faces
 from facenet_pytorch import MTCNN, extract_face
 from PIL import Image
 
-from pipeline.align import cut_crops
-from pipeline.comparison.reference import make_reference
 from pipeline.config import AlignSettings, Settings
-from pipeline.decode import decode_image
-from pipeline.detect import MtcnnDetector
-from pipeline.device import resolve_device
-from pipeline.embed import Embedder, load_embedder
-from pipeline.imagebatch import ImageBatch
+from pipeline.evaluation.bench.reference import make_reference
+from pipeline.extraction.align import cut_crops
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.embed import Embedder, load_embedder
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.decode import decode_image
 from pipeline.models.centre import load_centre
-from pipeline.models.mtcnn import load_networks
 from pipeline.models.registry import BOX
 from pipeline.models.weights import cache_folder, detector_files, resolve
+from pipeline.runtime.device import resolve_device
 from pipeline.types import ByteArray, DecodedImage, Detections, FloatArray
 
 BATCH = 32

@@ -14,9 +14,9 @@ import torch
 from lfw_embeddings import Methods, embed_crops, nearest_centre
 from PIL import Image, ImageFilter
 
-from pipeline.align import cut_crops
-from pipeline.imagebatch import ImageBatch
-from pipeline.quality import assess_quality
+from pipeline.extraction.align import cut_crops
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.quality import assess_quality
 from pipeline.types import BoolArray, Detections, FloatArray
 
 BATCH = 24

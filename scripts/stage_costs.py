@@ -23,10 +23,10 @@ from facenet_pytorch.models.mtcnn import ONet, PNet, RNet
 from jpeg_decoders import installed
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipeline.canvas import pyramid
-from pipeline.comparison.chain import FacepipeChain
 from pipeline.config import Settings
-from pipeline.decode import Decoder
+from pipeline.evaluation.bench.chain import FacepipeChain
+from pipeline.extraction.detection.pyramid import pyramid
+from pipeline.extraction.images.decode import Decoder
 from pipeline.types import DecodedImage
 
 _PRODUCT_SIDE = {"cpu": 1536, "cuda": 8192}

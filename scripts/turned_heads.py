@@ -1,6 +1,6 @@
 """Landmarks of heads turned by known angles, seen by a camera: what the pose estimate is measured with.
 
-The heads are the mean face of pipeline.quality with the spread of real ones (about that of anthropometric tables):
+The heads are the mean face of `extraction.quality` with the spread of real ones (about that of anthropometric tables):
 the face's length and breadth below the eyes vary by 6 %, the nose's height by 15 %, the mouth lies 5 % of the eyes'
 distance before or behind them. The camera is a pinhole at `distance` eyes' distances: 16 are a metre.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pipeline.quality import _FACE_MODEL, center_pose
+from pipeline.extraction.quality import _FACE_MODEL, center_pose
 from pipeline.types import DoubleArray
 
 NOISE = 0.03  # of the eyes' distance: standard deviation of a landmark

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from pipeline.extract import FaceExtractor
+    from pipeline.extraction.extractor import FaceExtractor
 
 # A busy machine is slow, and that is no failure.
 hypothesis.settings.register_profile("facepipe", deadline=None)
@@ -96,8 +96,8 @@ def sface_cache(sface_installed: None, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="session")
 def extractor(tmp_path_factory: pytest.TempPathFactory) -> FaceExtractor:
     """The default extractor with casia-webface on the CPU, loaded once."""
-    from pipeline.assembly import load_extractor, make_identity
     from pipeline.config import load_settings
+    from pipeline.jobs.stores import load_extractor, make_identity
 
     settings = load_settings(environ={}, flags={"run.device": "cpu", "model.weights": "casia-webface"})
     return load_extractor(settings, make_identity(settings), tmp_path_factory.getbasetemp() / "no-store")

@@ -16,9 +16,9 @@ from typing import Any
 
 import click
 
-from pipeline.allocator import settle_allocator
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE, drop_output, show_error
 from pipeline.errors import FacepipeError, UsageError
+from pipeline.runtime.allocator import settle_allocator
 
 # In the order of the help: name -> module of the click command with the same name.
 COMMANDS = {

@@ -15,7 +15,7 @@ from pipeline.cli.output import emit, output_options
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.administration import AccountSummary
+    from pipeline.jobs.accounts import AccountSummary
 
 password_option = click.option(
     "--password-stdin", is_flag=True, help="Take the password from the first line of standard input."
@@ -47,8 +47,8 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, **opti
     """
     settings = settings_from(options)
     given = _password_from_stdin() if password_stdin else None
-    from pipeline.assembly import open_or_create_store
-    from pipeline.store.accounts import check_user_id, generate_password, hash_password
+    from pipeline.jobs.stores import open_or_create_store
+    from pipeline.store.catalog.accounts import check_user_id, generate_password, hash_password
 
     # Before the store: a mistyped name must not leave an empty one behind.
     check_user_id(userid)
@@ -73,8 +73,8 @@ def list_(store: Path, as_json: bool) -> None:
     Example:
       facepipe account list --store ~/people
     """
-    from pipeline.administration import list_accounts
-    from pipeline.door import open_store
+    from pipeline.jobs.accounts import list_accounts
+    from pipeline.store.connect import open_store
 
     with open_store(store, command="account list") as client:
         accounts = list_accounts(client)
@@ -104,8 +104,8 @@ def rotate(userid: str, store: Path, password_stdin: bool, as_json: bool) -> Non
       facepipe account rotate alice --store ~/people --password-stdin < password.txt
     """
     given = _password_from_stdin() if password_stdin else None
-    from pipeline.door import open_store
-    from pipeline.store.accounts import generate_password, hash_password
+    from pipeline.store.catalog.accounts import generate_password, hash_password
+    from pipeline.store.connect import open_store
 
     password = given or generate_password()
     with open_store(store, command="account rotate") as client:
@@ -124,7 +124,7 @@ def _password_shown(userid: str, store: Path, password: str | None) -> tuple[dic
 
 def _password_from_stdin() -> str:
     """The first line, as UTF-8, without its line end. Raises UsageError where it cannot be a password."""
-    from pipeline.store.accounts import check_password
+    from pipeline.store.catalog.accounts import check_password
 
     line = sys.stdin.buffer.readline().rstrip(b"\r\n")
     try:

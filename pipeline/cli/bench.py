@@ -38,8 +38,8 @@ def bench(source: Path, images: int, repeats: int, as_json: bool, **options: Any
       facepipe bench people.csv --images 200 --device cuda --json
     """
     settings = settings_from(options)
-    from pipeline.comparison.bench import BenchRequest
-    from pipeline.comparison.bench import bench as compare
+    from pipeline.evaluation.bench.bench import BenchRequest
+    from pipeline.evaluation.bench.bench import bench as compare
 
     with showing_progress() as progress:
         report = compare(BenchRequest(source, settings, images, repeats), progress)

@@ -19,7 +19,7 @@ from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.options import PATH, account_option, directory_option, optional_source_argument
 from pipeline.cli.output import emit, output_options
 from pipeline.errors import UsageError
-from pipeline.files import shown
+from pipeline.extraction.images.files import shown
 
 
 @click.command()
@@ -54,7 +54,7 @@ def calibrate(source: Path | None, fmr: float, out: Path | None, as_json: bool, 
     settings = settings_from(options)
     if out is not None:
         _check_file(out)
-    from pipeline.evaluation.report_calibration import CalibrationRequest, check_rate, report_calibration
+    from pipeline.evaluation.calibration.report import CalibrationRequest, check_rate, report_calibration
 
     wanted = {name: options[name] for name in ("images", "all_pairs", "store", "account", "directory", "dataset")}
     with showing_progress() as progress:

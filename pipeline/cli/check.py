@@ -15,7 +15,7 @@ from pipeline.cli.progress import LongWork
 from pipeline.errors import StoreDamaged
 
 if TYPE_CHECKING:
-    from pipeline.store.problems import Problem
+    from pipeline.store.checks.problems import Problem
 
 
 @click.command()
@@ -34,8 +34,8 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
       facepipe check --store ~/people
       facepipe check --store ~/people --repair --json
     """
-    from pipeline.door import open_store
-    from pipeline.upkeep import check as check_store
+    from pipeline.jobs.check_and_export import check as check_store
+    from pipeline.store.connect import open_store
 
     def tell(what: str) -> None:
         long.progress.start(f"checking {what}", None)

@@ -31,7 +31,7 @@ def demo(store: Path, photos: Path, as_json: bool, **options: Any) -> None:
       facepipe demo --device cuda --store /tmp/demo-store --photos /tmp/demo-photos
     """
     settings = settings_from(options)
-    from pipeline.demo import run_demo
+    from pipeline.jobs.demo import run_demo
 
     with LongWork() as long:
         result = run_demo(photos, store, settings, long.progress, long.stop)

@@ -30,8 +30,8 @@ def list_(store: Path, account: str | None, as_json: bool) -> None:
       facepipe directory list --store ~/people
       facepipe directory list --store ~/people --account alice --json
     """
-    from pipeline.administration import list_directories
-    from pipeline.door import open_store
+    from pipeline.jobs.accounts import list_directories
+    from pipeline.store.connect import open_store
 
     with open_store(store, command="directory list") as client:
         found = list_directories(client, account)
@@ -56,8 +56,8 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
       facepipe directory delete visitors --store ~/people
       facepipe directory delete visitors --store ~/people --account alice --yes --json
     """
-    from pipeline.administration import delete_directory, find_directory
-    from pipeline.door import open_store
+    from pipeline.jobs.accounts import delete_directory, find_directory
+    from pipeline.store.connect import open_store
 
     with open_store(store, command="directory delete") as client:
         found = find_directory(client, account, name)

@@ -29,7 +29,7 @@ def doctor(store: Path | None, as_json: bool, **options: Any) -> None:
       facepipe doctor --device cuda --store ~/people
     """
     settings = settings_from(options)
-    from pipeline.doctor import FAIL, examine
+    from pipeline.jobs.doctor import FAIL, examine
 
     findings = examine(settings, store)
     report = {"findings": [finding.as_dict() for finding in findings]}

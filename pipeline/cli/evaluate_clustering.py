@@ -50,7 +50,7 @@ def clustering(
     """
     settings = settings_from(options)
     make_folder(out)
-    from pipeline.evaluation.report_clustering import ClusteringRequest, report_clustering
+    from pipeline.evaluation.clustering.report import ClusteringRequest, report_clustering
 
     request = ClusteringRequest(source, settings, store, account, directory, clusters)
     with showing_progress() as progress:

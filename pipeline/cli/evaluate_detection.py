@@ -56,7 +56,7 @@ def detection(
     """
     settings = settings_from(options)
     make_folder(out)
-    from pipeline.evaluation.report_detection import DetectionRequest, report_detection
+    from pipeline.evaluation.detection.report import DetectionRequest, report_detection
 
     request = DetectionRequest(boxes, images, settings, min_px, store, account, directory)
     with showing_progress() as progress:

@@ -50,7 +50,7 @@ def identification(
     """
     settings = settings_from(options)
     make_folder(out)
-    from pipeline.evaluation.report_identification import IdentificationRequest, report_identification
+    from pipeline.evaluation.identification.report import IdentificationRequest, report_identification
 
     request = IdentificationRequest(source, settings, gallery_per_person or 0, store)
     with showing_progress() as progress:

@@ -57,7 +57,7 @@ def pairs(
     """
     settings = settings_from(options)
     make_folder(out)
-    from pipeline.evaluation.report_pairs import PairsRequest, report_pairs
+    from pipeline.evaluation.pairs.report import PairsRequest, report_pairs
 
     request = PairsRequest(pairs, settings, images, train, all_pairs, store)
     with showing_progress() as progress:

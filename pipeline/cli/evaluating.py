@@ -14,10 +14,10 @@ from pipeline.cli.options import PATH
 from pipeline.cli.output import dumps, emit
 from pipeline.cli.progress import CommandProgress, open_progress
 from pipeline.errors import UsageError
-from pipeline.files import shown
+from pipeline.extraction.images.files import shown
 
 if TYPE_CHECKING:
-    from pipeline.evaluation.page import Section
+    from pipeline.evaluation.pages.page import Section
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -86,8 +86,8 @@ def emit_results(
 def _write(
     out: Path, name: str, title: str, figures: Mapping[str, Any], sections: Callable[[], Iterable[Section]]
 ) -> list[Path]:
-    from pipeline.evaluation.page import write_page
-    from pipeline.store.durable import Folder
+    from pipeline.evaluation.pages.page import write_page
+    from pipeline.store.files.durable import Folder
 
     Folder(out).write(f"{name}.json", (dumps(figures) + "\n").encode(), "figures")
     write_page(out / f"{name}.html", title, sections())

@@ -23,8 +23,8 @@ def export(store: Path, to: Path, as_json: bool) -> None:
     Example:
       facepipe export --store ~/people --to ~/people-parquet
     """
-    from pipeline.door import open_store
-    from pipeline.upkeep import export as export_store
+    from pipeline.jobs.check_and_export import export as export_store
+    from pipeline.store.connect import open_store
 
     with open_store(store, command="export") as opened:
         rows = export_store(opened, to)

@@ -156,6 +156,6 @@ def _as_line(result: list[Path] | ModelError) -> str:
 
 
 def _cache(options: dict[str, Any]) -> Path:
-    from pipeline.models.cache import cache_folder
+    from pipeline.models.files.cache import cache_folder
 
     return cache_folder(settings_from(options).model.cache)

@@ -14,7 +14,7 @@ from pipeline.cli.output import emit, end_with, output_options
 from pipeline.errors import ImageRejected
 
 if TYPE_CHECKING:
-    from pipeline.search import Candidate, FaceAnswer
+    from pipeline.jobs.search import Candidate, FaceAnswer
 
 
 @click.command()
@@ -41,7 +41,7 @@ def search(
       facepipe search party.jpg --store ~/people --top 1 --json
     """
     settings = settings_from(options)
-    from pipeline.search import search as search_store
+    from pipeline.jobs.search import search as search_store
 
     try:
         faces = search_store(image, store, settings, account, directory, top)

@@ -15,9 +15,9 @@ EXIT_REJECTED_INPUTS = 1
 
 
 def work(command: str, source: Path | None, options: dict[str, Any]) -> None:
-    """Calls the function of `pipeline.run` that is named like the command, and prints its report."""
+    """Calls the function of `pipeline.jobs.run` that is named like the command, and prints its report."""
     settings = settings_from(options)
-    from pipeline import run as library
+    from pipeline.jobs import run as library
 
     stages = {"run": library.run, "scan": library.scan, "extract": library.extract, "group": library.group}
     request = library.RunRequest(

@@ -10,7 +10,9 @@ from typing import Final
 import torch
 from torch import nn
 
-from pipeline.models import convert, convert_sface, inception_resnet, sface
+from pipeline.models.conversion import facenet as convert
+from pipeline.models.conversion import sface as convert_sface
+from pipeline.models.networks import inception_resnet, sface
 
 
 @dataclass(frozen=True)

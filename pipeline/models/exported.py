@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.errors import CacheUnwritable
-from pipeline.models.cache import exclusive, replacing
+from pipeline.models.files.cache import exclusive, replacing
 from pipeline.models.loops import load_kernels
 from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime
 from pipeline.models.onnx_trace import INPUT, trace
@@ -32,7 +32,7 @@ MIN_COSINE: Final = 0.99999
 
 # The modules on which the answers of a network in loops rest.
 LOOPS: Final = (
-    "pipeline.instructions",
+    "pipeline.runtime.vector_code",
     "pipeline.models.layers",
     "pipeline.models.loop_instructions",
     "pipeline.models.loop_memory",
@@ -141,7 +141,7 @@ def _loops() -> str:
     """A name that changes with numba and with what holds the loops, and cuts networks for them; "none" without them."""
     if load_kernels() is None:
         return "none"
-    from pipeline.compiled import edition
+    from pipeline.runtime.compiled import edition
 
     return f"{version('numba')} {edition(*(import_module(name) for name in LOOPS))}"
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from pipeline.errors import UsageError, WeightsCorrupt
-from pipeline.models.cache import cache_errors, exclusive, publish, replacing, sha256_of
-from pipeline.models.download import TIMEOUT_S, ProgressFn, download
+from pipeline.models.files.cache import cache_errors, exclusive, publish, replacing, sha256_of
+from pipeline.models.files.download import TIMEOUT_S, ProgressFn, download
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import (
     acceptance_file,
@@ -71,7 +71,7 @@ def _make_converted(row: WeightSet, file: Path | None, target: Path) -> None:
 
 
 def _is_whole(row: WeightSet, target: Path) -> bool:
-    from pipeline.models.converted import is_current, read_converted
+    from pipeline.models.files.converted import is_current, read_converted
 
     try:
         return is_current(target, row.file.sha256) and bool(read_converted(target))

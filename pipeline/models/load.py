@@ -12,8 +12,8 @@ from torch import nn
 
 from pipeline.errors import WeightsCorrupt
 from pipeline.models.architectures import ARCHITECTURES
-from pipeline.models.converted import read_converted
 from pipeline.models.exported import Exportable, load_exported
+from pipeline.models.files.converted import read_converted
 from pipeline.models.onnx_runtime import OnnxRuntime
 from pipeline.models.weights import ResolvedWeights, read_weights
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from pipeline.instructions import Writer, cgutils, intrinsic, nothing
 from pipeline.models.winograd_forms import FORMS, Form, Matrix
+from pipeline.runtime.vector_code import Writer, cgutils, intrinsic, nothing
 
 
 def _lanes() -> int:

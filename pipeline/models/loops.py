@@ -15,7 +15,7 @@ from pipeline.models.layers import Size, Step, Unfit, sizes_of
 from pipeline.models.loop_memory import Memory, Room, View
 from pipeline.models.loop_steps import ReadyStep
 from pipeline.models.onnx_graph import Array
-from pipeline.optional_loops import if_compiled
+from pipeline.runtime.optional_numba import if_compiled
 
 # Pictures that go through a part of the network together: fewer where they are large, or they would not stay in the
 # cache from one layer to the next, and many where they are small, or weights would be read more often than need be.

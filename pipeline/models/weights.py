@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import UnknownWeights, WeightsCorrupt, WeightsMissing
-from pipeline.models.cache import cache_folder, exclusive, sha256_of
 from pipeline.models.centre import load_centre
+from pipeline.models.files.cache import cache_folder, exclusive, sha256_of
 from pipeline.models.registry import CASIA_WEBFACE, DETECTOR, EMBEDDERS, REGISTRY, VGGFACE2, WeightSet, weight_set
 
 __all__ = [
@@ -115,7 +115,7 @@ def _from_cache(row: WeightSet, cache: Path) -> ResolvedWeights:
 
 def _from_package(row: WeightSet, cache: Path, source: Path | None = None) -> ResolvedWeights:
     """The converted file of a packaged set, made anew unless the cache has a current one."""
-    from pipeline.models.converted import is_current
+    from pipeline.models.files.converted import is_current
 
     target = cached_file(row, cache)
     if not is_current(target, row.file.sha256):
@@ -131,7 +131,7 @@ def convert(row: WeightSet, source: Path, target: Path) -> None:
     Raises WeightsMissing, WeightsCorrupt or CacheUnwritable.
     """
     from pipeline.models.architectures import ARCHITECTURES
-    from pipeline.models.converted import write_converted
+    from pipeline.models.files.converted import write_converted
 
     data = read_weights(row, source)
     check_hash(row, source, hashlib.sha256(data).hexdigest())
@@ -172,7 +172,7 @@ def verify(name: str, cache: Path) -> list[Path]:
 
 def _verify_converted(row: WeightSet, cache: Path) -> list[Path]:
     """The converted file, read and checked; nothing where it would be made anew. Raises WeightsCorrupt."""
-    from pipeline.models.converted import is_current, read_converted
+    from pipeline.models.files.converted import is_current, read_converted
 
     target = cached_file(row, cache)
     if not is_current(target, row.file.sha256):

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline import instructions
-from pipeline.compiled import FUSED, compiled
 from pipeline.models import loop_instructions, winograd_forms
 from pipeline.models.loop_instructions import (
     LANES,
@@ -33,6 +31,8 @@ from pipeline.models.loop_instructions import (
     transpose,
 )
 from pipeline.models.winograd_forms import FORMS
+from pipeline.runtime import vector_code as instructions
+from pipeline.runtime.compiled import FUSED, compiled
 
 COLUMNS: Final = 64  # output channels that are multiplied and turned back at a time
 _IN_CACHE: Final = 3 * 2**15  # numbers that a product reads and writes before it goes on to others

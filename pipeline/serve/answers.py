@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipeline.identities.types import FaceResult, PersonView, PostResult, SimilarPerson
+from pipeline.identities.views import epoch_ms
 from pipeline.serve.addresses import ImageAddresses
-from pipeline.service.types import FaceResult, PersonView, PostResult, SimilarPerson
-from pipeline.service.views import epoch_ms
 
 Json = dict[str, Any]
 

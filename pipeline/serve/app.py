@@ -17,22 +17,22 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from pipeline.config import Settings
-from pipeline.device import usable_cores
 from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
+from pipeline.identities.service import IdentityService
+from pipeline.runtime.device import usable_cores
 from pipeline.serve.addresses import CLOUD, ImageAddresses
 from pipeline.serve.answers import Answers
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.bodies import BodyReader, Drained
 from pipeline.serve.context import Context
-from pipeline.serve.docs import Docs
+from pipeline.serve.docs.page import Docs
 from pipeline.serve.errors import error_response, request_id
 from pipeline.serve.health import Health
 from pipeline.serve.images import Images
 from pipeline.serve.metrics import Gauges, Metrics
-from pipeline.serve.outer import Handler, Outer, error_log, named
+from pipeline.serve.middleware import Handler, Outer, error_log, named
 from pipeline.serve.people import People
-from pipeline.serve.workers import WorkPool
-from pipeline.service.service import IdentityService
+from pipeline.serve.work_pool import WorkPool
 from pipeline.store.client import StoreClient
 
 _POST_THREADS: Final = 128

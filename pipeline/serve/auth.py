@@ -24,8 +24,8 @@ from starlette.requests import Request
 
 from pipeline.errors import TooManyAttempts, Unauthorized
 from pipeline.serve.requests import header_text
-from pipeline.serve.workers import WorkPool
-from pipeline.store.accounts import verify_password
+from pipeline.serve.work_pool import WorkPool
+from pipeline.store.catalog.accounts import verify_password
 from pipeline.store.records import Credentials
 
 HEADER: Final = "X-RPC-AUTHORIZATION"

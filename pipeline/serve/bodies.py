@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import BodyTimeout, BodyTooLarge, Overloaded
-from pipeline.service.batcher import RETRY_AFTER_S
+from pipeline.identities.batcher import RETRY_AFTER_S
 
 _DRAIN_TIMEOUT_S: Final = 10.0
 _DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for so long is waiting for the answer

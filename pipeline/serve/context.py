@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from pipeline.identities.service import IdentityService
 from pipeline.serve.answers import Answers
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.bodies import BodyReader
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.requests import Caller, directory
-from pipeline.serve.workers import WorkPool
-from pipeline.service.service import IdentityService
+from pipeline.serve.work_pool import WorkPool
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.errors import NotReady
+from pipeline.identities.batcher import RETRY_AFTER_S
 from pipeline.serve.encoding import json_response
 from pipeline.serve.metrics import Metrics
-from pipeline.serve.workers import WorkPool
-from pipeline.service.batcher import RETRY_AFTER_S
+from pipeline.serve.work_pool import WorkPool
 
 
 class Health:

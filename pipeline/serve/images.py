@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.errors import ObjectUnknown
+from pipeline.identities.types import StoredImage
 from pipeline.serve.context import Context
 from pipeline.serve.encoding import json_response
 from pipeline.serve.requests import header_text, person_id
-from pipeline.service.types import StoredImage
 
 _MAY_CHANGE: Final = "private, no-cache"  # a person's face can be replaced: ask each time
 _NEVER_CHANGES: Final = "private, max-age=31536000, immutable"

@@ -12,9 +12,9 @@ from typing import Final
 import re2  # type: ignore[import-untyped]
 
 from pipeline.errors import ParameterInvalid
+from pipeline.identities.types import PersonView
+from pipeline.identities.views import epoch_ms
 from pipeline.serve.requests import Query
-from pipeline.service.types import PersonView
-from pipeline.service.views import epoch_ms
 
 DEFAULT_COUNT: Final = 100
 MAX_PATTERN: Final = 1_000  # characters

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.errors import BodyInvalid, PersonUnknown
+from pipeline.identities.types import PersonChange
 from pipeline.serve.context import Context
 from pipeline.serve.encoding import encoded_response, json_bytes, json_response
 from pipeline.serve.listing import Listing
@@ -24,7 +25,6 @@ from pipeline.serve.requests import (
     post_request,
     rest_of_path,
 )
-from pipeline.service.types import PersonChange
 
 MAX_PEOPLE: Final = 1_000  # of one `GET /people`
 EXTERNAL_PREFIX: Final = "/people/external/"

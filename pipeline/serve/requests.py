@@ -20,8 +20,8 @@ from pipeline.errors import (
     ParameterInvalid,
     PersonUnknown,
 )
+from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.serve.errors import sent_path
-from pipeline.service.types import PersonChange, PostRequest
 
 DIRECTORY: Final = "X-RPC-DIRECTORY"
 NAME: Final = "X-RPC-PERSON-NAME"

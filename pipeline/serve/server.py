@@ -15,15 +15,15 @@ import numpy as np
 import uvicorn
 from starlette.types import ASGIApp
 
-from pipeline.assembly import load_extractor, settings_of_store, unlock_store
 from pipeline.config import ServeSettings, Settings
-from pipeline.decode import Decoder
 from pipeline.errors import UsageError
-from pipeline.extract import FaceExtractor
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.service import IdentityService
+from pipeline.jobs.stores import load_extractor, settings_of_store, unlock_store
+from pipeline.serve.admin.listener import start_admin
 from pipeline.serve.app import make_app, make_authenticator
-from pipeline.serve.door import start_admin
 from pipeline.serve.protocol import LimitedProtocol, want_files
-from pipeline.service.service import IdentityService
 from pipeline.store.client import StoreClient
 from pipeline.types import DecodedImage
 

@@ -17,26 +17,17 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pipeline.errors import StoreError, StoreMissing
-from pipeline.store import (
-    accounts,
-    commit,
-    deletes,
-    directories,
-    fold,
-    growing,
-    intents,
-    known,
-    opening,
-    people,
-    references,
-    runs,
-)
-from pipeline.store.catalog import Catalog
-from pipeline.store.durable import Folder
-from pipeline.store.group_commit import GroupCommit
-from pipeline.store.ids import PromisedIds
+from pipeline.store.catalog import accounts, deletes, directories, intents, known, opening, references, runs
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.ids import PromisedIds
+from pipeline.store.commits import fold, growing
+from pipeline.store.commits import request as people
+from pipeline.store.commits import shard as commit
+from pipeline.store.commits.group_commit import GroupCommit
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.lock import LOCK_NAME, StoreLock
+from pipeline.store.files.run_files import RunFiles
 from pipeline.store.images import StoredImages
-from pipeline.store.lock import LOCK_NAME, StoreLock
 from pipeline.store.records import (
     Counters,
     Credentials,
@@ -48,7 +39,6 @@ from pipeline.store.records import (
     ShardCommit,
     StoreIdentity,
 )
-from pipeline.store.run_files import RunFiles
 
 T = TypeVar("T")
 

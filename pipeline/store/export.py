@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import UsageError
-from pipeline.faults import point
-from pipeline.store.catalog import Catalog
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.client import StoreClient
-from pipeline.store.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.faults import point
 from pipeline.store.records import embeddings_schema
-from pipeline.store.references import load_embeddings
 from pipeline.store.schema import VIEWS
 
 _ORDER = {"media": "media_id", "faces": "face_id", "persons": "added_at, person_id"}

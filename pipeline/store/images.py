@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, StoreDamaged
-from pipeline.store import accounts
-from pipeline.store.catalog import Catalog
-from pipeline.store.crypto import MasterKey
-from pipeline.store.durable import Folder
-from pipeline.store.objects import object_row, open_image, read_object
+from pipeline.store.catalog import accounts
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.files.crypto import MasterKey
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.objects import object_row, open_image, read_object
 from pipeline.store.records import StoreIdentity
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from pipeline.config import Settings, load_settings
-from pipeline.report import RunReport
-from pipeline.run import RunRequest, run
+from pipeline.jobs.run import RunRequest, run
+from pipeline.jobs.run_report import RunReport
 
 
 class SilentProgress:

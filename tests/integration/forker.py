@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-import pipeline.run
-from pipeline import faults
+import pipeline.jobs.run
 from pipeline.config import load_settings
+from pipeline.store.files import faults
 from tests.integration.conftest import SilentProgress
 
 SETTINGS = load_settings(
@@ -41,8 +41,8 @@ def child(order: dict[str, Any]) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     faults.install(hook)
-    request = pipeline.run.RunRequest(source=Path(order["source"]), store=Path(order["store"]), settings=SETTINGS)
-    pipeline.run.run(request, SilentProgress(), threading.Event())
+    request = pipeline.jobs.run.RunRequest(source=Path(order["source"]), store=Path(order["store"]), settings=SETTINGS)
+    pipeline.jobs.run.run(request, SilentProgress(), threading.Event())
     Path(order["points"]).write_text(json.dumps(counts))
     return 0
 
@@ -66,11 +66,11 @@ def run_child(order: dict[str, Any]) -> int:
 def main() -> None:
     torch.set_num_threads(1)
     # The models are the same for every child: load them once, before the first fork.
-    load = pipeline.run.load_extractor
-    from pipeline.assembly import make_identity
+    load = pipeline.jobs.run.load_extractor
+    from pipeline.jobs.stores import make_identity
 
     extractor = load(SETTINGS, make_identity(SETTINGS), Path())
-    pipeline.run.load_extractor = lambda *_: extractor
+    pipeline.jobs.run.load_extractor = lambda *_: extractor
     for line in sys.stdin:
         print(json.dumps({"status": run_child(json.loads(line))}), flush=True)
 

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.assembly import make_identity
 from pipeline.cli import main
 from pipeline.config import SecuritySettings, Settings
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, StoreMismatch
-from pipeline.run import RunRequest, extract, group, run, scan
-from pipeline.search import search
-from pipeline.store.check import check_store
+from pipeline.jobs.run import RunRequest, extract, group, run, scan
+from pipeline.jobs.search import search
+from pipeline.jobs.stores import make_identity
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.keys import load_master_key
+from pipeline.store.master_key import load_master_key
 from tests.integration.conftest import SilentProgress
 from tests.integration.snapshot import snapshot
 

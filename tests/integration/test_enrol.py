@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import pipeline.run
+import pipeline.jobs.run
 from pipeline.config import Settings
-from pipeline.decode import Decoder
-from pipeline.extract import FaceExtractor
-from pipeline.report import RunReport
-from pipeline.service.service import IdentityService
-from pipeline.store.check import check_store
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.service import IdentityService
+from pipeline.jobs.run_report import RunReport
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from tests.integration.snapshot import snapshot
 
@@ -26,7 +26,7 @@ Runner = Callable[..., RunReport]
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.run, "load_extractor", lambda *_: extractor)
+    monkeypatch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
 
 
 @pytest.fixture

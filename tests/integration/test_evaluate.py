@@ -14,19 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from pipeline.assembly import make_identity, settle_threshold
-from pipeline.calibration_file import write_calibration
 from pipeline.cli import main
 from pipeline.config import Settings, load_settings
-from pipeline.decode import Decoder
 from pipeline.errors import BadValue, EmbeddingInvalid, FacepipeError, StoreDamaged, StoreMismatch
-from pipeline.evaluation.stored import DELETED, NOT_IN_STORE, NOT_KEPT
-from pipeline.evaluation.subjects import Portraits, from_images, from_store
-from pipeline.extract import FaceExtractor
-from pipeline.report import RunReport
-from pipeline.score import Calibration
+from pipeline.evaluation.photos.stored import DELETED, NOT_IN_STORE, NOT_KEPT
+from pipeline.evaluation.photos.subjects import Portraits, from_images, from_store
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.decode import Decoder
+from pipeline.jobs.calibration_file import write_calibration
+from pipeline.jobs.run_report import RunReport
+from pipeline.jobs.stores import make_identity, settle_threshold
+from pipeline.matching.score import Calibration
+from pipeline.store.catalog.opening import has_store
 from pipeline.store.client import StoreClient
-from pipeline.store.opening import has_store
 
 NAMES = ["a1.jpg", "a2.png", "b1.jpg", "b2.jpg", "c-both.png", "d-copy.jpg", "e-noise.png", "g1.webp"]
 LINES = """path_a,path_b,same

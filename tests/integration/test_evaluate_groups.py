@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli import main
-from pipeline.evaluation.clustering import evaluate_clustering
-from pipeline.evaluation.stored import DELETED
-from pipeline.extract import FaceExtractor
-from pipeline.run import RunRequest, run
+from pipeline.evaluation.clustering.measures import evaluate_clustering
+from pipeline.evaluation.photos.stored import DELETED
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.jobs.run import RunRequest, run
 from pipeline.store.client import StoreClient
-from pipeline.store.removal import remove_persons
+from pipeline.store.commits.removal import remove_persons
 from tests.integration.conftest import SilentProgress, write_photos
 from tests.serve.served import SETTINGS, serving
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.faults import FAULT_POINTS
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
+from pipeline.store.files.faults import FAULT_POINTS
 from tests.integration.conftest import write_photos
 from tests.integration.snapshot import snapshot
 

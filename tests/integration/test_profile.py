@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli import main
-from pipeline.run_profile import STAGES
-from pipeline.stage_times import JPEGS
+from pipeline.jobs.run_profile import STAGES
+from pipeline.runtime.stage_times import JPEGS
 from pipeline.store.client import StoreClient
 
 ON_CPU = [stage for stage in STAGES if stage != JPEGS]

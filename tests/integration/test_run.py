@@ -12,10 +12,10 @@ import pytest
 
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, StoreMismatch, UsageError
-from pipeline.report import RunReport
-from pipeline.run import RunRequest, extract, group, run, scan
-from pipeline.search import search
-from pipeline.store.check import check_store
+from pipeline.jobs.run import RunRequest, extract, group, run, scan
+from pipeline.jobs.run_report import RunReport
+from pipeline.jobs.search import search
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from tests.integration.conftest import SilentProgress
 from tests.integration.snapshot import snapshot

@@ -12,15 +12,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-import pipeline.run
-from pipeline import faults
+import pipeline.jobs.run
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, SourceEmpty, StoreFull, StoreMissing
-from pipeline.extract import FaceExtractor
-from pipeline.report import RunReport
-from pipeline.run import RunRequest, extract, run, scan
-from pipeline.store.check import check_store
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.jobs.run import RunRequest, extract, run, scan
+from pipeline.jobs.run_report import RunReport
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
+from pipeline.store.files import faults
 from tests.integration.conftest import SilentProgress
 from tests.integration.snapshot import snapshot
 
@@ -29,7 +29,7 @@ Runner = Callable[..., RunReport]
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.run, "load_extractor", lambda *_: extractor)
+    monkeypatch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_scan_that_was_cut_off_binds_nobody(
     two: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a planned run keeps its thresholds; of a scan that did not end nothing counts."""
-    monkeypatch.setattr("pipeline.plan._CHUNK_ROWS", 1)
+    monkeypatch.setattr("pipeline.jobs.plan._CHUNK_ROWS", 1)
     stop = threading.Event()
 
     class StopSoon(SilentProgress):

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipeline.assembly import load_extractor, make_identity
 from pipeline.config import Settings
 from pipeline.errors import StoreMismatch
-from pipeline.report import RunReport
-from pipeline.search import search
+from pipeline.jobs.run_report import RunReport
+from pipeline.jobs.search import search
+from pipeline.jobs.stores import load_extractor, make_identity
 from pipeline.store.client import StoreClient
 from tests.integration.snapshot import snapshot
 from tests.serve.live import live_server

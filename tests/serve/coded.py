@@ -19,11 +19,11 @@ import numpy as np
 from coded_faces import CodedExtractor, Shown, photo, vector
 from coded_store import AUTHORIZATION, USER, make_store
 
-from pipeline.decode import Decoder
-from pipeline.directory import Directories
-from pipeline.service.service import IdentityService
-from pipeline.service.types import PostRequest
-from pipeline.store.check import check_store
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.directory import Directories
+from pipeline.identities.service import IdentityService
+from pipeline.identities.types import PostRequest
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from tests.serve.forker import CROP_BYTES, SETTINGS
 

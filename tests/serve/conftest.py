@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.extract import FaceExtractor
+from pipeline.extraction.extractor import FaceExtractor
 from tests.serve.live import LiveServer, live_server
 
 

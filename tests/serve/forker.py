@@ -25,11 +25,12 @@ import torch
 import uvicorn.lifespan.on  # what uvicorn imports by name only when it starts
 import uvicorn.loops.auto  # noqa: F401
 
-import pipeline.store.opening
-from pipeline import faults, quantized
+import pipeline.store.catalog.opening
 from pipeline.config import load_settings
+from pipeline.matching import int8_filter as quantized
 from pipeline.serve.server import Listening, serve
-from pipeline.store.catalog import connect
+from pipeline.store.catalog.connection import connect
+from pipeline.store.files import faults
 
 CROP_BYTES = 300
 SETTINGS = load_settings(
@@ -61,7 +62,7 @@ def _connect_without_sync(file: Path, root: Path) -> Any:
 
 
 def _without_log_sync() -> None:
-    pipeline.store.opening.connect = _connect_without_sync
+    pipeline.store.catalog.opening.connect = _connect_without_sync
 
 
 # Durability's parts, and how to leave each of them out.

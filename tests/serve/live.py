@@ -12,14 +12,14 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from pipeline.assembly import open_or_create_store, settings_of_store
 from pipeline.config import Settings, load_settings
-from pipeline.decode import Decoder
-from pipeline.extract import FaceExtractor
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.service import IdentityService
+from pipeline.jobs.stores import open_or_create_store, settings_of_store
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.server import make_server
-from pipeline.service.service import IdentityService
-from pipeline.store.accounts import hash_password
+from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.client import StoreClient
 
 PASSWORD = "s3cret:päss"

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline import faults
-from pipeline.assembly import load_extractor, open_or_create_store, settings_of_store
 from pipeline.config import Settings, load_settings
-from pipeline.decode import Decoder
-from pipeline.extract import FaceExtractor
-from pipeline.serve.door import AdminDoor, start_admin
-from pipeline.service.service import IdentityService
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.service import IdentityService
+from pipeline.jobs.stores import load_extractor, open_or_create_store, settings_of_store
+from pipeline.serve.admin.listener import AdminDoor, start_admin
 from pipeline.store.client import StoreClient
+from pipeline.store.files import faults
 
 SETTINGS = load_settings(
     environ={},

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from pipeline.extracted import ExtractedFace
+from pipeline.extraction.rows import ExtractedFace
+from pipeline.identities.types import FaceResult, PersonView, PostResult, SimilarPerson
+from pipeline.identities.views import epoch_ms
 from pipeline.serve.addresses import ImageAddresses
 from pipeline.serve.answers import Answers
 from pipeline.serve.encoding import json_bytes
-from pipeline.service.types import FaceResult, PersonView, PostResult, SimilarPerson
-from pipeline.service.views import epoch_ms
 from pipeline.store.records import PersonRecord
 
 DAY = datetime(2026, 1, 1, 0, 0, 0, 999_999)

@@ -11,8 +11,8 @@ import pytest
 from pipeline.errors import TooManyAttempts, Unauthorized
 from pipeline.serve import auth as module
 from pipeline.serve.auth import MAX_FAILURES, VERIFIED_S, WINDOW_S, Authenticator
-from pipeline.store import accounts as accounts_module
-from pipeline.store.accounts import hash_password
+from pipeline.store.catalog import accounts as accounts_module
+from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.records import Credentials
 from tests.serve.asking import make_request
 

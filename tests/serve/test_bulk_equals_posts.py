@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import pipeline.run
-from pipeline.extract import FaceExtractor
-from pipeline.run import RunRequest, run
+import pipeline.jobs.run
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.jobs.run import RunRequest, run
 from pipeline.store.client import StoreClient
 from tests.integration.conftest import SilentProgress
 from tests.serve.live import live_server, live_settings
@@ -59,7 +59,7 @@ def photos(faces_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.run, "load_extractor", lambda *_: extractor)
+    monkeypatch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
 
 
 def manifest_of(photos: Path, target: Path, *, named: bool) -> list[dict[str, str]]:

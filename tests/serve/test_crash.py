@@ -22,9 +22,9 @@ import pytest
 from coded_faces import Shown, photo
 from coded_store import USER
 
-from pipeline.faults import FILE_STEPS, TRANSACTION_STEPS
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
+from pipeline.store.files.faults import FILE_STEPS, TRANSACTION_STEPS
 from tests.serve.coded import (
     RECOGNISE,
     Client,

@@ -20,11 +20,9 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-import pipeline.run
-import pipeline.search
-from pipeline import faults
+import pipeline.jobs.run
+import pipeline.jobs.search
 from pipeline.cli import main
-from pipeline.door import open_store
 from pipeline.errors import (
     AccountExists,
     AccountUnknown,
@@ -33,13 +31,15 @@ from pipeline.errors import (
     StoreLocked,
     UsageError,
 )
-from pipeline.extract import FaceExtractor
-from pipeline.remote import RemoteStore
-from pipeline.run import RunRequest, extract, group, run, scan
-from pipeline.service.types import PostRequest
-from pipeline.store.check import check_store
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.identities.types import PostRequest
+from pipeline.jobs.run import RunRequest, extract, group, run, scan
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.wire import TOKEN_HEADER
+from pipeline.store.connect import open_store
+from pipeline.store.files import faults
+from pipeline.store.remote import RemoteStore
+from pipeline.store.wire import TOKEN_HEADER
 from tests.integration.conftest import SilentProgress, write_photos
 from tests.integration.snapshot import snapshot
 from tests.serve.served import SETTINGS, Served, serving
@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pipeline.run, pipeline.search):
+    for module in (pipeline.jobs.run, pipeline.jobs.search):
         monkeypatch.setattr(module, "load_extractor", lambda *_: extractor)
 
 
@@ -65,7 +65,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, photos: Path, extractor: Fac
     """A store that a run filled without a server."""
     store = tmp_path_factory.mktemp("plain") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline.run, "load_extractor", lambda *_: extractor)
+        patch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
         run(_request(photos, store), SilentProgress(), threading.Event())
     return store
 
@@ -185,8 +185,8 @@ def _server(store: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
 RUN = """
 import os, signal, sys, threading
 from pathlib import Path
-from pipeline import faults
-from pipeline.run import RunRequest, run
+from pipeline.store.files import faults
+from pipeline.jobs.run import RunRequest, run
 from tests.integration.conftest import SilentProgress
 from tests.serve.served import SETTINGS
 met = []

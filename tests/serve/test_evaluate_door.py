@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline.run
-from pipeline.door import open_store
-from pipeline.evaluation.subjects import from_store
-from pipeline.extract import FaceExtractor
-from pipeline.remote import RemoteStore
-from pipeline.run import RunRequest, run
+import pipeline.jobs.run
+from pipeline.evaluation.photos.subjects import from_store
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.jobs.run import RunRequest, run
 from pipeline.store.client import StoreClient
+from pipeline.store.connect import open_store
+from pipeline.store.remote import RemoteStore
 from tests.integration.conftest import SilentProgress, write_photos
 from tests.serve.served import SETTINGS, serving
 
@@ -22,7 +22,7 @@ from tests.serve.served import SETTINGS, serving
 def test_through_the_server_they_are_the_same(
     tmp_path: Path, hopper_path: Path, astronaut_path: Path, extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline.run, "load_extractor", lambda *_: extractor)
+    monkeypatch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
     write_photos(tmp_path / "photos", hopper_path, astronaut_path)
     run(RunRequest(tmp_path / "photos", tmp_path / "store", SETTINGS), SilentProgress(), threading.Event())
     paths = [str(file) for file in sorted((tmp_path / "photos").iterdir())]

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ParameterInvalid
+from pipeline.identities.types import PersonView
 from pipeline.serve import listing as module
 from pipeline.serve.listing import Listing, Page
 from pipeline.serve.requests import Query
-from pipeline.service.types import PersonView
 from pipeline.store.records import PersonRecord
 from tests.serve.asking import make_request
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.extract import FaceExtractor
+from pipeline.extraction.extractor import FaceExtractor
 from pipeline.serve import protocol
 from tests.serve.live import LiveServer, credentials, live_server
 

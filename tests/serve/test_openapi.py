@@ -8,7 +8,7 @@ import httpx
 import pytest
 from jsonschema_rs import Draft202012Validator
 
-from pipeline.serve.openapi import description
+from pipeline.serve.docs.openapi import description
 from tests.serve.live import LiveServer
 
 DOCUMENT = description()

@@ -18,9 +18,9 @@ from coded_store import USER, extracted_run, make_store
 from PIL import Image
 
 from pipeline.errors import PersonUnknown
-from pipeline.service.service import IdentityService
-from pipeline.service.types import PersonChange, PostRequest
-from pipeline.store.check import check_store
+from pipeline.identities.service import IdentityService
+from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from tests.serve.coded import (
     SIZE,

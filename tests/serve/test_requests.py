@@ -19,6 +19,7 @@ from pipeline.errors import (
     ParameterInvalid,
     PersonUnknown,
 )
+from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.serve.people import EXTERNAL_PREFIX
 from pipeline.serve.requests import (
     check_media_type,
@@ -32,7 +33,6 @@ from pipeline.serve.requests import (
     rest_of_path,
     threshold,
 )
-from pipeline.service.types import PersonChange, PostRequest
 from tests.serve.asking import make_request
 
 ID = "8a1f0a5e-1c34-4f0e-9b8e-2b7d9f6d3a10"

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from pipeline.serve.openapi import description
+from pipeline.serve.docs.openapi import description
 from tests.serve.live import LiveServer, credentials
 
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "300"))

@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.assembly import open_or_create_store
 from pipeline.cli import main
 from pipeline.errors import StoreMissing, UsageError
-from pipeline.store.accounts import hash_password
+from pipeline.jobs.stores import open_or_create_store
+from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.client import StoreClient
 from tests.serve.live import PASSWORD, credentials, live_settings
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_samples import SOURCE, identity, play
 
 from pipeline.store.client import StoreClient
 from pipeline.store.records import RunRow
+from tests.store.store_samples import SOURCE, identity, play
 
 
 @pytest.fixture(scope="session")

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline import faults
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.export import export_store
+from pipeline.store.files import faults
 from pipeline.store.records import (
     FACES_SCHEMA,
     MEDIA_SCHEMA,

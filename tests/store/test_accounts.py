@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import AccountExists, AccountUnknown, UsageError
-from pipeline.store.accounts import check_password, generate_password, hash_password, verify_password
+from pipeline.store.catalog.accounts import check_password, generate_password, hash_password, verify_password
 from pipeline.store.client import StoreClient
 
 

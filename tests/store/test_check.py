@@ -12,13 +12,13 @@ import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from store_samples import SIZE, embeddings_table, insertion, play, shard_commit, unit_vectors
 
 from pipeline.errors import StoreDamaged
-from pipeline.store.check import CheckReport, check_store, repair_store
+from pipeline.store.checks.check import CheckReport, check_store, repair_store
 from pipeline.store.client import StoreClient
+from pipeline.store.files.shards import parquet_bytes
 from pipeline.store.records import DirectoryCommit, RunRow
-from pipeline.store.shards import parquet_bytes
+from tests.store.store_samples import SIZE, embeddings_table, insertion, play, shard_commit, unit_vectors
 
 
 def check(store: Path) -> CheckReport:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import StoreFull
-from pipeline.store import deletes, intents
-from pipeline.store.check import check_store, repair_store
+from pipeline.store.catalog import deletes, intents
+from pipeline.store.checks.check import check_store, repair_store
+from pipeline.store.checks.problems import CheckReport, Problem
 from pipeline.store.client import StoreClient
-from pipeline.store.durable import Folder
-from pipeline.store.objects import object_file
-from pipeline.store.problems import CheckReport, Problem
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.objects import object_file
 
 
 def test_others_come_in_between_while_a_check_reads(store: Path) -> None:

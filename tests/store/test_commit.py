@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from store_samples import SHARD_ROWS, SIZE, embeddings_table, identity, shard_commit, unit_vectors
 
-from pipeline import faults
 from pipeline.errors import StoreDamaged, StoreError, TooManyDirectories
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
+from pipeline.store.files import faults
 from pipeline.store.records import Counters, RunRow, ShardCommit
 from pipeline.store.schema import MAX_DIRECTORIES, TABLES
+from tests.store.store_samples import SHARD_ROWS, SIZE, embeddings_table, identity, shard_commit, unit_vectors
 
 
 def rows_of(client: StoreClient) -> dict[str, int]:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.store import crypto
-from pipeline.store.crypto import MasterKey, decrypt_image, encrypt_image, looks_encrypted, unwrap_key, wrap_key
+from pipeline.store.files import crypto
+from pipeline.store.files.crypto import MasterKey, decrypt_image, encrypt_image, looks_encrypted, unwrap_key, wrap_key
 
 # NIST SP 800-38A, F.2.5 CBC-AES256.Encrypt
 NIST_KEY = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")

@@ -10,16 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import store_samples
 
 from pipeline.errors import StoreFull, StoreUnwritable
-from pipeline.store.durable import Folder, disk_errors
+from pipeline.store.files.durable import Folder, disk_errors
+from tests.store import store_samples
 
 PRELUDE = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(store_samples.__file__).parent)!r})
-from store_samples import *
+from tests.store.store_samples import *
 from pipeline.errors import *
 store = Path(sys.argv[1]) / "store"
 """
@@ -58,7 +58,7 @@ print("full after", shard)
 FULL_AT_THE_LOG = """
 import os
 from dataclasses import replace
-from pipeline.store import catalog
+from pipeline.store.catalog import connection as catalog
 catalog._LOG_BYTES = 300_000
 client = StoreClient.open_or_create(store, identity, command="fill")
 account = client.create_account("ann", None)

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from store_samples import JPEG, SOURCE, identity, sha, shard_commit, unit_vectors
 
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, ObjectUnknown, StoreDamaged
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.crypto import MasterKey, decrypt_image
 from pipeline.store.export import export_store
-from pipeline.store.objects import object_file
+from pipeline.store.files.crypto import MasterKey, decrypt_image
+from pipeline.store.files.objects import object_file
 from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage, RunRow, StoreIdentity
+from tests.store.store_samples import JPEG, SOURCE, identity, sha, shard_commit, unit_vectors
 
 MASTER = MasterKey(bytes(range(150, 182)), "a test")
 PICTURE = JPEG + b"a picture of somebody" * 50

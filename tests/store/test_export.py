@@ -11,13 +11,13 @@ import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from store_samples import SIZE, unit_vectors
 
 import pipeline.store
 from pipeline.errors import UsageError
 from pipeline.store import schema
 from pipeline.store.client import StoreClient
 from pipeline.store.export import export_store
+from tests.store.store_samples import SIZE, unit_vectors
 
 FORMAT = (Path(pipeline.store.__file__).parent / "FORMAT.md").read_text("utf-8")
 PUBLIC = {

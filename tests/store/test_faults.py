@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import store_samples
-from store_samples import version_1
 
-from pipeline import faults
-from pipeline.faults import FAULT_POINTS
 from pipeline.store.client import StoreClient
+from pipeline.store.files import faults
+from pipeline.store.files.faults import FAULT_POINTS
+from tests.store import store_samples
+from tests.store.store_samples import version_1
 
 
 def test_every_declared_point_is_met(tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from store_samples import SIZE, insertion, replacement, unit_vectors
 
 from pipeline.errors import StoreDamaged
-from pipeline.store import fold, rewriting
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
+from pipeline.store.commits import fold, rewriting
 from pipeline.store.export import export_store
 from pipeline.store.records import DirectoryCommit
 from pipeline.store.schema import SCHEMA_VERSION
+from tests.store.store_samples import SIZE, insertion, replacement, unit_vectors
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from store_samples import insertion, replacement
 
-from pipeline import faults
 from pipeline.errors import StoreError, StoreUnwritable, TooManyDirectories
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
+from pipeline.store.files import faults
 from pipeline.store.records import DirectoryCommit, PersonRecord
 from pipeline.store.schema import MAX_DIRECTORIES
+from tests.store.store_samples import insertion, replacement
 
 
 @pytest.fixture

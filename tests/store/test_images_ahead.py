@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from store_samples import JPEG
 
 from pipeline.errors import StoreError
 from pipeline.store.client import StoreClient
+from tests.store.store_samples import JPEG
 
 
 def files(client: StoreClient) -> list[str]:

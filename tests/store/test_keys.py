@@ -12,8 +12,8 @@ import pytest
 
 from pipeline.config import SecuritySettings, load_settings
 from pipeline.errors import BadValue, MasterKeyMissing, UsageError
-from pipeline.store import keys
-from pipeline.store.keys import key_file, load_master_key, load_or_make_master_key
+from pipeline.store import master_key as keys
+from pipeline.store.master_key import key_file, load_master_key, load_or_make_master_key
 
 KEY = bytes(range(60, 92))
 TEXT = base64.b64encode(KEY).decode()

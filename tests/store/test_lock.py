@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from store_samples import identity
 
 from pipeline.errors import StoreFull, StoreLocked
 from pipeline.store.client import StoreClient
-from pipeline.store.lock import StoreLock
+from pipeline.store.files.lock import StoreLock
+from tests.store.store_samples import identity
 
 HOLD = """
 import sys, time

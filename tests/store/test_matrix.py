@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_samples import SHARD_ROWS, SHARDS, SIZE, insertion, replacement, shard_commit, unit_vectors
 
-from pipeline.store import matrix
-from pipeline.store.check import check_store
+from pipeline.store.catalog.references import append_rows
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.durable import Folder
+from pipeline.store.files import matrix
+from pipeline.store.files.durable import Folder
 from pipeline.store.records import DirectoryCommit, RunRow
-from pipeline.store.references import append_rows
+from tests.store.store_samples import SHARD_ROWS, SHARDS, SIZE, insertion, replacement, shard_commit, unit_vectors
 
 STEM = "references/g0001/1"
 

@@ -11,19 +11,19 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
-import store_samples
-from store_samples import insertion, replacement, unit_vectors, version_1
 
 from pipeline.errors import StoreDamaged
-from pipeline.store.check import check_store
+from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.records import DirectoryCommit
 from pipeline.store.schema import SCHEMA_VERSION
+from tests.store import store_samples
+from tests.store.store_samples import insertion, replacement, unit_vectors, version_1
 
 OPEN_AND_DIE = f"""
 import os, signal, sys
 sys.path.insert(0, {str(Path(store_samples.__file__).parent)!r})
-from pipeline import faults
+from pipeline.store.files import faults
 from pipeline.store.client import StoreClient
 faults.install(lambda name: name == sys.argv[2] and os.kill(os.getpid(), signal.SIGKILL))
 StoreClient.open(sys.argv[1], command="migrate")

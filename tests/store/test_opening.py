@@ -6,11 +6,11 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from store_samples import identity
 
 from pipeline.errors import StoreDamaged, StoreError, StoreMissing, StoreTooNew, StoreUnwritable
 from pipeline.store.client import StoreClient
 from pipeline.store.records import StoreIdentity
+from tests.store.store_samples import identity
 
 
 def never() -> StoreIdentity:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_samples import (
+
+from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, StoreFull, TooManyDirectories
+from pipeline.store.checks.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.store.files import faults
+from pipeline.store.files.objects import object_file
+from pipeline.store.records import Credentials, DirectoryCommit, DirectoryRow, RunRow
+from pipeline.store.schema import MAX_DIRECTORIES, TABLES
+from tests.store.store_samples import (
     NOW,
     identity,
     insertion,
@@ -21,14 +29,6 @@ from store_samples import (
     shard_commit,
     unit_vectors,
 )
-
-from pipeline import faults
-from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, StoreFull, TooManyDirectories
-from pipeline.store.check import check_store
-from pipeline.store.client import StoreClient
-from pipeline.store.objects import object_file
-from pipeline.store.records import Credentials, DirectoryCommit, DirectoryRow, RunRow
-from pipeline.store.schema import MAX_DIRECTORIES, TABLES
 
 
 def rows_of(client: StoreClient) -> dict[str, int]:

@@ -10,11 +10,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_samples import MANIFEST, SHARD_ROWS, SOURCE, identity, manifest_batches, sha, shard_commit, unit_vectors
 
 from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.client import StoreClient
 from pipeline.store.records import RunRow
+from tests.store.store_samples import (
+    MANIFEST,
+    SHARD_ROWS,
+    SOURCE,
+    identity,
+    manifest_batches,
+    sha,
+    shard_commit,
+    unit_vectors,
+)
 
 
 def test_a_run_goes_from_scanning_to_finished(client: StoreClient) -> None:

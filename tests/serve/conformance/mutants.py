@@ -55,12 +55,12 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "identical-image-not-known": Mutant(
         "4.1: an identical image is still matched, even at 0",
-        returning("pipeline.references", "IndexView.find_identical", None),
+        returning("pipeline.matching.references", "IndexView.find_identical", None),
         "test_section_4_1.py::test_4_1_identical_image_is_matched_even_at_threshold_0",
     ),
     "similar-reversed": Mutant(
         "4.3 rule 3: highest first",
-        around("pipeline.service.posts", "most_similar", ranking_reversed),
+        around("pipeline.identities.posts", "most_similar", ranking_reversed),
         "test_section_4_3.py::test_4_3_rule_3_highest_first",
     ),
     "similar-limit-ignored": Mutant(
@@ -115,7 +115,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "quality-not-checked": Mutant(
         "4.2 rule 4: insufficient quality is rejected",
-        returning("pipeline.service.posts", "failed_measures", ()),
+        returning("pipeline.identities.posts", "failed_measures", ()),
         "test_section_7_8.py::test_7_rule_1_an_insertion_of_poor_quality_is_rejected",
     ),
     "stranger-has-a-person-id": Mutant(
@@ -135,7 +135,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "eleventh-directory": Mutant(
         "8: 10 directories per account",
-        constant("pipeline.store.directories", "MAX_DIRECTORIES", 11),
+        constant("pipeline.store.catalog.directories", "MAX_DIRECTORIES", 11),
         "test_section_7_8.py::test_8_at_most_10_directories_per_account",
     ),
     "null-instead-of-absent": Mutant(
@@ -160,12 +160,12 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "delete-leaves-the-record": Mutant(
         "decisions: everything of it goes everywhere",
-        returning("pipeline.service.service", "IdentityService.delete_person", None),
+        returning("pipeline.identities.service", "IdentityService.delete_person", None),
         "test_decided_changes.py::test_delete_is_204_then_404",
     ),
     "unmerge-leaves-the-merge": Mutant(
         "decisions: unmerge restores exactly",
-        returning("pipeline.service.service", "IdentityService.unmerge", None),
+        returning("pipeline.identities.service", "IdentityService.unmerge", None),
         "test_decided_merging.py::test_identities_unmerge_restores_exactly",
     ),
     "error-without-verb": Mutant(
@@ -181,7 +181,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "one-iv-for-all": Mutant(
         "decisions: a random IV per object",
-        constant("pipeline.store.crypto", "os", SimpleNamespace(urandom=bytes)),
+        constant("pipeline.store.files.crypto", "os", SimpleNamespace(urandom=bytes)),
         "test_section_4_4.py::test_4_6_rule_1_every_image_has_an_iv_of_its_own",
         hosting="cloud",
     ),

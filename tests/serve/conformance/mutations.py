@@ -28,7 +28,7 @@ def asked(**changes: Any) -> Callable[[], None]:
 
         return mutant
 
-    return lambda: replaced("pipeline.service.service", "IdentityService.post", change)
+    return lambda: replaced("pipeline.identities.service", "IdentityService.post", change)
 
 
 def answered(change_face: Callable[[Any], Any], order: Callable[[list[Any]], list[Any]] = list) -> Callable[[], None]:
@@ -41,7 +41,7 @@ def answered(change_face: Callable[[Any], Any], order: Callable[[list[Any]], lis
 
         return mutant
 
-    return lambda: replaced("pipeline.service.service", "IdentityService.post", change)
+    return lambda: replaced("pipeline.identities.service", "IdentityService.post", change)
 
 
 def returning(module: str, attribute: str, value: Any) -> Callable[[], None]:
@@ -76,7 +76,7 @@ def face_image_of_any_account() -> None:
 
         return mutant
 
-    replaced("pipeline.service.service", "IdentityService.face_image", change)
+    replaced("pipeline.identities.service", "IdentityService.face_image", change)
 
 
 def one_directory_for_all() -> None:
@@ -101,7 +101,7 @@ def stranger_gets_the_first_person() -> None:
 
         return mutant
 
-    replaced("pipeline.service.service", "IdentityService.post", change)
+    replaced("pipeline.identities.service", "IdentityService.post", change)
 
 
 def landmarks_of_the_image(face: dict[str, Any]) -> dict[str, Any]:
@@ -112,21 +112,21 @@ def landmarks_of_the_image(face: dict[str, Any]) -> dict[str, Any]:
 
 
 def recognised_as_the_child() -> None:
-    from pipeline.service.views import root_view
+    from pipeline.identities.views import root_view
 
     def mutant(directory: Any, person_id: str) -> Any:
         view = root_view(directory, person_id)
         child = directory.get(person_id)
         return view if view is None or child is None else dataclasses.replace(view, root=child)
 
-    replaced("pipeline.service.posts", "root_view", lambda _: mutant)
+    replaced("pipeline.identities.posts", "root_view", lambda _: mutant)
 
 
 def objects_at_rest(change: Callable[[bytes], bytes]) -> Callable[[], None]:
     def changed(stored: Any) -> Any:
         return dataclasses.replace(stored, data=change(stored.data))
 
-    return around("pipeline.service.service", "IdentityService.stored_object", changed)
+    return around("pipeline.identities.service", "IdentityService.stored_object", changed)
 
 
 def objects_in_the_clear() -> None:
@@ -135,7 +135,7 @@ def objects_in_the_clear() -> None:
             self, account_id, directory, guid, at_rest=False
         )
 
-    replaced("pipeline.service.service", "IdentityService.stored_object", change)
+    replaced("pipeline.identities.service", "IdentityService.stored_object", change)
 
 
 def created_is_ok() -> None:

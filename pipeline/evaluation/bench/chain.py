@@ -1,0 +1,108 @@
+"""facepipe's extraction as `facepipe extract` runs it, from files to tables of faces, so set that its output can be
+compared with the reference's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from pipeline.config import PILLOW, EmbedSettings, Settings
+from pipeline.evaluation.bench.parity import Extracted
+from pipeline.extraction.align import cut_crops
+from pipeline.extraction.engine.local import NETWORK_THREADS, LocalEngine
+from pipeline.extraction.extractor import BOX_CROP_PX
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.manifest import EXTRACT
+from pipeline.jobs.stores import load_extractor, make_identity
+from pipeline.types import Detections, FloatArray
+
+
+def comparable(settings: Settings) -> Settings:
+    """`settings` but for what would make the output another than the reference's: every face of the cascade's own
+    threshold is kept, crops are resampled as Pillow does it, and embeddings are not centred."""
+    detect = replace(settings.detect, min_confidence=settings.detect.onet_threshold)
+    align = replace(settings.align, resampling=PILLOW)
+    return replace(settings, detect=detect, align=align, embed=EmbedSettings(centre=False))
+
+
+class FacepipeChain:
+    """Files to faces, through the engine; the models are loaded."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        identity = make_identity(settings)
+        self.extractor = load_extractor(settings, identity, Path(), NETWORK_THREADS)
+        self.engine = LocalEngine(settings, identity.embedding_size, Decoder(settings.decode), lambda: self.extractor)
+        self._lists: Sequence[Sequence[Path]] = []
+        self._shards: list[pa.Table] = []
+
+    def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
+        """Makes each list of files a shard of a manifest, as planning does before the extraction begins."""
+        self._lists, self._shards = lists, [manifest_rows(files) for files in lists]
+
+    def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
+        """The faces of the files of these lists. Raises AssertionError for a file that is no image."""
+        found: dict[Path, Extracted] = {}
+        shards = ((number, self._shards[number]) for number in numbers)
+        for number, table in self.engine.run_shards(shards, lambda _: None):
+            found.update(zip(self._lists[number], extracted_rows(table), strict=True))
+        return found
+
+
+def manifest_rows(files: Sequence[Path]) -> pa.Table:
+    """What the engine reads of a manifest: new files, their hashes known."""
+    rows = [
+        {
+            "row": row,
+            "file": os.fsencode(file),
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "action": EXTRACT,
+            "status": None,
+            "reason": None,
+        }
+        for row, file in enumerate(files)
+    ]
+    return pa.Table.from_pylist(rows)
+
+
+def extracted_rows(table: pa.Table) -> Iterator[Extracted]:
+    """The faces of each row of a shard's table."""
+    for status, faces in zip(table["status"].to_pylist(), table["faces"], strict=True):
+        assert faces.is_valid, status
+        yield _extracted(faces.values)
+
+
+def _extracted(faces: pa.StructArray) -> Extracted:
+    boxes = np.stack([_numbers(faces, name) for name in ("x1", "y1", "x2", "y2")], axis=1)
+    landmarks = _numbers(faces, "landmarks").reshape(-1, 5, 2)
+    return Extracted(boxes, landmarks, _numbers(faces, "confidence"), _numbers(faces, "embedding"))
+
+
+def _numbers(faces: pa.StructArray, name: str) -> FloatArray:
+    """A column as [n], or [n, d] where it holds lists of d."""
+    values = faces.field(name)
+    if not pa.types.is_fixed_size_list(values.type):
+        return np.asarray(values, dtype=np.float32)
+    return np.asarray(values.flatten(), dtype=np.float32).reshape(-1, values.type.list_size)
+
+
+def embeddings_of_boxes(chain: FacepipeChain, found: Mapping[Path, Extracted]) -> dict[Path, FloatArray]:
+    """facepipe's embeddings of faces that another detector found."""
+    embeddings: dict[Path, FloatArray] = {}
+    decoder, device = Decoder(chain.settings.decode), chain.extractor.detector.networks.device
+    for file, faces in found.items():
+        batch = ImageBatch([decoder(file.read_bytes()).pixels], device)
+        boxes = torch.from_numpy(faces.boxes).to(device)
+        index = torch.zeros(len(boxes), dtype=torch.int64, device=device)
+        given = Detections(index, boxes, boxes.new_zeros(len(boxes), 5, 2), boxes.new_zeros(len(boxes)))
+        crops = cut_crops(batch, given, chain.settings.align, BOX_CROP_PX).pixels
+        embeddings[file] = chain.extractor.embedder(crops).cpu().numpy()
+    return embeddings

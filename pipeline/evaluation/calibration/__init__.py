@@ -1,0 +1,1 @@
+"""What distances mean, fitted to labelled photos."""

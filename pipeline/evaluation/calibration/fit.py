@@ -1,0 +1,128 @@
+"""Calibration: the map d = 2 (r / 2)^g of a model's raw L2 distance to the contract distance, from labelled photos.
+
+g is such that the raw distance at the chosen false match rate becomes sqrt(0.54), the contract's default threshold;
+and a small table tells at which T other rates lie. It needs pairs of different people only, many of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.errors import InputError, TooLittleData
+from pipeline.evaluation.pairs.measures import threshold_below
+from pipeline.evaluation.pairs.scored import NamedDistance, ScoredPairs
+from pipeline.evaluation.statistics.rates import (
+    CONTRACT_THRESHOLD,
+    HAIR,
+    calibration_exponent,
+    is_measurable,
+    pairs_needed,
+    threshold_at_fmr,
+)
+from pipeline.evaluation.statistics.resampling import Interval, interval, resample_rates
+from pipeline.matching.score import EXPONENTS, Calibration
+from pipeline.types import DoubleArray
+
+# The rows of the table: between them T is interpolated.
+TABLE_FMRS: Final = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+
+
+@dataclass(frozen=True)
+class CalibrationFit:
+    """What was fitted, and on what."""
+
+    exponent: float
+    exponent_interval_95: Interval
+    fmr: float
+    squared_l2: float  # raw, at this FMR
+    squared_l2_interval_95: Interval
+    thresholds: tuple[tuple[float, float], ...]  # (FMR, T)
+    resampled: str
+    photos: int
+    people: int | None
+    impostor_pairs: int
+    genuine_pairs: int
+    fnmr: float | None  # at this FMR; None: no genuine pairs
+    nearest_strangers: tuple[NamedDistance, ...]  # a wrong label shows here first
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**plain, "nearest_strangers": [asdict(pair) for pair in self.nearest_strangers]}
+
+    def calibration(self, dataset: str, note: str) -> Calibration:
+        """As a store keeps it."""
+        return Calibration(self.exponent, dataset, self.fmr, note, self.thresholds)
+
+
+def fit_calibration(scored: ScoredPairs, fmr: float) -> CalibrationFit:
+    """Fits the exponent at `fmr`, and the table for the rates that the data allow.
+
+    Only pairs in which both photos show a face may be in `scored`. Raises TooLittleData where the rule of 3 asks for
+    more impostor pairs or there are too few people for an interval, and InputError where no exponent that can be used
+    would come out.
+    """
+    _require_enough(scored, fmr)
+    resampled = resample_rates(scored.trials, [fmr]).thresholds[:, 0]
+    at = threshold_at_fmr(scored.impostor, fmr)
+    exponent = _exponent(at, fmr)
+    spread = interval(_exponents(resampled))
+    raw_spread = interval(resampled)
+    if spread is None or raw_spread is None:
+        few = f"{scored.trials.units} {scored.trials.unit}"
+        detail = f"too many resamples of the {few} have hardly an impostor pair"
+        raise TooLittleData(fmr=f"{fmr:g}", detail=detail)
+    calibration = Calibration(exponent)
+    return CalibrationFit(
+        exponent=exponent,
+        exponent_interval_95=spread,
+        fmr=fmr,
+        squared_l2=at,
+        squared_l2_interval_95=raw_spread,
+        thresholds=_table(scored.impostor, calibration, fmr),
+        resampled=scored.trials.unit,
+        photos=scored.photos,
+        people=scored.people,
+        impostor_pairs=len(scored.impostor),
+        genuine_pairs=len(scored.genuine),
+        fnmr=float(np.mean(scored.genuine >= at)) if len(scored.genuine) else None,
+        nearest_strangers=scored.nearest_strangers,
+    )
+
+
+def _require_enough(scored: ScoredPairs, fmr: float) -> None:
+    if is_measurable(fmr, len(scored.impostor)):
+        return
+    detail = f"the rule of 3 asks for {pairs_needed(fmr):,} pairs of different people, and there are "
+    raise TooLittleData(fmr=f"{fmr:g}", detail=f"{detail}{len(scored.impostor):,}")
+
+
+def _exponent(squared_l2: float, fmr: float) -> float:
+    """Raises InputError where it would be none, or one that no store takes."""
+    exponent = float(_exponents(np.array([squared_l2]))[0])
+    if not EXPONENTS[0] <= exponent <= EXPONENTS[1]:
+        raise InputError(
+            message=f"The pairs of different people at a false match rate of {fmr:g} lie at a squared distance of "
+            f"{squared_l2:.4g}, and no exponent in [{EXPONENTS[0]:g}, {EXPONENTS[1]:g}] maps that to "
+            f"{CONTRACT_THRESHOLD:g}. Photos of one person under two names would do that."
+        )
+    return exponent
+
+
+def _exponents(squared_l2: DoubleArray) -> DoubleArray:
+    """The exponent with which faces nearer than each raw squared distance match at the contract's T, and none that are
+    just as far; NaN where none does that."""
+    usable = (squared_l2 > 0) & (squared_l2 < 4)
+    below = (squared_l2 * (1.0 - HAIR)).tolist()
+    return np.array(
+        [calibration_exponent(value) if ok else math.nan for value, ok in zip(below, usable.tolist(), strict=True)]
+    )
+
+
+def _table(impostor: DoubleArray, calibration: Calibration, fmr: float) -> tuple[tuple[float, float], ...]:
+    rates = sorted({rate for rate in TABLE_FMRS if is_measurable(rate, len(impostor))} | {fmr})
+    return tuple((rate, threshold_below(threshold_at_fmr(impostor, rate), calibration)) for rate in rates)

@@ -1,0 +1,190 @@
+"""`facepipe calibrate`: fits the calibration of a model on labelled photos, as a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.config import Settings
+from pipeline.errors import InputError, UsageError
+from pipeline.evaluation.calibration.fit import TABLE_FMRS, CalibrationFit, fit_calibration
+from pipeline.evaluation.pairs.pair_lists import COLUMNS, is_pair_list, photos_of_people, read_pair_list
+from pipeline.evaluation.pairs.scored import ScoredPairs, score_everybody, score_list, scored_of_list
+from pipeline.evaluation.photos.embedded import Embedded, embed_photos
+from pipeline.evaluation.photos.labels import read_labels
+from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.photos.subjects import Portraits
+from pipeline.evaluation.progress import Progress
+from pipeline.evaluation.statistics.rates import CONTRACT_THRESHOLD
+from pipeline.extraction.images.files import shown
+from pipeline.jobs.calibration_file import write_calibration
+from pipeline.jobs.stores import find_account
+from pipeline.matching.score import Calibration
+from pipeline.store.connect import open_store
+from pipeline.types import DUPLICATE_ROW
+
+_RATES: Final = (1e-9, 0.1)
+NO_FACE_FOUND: Final = "no face found"
+
+# Of each path its latest row. A name that a run was given is a label; the identities are not: they were made with
+# the distances that are to be calibrated.
+_NAMED: Final = f"""
+    SELECT path, name FROM core.media
+    WHERE account_id = $1 AND directory = $2 AND path IS NOT NULL AND status <> '{DUPLICATE_ROW}'
+    QUALIFY row_number() OVER (PARTITION BY path ORDER BY media_id DESC) = 1 AND name IS NOT NULL
+    ORDER BY path
+"""
+
+
+@dataclass(frozen=True)
+class CalibrationRequest:
+    """Fit at the false match rate `fmr` on `source`: a list of pairs, whose photos lie below `images`, or labelled
+    photos (a manifest, or a folder with one subfolder per person). `all_pairs`: all pairs of all photos of the people
+    in the list. The embeddings are those of `store`, or made now; without a source, its named rows are the labels."""
+
+    source: Path | None
+    settings: Settings
+    fmr: float
+    images: Path | None = None
+    all_pairs: bool = False
+    store: Path | None = None
+    account: str | None = None
+    directory: str = "main"
+    dataset: str | None = None  # what to call the photos; None: by the source's name
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """The fit, the calibration as a store keeps it, and what was left out."""
+
+    fit: CalibrationFit
+    calibration: Calibration
+    embedded: Embedded
+    skipped: Skipped
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        identity = self.embedded.identity
+        about = {"weights": identity.weights, "weights_sha256": identity.weights_sha256}
+        kept = {"calibration": self.calibration.as_dict()}
+        return {**self.fit.as_dict(), **kept, **about, **self.skipped.as_dict()}
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        fit, (low, high) = self.fit, self.fit.exponent_interval_95
+        yield f"weights     {self.embedded.identity.weights}"
+        yield f"data        {self.calibration.dataset}"
+        yield f"            {fit.impostor_pairs:,} pairs of different people, {fit.genuine_pairs:,} of the same"
+        yield f"exponent    {fit.exponent:.4f} (95 %: {low:.4f} to {high:.4f}, over resamples of the {fit.resampled})"
+        yield f"            maps the squared distance {fit.squared_l2:.4f} at FMR {fit.fmr:g} to {CONTRACT_THRESHOLD:g}"
+        if fit.fnmr is not None:
+            yield f"FNMR        {fit.fnmr:.2%} there"
+        for rate, threshold in fit.thresholds:
+            yield f"threshold   T = {threshold:.4f} at FMR {rate:g}"
+        yield from self.skipped.lines()
+        yield "closest     pairs of different people; a photo with a wrong name would be among them:"
+        for pair in fit.nearest_strangers[:3]:
+            yield f"            {pair.squared_l2:.4f}  {pair.first}  {pair.second}"
+
+    def write(self, file: Path) -> None:
+        """Writes the calibration for `--calibration FILE`. Raises StoreFull, StoreUnwritable."""
+        about = {key: value for key, value in self.as_dict().items() if key not in ("calibration", "skipped_examples")}
+        write_calibration(file, self.calibration, self.embedded.identity, about)
+
+
+def report_calibration(request: CalibrationRequest, progress: Progress) -> CalibrationReport:
+    """Reads the labels, fetches or makes the embeddings, and fits.
+
+    Raises TooLittleData, UsageError, InputError, StoreError, DeviceError, ModelError.
+    """
+    skipped = Skipped()
+    # No T is used here; a configured one may be the rate that only a calibration like this one can tell.
+    match = replace(request.settings.match, threshold=CONTRACT_THRESHOLD, threshold_fmr=None)
+    request = replace(request, settings=replace(request.settings, match=match))
+    if request.source is not None and is_pair_list(request.source):
+        embedded, scored = _of_pairs(request.source, request, progress, skipped)
+    else:
+        files, names = _labels(request, skipped)
+        embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
+        scored = _everybody(embedded, names, request.fmr, skipped)
+    progress.start("pairs", None)
+    with skipped.explaining():
+        fit = fit_calibration(scored, request.fmr)
+    note = (
+        f"squared L2 distance {fit.squared_l2:.4f} at this rate; 95 % interval of the exponent "
+        f"{fit.exponent_interval_95[0]:.4f} to {fit.exponent_interval_95[1]:.4f}"
+    )
+    return CalibrationReport(fit, fit.calibration(_dataset(request, fit), note), embedded, skipped)
+
+
+def _of_pairs(
+    source: Path, request: CalibrationRequest, progress: Progress, skipped: Skipped
+) -> tuple[Embedded, ScoredPairs]:
+    listed = read_pair_list(source, request.images, skipped)
+    if request.all_pairs:
+        if not listed.people:
+            raise UsageError(message=f"--all-pairs needs the people's names, which a list of {COLUMNS} does not give.")
+        files, names = photos_of_people(listed, request.images or source.parent)
+        embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
+        return embedded, _everybody(embedded, names, request.fmr, skipped)
+    embedded = embed_photos(listed.files, request.settings, request.store, "calibrate", progress)
+    without = _without_faceless(embedded.portraits, skipped)
+    return embedded, scored_of_list(score_list(listed, without, Skipped()), bool(listed.people))
+
+
+def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Path], dict[str, str]]:
+    """The labelled photos: path -> file, and path -> name."""
+    if request.source is not None:
+        labels = read_labels(request.source, request.settings.source, skipped)
+        files = labels.to_embed(request.store is not None, skipped)
+        return files, dict(zip(labels.paths, labels.names, strict=True))
+    if request.store is None:
+        raise UsageError(message="Name labelled photos, a list of pairs, or a store whose rows have names (--store).")
+    with open_store(request.store, command="calibrate") as opened:
+        _, account_id = find_account(opened, request.account)
+        table = opened.read(_NAMED, [account_id, request.directory])
+    names = dict(zip(table["path"].to_pylist(), table["name"].to_pylist(), strict=True))
+    if not names:
+        raise InputError(message=f'No row of the directory "{request.directory}" of {request.store} has a name.')
+    return {path: Path(path) for path in names}, names
+
+
+def _everybody(embedded: Embedded, names: dict[str, str], fmr: float, skipped: Skipped) -> ScoredPairs:
+    with_face = _without_faceless(embedded.portraits, skipped)
+    with skipped.explaining():
+        return score_everybody(with_face, names, max(fmr, max(TABLE_FMRS)))
+
+
+def _without_faceless(portraits: Portraits, skipped: Skipped) -> Portraits:
+    """The portraits that show a face: a distance is all that a calibration is about."""
+    for path, reason in portraits.skipped.items():
+        skipped.add(reason, path)
+    faceless = [path for path, found in zip(portraits.paths, portraits.has_face.tolist(), strict=True) if not found]
+    for path in faceless:
+        skipped.add(NO_FACE_FOUND, path)
+    rows = np.flatnonzero(portraits.has_face)
+    return replace(
+        portraits,
+        paths=[portraits.paths[row] for row in rows.tolist()],
+        embeddings=portraits.embeddings[rows],
+        quality=portraits.quality[rows],
+        skipped={**portraits.skipped, **dict.fromkeys(faceless, NO_FACE_FOUND)},
+    )
+
+
+def _dataset(request: CalibrationRequest, fit: CalibrationFit) -> str:
+    name = request.dataset or shown((request.source or request.store or Path()).absolute().name)
+    people = "" if fit.people is None else f" of {fit.people:,} people"
+    return f"{name}, {fit.photos:,} photos{people} ({fit.impostor_pairs:,} impostor pairs)"
+
+
+def check_rate(fmr: float) -> float:
+    """`fmr` where it is a rate that can be asked for. Raises UsageError."""
+    low, high = _RATES
+    if not low <= fmr <= high:  # so that NaN is refused
+        raise UsageError(message=f"The false match rate must be at least {low:g} and at most {high:g}, not {fmr:g}.")
+    return fmr

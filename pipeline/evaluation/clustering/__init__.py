@@ -1,0 +1,1 @@
+"""Identities compared with labels."""

@@ -1,0 +1,139 @@
+"""The identity of each labelled photo, from a store or from a table that any other tool wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.config import SourceSettings
+from pipeline.errors import InputError, ManifestInvalid
+from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.photos.stored import HAS_DELETED, LATEST_ROWS, NOT_IN_STORE, unusable
+from pipeline.extraction.images.files import shown
+from pipeline.extraction.sources.scan import scan_source, source_kind
+from pipeline.store.connect import Store
+
+CLUSTER: Final = "cluster"
+
+# Of each path its latest row; of each photo one row: the face whose centre lies nearest the photo's centre (squares
+# of twice the distance, which order alike), and how many faces there are. Faces of one photo that are equally near
+# are taken in the order of their ids: the larger one first.
+_NEAREST: Final = f"""
+    SELECT m.path, m.status, m.reason, {HAS_DELETED} AS deleted, p.root_person_id AS identity,
+        count(f.face_id) OVER (PARTITION BY m.media_id) AS faces
+    FROM ({LATEST_ROWS}) JOIN core.media m USING (media_id)
+    LEFT JOIN main.faces f ON f.media_id = m.media_id
+    LEFT JOIN main.persons p ON p.person_id = f.person_id
+    QUALIFY row_number() OVER (
+        PARTITION BY m.media_id
+        ORDER BY (f.x1 + f.x2 - m.width) ** 2 + (f.y1 + f.y2 - m.height) ** 2, f.face_id
+    ) = 1
+"""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Which labelled photos show a face, and in which identity it is."""
+
+    rows: list[int]  # [n] positions among the labelled photos
+    identities: list[str | None]  # [n] None: the face is in no identity
+    several_faces: int  # photos of these with more than one face
+    unlabelled: int  # further photos with a face, that have no label
+
+
+def from_store(client: Store, account_id: int, directory: str, paths: Sequence[str], skipped: Skipped) -> Grouped:
+    """The identities (of merged sets their roots) of the faces nearest the centres of the photos at `paths`.
+
+    Photos that the directory does not know, or knows without a face, or of which a person was deleted, are counted in
+    `skipped`. Raises StoreError,
+    and InputError where the directory knows none of them.
+    """
+    table = client.read(_NEAREST, [account_id, directory])
+    row_of = {path: row for row, path in enumerate(table["path"].to_pylist())}
+    if not any(path in row_of for path in paths):
+        raise InputError(
+            message=f'The directory "{directory}" of the store {client.path} holds none of the {len(paths):,} labelled '
+            f"photos (such as {paths[0]}). Give the labels with the paths of the run, or another --directory."
+        )
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    rows = _rows_with_faces(columns, row_of, paths, skipped)
+    places = [row_of[paths[row]] for row in rows]
+    return Grouped(
+        rows=rows,
+        identities=[columns["identity"][place] for place in places],
+        several_faces=sum(columns["faces"][place] > 1 for place in places),
+        unlabelled=sum(count > 0 for count in columns["faces"]) - len(rows),
+    )
+
+
+def _rows_with_faces(
+    columns: dict[str, list[Any]], row_of: dict[str, int], paths: Sequence[str], skipped: Skipped
+) -> list[int]:
+    """The positions in `paths` of the photos with a face; the others go into `skipped`."""
+    rows = []
+    for position, path in enumerate(paths):
+        place = row_of.get(path)
+        reason = NOT_IN_STORE if place is None else _without_face(columns, place)
+        if reason is None:
+            rows.append(position)
+        else:
+            skipped.add(reason, path)
+    return rows
+
+
+def _without_face(columns: dict[str, list[Any]], row: int) -> str | None:
+    """Why the photo at `row` has no face to compare; None where it has one."""
+    reason = unusable(columns["status"][row], columns["reason"][row], columns["deleted"][row])
+    return "no face found" if reason is None and not columns["faces"][row] else reason
+
+
+def from_table(file: Path, settings: SourceSettings, paths: Sequence[str], skipped: Skipped) -> Grouped:
+    """The identities of the photos at `paths` in a CSV, JSON Lines or Parquet file with the columns path and cluster;
+    a photo with an empty cluster is in none. Its relative paths start at its own folder or `settings.root`.
+
+    Labelled photos that are not in it are counted in `skipped`. Raises SourceMissing, ManifestInvalid for a file
+    without these columns and for a path in two clusters, and InputError where it holds none of the photos.
+    """
+    cluster_of = _read_clusters(file, settings, skipped)
+    wanted = set(paths)
+    if wanted.isdisjoint(cluster_of):
+        raise InputError(
+            message=f"{shown(file)} holds none of the {len(paths):,} labelled photos (such as {paths[0]}). Relative "
+            "paths start at the file's own folder; --root sets another one."
+        )
+    rows = []
+    for position, path in enumerate(paths):
+        if path in cluster_of:
+            rows.append(position)
+        else:
+            skipped.add("not in the table of clusters", path)
+    unlabelled = sum(path not in wanted for path in cluster_of)
+    return Grouped(rows, [cluster_of[paths[row]] for row in rows], 0, unlabelled)
+
+
+def _read_clusters(file: Path, settings: SourceSettings, skipped: Skipped) -> dict[str, str | None]:
+    if source_kind(file) == "folder":
+        raise ManifestInvalid(
+            path=shown(file), detail="it is a folder, and clusters are in a table of path and cluster"
+        )
+    found: dict[str, str | None] = {}
+    for ref in scan_source(file, settings):
+        if CLUSTER not in ref.extra:
+            raise ManifestInvalid(path=shown(file), detail=f'it has no column "{CLUSTER}"')
+        cluster = _cluster(ref.extra[CLUSTER])
+        if ref.path in found and found[ref.path] != cluster:
+            detail = f'{ref.path} is in the clusters "{found[ref.path]}" and "{cluster}"'
+            raise ManifestInvalid(path=shown(file), detail=detail)
+        if ref.path in found:
+            skipped.add("the same path and cluster once more", ref.path)
+        found[ref.path] = cluster
+    return found
+
+
+def _cluster(value: Any) -> str | None:
+    """The cluster as text: CSV knows only texts, JSON and Parquet also numbers; empty is none."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return None if value is None or str(value).strip() == "" else str(value).strip()

@@ -1,0 +1,1 @@
+"""Detected faces compared with annotated boxes."""

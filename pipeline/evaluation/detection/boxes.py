@@ -1,0 +1,194 @@
+"""Annotated face boxes: XML as imglab (dlib) and Pascal VOC write it, or CSV.
+
+Boxes are xyxy in pixels of the upright image, the origin at the upper left corner of the upper left pixel, as in
+`pipeline.types`. Pascal VOC counts pixels from 1 and includes the last one, so 1 is taken off its xmin and ymin.
+"""
+
+from __future__ import annotations
+
+import os.path
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.errors import BoxesInvalid, SourceMissing
+from pipeline.extraction.images.files import shown
+from pipeline.extraction.sources.manifest_file import read_manifest
+from pipeline.types import BoolArray, FloatArray
+
+CORNERS: Final = ("x1", "y1", "x2", "y2")
+IGNORE: Final = "ignore"
+_FARTHEST: Final = 1e6  # pixels from the origin; float32 tells them apart there
+_TRUE: Final = frozenset({"1", "true", "yes"})
+_FALSE: Final = frozenset({"", "0", "false", "no", "none"})
+
+
+@dataclass(frozen=True)
+class AnnotatedImage:
+    """An image and the faces that people saw on it, which may be none."""
+
+    path: str  # as the store and reports show it
+    file: Path
+    boxes: FloatArray  # [n, 4] xyxy
+    ignored: BoolArray  # [n] too hard to ask for: neither finding nor missing it counts ("difficult" in Pascal VOC)
+
+
+@dataclass(frozen=True)
+class _Box:
+    """One annotated box of the image at `location`, a path as it was written; no corners: an image without faces."""
+
+    location: str
+    corners: tuple[float, float, float, float] | None
+    ignored: bool = False
+
+
+def read_boxes(sources: Sequence[Path], images: Path | None) -> list[AnnotatedImage]:
+    """The annotated images of `sources`, in their order: XML or CSV files, and folders of XML files.
+
+    CSV has the columns path, x1, y1, x2, y2 and perhaps ignore, one row a box; a row with empty corners is
+    an image without faces. Relative paths start at `images`, without that at the folder of the file they stand in.
+    Raises SourceMissing, and BoxesInvalid where a file is no such thing, a box is empty, or no image is annotated.
+    """
+    found: dict[str, AnnotatedImage] = {}
+    for file in _files(sources):
+        own = _read_file(file, images)
+        for path in own.keys() & found.keys():
+            raise BoxesInvalid(path=shown(file), detail=f"{path} is annotated in another file as well")
+        found.update(own)
+    if not found:
+        raise BoxesInvalid(path=shown(sources[0]), detail="it annotates no image")
+    return list(found.values())
+
+
+def _files(sources: Sequence[Path]) -> Iterator[Path]:
+    for source in sources:
+        if not source.exists():
+            raise SourceMissing(path=shown(source))
+        yield from sorted(source.glob("*.xml")) if source.is_dir() else (source,)
+
+
+def _read_file(file: Path, images: Path | None) -> dict[str, AnnotatedImage]:
+    base = (file.parent if images is None else images).absolute()
+    boxes: dict[str, list[_Box]] = {}
+    for box in _read(file):
+        boxes.setdefault(os.path.normpath(base / box.location), []).append(box)
+    return {shown(path): _image(file, path, of_image) for path, of_image in boxes.items()}
+
+
+def _image(file: Path, path: str, boxes: Sequence[_Box]) -> AnnotatedImage:
+    faces = [box for box in boxes if box.corners is not None]
+    if faces and len(faces) < len(boxes):
+        raise BoxesInvalid(path=shown(file), detail=f"{shown(path)} stands in it with faces and without any")
+    if len({box.corners for box in boxes}) < len(boxes):
+        raise BoxesInvalid(path=shown(file), detail=f"{shown(path)} stands in it with the same box twice")
+    corners = np.array([box.corners for box in faces], dtype=np.float32).reshape(-1, 4)
+    return AnnotatedImage(shown(path), Path(path), corners, np.array([box.ignored for box in faces], dtype=np.bool_))
+
+
+def _read(file: Path) -> Iterator[_Box]:
+    if file.suffix.lower() == ".csv":
+        return _csv_boxes(file)
+    if file.suffix.lower() == ".xml":
+        return _xml_boxes(file)
+    raise BoxesInvalid(path=shown(file), detail="annotations are .xml or .csv files, or a folder of .xml files")
+
+
+def _csv_boxes(file: Path) -> Iterator[_Box]:
+    for row in read_manifest(file, "csv"):
+        values = {key.strip().lower(): value for key, value in row.extra.items()}
+        missing = [corner for corner in CORNERS if corner not in values]
+        if missing:
+            raise BoxesInvalid(path=shown(file), detail=f"it has no column {missing[0]}")
+        if not row.location:
+            raise BoxesInvalid(path=shown(file), detail=f"{row.where} names no image")
+        texts = [str(values[corner]).strip() for corner in CORNERS]
+        ignored = _flag(file, row.where, str(values.get(IGNORE, "")))
+        corners = _corners(file, row.where, texts) if any(texts) else None
+        yield _Box(row.location, corners, ignored)
+
+
+def _xml_boxes(file: Path) -> Iterator[_Box]:
+    try:
+        root = ElementTree.parse(file).getroot()
+    except (ElementTree.ParseError, OSError, LookupError, ValueError) as exc:
+        raise BoxesInvalid(path=shown(file), detail=f"it cannot be read as XML ({exc})") from exc
+    if root.tag == "dataset":
+        return _imglab_boxes(file, root)
+    if root.tag == "annotation":
+        return _voc_boxes(file, root)
+    raise BoxesInvalid(
+        path=shown(file), detail=f"its root is <{root.tag}>, not <dataset> (imglab) or <annotation> (VOC)"
+    )
+
+
+def _imglab_boxes(file: Path, root: ElementTree.Element) -> Iterator[_Box]:
+    """<dataset><images><image file=""><box top="" left="" width="" height="" ignore="1"/></image></images></dataset>"""
+    for image in root.iter("image"):
+        location = _attribute(file, image, "file")
+        if image.find("box") is None:
+            yield _Box(location, None)
+        for box in image.iter("box"):
+            texts = [_attribute(file, box, name) for name in ("left", "top", "width", "height")]
+            left, top, width, height = _numbers(file, location, texts)
+            ignored = _flag(file, location, box.get(IGNORE, ""))
+            yield _Box(location, _checked(file, location, (left, top, left + width, top + height)), ignored)
+
+
+def _voc_boxes(file: Path, root: ElementTree.Element) -> Iterator[_Box]:
+    """<annotation><filename/><object><name/><difficult/><bndbox><xmin/>...</bndbox></object></annotation>"""
+    location = _text(file, root, "filename")
+    if root.find("object") is None:
+        yield _Box(location, None)
+    for item in root.iter("object"):
+        texts = [_text(file, item, f"bndbox/{name}") for name in ("xmin", "ymin", "xmax", "ymax")]
+        x1, y1, x2, y2 = _numbers(file, location, texts)
+        difficult = _flag(file, location, item.findtext("difficult") or "")
+        yield _Box(location, _checked(file, location, (x1 - 1, y1 - 1, x2, y2)), difficult)
+
+
+def _attribute(file: Path, element: ElementTree.Element, name: str) -> str:
+    value = element.get(name)
+    if not value:
+        raise BoxesInvalid(path=shown(file), detail=f"<{element.tag}> has no {name}")
+    return value
+
+
+def _text(file: Path, element: ElementTree.Element, name: str) -> str:
+    value = (element.findtext(name) or "").strip()
+    if not value:
+        raise BoxesInvalid(path=shown(file), detail=f"<{element.tag}> has no {name}")
+    return value
+
+
+def _flag(file: Path, where: str, text: str) -> bool:
+    if text.strip().lower() in _TRUE:
+        return True
+    if text.strip().lower() in _FALSE:
+        return False
+    raise BoxesInvalid(path=shown(file), detail=f'{where}: "{text}" is neither 1 nor 0')
+
+
+def _corners(file: Path, where: str, texts: Sequence[str]) -> tuple[float, float, float, float]:
+    x1, y1, x2, y2 = _numbers(file, where, texts)
+    return _checked(file, where, (x1, y1, x2, y2))
+
+
+def _numbers(file: Path, where: str, texts: Sequence[Any]) -> list[float]:
+    try:
+        numbers = [float(text) for text in texts]
+    except ValueError as exc:
+        raise BoxesInvalid(path=shown(file), detail=f"{where}: {exc}") from exc
+    if not (np.abs(numbers) <= _FARTHEST).all():  # so that NaN is refused
+        detail = f"{where}: a box is made of finite numbers up to {_FARTHEST:g}, not {list(texts)}"
+        raise BoxesInvalid(path=shown(file), detail=detail)
+    return numbers
+
+
+def _checked(file: Path, where: str, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    if box[2] <= box[0] or box[3] <= box[1]:
+        raise BoxesInvalid(path=shown(file), detail=f"{where}: the box {list(box)} has no area")
+    return box

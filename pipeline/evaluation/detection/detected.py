@@ -1,0 +1,117 @@
+"""The faces that our detector finds on annotated images: by running it, or as a store has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from pipeline.config import Settings
+from pipeline.errors import InputError
+from pipeline.evaluation.detection.boxes import AnnotatedImage
+from pipeline.evaluation.detection.measures import Found
+from pipeline.evaluation.photos.decoded import decoded_batches
+from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.photos.stored import HAS_DELETED, LATEST_ROWS, NOT_IN_STORE, unusable
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.decode import Decoder
+from pipeline.models.weights import detector_files
+from pipeline.runtime.device import halving, resolve_device, set_threads
+from pipeline.store.connect import Store
+from pipeline.types import DecodedImage, FloatArray
+
+# Of each path its latest row, with its faces; a row without boxes where there is none.
+_FACES: Final = f"""
+    SELECT m.path, m.status, m.reason, {HAS_DELETED} AS deleted, f.x1, f.y1, f.x2, f.y2, f.confidence
+    FROM ({LATEST_ROWS}) JOIN core.media m USING (media_id) LEFT JOIN main.faces f ON f.media_id = m.media_id
+    ORDER BY m.path, f.face_id
+"""
+
+
+def load_detector(settings: Settings) -> MtcnnDetector:
+    """The detector alone, on the settings' device. Raises DeviceMissing, ModelError."""
+    device = resolve_device(settings.run.device)
+    set_threads(settings.run.threads)
+    return MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+
+
+def detect_faces(
+    images: Sequence[AnnotatedImage],
+    detector: MtcnnDetector,
+    settings: Settings,
+    skipped: Skipped,
+    advance: Callable[[int], None],
+) -> tuple[list[AnnotatedImage], list[Found]]:
+    """Runs `detector` over the images: those that can be read, and what was found on each, cut off at its edge.
+
+    The others are counted in `skipped`; `advance(n)` is called as n images are done.
+    """
+    kept: list[AnnotatedImage] = []
+    found: list[Found] = []
+    by_path = {image.path: image for image in images}
+    files = {image.path: image.file for image in images}
+    for batch in decoded_batches(
+        files, Decoder(settings.decode), settings.run, lambda path, reason: skipped.add(reason, path), advance
+    ):
+        kept += [by_path[path] for path, _ in batch]
+        found += halving(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
+        advance(len(batch))
+    return kept, found
+
+
+def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[Found]:
+    batch = ImageBatch([image.pixels for image in images], detector.networks.device)
+    faces = detector(batch)
+    limits = batch.sizes[faces.image_index].flip(1).repeat(1, 2).float()
+    boxes: FloatArray = torch.minimum(faces.boxes.clamp(min=0), limits).cpu().numpy()
+    confidence, index = faces.scores.cpu().numpy(), faces.image_index.cpu().numpy()
+    return [Found(boxes[index == i], confidence[index == i]) for i in range(len(images))]
+
+
+def stored_faces(
+    client: Store, account_id: int, directory: str, images: Sequence[AnnotatedImage], skipped: Skipped
+) -> tuple[list[AnnotatedImage], list[Found]]:
+    """The images that a directory of the store knows by their path, and the faces it has of each, rejected ones too.
+
+    The others are counted in `skipped`, those of which a person was deleted as well. Raises StoreError, and InputError
+    where it knows none.
+    """
+    table = client.read(_FACES, [account_id, directory])
+    rows = _rows_of(table["path"].to_pylist())
+    states = list(zip(*(table[name].to_pylist() for name in ("status", "reason", "deleted")), strict=True))
+    numbers = np.stack([_floats(table[name]) for name in ("x1", "y1", "x2", "y2", "confidence")], axis=1)
+    kept, found = [], []
+    for image in images:
+        reason = unusable(*states[rows[image.path].start]) if image.path in rows else NOT_IN_STORE
+        if reason is not None:
+            skipped.add(reason, image.path)
+            continue
+        faces = numbers[rows[image.path]]
+        faces = faces[~np.isnan(faces[:, 0])]  # a row without a face
+        kept.append(image)
+        found.append(Found(faces[:, :4], faces[:, 4]))
+    if not any(image.path in rows for image in images):
+        raise InputError(
+            message=f'The directory "{directory}" of the store {client.path} holds none of the {len(images):,} '
+            f"annotated images (such as {images[0].path}). --images says where they are, --directory names another one."
+        )
+    return kept, found
+
+
+def _rows_of(paths: Sequence[str]) -> dict[str, slice]:
+    """Where the rows of each path are; rows of one path stand together."""
+    found: dict[str, slice] = {}
+    for k, path in enumerate(paths):
+        found[path] = slice(found[path].start if path in found else k, k + 1)
+    return found
+
+
+def _floats(column: pa.ChunkedArray) -> FloatArray:
+    """A column as float32, NaN for null."""
+    values: FloatArray = column.to_numpy().astype(np.float32)
+    return values

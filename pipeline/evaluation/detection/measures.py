@@ -1,0 +1,199 @@
+"""How well a detector finds annotated faces: recall, precision and average precision.
+
+Everingham et al. 2010, "The Pascal Visual Object Classes (VOC) Challenge", as of 2010 (all-point interpolation):
+detections are taken in the order of their confidence over all images; each belongs to the annotated face with which
+it overlaps most, and is right where that overlap (intersection over union) is at least 0.5 and no detection before
+it was right about that face. Faces to ignore ("difficult"; here also those that are smaller than `min_px`, as in
+WIDER FACE) count neither found nor missed, and detections that belong to one, neither right nor wrong. A detection
+that is smaller than `min_px` and belongs to no face is left out too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.evaluation.detection.boxes import AnnotatedImage
+from pipeline.types import DoubleArray, FloatArray, IntArray
+
+IOU: Final = 0.5
+LISTED: Final = 20  # images with the most errors that are listed
+# What becomes of a detection.
+RIGHT: Final = 1
+WRONG: Final = 0
+IGNORED: Final = -1
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a detector says of one image."""
+
+    boxes: FloatArray  # [m, 4] xyxy
+    confidence: FloatArray  # [m] higher is surer
+
+
+@dataclass(frozen=True)
+class ImageErrors:
+    """One image with misses or false alarms."""
+
+    path: str
+    faces: int
+    missed: int
+    false_alarms: int
+
+
+@dataclass(frozen=True)
+class DetectionResult:
+    """What `evaluate_detection` answers."""
+
+    images: int
+    faces: int  # annotated, without those to ignore
+    ignored_faces: int
+    found: int  # faces that were found
+    false_alarms: int
+    ignored_detections: int
+    recall: float
+    precision: float  # NaN where nothing was detected
+    average_precision: float
+    # The curve, one point for each distinct confidence, from the surest detection on.
+    confidences: tuple[float, ...]
+    recalls: tuple[float, ...]
+    precisions: tuple[float, ...]
+    worst_images: tuple[ImageErrors, ...]
+
+    @property
+    def f(self) -> float:
+        total = self.recall + self.precision
+        return 2 * self.recall * self.precision / total if total else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "f": self.f}
+
+
+def evaluate_detection(
+    images: Sequence[AnnotatedImage], found: Sequence[Found], min_px: float = 0, iou: float = IOU
+) -> DetectionResult:
+    """Compares n annotated images with what was found on each [n].
+
+    `min_px`: faces whose side (the square root of their area) is smaller are ignored. Raises InputError where no face
+    is left to find.
+    """
+    to_ignore = [image.ignored | (sides(image.boxes) < min_px) for image in images]
+    faces = sum(int((~each).sum()) for each in to_ignore)
+    if not faces:
+        raise InputError(
+            message=f"The {len(images):,} annotated images that can be used have no face of {min_px:g} pixels or more, "
+            "so there is nothing to find."
+        )
+    order, where = _by_confidence(found)
+    fates = _fates(images, found, to_ignore, where[order], min_px, iou)
+    counted = fates != IGNORED
+    curve = precision_recall(fates[counted] == RIGHT, _confidences(found)[order][counted], faces)
+    hits = int((fates == RIGHT).sum())
+    return DetectionResult(
+        images=len(images),
+        faces=faces,
+        ignored_faces=sum(int(each.sum()) for each in to_ignore),
+        found=hits,
+        false_alarms=int((fates == WRONG).sum()),
+        ignored_detections=int((~counted).sum()),
+        recall=hits / faces,
+        precision=hits / int(counted.sum()) if counted.any() else math.nan,
+        average_precision=average_precision(curve[1], curve[2]),
+        confidences=tuple(curve[0].tolist()),
+        recalls=tuple(curve[1].tolist()),
+        precisions=tuple(curve[2].tolist()),
+        worst_images=_worst(images, to_ignore, where[order, 0], fates),
+    )
+
+
+def sides(boxes: FloatArray) -> DoubleArray:
+    """[n] the side of the square that has a box's area, in pixels."""
+    wide = boxes.astype(np.float64)
+    area: DoubleArray = np.sqrt((wide[:, 2] - wide[:, 0]) * (wide[:, 3] - wide[:, 1]))
+    return area
+
+
+def overlaps(box: FloatArray, others: FloatArray) -> DoubleArray:
+    """[n] intersection over union of `box` [4] with `others` [n, 4], all xyxy."""
+    a, b = box.astype(np.float64), others.astype(np.float64)
+    sizes = np.clip(np.minimum(a[2:], b[:, 2:]) - np.maximum(a[:2], b[:, :2]), 0, None)
+    shared = sizes.prod(axis=1)
+    union = (a[2:] - a[:2]).prod() + (b[:, 2:] - b[:, :2]).prod(axis=1) - shared
+    share: DoubleArray = np.divide(shared, union, out=np.zeros(len(b)), where=union > 0)
+    return share
+
+
+def _confidences(found: Sequence[Found]) -> FloatArray:
+    return np.concatenate([each.confidence for each in found] or [np.zeros(0, np.float32)])
+
+
+def _by_confidence(found: Sequence[Found]) -> tuple[IntArray, IntArray]:
+    """The order of all detections, and [d, 2] the image and the place in it of each."""
+    where = [(i, k) for i, each in enumerate(found) for k in range(len(each.confidence))]
+    order = np.argsort(-_confidences(found), kind="stable")
+    return order, np.array(where, dtype=np.int64).reshape(-1, 2)
+
+
+def _fates(
+    images: Sequence[AnnotatedImage],
+    found: Sequence[Found],
+    to_ignore: Sequence[np.ndarray[Any, np.dtype[np.bool_]]],
+    where: IntArray,
+    min_px: float,
+    iou: float,
+) -> IntArray:
+    """[d] what becomes of each detection, in the order of `where`."""
+    taken = [np.zeros(len(image.boxes), dtype=np.bool_) for image in images]
+    small = [sides(each.boxes) < min_px for each in found]
+    fates = np.empty(len(where), dtype=np.int64)
+    for number, (i, k) in enumerate(where.tolist()):
+        shared = overlaps(found[i].boxes[k], images[i].boxes)
+        face = int(shared.argmax()) if len(shared) else -1
+        if face < 0 or shared[face] < iou:
+            fates[number] = IGNORED if small[i][k] else WRONG
+        elif to_ignore[i][face]:
+            fates[number] = IGNORED
+        else:
+            fates[number] = WRONG if taken[i][face] else RIGHT
+            taken[i][face] = True
+    return fates
+
+
+def precision_recall(
+    right: np.ndarray[Any, np.dtype[np.bool_]], confidence: FloatArray, faces: int
+) -> tuple[FloatArray, DoubleArray, DoubleArray]:
+    """Confidences, recalls and precisions [p] after each distinct confidence of detections in falling order: no
+    threshold lies between equal confidences."""
+    hits = np.cumsum(right)
+    last = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], np.ones(min(1, len(confidence)), np.bool_)])
+    return confidence[last], hits[last] / faces, hits[last] / (last + 1)
+
+
+def average_precision(recalls: DoubleArray, precisions: DoubleArray) -> float:
+    """The area under the curve of the highest precision at each recall or above; 0 for no detection."""
+    envelope = np.maximum.accumulate(precisions[::-1])[::-1]
+    return float(np.sum(np.diff(recalls, prepend=0.0) * envelope))
+
+
+def _worst(
+    images: Sequence[AnnotatedImage],
+    to_ignore: Sequence[np.ndarray[Any, np.dtype[np.bool_]]],
+    image_of: IntArray,
+    fates: IntArray,
+) -> tuple[ImageErrors, ...]:
+    faces = np.array([int((~each).sum()) for each in to_ignore])
+    missed = faces - np.bincount(image_of[fates == RIGHT], minlength=len(images))
+    false_alarms = np.bincount(image_of[fates == WRONG], minlength=len(images))
+    order = np.argsort(-(missed + false_alarms), kind="stable")[:LISTED]
+    return tuple(
+        ImageErrors(images[i].path, int(faces[i]), int(missed[i]), int(false_alarms[i]))
+        for i in order.tolist()
+        if missed[i] or false_alarms[i]
+    )

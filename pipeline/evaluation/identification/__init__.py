@@ -1,0 +1,1 @@
+"""Probes searched in a gallery."""

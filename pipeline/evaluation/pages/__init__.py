@@ -1,0 +1,1 @@
+"""Figures as one HTML page."""

@@ -1,0 +1,1 @@
+"""Pairs of one person told from pairs of two."""

@@ -1,0 +1,269 @@
+"""One to one: are two photos told to be of one person, or of two?
+
+Error rates are those of ISO/IEC 19795-1: the false match rate (FMR) is the share of impostor pairs that match, the
+false non-match rate (FNMR) the share of genuine pairs that do not. Thresholds T are squared contract distances, as
+the contract's: a store with the same calibration decides with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.evaluation.pairs.scored import NamedDistance, ScoredList, ScoredPairs
+from pipeline.evaluation.statistics.rates import (
+    HAIR,
+    RULE_OF_3,
+    FoldedAccuracy,
+    best_threshold,
+    decisions_right,
+    error_curve,
+    error_rates,
+    folded_accuracy,
+    is_measurable,
+    pairs_needed,
+)
+from pipeline.evaluation.statistics.resampling import (
+    Interval,
+    Unit,
+    interval,
+    resample_fnmr,
+    resample_rates,
+    resample_share,
+)
+from pipeline.matching.score import MAX_THRESHOLD, Calibration
+from pipeline.types import BoolArray
+
+FMRS: Final = (1e-2, 1e-3, 1e-4, 1e-5)
+GIVEN: Final = "given"
+OTHER_FOLDS: Final = "the other folds"
+TRAINING_PAIRS: Final = "the training pairs"
+
+
+@dataclass(frozen=True)
+class FnmrAtFmr:
+    """FNMR at the largest threshold at which the FMR is at most `fmr`; None: fewer impostor pairs than the rule of 3
+    asks for."""
+
+    fmr: float
+    impostor_pairs_needed: int
+    threshold: float | None = None  # T
+    squared_l2: float | None = None
+    fnmr: float | None = None
+    fnmr_interval_95: Interval | None = None
+
+
+@dataclass(frozen=True)
+class RatesAt:
+    """What happens at one threshold T."""
+
+    threshold: float
+    false_matches: int
+    fmr: float
+    fmr_below_95: float | None  # without a false match: the FMR is below this with 95 % confidence (rule of 3)
+    false_non_matches: int
+    fnmr: float
+    fnmr_interval_95: Interval | None
+
+
+@dataclass(frozen=True)
+class PairDistance:
+    """Two photos and their squared contract distance; None where one shows no face."""
+
+    first: str
+    second: str
+    distance: float | None
+
+
+@dataclass(frozen=True)
+class PairsResult:
+    """What `evaluate_pairs` answers."""
+
+    # The pairs of the list
+    pairs: int
+    genuine_pairs: int
+    impostor_pairs: int
+    pairs_without_face: int  # counted as errors
+    accuracy: float  # with folds: the mean over them
+    accuracy_interval_95: Interval | None
+    threshold: float  # T; with folds: the mean over them
+    threshold_from: str
+    folds: tuple[tuple[float, float], ...]  # accuracy and T of each; empty without folds
+    standard_error: float | None  # of the mean over the folds
+    # The pairs that the rates are of: those of the list, or all pairs of its people
+    all_pairs: bool
+    rates_photos: int
+    rates_people: int | None
+    rates_genuine_pairs: int
+    rates_impostor_pairs: int
+    resampled: Unit  # what the intervals are over
+    rates: tuple[FnmrAtFmr, ...]
+    at_threshold: RatesAt  # at the T that was asked for
+    nearest_strangers: tuple[PairDistance, ...]
+    farthest_photos: tuple[PairDistance, ...]
+    curve_fmr: tuple[float, ...]
+    curve_fnmr: tuple[float, ...]
+    scored: ScoredPairs = field(repr=False)  # for plots; no part of `as_dict`
+
+    @property
+    def fnmr_at_fmr(self) -> dict[str, float | None]:
+        """FMR as text -> FNMR, None where it is not measurable."""
+        return {f"{rate.fmr:g}": rate.fnmr for rate in self.rates}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        names = [each.name for each in fields(self) if each.name not in ("scored", "rates", "at_threshold")]
+        plain = {name: getattr(self, name) for name in names}
+        for name in ("nearest_strangers", "farthest_photos"):
+            plain[name] = [asdict(pair) for pair in getattr(self, name)]
+        rates = [asdict(rate) for rate in self.rates]
+        return {**plain, "fnmr_at_fmr": self.fnmr_at_fmr, "rates": rates, "at_threshold": asdict(self.at_threshold)}
+
+
+def evaluate_pairs(
+    scored: ScoredList,
+    rated: ScoredPairs,
+    calibration: Calibration,
+    threshold: float,
+    training: ScoredList | None = None,
+    fmrs: Sequence[float] = FMRS,
+) -> PairsResult:
+    """Accuracy on a list of pairs, and error rates over `rated`: the same pairs, or all pairs of the list's people.
+
+    The accuracy is at the threshold best on `training`, where that is given; else at the one best on the other folds,
+    where the list has folds; else at the T given. Raises InputError where genuine or impostor pairs are missing.
+    """
+    for one, what in ((scored, "The pairs"), *([] if training is None else [(training, "The training pairs")])):
+        _require_both_kinds(one.same, what)
+    accuracy = _accuracy(scored, calibration, threshold, training)
+    fmr, fnmr = error_curve(rated.genuine, rated.impostor)
+    return PairsResult(
+        **accuracy,
+        pairs=len(scored.pairs),
+        genuine_pairs=int(scored.same.sum()),
+        impostor_pairs=int((~scored.same).sum()),
+        pairs_without_face=scored.without_face,
+        all_pairs=rated.trials.photos is not None,
+        rates_photos=rated.photos,
+        rates_people=rated.people,
+        rates_genuine_pairs=len(rated.genuine),
+        rates_impostor_pairs=len(rated.impostor),
+        resampled=rated.trials.unit,
+        rates=_rates(rated, calibration, fmrs),
+        at_threshold=_rates_at(rated, calibration, threshold),
+        nearest_strangers=_distances(rated.nearest_strangers, calibration),
+        farthest_photos=_distances(rated.farthest_photos, calibration),
+        curve_fmr=tuple(fmr),
+        curve_fnmr=tuple(fnmr),
+        scored=rated,
+    )
+
+
+def contract_threshold(squared_l2: float, calibration: Calibration) -> float:
+    """The T at which a raw squared distance lies, at most 4."""
+    mapped: float = 4.0 * (squared_l2 / 4.0) ** calibration.exponent
+    return min(mapped, MAX_THRESHOLD)
+
+
+def threshold_below(cut: float, calibration: Calibration) -> float:
+    """The largest T, but for a hair, at which faces match that are nearer than the raw squared distance `cut` and none
+    that are just as far: at T itself faces do match."""
+    return contract_threshold(cut * (1.0 - HAIR), calibration)
+
+
+def match_cut(threshold: float, calibration: Calibration) -> float:
+    """The raw squared distance below which faces match at T: none at 0 and all at 4, as the contract has it."""
+    if threshold >= MAX_THRESHOLD:
+        return math.inf
+    raw: float = 4.0 * (threshold / 4.0) ** (1.0 / calibration.exponent)
+    return math.nextafter(raw, math.inf) if raw else 0.0  # a distance of just T matches
+
+
+def _require_both_kinds(same: BoolArray, what: str) -> None:
+    if same.all() or not same.any():
+        only, missing = ("one person", "two people") if same.all() else ("two people", "one person")
+        raise InputError(
+            message=f"{what} that can be used are all of {only}: without pairs of {missing} nothing can be measured."
+        )
+
+
+def _accuracy(
+    scored: ScoredList, calibration: Calibration, threshold: float, training: ScoredList | None
+) -> dict[str, Any]:
+    """The fields of PairsResult that tell how many pairs of the list are decided rightly."""
+    if scored.fold.max() > 0 and training is None:
+        folded = folded_accuracy(scored.distances, scored.same, scored.fold)
+        return _folded(scored, folded, calibration)
+    if training is not None:
+        cut, source = best_threshold(training.distances, training.same), TRAINING_PAIRS
+        threshold = threshold_below(cut, calibration)
+    else:
+        cut, source = match_cut(threshold, calibration), GIVEN
+    right = decisions_right(scored.distances, scored.same, cut)
+    return {
+        "accuracy": float(right.mean()),
+        "accuracy_interval_95": _share_interval(right, scored),
+        "threshold": threshold,
+        "threshold_from": source,
+        "folds": (),
+        "standard_error": None,
+    }
+
+
+def _folded(scored: ScoredList, folded: FoldedAccuracy, calibration: Calibration) -> dict[str, Any]:
+    thresholds = [threshold_below(cut, calibration) for cut in folded.thresholds]
+    return {
+        "accuracy": folded.mean,
+        "accuracy_interval_95": _share_interval(folded.right, scored),
+        "threshold": float(np.mean(thresholds)),
+        "threshold_from": OTHER_FOLDS,
+        "folds": tuple(zip(folded.accuracies, thresholds, strict=True)),
+        "standard_error": folded.standard_error,
+    }
+
+
+def _share_interval(right: BoolArray, scored: ScoredList) -> Interval | None:
+    return interval(resample_share(right, scored.units, scored.unit_count))
+
+
+def _rates(rated: ScoredPairs, calibration: Calibration, fmrs: Sequence[float]) -> tuple[FnmrAtFmr, ...]:
+    measurable = [fmr for fmr in fmrs if is_measurable(fmr, len(rated.impostor))]
+    resampled = resample_rates(rated.trials, measurable)
+    found = {}
+    for column, fmr in enumerate(measurable):
+        at = error_rates(rated.genuine, rated.impostor, fmr)
+        t = threshold_below(at.threshold, calibration)
+        spread = interval(resampled.fnmr[:, column])
+        found[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), t, at.threshold, at.fnmr, spread)
+    return tuple(found.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in fmrs)
+
+
+def _rates_at(rated: ScoredPairs, calibration: Calibration, threshold: float) -> RatesAt:
+    cut = match_cut(threshold, calibration)
+    false_matches = int(np.count_nonzero(rated.impostor < cut))
+    missed = int(np.count_nonzero(rated.genuine >= cut))
+    return RatesAt(
+        threshold=threshold,
+        false_matches=false_matches,
+        fmr=false_matches / len(rated.impostor),
+        fmr_below_95=None if false_matches else RULE_OF_3 / len(rated.impostor),
+        false_non_matches=missed,
+        fnmr=missed / len(rated.genuine),
+        fnmr_interval_95=interval(resample_fnmr(rated.trials, cut)),
+    )
+
+
+def _distances(pairs: Sequence[NamedDistance], calibration: Calibration) -> tuple[PairDistance, ...]:
+    return tuple(
+        PairDistance(
+            pair.first,
+            pair.second,
+            contract_threshold(pair.squared_l2, calibration) if math.isfinite(pair.squared_l2) else None,
+        )
+        for pair in pairs
+    )

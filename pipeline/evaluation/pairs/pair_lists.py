@@ -1,0 +1,261 @@
+"""Lists of labelled pairs of photos: as LFW's files have them, or as CSV.
+
+LFW (Huang et al. 2007, "Labeled Faces in the Wild"): a first line `n` (view 1) or `folds n` (view 2), then for each
+fold n lines `Name i j`, two photos of one person, and n lines `NameA i NameB j`, of two. Photo i of a person is
+`Name/Name_000i.jpg`. CSV: a header with path_a, path_b and same (1 or 0), and a line per pair.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+from pipeline.errors import PairsInvalid, SourceMissing
+from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.extraction.images.files import file_problem, shown
+from pipeline.extraction.images.formats import IMAGE_SUFFIXES
+
+COLUMNS: Final = ("path_a", "path_b", "same")
+REPEATED: Final = "the same pair once more"
+WITH_ITSELF: Final = "a photo paired with itself"
+_LFW_SUFFIXES: Final = (".jpg", ".png", ".jpeg")
+_TRUE: Final = frozenset({"1", "true", "yes"})
+_FALSE: Final = frozenset({"0", "false", "no"})
+_SHOWN: Final = 80  # characters of a line at fault
+_MOST_DIGITS: Final = 9  # of a number
+_READ_ERRORS: Final = (OSError, UnicodeDecodeError, csv.Error)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two images, each as a name and a number from 1, as the LFW pairs files give them."""
+
+    first: tuple[str, int]
+    second: tuple[str, int]
+    fold: int = 0
+
+    @property
+    def genuine(self) -> bool:
+        return self.first[0] == self.second[0]
+
+
+@dataclass(frozen=True)
+class ListedPair:
+    """Two photos, by their paths as the store and reports show them."""
+
+    first: str
+    second: str
+    same: bool
+    fold: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same whichever photo comes first."""
+        return (self.first, self.second) if self.first <= self.second else (self.second, self.first)
+
+
+@dataclass(frozen=True)
+class PairList:
+    """The pairs of a file, none twice."""
+
+    source: Path
+    pairs: Sequence[ListedPair]
+    folds: int  # 1: the file says nothing of folds
+    files: dict[str, Path]  # path -> what is opened, of every photo in the pairs
+    people: dict[str, str] = field(default_factory=dict)  # path -> name, where the file names people
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+def read_pair_list(file: Path, images: Path | None, skipped: Skipped) -> PairList:
+    """Reads `file`: CSV where it is named so, else LFW's format. Photos lie below `images`, without that below the
+    file's own folder. Repeated pairs, and photos paired with themselves, are counted in `skipped`.
+
+    Raises SourceMissing, and PairsInvalid where a line is at fault or labels contradict.
+    """
+    folder = Path(os.path.abspath(file.parent if images is None else images))  # noqa: PTH100  links stay links
+    if file.suffix.lower() == ".csv":
+        files: dict[str, Path] = {}
+        given = [_csv_pair(file, line, row, folder, files) for line, row in _csv_rows(file)]
+        made, folds, people = given, 1, dict[str, str]()
+    else:
+        listed = read_pairs(file)
+        made, files, people = _located(listed, folder)
+        folds = 1 + max(pair.fold for pair in listed)
+    pairs = _checked(file, made, skipped)
+    return PairList(file, pairs, folds, files, people)
+
+
+def is_pair_list(file: Path) -> bool:
+    """Whether `file` is a list of pairs, and no labels: named .txt, or CSV with a column path_a.
+
+    Raises PairsInvalid where it cannot be read.
+    """
+    if file.suffix.lower() != ".csv" or not file.is_file():
+        return file.suffix.lower() == ".txt"
+    return COLUMNS[0] in _csv_header(file)
+
+
+def photos_of_people(listed: PairList, images: Path) -> tuple[dict[str, Path], dict[str, str]]:
+    """Every photo in the folders of the people that the list names: path -> file, and path -> name.
+
+    Photos of the list are there whether or not their file is.
+    """
+    files, people = dict(listed.files), dict(listed.people)
+    for name in sorted(set(listed.people.values())):
+        for file in _files_in(Path(os.path.abspath(images)) / name):  # noqa: PTH100
+            if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith("."):
+                files[shown(file)], people[shown(file)] = file, name
+    return files, people
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """None of a folder that cannot be read: the photos in it that are in pairs will say why."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def read_pairs(file: Path) -> list[Pair]:
+    """Reads a pairs file in LFW's format. Raises SourceMissing, or PairsInvalid with the line at fault."""
+    lines = _lines(file)
+    folds, count = _head(file, lines[0] if lines else "")
+    pairs: list[Pair] = []
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            pairs.append(_pair(file, number, line, len(pairs), count))
+    if len(pairs) != 2 * folds * count:
+        _invalid(file, f"line 1 promises {2 * folds * count:,} pairs, and {len(pairs):,} follow")
+    return pairs
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text("utf-8-sig").splitlines()
+    except FileNotFoundError as exc:
+        raise SourceMissing(path=shown(file)) from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        _invalid(file, _reason(exc))
+
+
+def _head(file: Path, line: str) -> tuple[int, int]:
+    """Folds, and pairs of each kind in a fold."""
+    numbers = line.split()
+    if not (1 <= len(numbers) <= 2 and all(_is_number(number) and int(number) for number in numbers)):
+        _invalid(file, "line 1 must be the number of pairs of each kind, or the number of folds and that")
+    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (1, int(numbers[0]))
+
+
+def _pair(file: Path, number: int, line: str, position: int, count: int) -> Pair:
+    """The pair at `position` of all; in each fold `count` genuine pairs come first, then as many impostor pairs."""
+    fold, kind = position // (2 * count), position % (2 * count) >= count
+    match line.split():
+        case [name, i, j] if _is_number(i) and _is_number(j) and not kind:
+            return Pair((name, int(i)), (name, int(j)), fold)
+        case [a, i, b, j] if _is_number(i) and _is_number(j) and kind:
+            if a == b:
+                _invalid(file, f"line {number}: {a} is given as two people")
+            return Pair((a, int(i)), (b, int(j)), fold)
+    form = "NameA i NameB j" if kind else "Name i j"
+    detail = f'line {number}: "{line.strip()[:_SHOWN]}" should be "{form}", as the number in line 1 has it'
+    raise PairsInvalid(path=shown(file), detail=detail)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _located(pairs: Sequence[Pair], folder: Path) -> tuple[list[ListedPair], dict[str, Path], dict[str, str]]:
+    """The pairs by path, the files of the paths, and the people on them."""
+    files: dict[str, Path] = {}
+    people: dict[str, str] = {}
+    paths: dict[tuple[str, int], str] = {}
+    for photo in dict.fromkeys(side for pair in pairs for side in (pair.first, pair.second)):
+        file = lfw_file(folder, *photo)
+        paths[photo] = shown(file)
+        files[shown(file)], people[shown(file)] = file, photo[0]
+    located = [ListedPair(paths[pair.first], paths[pair.second], pair.genuine, pair.fold) for pair in pairs]
+    return located, files, people
+
+
+def lfw_file(folder: Path, name: str, number: int) -> Path:
+    """Photo `number` of `name`: a .jpg, unless only a .png or .jpeg is there."""
+    files = [folder / name / f"{name}_{number:04d}{suffix}" for suffix in _LFW_SUFFIXES]
+    return next((file for file in files if file_problem(file) is None), files[0])
+
+
+def _csv_header(file: Path) -> list[str]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            return [name.strip().lower() for name in next(csv.reader(stream), [])]
+    except _READ_ERRORS as exc:
+        _invalid(file, _reason(exc))
+
+
+def _csv_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            header = [name.strip().lower() for name in next(reader, [])]
+            missing = [name for name in COLUMNS if header.count(name) != 1]
+            if missing:
+                _invalid(file, f'its first line must name the columns path_a, path_b and same, "{missing[0]}" once')
+            for row in reader:
+                if row and len(row) != len(header):
+                    _invalid(file, f"line {reader.line_num} has {len(row)} fields, the header has {len(header)}")
+                if row:
+                    yield reader.line_num, dict(zip(header, row, strict=True))
+    except FileNotFoundError as exc:
+        raise SourceMissing(path=shown(file)) from exc
+    except _READ_ERRORS as exc:
+        _invalid(file, _reason(exc))
+
+
+def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: dict[str, Path]) -> ListedPair:
+    label = row["same"].strip().lower()
+    if label not in _TRUE | _FALSE:
+        _invalid(file, f'line {line}: same is "{row["same"]}", and must be 1 or 0')
+    sides = []
+    for column in ("path_a", "path_b"):
+        if not row[column].strip():
+            _invalid(file, f"line {line}: {column} is empty")
+        path = os.path.normpath(folder / row[column])
+        files[shown(path)] = Path(path)
+        sides.append(shown(path))
+    return ListedPair(sides[0], sides[1], label in _TRUE)
+
+
+def _checked(file: Path, pairs: Sequence[ListedPair], skipped: Skipped) -> list[ListedPair]:
+    """The pairs without repetitions. Raises PairsInvalid where labels contradict."""
+    labels: dict[tuple[str, str], bool] = {}
+    kept = []
+    for pair in pairs:
+        if pair.first == pair.second:
+            if not pair.same:
+                _invalid(file, f"{pair.first} is given as a photo of two people")
+            skipped.add(WITH_ITSELF, pair.first)
+        elif labels.setdefault(pair.key, pair.same) != pair.same:
+            _invalid(file, f"{pair.first} and {pair.second} are given as one person and as two")
+        else:
+            kept.append(pair)
+    unique = {pair.key: pair for pair in reversed(kept)}  # the first of equals stays
+    for pair in kept:
+        if unique[pair.key] is not pair:
+            skipped.add(REPEATED, f"{pair.first} and {pair.second}")
+    return [pair for pair in kept if unique[pair.key] is pair]
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return f"it cannot be read ({(exc.strerror if isinstance(exc, OSError) else None) or exc})"
+
+
+def _invalid(file: Path, detail: str) -> NoReturn:
+    raise PairsInvalid(path=shown(file), detail=detail)

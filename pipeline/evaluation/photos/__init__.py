@@ -1,0 +1,1 @@
+"""Labelled photos, and what was found in them."""

@@ -1,0 +1,114 @@
+"""Who is on which photo, as a labelled manifest or a folder with one subfolder per person says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.config import SourceSettings
+from pipeline.errors import InputError, ManifestInvalid, UsageError
+from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.extraction.images.files import shown
+from pipeline.extraction.sources.scan import scan_source, source_kind
+from pipeline.types import ImageRef, IntArray
+
+NO_NAME: Final = "the label names nobody"
+REPEATED: Final = "the same path and label once more"
+
+
+@dataclass
+class LabelledPhotos:
+    """n photos in the order of the source, each with one person's name; no path stands twice."""
+
+    paths: list[str] = field(default_factory=list)  # [n] as the store and reports show them
+    names: list[str] = field(default_factory=list)  # [n]
+    columns: list[Any] = field(default_factory=list)  # [n] of the further column that was asked for
+    files: dict[str, Path] = field(default_factory=dict)  # path -> what is opened, where the file is there
+    problems: dict[str, str] = field(default_factory=dict)  # path -> why not, of the others
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def to_embed(self, in_store: bool, skipped: Skipped) -> dict[str, Path]:
+        """The photos by path: of a store all, for it may know them though their files are gone; else those whose file
+        is there, the others being counted in `skipped`."""
+        if in_store:
+            return {path: self.files.get(path, Path(path)) for path in self.paths}
+        for path, reason in self.problems.items():
+            skipped.add(reason, path)
+        return self.files
+
+
+def read_labels(
+    source: Path,
+    settings: SourceSettings,
+    skipped: Skipped,
+    *,
+    column: str | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> LabelledPhotos:
+    """The rows of a manifest with `name`, or the photos of a folder with `settings.labels` = parent.
+
+    A photo whose file is not there keeps its label: a store may know it all the same. Rows without a name and rows
+    that say the same twice are counted in `skipped`. `column`: a further column of a manifest to keep.
+    Raises SourceMissing, SourceEmpty, UsageError for a folder without labels, InputError where nobody is named, and
+    ManifestInvalid where one path has two names, or two values in `column`.
+    """
+    if source_kind(source) == "folder" and settings.labels != "parent":
+        raise UsageError(
+            message=f"The folder {shown(source)} says who is on its photos by the names of its subfolders only if you "
+            "say so: add --labels parent, or give a manifest with the columns path and name."
+        )
+    found, said = LabelledPhotos(), dict[str, tuple[str, Any]]()
+    for ref in scan_source(source, settings):
+        advance()
+        if ref.name is None:
+            skipped.add(NO_NAME, ref.path)
+        elif _is_new(source, said, ref, column):
+            _add(found, ref, ref.name, column)
+        else:
+            skipped.add(REPEATED, ref.path)
+    if not found.paths:
+        raise InputError(message=f"No photo of {shown(source)} has a name, so there is nothing to compare with.")
+    return found
+
+
+def _is_new(source: Path, said: dict[str, tuple[str, Any]], ref: ImageRef, column: str | None) -> bool:
+    """Whether `ref` was not seen before. Raises ManifestInvalid where it was, with another label."""
+    label = (str(ref.name), None if column is None else ref.extra.get(column))
+    if ref.path not in said:
+        said[ref.path] = label
+        return True
+    before = said[ref.path]
+    if before[0] != label[0]:
+        _contradicts(source, ref.path, "name", before[0], label[0])
+    if before[1] != label[1]:
+        _contradicts(source, ref.path, str(column), before[1], label[1])
+    return False
+
+
+def _contradicts(source: Path, path: str, column: str, first: object, second: object) -> None:
+    detail = f'{path} stands in it twice, with {column} "{first}" and with "{second}"'
+    raise ManifestInvalid(path=shown(source), detail=detail)
+
+
+def _add(found: LabelledPhotos, ref: ImageRef, name: str, column: str | None) -> None:
+    found.paths.append(ref.path)
+    found.names.append(name)
+    if column is not None:
+        found.columns.append(ref.extra.get(column))
+    if ref.rejected is None:
+        found.files[ref.path] = ref.file
+    else:
+        found.problems[ref.path] = f"{ref.rejected.status}: {ref.rejected.reason}"
+
+
+def numbered(texts: Sequence[str]) -> tuple[list[str], IntArray]:
+    """The distinct texts in the order of their first use, and the number [n] of each text among them."""
+    numbers: dict[str, int] = {}
+    codes = np.fromiter((numbers.setdefault(text, len(numbers)) for text in texts), np.int64, len(texts))
+    return list(numbers), codes

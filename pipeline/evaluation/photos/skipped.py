@@ -1,0 +1,74 @@
+"""What an evaluation left out: every input row that took no part is counted here with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pipeline.errors import InputError
+from pipeline.evaluation.pages.page import Section, Table
+from pipeline.evaluation.photos.stored import NOT_KEPT
+
+EXAMPLES: Final = 10  # paths kept for each reason
+_TEXT: Final = "Rows of the input that took no part in these figures."
+_GATED: Final = (
+    "The worst faces are left out, which flatters the figures: a store that was made with --min-cpq 0 --min-fsq 0 "
+    "--min-fcq 0 keeps all of them."
+)
+
+
+class Skipped:
+    """Counts by reason, with the first few paths of each."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._examples: dict[str, list[str]] = {}
+
+    def add(self, reason: str, path: str) -> None:
+        self._counts[reason] = self._counts.get(reason, 0) + 1
+        examples = self._examples.setdefault(reason, [])
+        if len(examples) < EXAMPLES:
+            examples.append(path)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By reason, the most frequent first."""
+        return dict(sorted(self._counts.items(), key=lambda item: -item[1]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: `skipped` by reason, and `skipped_examples`, the first paths of each."""
+        return {"skipped": self.counts, "skipped_examples": {reason: self._examples[reason] for reason in self.counts}}
+
+    def lines(self) -> Iterator[str]:
+        """For people; none where nothing was skipped."""
+        for reason, count in self.counts.items():
+            yield f"skipped     {count:,}: {reason} (such as {self._examples[reason][0]})"
+        if self._gated:
+            yield f"            {_GATED}"
+
+    def sections(self) -> Iterator[Section]:
+        """For a page; none where nothing was skipped."""
+        if not self._counts:
+            return
+        rows = [(reason, f"{count:,}", ", ".join(self._examples[reason][:3])) for reason, count in self.counts.items()]
+        text = f"{_TEXT} {_GATED}" if self._gated else _TEXT
+        yield Section("What was left out", text, Table(("reason", "number", "such as"), rows))
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Adds the counts to the message of an InputError: what was left out may be why too little is left."""
+        try:
+            yield
+        except InputError as exc:
+            if self._counts:
+                exc.args = (f"{exc} Left out: {self.summary()}.",)
+            raise
+
+    def summary(self) -> str:
+        """The counts in one line."""
+        return ", ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
+
+    @property
+    def _gated(self) -> bool:
+        return any(NOT_KEPT in reason for reason in self._counts)

@@ -1,0 +1,1 @@
+"""Images to faces: sources, decoding, detection, alignment, quality, embeddings."""

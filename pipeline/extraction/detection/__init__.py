@@ -1,0 +1,1 @@
+"""MTCNN, batched."""

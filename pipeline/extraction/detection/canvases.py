@@ -1,0 +1,99 @@
+"""What lies where on canvases: for all tiles at once, on any device, without a wait for it.
+
+A batch has hundreds of canvases with dozens of tiles each; one by one, the thousands of small operations would take
+longer than their arithmetic. So every pixel of a canvas looks up what it shows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+import torch
+
+from pipeline.extraction.detection.pyramid import Packing
+
+
+class TileTable:
+    """The tiles of a packing as columns on a device, [t] each: int64, but `scale` float32."""
+
+    def __init__(self, packing: Packing, device: torch.device) -> None:
+        levels = [packing.pyramids[tile.image][tile.level] for tile in packing.tiles]
+        rows = [
+            (t.image, t.level, t.y, t.x, t.height, t.width, t.canvas, t.canvas_y, t.canvas_x, level.height, level.width)
+            for t, level in zip(packing.tiles, levels, strict=True)
+        ]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 11).T.copy()
+        columns = torch.from_numpy(table).to(device, non_blocking=True)
+        self.image, self.level, self.y, self.x, self.height, self.width, *others = columns
+        self.canvas, self.canvas_y, self.canvas_x, self.level_height, self.level_width = others
+        scales = np.array([level.scale for level in levels], dtype=np.float32)
+        self.scale = torch.from_numpy(scales).to(device, non_blocking=True)
+        # The same on the host: the tiles' canvases, rising, and how many rows and columns they have in all.
+        self.canvases = [tile.canvas for tile in packing.tiles]
+        self.rows = sum(tile.height for tile in packing.tiles)
+        self.columns = sum(tile.width for tile in packing.tiles)
+        self.side = packing.side
+        self.device = device
+
+    def origin(self, tile: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What to add to the row and column of a cell on its canvas to have those in its level; [n] each."""
+        return (self.y[tile] - self.canvas_y[tile]) // 2, (self.x[tile] - self.canvas_x[tile]) // 2
+
+
+class CanvasMaps:
+    """The canvases first..end - 1 of a packing, P of side S."""
+
+    def __init__(self, tiles: TileTable, first: int, end: int) -> None:
+        self._tiles = tiles
+        self._slots = _slots(tiles, first, end)
+        # Of each pixel its tile, or -1, and its row and column there: int64 [P, S, S].
+        self.tile = self._slots.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
+        place = torch.arange(tiles.side, device=tiles.device)
+        self.row = place[:, None] - tiles.canvas_y[self.tile]
+        self.column = place - tiles.canvas_x[self.tile]
+
+    def shown(self) -> torch.Tensor:
+        """Whether a pixel lies in its tile: bool [P, S, S]. One beside a tile of odd sides has its number, too."""
+        return self._within(margin=0)
+
+    def cells(self) -> torch.Tensor:
+        """The tile of each cell of P-Net's answer, int64 [P, S/2-5, S/2-5], -1 for none."""
+        edge = self._tiles.side // 2 - 5
+        return torch.where(self._pooled(margin=4), self._slots, -1)[:, :edge, :edge]
+
+    def inside(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """bool [P, 1, S-2, S-2] and [P, 1, S/2-1, S/2-1]: see models.mtcnn.CanvasPNet."""
+        return self._within(margin=2)[:, None, :-2, :-2], self._pooled(margin=0)[:, None, :-1, :-1]
+
+    def _within(self, margin: int) -> torch.Tensor:
+        """Whether a pixel lies in a tile, `margin` pixels from its end at least: bool [P, S, S]."""
+        height, width = self._tiles.height[self.tile] - margin, self._tiles.width[self.tile] - margin
+        within: torch.Tensor = (self.tile >= 0) & (self.row < height) & (self.column < width)
+        return within
+
+    def _pooled(self, margin: int) -> torch.Tensor:
+        """The same of the places of the pooling's answer, [P, S/2, S/2]: one for two pixels after a convolution."""
+        tiles, slots = self._tiles, self._slots
+        row, column = self.row[:, ::2, ::2] // 2, self.column[:, ::2, ::2] // 2
+        rows, columns = (tiles.height[slots] - 1) // 2 - margin, (tiles.width[slots] - 1) // 2 - margin
+        within: torch.Tensor = (slots >= 0) & (row < rows) & (column < columns)
+        return within
+
+
+def _slots(tiles: TileTable, first: int, end: int) -> torch.Tensor:
+    """Which tile has each square of 2 x 2 pixels: [P, S/2, S/2] int64, -1 for none. Tiles begin at even places, and
+    nothing lies beside the last row or column of an odd one.
+
+    A tile's number goes into its four corners with alternating signs; running sums fill it in.
+    """
+    part = slice(bisect_left(tiles.canvases, first), bisect_left(tiles.canvases, end))
+    top, left = tiles.canvas_y[part] // 2, tiles.canvas_x[part] // 2
+    bottom, right = top + (tiles.height[part] + 1) // 2, left + (tiles.width[part] + 1) // 2
+    number = torch.arange(part.start + 1, part.stop + 1, device=tiles.device)
+    side = tiles.side // 2 + 1
+    canvas = (tiles.canvas[part] - first) * side
+    corners = torch.zeros((end - first) * side * side, dtype=torch.int64, device=tiles.device)
+    for row, column, sign in ((top, left, 1), (top, right, -1), (bottom, left, -1), (bottom, right, 1)):
+        corners.scatter_add_(0, (canvas + row) * side + column, sign * number)
+    return corners.view(-1, side, side).cumsum(1).cumsum(2)[:, :-1, :-1] - 1

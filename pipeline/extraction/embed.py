@@ -1,0 +1,101 @@
+"""Turns face crops into embeddings: vectors whose distance says how unlike two faces are.
+
+Schroff et al. 2015, "FaceNet: A Unified Embedding for Face Recognition and Clustering".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pipeline.models.centre import load_centre
+from pipeline.models.load import load_network
+from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, backend_of
+from pipeline.models.registry import WeightSet
+from pipeline.models.weights import ResolvedWeights
+from pipeline.runtime.counts import NetworkCounts
+from pipeline.runtime.device import padded
+from pipeline.types import FloatArray
+
+# Crops in one forward pass, by type of device: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.
+# CUDA's was not measured: there each call costs the launches of its kernels, and memory is what bounds it.
+BATCH_CROPS: Final = {"cpu": 32, "cuda": 256}
+
+
+class Embedder:
+    """An embedding network on one device; its embeddings less `centre` [d], if there is one.
+
+    The network computes in `dtype`; what is subtracted from pixels and embeddings, and their norm, are float32 always.
+    `counts` tells how often the network ran, and over how many crops.
+    """
+
+    def __init__(
+        self,
+        weights: WeightSet,
+        network: nn.Module,
+        device: torch.device,
+        centre: FloatArray | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.name = weights.name
+        self.input_size = weights.input_size
+        self.embedding_size = weights.embedding_size
+        self.alignment = weights.preprocessing.alignment
+        self.device = device
+        self.backend = backend_of(network)
+        self.counts = NetworkCounts()
+        self._preprocessing = weights.preprocessing
+        self._dtype = dtype
+        self._network = network.to(device, dtype)
+        # torch's networks are channels_last; onnxruntime lays out its blocks of channels itself.
+        self._layout = torch.contiguous_format if isinstance(network, OnnxNetwork) else torch.channels_last
+        self._centre = None if centre is None else torch.from_numpy(centre).to(device)
+
+    @torch.inference_mode()
+    def __call__(self, crops: torch.Tensor) -> torch.Tensor:
+        """crops [n, 3, S, S] float32 RGB in [0, 255], S the `input_size` -> [n, d] float32 of L2 norm 1, on the device.
+
+        n may be 0, and any number: it goes through the network in parts of at most the device's BATCH_CROPS. A crop's
+        embedding does not depend on its neighbours, but for rounding (about 1e-6). Raises ValueError for another shape.
+        """
+        size = self.input_size
+        if crops.ndim != 4 or tuple(crops.shape[1:]) != (3, size, size):
+            raise ValueError(f"crops must be [n, 3, {size}, {size}], not {list(crops.shape)}")
+        if not len(crops):
+            return torch.empty(0, self.embedding_size, device=self.device)
+        most = BATCH_CROPS[self.device.type]
+        on_cpu = self.device.type == "cpu"  # as even as can be; else in few shapes
+        parts = torch.tensor_split(crops, -(-len(crops) // most)) if on_cpu else torch.split(crops, most)
+        return torch.cat([self._forward(part) for part in parts])
+
+    def _forward(self, crops: torch.Tensor) -> torch.Tensor:
+        self.counts.add(len(crops))
+        pixels = crops.to(self.device, torch.float32, memory_format=self._layout)
+        scaled = pixels.sub(self._preprocessing.mean).mul_(self._preprocessing.scale)
+        embeddings = self._network(padded(scaled.to(self._dtype)))[: len(crops)]
+        normed = functional.normalize(embeddings.float(), dim=1)
+        return normed if self._centre is None else functional.normalize(normed - self._centre, dim=1)
+
+
+def load_embedder(
+    resolved: ResolvedWeights,
+    device: torch.device,
+    *,
+    centred: bool = False,
+    runtime: OnnxRuntime | None = None,
+    dtype: torch.dtype | None = None,
+) -> Embedder:
+    """The embedder of `resolved` on `device`; `centred`: with the centre of its weights, if they have one; `runtime`:
+    what runs it on the CPU, torch if there is none; `dtype`: what the network computes in, which its `backend` then
+    names; None is float32.
+
+    Raises WeightsMissing or WeightsCorrupt.
+    """
+    centre = load_centre(resolved.weight_set) if centred else None
+    embedder = Embedder(resolved.weight_set, load_network(resolved, runtime), device, centre, dtype or torch.float32)
+    if dtype is not None:
+        embedder.backend += f" in {str(dtype).removeprefix('torch.')}"
+    return embedder

@@ -1,0 +1,1 @@
+"""The shards of a run through the stages, on this machine."""

@@ -1,0 +1,276 @@
+"""The local engine: reading and decoding in threads, the models on one device, on a CPU a batch on each core.
+
+It turns manifest shards into tables of extracted faces. Files are read ahead across shard bounds, so that the
+device does not wait at the end of a shard; what is read ahead is bounded in images and in pixels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.config import Settings
+from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageRejected, ImageUnreadable
+from pipeline.extraction.engine.batch_workers import BatchWorkers
+from pipeline.extraction.engine.device_batches import DeviceBatches
+from pipeline.extraction.engine.pixel_budget import Gate
+from pipeline.extraction.extractor import FaceExtractor, face_schema
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.files import read_file
+from pipeline.extraction.images.nvjpeg import decodes_on_device
+from pipeline.extraction.manifest import EXTRACT
+from pipeline.runtime.device import batch_threads, batch_workers, thread_count
+from pipeline.runtime.stage_times import DECODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
+from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage, EncodedImage
+
+NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
+_BATCHES_PER_WORKER = 4  # of a shard, unless they are smaller than
+_FEW_IMAGES = 8  # which a core works on as fast as on more, image for image
+_OF_PIXELS = ("pixel_sha256", "width", "height", "format")  # columns that only decoding fills
+
+
+def shard_schema(embedding_size: int) -> pa.Schema:
+    """What extraction leaves of each manifest row. `faces` is null where no image was decoded.
+
+    `sha256` is null for a file whose bytes are not known (it changed or vanished meanwhile): the next run takes
+    it up.
+    """
+    face = pa.struct(list(face_schema(embedding_size)))
+    columns = [
+        ("row", pa.int64()),
+        ("status", pa.string()),
+        ("reason", pa.string()),
+        ("sha256", pa.string()),
+        ("pixel_sha256", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("format", pa.string()),
+        ("faces", pa.list_(face)),
+    ]
+    return pa.schema(columns)
+
+
+@dataclass
+class _Item:
+    """A manifest row on its way through the engine."""
+
+    shard: int
+    last: bool  # of its shard
+    fields: dict[str, Any]  # of shard_schema, but for the faces
+    most: int  # images in its batch
+    number: int = 0  # among the items that are decoded
+    image: Future[DecodedImage | EncodedImage] | None = None
+    faces: pa.Table | None = None
+
+
+class _NotRead(Exception):
+    """The file's bytes could not be had, though the scan could read them."""
+
+    def __init__(self, problem: ImageRejected) -> None:
+        self.problem = problem
+
+
+class LocalEngine:
+    """Runs extraction on this machine. The models are loaded when the first image needs them.
+
+    `load` gives an extractor that several threads may use at once, its networks each on NETWORK_THREADS.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        embedding_size: int,
+        decoder: Decoder,
+        load: Callable[[], FaceExtractor],
+        times: StageTimes | None = None,
+    ) -> None:
+        self._settings = settings
+        self._schema = shard_schema(embedding_size)
+        self._load = load
+        self._times = StageTimes() if times is None else times
+        self._threads = thread_count(settings.run.threads)
+        self._workers = batch_workers(settings.run)
+        self._prepare = decoder.prepare if decodes_on_device(settings.run) else decoder
+        self._batches_on_device = DeviceBatches(settings, self._times)
+
+    def run_shards(
+        self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
+    ) -> Generator[tuple[int, pa.Table], None, None]:
+        """(number, manifest rows) -> (number, table of `shard_schema`), in order; `advance(n)` as rows are done."""
+        gate = Gate(2 * self._settings.run.batch_pixels)
+        with (
+            ThreadPoolExecutor(self._threads, thread_name_prefix="decode") as pool,
+            BatchWorkers(self._workers, self._extract, batch_threads(self._settings.run)) as workers,
+            self._times.engine(self._workers),
+        ):
+            try:
+                items = self._read_ahead(shards, pool, gate)
+                yield from self._collect(workers.in_order(self._loaded(self._batches(items, gate))), advance)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                gate.close()
+
+    def _read_ahead(
+        self, shards: Iterable[tuple[int, pa.Table]], pool: ThreadPoolExecutor, gate: Gate
+    ) -> Iterator[_Item]:
+        """Items in order, a bounded number of them being decoded."""
+        ahead: deque[_Item] = deque()
+        numbers = count()
+        limit = self._settings.run.batch_images + 2 * self._threads
+        for number, rows in shards:
+            most = self._most(rows)
+            for position, row in enumerate(rows.to_pylist()):
+                item = _Item(number, position == len(rows) - 1, _fields(row), most)
+                if row["action"] == EXTRACT:
+                    item.number = next(numbers)
+                    item.image = pool.submit(self._decode, row, item.number, gate)
+                ahead.append(item)
+                while len(ahead) >= limit:
+                    yield ahead.popleft()
+        yield from ahead
+
+    def _most(self, rows: pa.Table) -> int:
+        """The most images of a batch of this shard: so few that the workers share it evenly, and that none waits long
+        for the last batch."""
+        images = pc.sum(pc.equal(rows["action"], EXTRACT)).as_py() or 0
+        batches = -(-images // self._settings.run.batch_images)
+        if self._workers > 1:
+            batches = max(batches, min(_BATCHES_PER_WORKER * self._workers, images // _FEW_IMAGES))
+        return -(-images // (-(-batches // self._workers) * self._workers or 1))
+
+    def _decode(self, row: dict[str, Any], number: int, gate: Gate) -> DecodedImage | EncodedImage:
+        with self._times.held_back():
+            gate.enter(number)
+        data = self._read(row)
+        with self._times.stage(DECODE):
+            image = self._prepare(data)
+        self._times.images_waiting.add(1)
+        gate.count(image.width * image.height)
+        return image
+
+    def _read(self, row: dict[str, Any]) -> bytes:
+        try:
+            with self._times.stage(READ):
+                data = read_file(Path(os.fsdecode(row["file"])), self._settings.decode.max_bytes)
+        except (ImageMissing, ImageIsFolder, ImageUnreadable) as exc:
+            raise _NotRead(exc) from exc
+        except MemoryError as exc:
+            raise _NotRead(ImageUnreadable(detail="there is not enough memory to read it")) from exc
+        with self._times.stage(HASH):
+            digest = hashlib.sha256(data).hexdigest()
+        if digest != row["sha256"]:
+            raise _NotRead(ImageChanged())
+        return data
+
+    def _batches(self, items: Iterable[_Item], gate: Gate) -> Iterator[list[_Item]]:
+        """Items up to the batch limits or the end of a shard."""
+        batch: list[_Item] = []
+        images = pixels = 0
+        for item in items:
+            with self._times.waiting(FOR_IMAGES, self._workers):
+                size = _settle(item, gate)
+            self._times.images_waiting.add(-bool(size))
+            if images and (images >= item.most or pixels + size > self._settings.run.batch_pixels):
+                yield batch
+                batch, images, pixels = [], 0, 0
+            batch.append(item)
+            images, pixels = images + bool(size), pixels + size
+            if item.last:
+                yield batch
+                batch, images, pixels = [], 0, 0
+
+    def _collect(
+        self, batches: Iterable[list[_Item]], advance: Callable[[int], None]
+    ) -> Iterator[tuple[int, pa.Table]]:
+        shard: list[_Item] = []
+        for batch in batches:
+            advance(len(batch))
+            shard.extend(batch)
+            if batch[-1].last:
+                yield batch[-1].shard, self._table(shard)
+                shard = []
+
+    def _loaded(self, batches: Iterable[list[_Item]]) -> Iterator[list[_Item]]:
+        """The batches; the models are loaded before the first that has an image, for all workers."""
+        for batch in batches:
+            if any(item.image is not None for item in batch):
+                with self._times.waiting(FOR_MODELS, self._workers):
+                    self._load()
+            self._times.batches_waiting.add(1)
+            yield batch
+
+    def _extract(self, batch: list[_Item]) -> None:
+        self._times.batches_waiting.add(-1)
+        with self._times.worker():
+            self._find_faces(batch)
+
+    def _find_faces(self, batch: list[_Item]) -> None:
+        decoded = [item for item in batch if item.image is not None]
+        if not decoded:
+            return
+        images = [item.image.result() for item in decoded if item.image is not None]
+        for item, faces in zip(decoded, self._batches_on_device(self._load(), images), strict=True):
+            if isinstance(faces, ImageRejected):
+                _refuse(item, faces)
+                continue
+            item.faces, item.image = faces, None
+            item.fields["status"] = OK if len(faces) else NO_FACE
+
+    def _table(self, items: list[_Item]) -> pa.Table:
+        columns = {
+            name: pa.array([item.fields[name] for item in items], self._schema.field(name).type)
+            for name in self._schema.names
+            if name != "faces"
+        }
+        columns["faces"] = _nested([item.faces for item in items], self._schema.field("faces").type)
+        return pa.table(columns, schema=self._schema)
+
+
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    """What is known before decoding; a row that is not extracted keeps the plan's status or is a duplicate."""
+    fields = dict.fromkeys(_OF_PIXELS)
+    return {**fields, **{k: row[k] for k in ("row", "sha256", "reason")}, "status": row["status"] or DUPLICATE}
+
+
+def _settle(item: _Item, gate: Gate) -> int:
+    """Waits for the item's image and returns its number of pixels; a refused image becomes a status."""
+    if item.image is None:
+        return 0
+    gate.want(item.number)
+    try:
+        image = item.image.result()
+    except (ImageRejected, _NotRead) as exc:
+        _refuse(item, exc.problem if isinstance(exc, _NotRead) else exc)
+        if isinstance(exc, _NotRead):
+            item.fields["sha256"] = None
+        return 0
+    gate.count(-image.width * image.height)
+    item.fields.update(pixel_sha256=image.pixel_sha256, width=image.width, height=image.height, format=image.format)
+    return image.width * image.height
+
+
+def _refuse(item: _Item, problem: ImageRejected) -> None:
+    item.image = None
+    item.fields.update(dict.fromkeys(_OF_PIXELS), status=problem.status, reason=problem.reason)
+
+
+def _nested(tables: list[pa.Table | None], kind: pa.DataType) -> pa.ListArray:
+    """One list of faces per item, null for none."""
+    offsets, total = [], 0
+    for table in tables:
+        offsets.append(None if table is None else total)
+        total += 0 if table is None else len(table)
+    present = [t for t in tables if t is not None]
+    values = pa.concat_tables(present).combine_chunks().to_struct_array() if present else []
+    flat = pa.chunked_array(values, type=kind.value_type).combine_chunks() if present else pa.array([], kind.value_type)
+    return pa.ListArray.from_arrays(pa.array([*offsets, total], pa.int32()), flat)

@@ -1,0 +1,242 @@
+"""Images of any mix of sizes in one batch on a device; all resampling.
+
+`area_crops` averages rectangles: from summed-area tables (`summed_area`), which are made when they are first needed,
+or on the CPU, where numba is installed, straight from the pixels (`detection_kernels`), with the same bits.
+
+Where small faces are enlarged, averaging is not enough; `smooth_crops` interpolates, from the
+pixels themselves, and so does `sample`, at any points: for faces that are turned upright. `pillow_crops` is what the
+reference implementation resamples with.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.extraction.images.summed_area import SummedAreaTables
+from pipeline.runtime.threads import over_threads, parts
+from pipeline.types import ByteArray
+
+_SMOOTH_PIXELS = 4_000_000  # source pixels resampled at once by `smooth_crops`: about 50 MB
+
+
+class ImageBatch:
+    """B upright RGB images on `device`.
+
+    `images`: [H, W, 3] uint8, sizes as they come: arrays, and tensors of what is on the device already. `sizes` is
+    [B, 2] int64 (height, width) on the device. Memory: 3 bytes per pixel on the device; 15, and a transient of 12 per
+    pixel of one image, with `tables`.
+    """
+
+    def __init__(self, images: Sequence[ByteArray | torch.Tensor], device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.host_sizes = [(int(i.shape[0]), int(i.shape[1])) for i in images]
+        self._pixels = _joined(images, self.device)  # [sum of H * W, 3]
+        host_sizes = np.array(self.host_sizes, dtype=np.int64).reshape(-1, 2)
+        counts = host_sizes.prod(axis=1)
+        self._host_base = counts.cumsum() - counts  # where each image's pixels begin
+        self._pixel_base = torch.from_numpy(self._host_base).to(self.device, non_blocking=True)
+        self.sizes = torch.from_numpy(host_sizes).to(self.device, non_blocking=True)
+
+    def __len__(self) -> int:
+        return len(self.host_sizes)
+
+    @functools.cached_property
+    def tables(self) -> SummedAreaTables:
+        """The images' summed-area tables."""
+        return SummedAreaTables(self._pixels, self.host_sizes, self.sizes)
+
+    def host_pixels(self, image: int) -> ByteArray:
+        """The image [H, W * 3] uint8, a view. Of a batch on the CPU."""
+        return self._image(image).flatten(1).numpy()
+
+    def _image(self, image: int) -> torch.Tensor:
+        """The image [H, W, 3] uint8 on the device, a view."""
+        height, width = self.host_sizes[image]
+        start = int(self._host_base[image])
+        return self._pixels[start : start + height * width].view(height, width, 3)
+
+    def cut(self, image: Sequence[int], boxes: Sequence[tuple[int, int, int, int]]) -> list[ByteArray]:
+        """Rectangles of the images on the host: [y1 - y0, x1 - x0, 3] uint8 each; the boxes are xyxy, half open, inside
+        the image and not empty. Views of a batch on the CPU; else one copy for all.
+        """
+        cuts = [self._image(i)[y0:y1, x0:x1] for i, (x0, y0, x1, y1) in zip(image, boxes, strict=True)]
+        if self.device.type == "cpu" or not cuts:
+            return [cut.numpy() for cut in cuts]
+        flat = torch.cat([cut.reshape(-1, 3) for cut in cuts]).cpu()
+        parts = torch.split(flat, [cut.shape[0] * cut.shape[1] for cut in cuts])
+        return [part.view(cut.shape).numpy() for part, cut in zip(parts, cuts, strict=True)]
+
+    def area_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        """Cuts rectangles and resamples each to size x size by area: [n, 3, size, size] float32 in [0, 255].
+
+        `image` [n] int64; `boxes` [n, 4] int64 xyxy, half open, inside the image and not empty. Equal to
+        adaptive average pooling of the cut rectangle (torch.nn.functional.interpolate with mode="area").
+        """
+        kernels = load_kernels(self.device)
+        if kernels is None:
+            return self.tables.area_crops(image, boxes, size)
+        return self._cut(kernels.area_crops, image, boxes, size)
+
+    def _cut(self, kernel: Callable[..., None], image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        """The crops [n, 3, size, size] that a compiled loop makes of the host's pixels."""
+        out = torch.empty((len(image), 3, size, size))
+        arrays = [np.ascontiguousarray(a.numpy()) for a in (image, boxes, out)]
+        flat, sizes, starts = self._pixels.view(-1).numpy(), self.sizes.numpy(), self._host_base * 3
+        over_threads(lambda part: kernel(flat, sizes, starts, *(a[part] for a in arrays)), parts(len(image)))
+        return out
+
+    def smooth_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        """Like `area_crops`, with bilinear interpolation where the rectangle is smaller than size x size.
+
+        Each output pixel is the average over a window of max(1, scale) source pixels about its centre, cut off
+        at the rectangle's edge: the exact area average when shrinking, and linear interpolation when enlarging
+        (a window one pixel wide across two pixels weighs them linearly). Without the compiled loop two matrix
+        products per rectangle, of its rows and of its columns, and one wait for the device.
+        """
+        kernels = load_kernels(self.device)
+        if kernels is not None:
+            return self._cut(kernels.smooth_crops, image, boxes, size)
+        return self._smooth_crops(image, boxes, size)
+
+    def _smooth_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        return self._by_products(image, boxes, size, _window_weights, _unrounded)
+
+    def pillow_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        """Like `smooth_crops`, as Pillow's `Image.crop(box).resize((size, size), BILINEAR)` does it: triangles that
+        reach over two output pixels when shrinking, and whole grey levels, rounded after each direction.
+
+        On the CPU it is Pillow that does it; elsewhere matrix products, at most one grey level apart: Pillow's versions
+        differ in which direction they begin with.
+        """
+        if self.device.type != "cpu":
+            return self._pillow_products(image, boxes, size)
+        faces = list(zip(image.tolist(), boxes.tolist(), strict=True))
+        crops = over_threads(lambda face: self._pillow_crop(*face, size), faces)
+        pixels = np.stack(crops) if crops else np.zeros((0, size, size, 3), np.uint8)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().contiguous()
+
+    def _pillow_crop(self, image: int, box: Sequence[int], size: int) -> ByteArray:
+        """[size, size, 3] uint8."""
+        x0, y0, x1, y1 = box
+        cut = self.host_pixels(image)[y0:y1, 3 * x0 : 3 * x1].reshape(y1 - y0, x1 - x0, 3)
+        return np.asarray(Image.fromarray(cut).resize((size, size), Image.Resampling.BILINEAR))
+
+    def _pillow_products(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        return self._by_products(image, boxes, size, _triangle_weights, _whole_levels)
+
+    def _by_products(
+        self,
+        image: torch.Tensor,
+        boxes: torch.Tensor,
+        size: int,
+        weights: Callable[[torch.Tensor, int, int], torch.Tensor],
+        rounding: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Rectangles resampled with `weights`, one direction after the other, the largest first and few at a time."""
+        out = torch.empty((len(image), 3, size, size), device=self.device)
+        sides = (boxes[:, 2:] - boxes[:, :2]).amax(1).tolist()
+        largest_first = sorted(range(len(sides)), key=lambda i: -sides[i])
+        while largest_first:
+            extent = sides[largest_first[0]]
+            count = max(1, _SMOOTH_PIXELS // extent**2)
+            part, largest_first = largest_first[:count], largest_first[count:]
+            index = torch.tensor(part).to(self.device, non_blocking=True)
+            pixels = self._rectangles(image[index], boxes[index], extent)
+            width, height = (boxes[index, 2:] - boxes[index, :2]).unbind(1)
+            across, down = weights(width, extent, size), weights(height, extent, size)
+            columns = rounding(torch.bmm(across, pixels)).view(-1, size, extent, 3)
+            rows = columns.permute(0, 2, 3, 1).reshape(-1, extent, 3 * size)
+            resampled = rounding(torch.bmm(down, rows))
+            out[index] = resampled.view(-1, size, 3, size).permute(0, 2, 1, 3)
+        return out
+
+    def sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+        """The images [n] at `points` [n, m, 2] float32 (x, y), interpolated: [n, m, 3] float32 in [0, 255].
+
+        Bilinear; pixel centres lie at whole numbers, and beyond the image's edge all is black. What torch's
+        `grid_sample` (zeros, align_corners) and OpenCV's `warpAffine` (linear, constant border) do, here in one
+        gather for images of any sizes.
+        """
+        height, width = self.sizes[image][:, :, None].unbind(1)
+        # From one pixel outside on all is black, and no number is too large to be an index.
+        x = torch.minimum(points[:, :, 0].clamp(min=-1), width)
+        y = torch.minimum(points[:, :, 1].clamp(min=-1), height)
+        base = self._pixel_base[image][:, None]
+        out = torch.zeros((*x.shape, 3), device=self.device)
+        for column, across in _neighbours(x, width):
+            for row, down in _neighbours(y, height):
+                pixels = self._pixels.index_select(0, (base + row * width + column).flatten())
+                out += pixels.view(*x.shape, 3) * (across * down).unsqueeze(-1)
+        return out
+
+    def _rectangles(self, image: torch.Tensor, boxes: torch.Tensor, extent: int) -> torch.Tensor:
+        """The rectangles' pixels, column by column, the last row and column repeated: [n, extent, extent * 3] float32;
+        none may be larger than extent x extent."""
+        x0, y0, x1, y1 = boxes.unbind(1)
+        i = torch.arange(extent, device=self.device)
+        y = torch.minimum(y0[:, None] + i, y1[:, None] - 1)
+        x = torch.minimum(x0[:, None] + i, x1[:, None] - 1)
+        stride = self.sizes[image, 1]
+        index = self._pixel_base[image][:, None, None] + y[:, None, :] * stride[:, None, None] + x[:, :, None]
+        return self._pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
+
+
+def _joined(images: Sequence[ByteArray | torch.Tensor], device: torch.device) -> torch.Tensor:
+    """The images' pixels one after the other on the device: [sum of H * W, 3] uint8. What is on the host goes there in
+    one copy, from memory that the device reads by itself, while the host goes on."""
+    flat = [torch.from_numpy(image).view(-1, 3) for image in images if isinstance(image, np.ndarray)]
+    staged = torch.empty((sum(map(len, flat)), 3), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    uploaded = (torch.cat(flat, out=staged) if flat else staged).to(device, non_blocking=True)
+    if len(flat) == len(images):
+        return uploaded
+    parts = iter(torch.split(uploaded, [len(part) for part in flat]))
+    return torch.cat([next(parts) if isinstance(image, np.ndarray) else image.view(-1, 3) for image in images])
+
+
+def _neighbours(at: torch.Tensor, length: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The whole numbers below and above the coordinates `at` [n, m], and the share of each; it is 0 where there is no
+    such pixel in 0..length - 1 [n, 1]."""
+    low = at.floor()
+    for whole, share in ((low, low + 1 - at), (low + 1, at - low)):
+        index = whole.long()
+        inside = (index >= 0) & (index < length)
+        yield torch.minimum(index.clamp(min=0), length - 1), share * inside
+
+
+def _window_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tensor:
+    """[n, size, extent] float32: the share of each source pixel in each output pixel's window; rows sum to 1."""
+    i = torch.arange(size, device=lengths.device, dtype=torch.float64)
+    j = torch.arange(extent, device=lengths.device, dtype=torch.float64)
+    length = lengths[:, None].double()
+    scale = length / size
+    centre, half = (i + 0.5) * scale, scale.clamp(min=1.0) / 2
+    first, last = (centre - half).clamp(min=0), torch.minimum(centre + half, length)
+    overlap = torch.minimum(last[:, :, None], j + 1) - torch.maximum(first[:, :, None], j)
+    return (overlap.clamp(min=0) / (last - first)[:, :, None]).float()
+
+
+def _triangle_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tensor:
+    """As `_window_weights`, of Pillow's bilinear filter: triangles of twice max(1, scale) source pixels, cut off at the
+    edge."""
+    i = torch.arange(size, device=lengths.device, dtype=torch.float64)
+    j = torch.arange(extent, device=lengths.device, dtype=torch.float64)
+    length = lengths[:, None].double()
+    scale = length / size
+    away = (j + 0.5 - ((i + 0.5) * scale)[:, :, None]).abs() / scale.clamp(min=1.0)[:, :, None]
+    weights = (1 - away).clamp(min=0) * (j < length)[:, None]
+    return (weights / weights.sum(dim=2, keepdim=True)).float()
+
+
+def _whole_levels(pixels: torch.Tensor) -> torch.Tensor:
+    """Grey levels as eight bits hold them."""
+    return (pixels + 0.5).floor().clamp(0, 255)
+
+
+def _unrounded(pixels: torch.Tensor) -> torch.Tensor:
+    return pixels

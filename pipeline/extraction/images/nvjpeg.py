@@ -1,0 +1,98 @@
+"""Stage: JPEG files -> pixels in the device's memory, a batch at a time; on CUDA by nvJPEG, through torchvision.
+
+Its pixels are not libjpeg's: colour is enlarged in another way, which moves embeddings and decisions (docs/speed.md).
+So it is done where it is asked for, and only in the mode `fast`. Whatever it cannot do falls back to the reference
+decoder, file by file, which also says what is wrong with a file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torchvision.io import ImageReadMode, decode_jpeg
+
+from pipeline.config import DEVICE, FAST, DecodeSettings, RunSettings
+from pipeline.errors import ImageRejected
+from pipeline.extraction.images.decode import ARRAY_TURNS, decode_image
+from pipeline.extraction.images.remarks import silence_decoders
+from pipeline.runtime.device import finish, on_cuda
+from pipeline.runtime.threads import over_threads
+from pipeline.types import DecodedImage, DeviceImage, EncodedImage
+
+_MANY: Final = 8  # images, not one of which is decoded: then it is not the images
+_log: Final = logging.getLogger(__name__)
+
+
+def decodes_on_device(settings: RunSettings) -> bool:
+    """Whether a run decodes JPEG files on its device."""
+    return settings.mode == FAST and settings.jpeg == DEVICE and on_cuda(settings)
+
+
+class DeviceDecoder:
+    """Decodes what `Decoder.prepare` left encoded. Safe to call from many threads, each in a stream of its own."""
+
+    def __init__(self, settings: DecodeSettings) -> None:
+        self._settings = settings
+        self._works = True  # until a device has failed at all of a batch
+
+    def __call__(
+        self, images: Sequence[DecodedImage | EncodedImage], device: torch.device
+    ) -> list[DecodedImage | DeviceImage | ImageRejected]:
+        """The images in their order: decoded on `device`, or on the CPU where it cannot, or what is wrong with them."""
+        encoded = [image for image in images if isinstance(image, EncodedImage)]
+        pixels = self._on_device(encoded, device) if self._works else [None] * len(encoded)
+        left = [image for image, decoded in zip(encoded, pixels, strict=True) if decoded is None]
+        spared = iter(over_threads(self._on_cpu, left))
+        settled = (next(spared) if decoded is None else decoded for decoded in pixels)
+        return [next(settled) if isinstance(image, EncodedImage) else image for image in images]
+
+    def _on_device(self, images: Sequence[EncodedImage], device: torch.device) -> list[DeviceImage | None]:
+        problems: list[str] = []
+        pixels = _decoded(images, device, problems)
+        if len(images) >= _MANY and not any(pixels):
+            self._works = False
+            problem = next(iter(problems), "its pictures have other sides")
+            _log.warning("%s decodes no JPEG file (%s): from here on the CPU does it", device, problem)
+        return pixels
+
+    def _on_cpu(self, image: EncodedImage) -> DecodedImage | ImageRejected:
+        try:
+            return decode_image(image.data, self._settings)
+        except ImageRejected as exc:
+            return exc
+
+
+def _decoded(images: Sequence[EncodedImage], device: torch.device, problems: list[str]) -> list[DeviceImage | None]:
+    """None for what the device cannot decode: a failure does not say whose it is, so the batch is halved to find it."""
+    if not images:
+        return []
+    # torchvision's stream does not wait for what this one still reads of memory that was freed (its issue 9606).
+    finish(device)
+    try:
+        return [_upright(image, stored) for image, stored in zip(images, _stored(images, device), strict=True)]
+    except RuntimeError as exc:  # out of memory, too
+        problems.append(str(exc).split("\n", 1)[0])  # not the exception: it keeps the batch's memory
+    if len(images) == 1:
+        return [None]
+    middle = len(images) // 2
+    return _decoded(images[:middle], device, problems) + _decoded(images[middle:], device, problems)
+
+
+def _stored(images: Sequence[EncodedImage], device: torch.device) -> list[torch.Tensor]:
+    """[3, H, W] uint8 each, as the files have them."""
+    files = [torch.from_numpy(np.frombuffer(image.data, np.uint8).copy()) for image in images]
+    silence_decoders()
+    pictures: list[torch.Tensor] = decode_jpeg(files, ImageReadMode.RGB, device)
+    return pictures
+
+
+def _upright(image: EncodedImage, stored: torch.Tensor) -> DeviceImage | None:
+    swapped, down, across = ARRAY_TURNS.get(image.orientation, (False, 1, 1))
+    pixels = stored.permute(2, 1, 0) if swapped else stored.permute(1, 2, 0)
+    mirrored = [axis for axis, step in enumerate((down, across)) if step < 0]
+    pixels = (pixels.flip(mirrored) if mirrored else pixels).contiguous()
+    return DeviceImage(pixels) if pixels.shape == (image.height, image.width, 3) else None

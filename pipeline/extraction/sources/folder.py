@@ -1,0 +1,169 @@
+"""A folder as the source of a run: its image files, in an order that any machine repeats.
+
+The order is that of the relative paths, compared component by component as bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pipeline.errors import ImageOutside, ImageRejected, ImageUnreadable, InputError
+from pipeline.extraction.images.files import file_problem, read_head, shown
+from pipeline.extraction.images.formats import IMAGE_SUFFIXES, RAW_SUFFIXES, SNIFF_BYTES, sniff
+
+FILE: Final = "file"
+FOLDER: Final = "folder"
+LINK: Final = "link"
+OTHER: Final = "other"  # a pipe, a socket, a device
+
+
+@dataclass
+class ScanCounts:
+    """What a scan met. `images` and `rejected` are rows; the others are left alone and make none."""
+
+    images: int = 0
+    rejected: int = 0
+    other_files: int = 0  # no image, hidden, or no regular file
+    hidden_folders: int = 0
+    loops: int = 0  # links to a folder that holds them
+
+    def left_alone(self) -> str:
+        """In words, for reports."""
+        return f"{self.other_files:,} other files left alone"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One image file of a folder, or a folder that cannot be listed."""
+
+    file: str  # absolute; odd bytes as os.fsdecode gives them
+    depth: int  # 0: directly in the source
+    rejected: ImageRejected | None = None
+
+
+def walk_folder(
+    folder: Path, root: str | None, follow_symlinks: bool, counts: ScanCounts, leave_out: Path | None = None
+) -> Iterator[Found]:
+    """Every image file below `folder`, and every folder below it that cannot be listed, in byte order.
+
+    `root`: what lies outside (links resolved) is rejected. `leave_out`: a folder that is passed over, by whatever
+    name it is met. Memory: the names of the folders on the way down.
+    Raises InputError where `folder` itself cannot be listed.
+    """
+    walk = _Walk(None if root is None else os.path.realpath(root), follow_symlinks, counts, leave_out)
+    yield from walk.run(os.path.abspath(folder))
+
+
+class _Walk:
+    """A depth-first walk with its own stack: a tree may be deeper than Python's recursion limit."""
+
+    def __init__(self, root: str | None, follow_symlinks: bool, counts: ScanCounts, leave_out: Path | None) -> None:
+        self.root = root
+        self.follow_symlinks = follow_symlinks
+        self.counts = counts
+        self.left_out = _identity(os.stat(leave_out)) if leave_out is not None and leave_out.exists() else None
+        self.ancestors: list[tuple[int, int]] = []
+        self.stack: list[tuple[str, Iterator[tuple[bytes, str]]]] = []
+
+    def run(self, top: str) -> Iterator[Found]:
+        problem = self._enter(top)
+        if problem is not None:
+            raise InputError(message=f"The folder {shown(top)} {problem.reason}.")
+        while self.stack:
+            folder, entries = self.stack[-1]
+            entry = next(entries, None)
+            if entry is None:
+                self.stack.pop()
+                self.ancestors.pop()
+                continue
+            found = self._visit(os.path.join(folder, os.fsdecode(entry[0])), entry[1])
+            if found is not None:
+                yield found
+
+    def _enter(self, folder: str) -> ImageRejected | None:
+        """Puts `folder` on the stack; an unlistable one is not put there but returned as a reason."""
+        try:
+            identity = _identity(os.stat(folder))
+            if identity == self.left_out:
+                return None
+            if identity in self.ancestors:
+                self.counts.loops += 1
+                return None
+            if self._is_outside(folder):
+                return ImageOutside(root=shown(self.root or ""))
+            with os.scandir(folder) as listing:
+                entries = sorted((os.fsencode(entry.name), _kind(entry)) for entry in listing)
+        except OSError as exc:
+            return ImageUnreadable(detail=f"the folder cannot be listed ({exc.strerror})")
+        self.ancestors.append(identity)
+        self.stack.append((folder, iter(entries)))
+        return None
+
+    def _visit(self, path: str, kind: str) -> Found | None:
+        hidden = os.path.basename(path).startswith(".")
+        if kind == LINK:
+            kind = self._kind_of_target(path)
+        if kind == FOLDER:
+            return self._visit_folder(path, hidden)
+        if hidden or kind == OTHER or not _is_image(path):
+            self.counts.other_files += 1
+            return None
+        return self._found(path, file_problem(Path(path)) if os.path.islink(path) else None)
+
+    def _visit_folder(self, path: str, hidden: bool) -> Found | None:
+        if hidden:
+            self.counts.hidden_folders += 1
+            return None
+        depth = len(self.stack) - 1
+        problem = self._enter(path)
+        return None if problem is None else Found(path, depth, problem)
+
+    def _found(self, path: str, problem: ImageRejected | None) -> Found:
+        if problem is None and self._is_outside(path):
+            problem = ImageOutside(root=shown(self.root or ""))
+        return Found(path, len(self.stack) - 1, problem)
+
+    def _kind_of_target(self, path: str) -> str:
+        if not self.follow_symlinks:
+            return OTHER
+        if os.path.isdir(path):
+            return FOLDER
+        # A dangling link stays a file: named like an image, it is a row that says what is missing.
+        return FILE if os.path.isfile(path) or not os.path.exists(path) else OTHER
+
+    def _is_outside(self, path: str) -> bool:
+        return self.root is not None and not is_within(os.path.realpath(path), self.root)
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether the absolute, normalised `path` is `folder` or lies below it."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return LINK
+    if entry.is_dir(follow_symlinks=False):
+        return FOLDER
+    return FILE if entry.is_file(follow_symlinks=False) else OTHER
+
+
+def _is_image(path: str) -> bool:
+    """By its suffix; where that says nothing, by its first bytes."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in IMAGE_SUFFIXES:
+        return True
+    if suffix in RAW_SUFFIXES:
+        return False
+    try:
+        return sniff(read_head(Path(path), SNIFF_BYTES)) is not None
+    except ImageRejected:  # unreadable, and not named like an image: left alone
+        return False

@@ -1,0 +1,215 @@
+"""A manifest as the source of a run: CSV, JSON Lines or Parquet, read as a stream of rows.
+
+Columns: `path` or `uri`; optional `name`, `external_id`, `directory`; any further ones are kept. Names of columns
+are compared without regard to case and outer blanks. A row that says nothing usable about *where* is rejected; a
+manifest that cannot be read as what it claims to be stops the scan.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from pipeline.errors import ManifestInvalid
+from pipeline.extraction.images.files import shown
+
+LOCATION_COLUMNS: Final = ("path", "uri")
+TEXT_COLUMNS: Final = ("name", "external_id", "directory")
+MAX_TEXT: Final = 1000  # characters of a name or an external id
+_DIRECTORY = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_PARQUET_BATCH_ROWS = 8192
+_READ_ERRORS = (OSError, UnicodeDecodeError, csv.Error)
+
+
+@dataclass(frozen=True)
+class ManifestRow:
+    """One row as it was written; `where` ("line 7", "row 12") is for messages."""
+
+    where: str
+    location: str  # "" where the row has none
+    name: str | None
+    external_id: str | None
+    directory: str | None
+    extra: Mapping[str, Any]
+
+
+def read_manifest(path: Path, kind: str) -> Iterator[ManifestRow]:
+    """The rows of the manifest `path` of `kind` csv, jsonl or parquet, in their order.
+
+    Memory: one line, or 8,192 Parquet rows. Raises ManifestInvalid, with the line or row where there is one.
+    """
+    rows = {"csv": _csv_rows, "jsonl": _json_rows, "parquet": _parquet_rows}[kind](path)
+    for where, values in rows:
+        yield _row(path, where, values)
+
+
+def _invalid(path: Path, detail: str) -> NoReturn:
+    raise ManifestInvalid(path=shown(path), detail=detail)
+
+
+def _row(path: Path, where: str, values: Mapping[str, Any]) -> ManifestRow:
+    texts = {column: _text(path, where, column, values.get(column)) for column in TEXT_COLUMNS}
+    locations = (_location(path, where, values.get(column)) for column in LOCATION_COLUMNS)
+    directory = texts["directory"]
+    if directory is not None and (directory in (".", "..") or not _DIRECTORY.fullmatch(directory)):
+        _invalid(path, f'{where}: directory "{shown(directory)}" must be 1 to 64 of A-Z a-z 0-9 . _ -, not "." or ".."')
+    known = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
+    extra = {_jsonable(key): _jsonable(value) for key, value in values.items() if key not in known}
+    return ManifestRow(where, next(filter(None, locations), ""), extra=extra, **texts)
+
+
+def _location(path: Path, where: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):  # a Parquet column of file names as the disk has them
+        return value.decode("utf-8", "surrogateescape")
+    if not isinstance(value, str):
+        _invalid(path, f"{where}: path must be text, not {type(value).__name__}")
+    return value if value.strip() else ""
+
+
+def _text(path: Path, where: str, column: str, value: Any) -> str | None:
+    """A name or an id: numbers become text, and a whole number of a floating-point column is no "7.0"."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        _invalid(path, f"{where}: {column} must be text or a number, not {type(value).__name__}")
+    text = str(value).strip()
+    if len(text) > MAX_TEXT:
+        _invalid(path, f"{where}: {column} has {len(text):,} characters, the limit is {MAX_TEXT:,}")
+    if _SURROGATE.search(text):
+        _invalid(path, f"{where}: {column} is no valid Unicode text")
+    return text or None
+
+
+def _jsonable(value: Any) -> Any:
+    """`value` as what JSON can hold: dates as ISO text, bytes in hexadecimal, no NaN, no lone surrogates."""
+    if isinstance(value, str):
+        return shown(value) if _SURROGATE.search(value) else value
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {_jsonable(str(key)): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(item) for item in value]
+    return str(value)
+
+
+def _columns(path: Path, names: Iterable[str], where: str = "it") -> list[str]:
+    """The names as rows use them. Raises ManifestInvalid without a location column, or for a name given twice."""
+    given = list(names)
+    known = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
+    columns = [name.strip().lower() if name.strip().lower() in known else name.strip() for name in given]
+    if not any(column in LOCATION_COLUMNS for column in columns):
+        hint = "; columns are separated by commas" if any(";" in name or "\t" in name for name in given) else ""
+        listed = ", ".join(shown(column) for column in columns[:20]) or "none"
+        _invalid(path, f"{where} has no path or uri (but: {listed}){hint}")
+    twice = sorted({column for column in columns if columns.count(column) > 1})
+    if twice:
+        _invalid(path, f'{where} has "{shown(twice[0])}" more than once')
+    return columns
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    line = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, None)
+            if header is None:
+                _invalid(path, "it is empty; it needs a header line with path or uri")
+            columns = _columns(path, header)
+            line = reader.line_num
+            for fields in reader:
+                line = reader.line_num
+                if fields:
+                    yield f"line {line}", _csv_row(path, line, columns, fields)
+    except _READ_ERRORS as exc:
+        _invalid(path, f"line {line + 1} cannot be read ({_reason(exc)})")
+
+
+def _csv_row(path: Path, line: int, columns: list[str], fields: list[str]) -> dict[str, Any]:
+    if len(fields) != len(columns):
+        _invalid(path, f"line {line} has {len(fields)} fields, the header has {len(columns)}")
+    return dict(zip(columns, fields, strict=True))
+
+
+def _reason(exc: Exception) -> str:
+    return "it is not UTF-8 text" if isinstance(exc, UnicodeDecodeError) else str(exc)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    line = 0
+    keys: list[str] = []
+    columns: list[str] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for line, text in enumerate(file, start=1):
+                if not text.strip():
+                    continue
+                values = _json_row(path, line, text)
+                if list(values) != keys:
+                    keys, columns = list(values), _columns(path, values, f"line {line}")
+                yield f"line {line}", dict(zip(columns, values.values(), strict=True))
+    except _READ_ERRORS as exc:
+        _invalid(path, f"line {line + 1} cannot be read ({_reason(exc)})")
+
+
+def _json_row(path: Path, line: int, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as exc:
+        _invalid(path, f"line {line} is no JSON ({exc})")
+    if not isinstance(values, dict):
+        _invalid(path, f"line {line} must be a JSON object, not {type(values).__name__}")
+    return values
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Only here, because it costs what the rest of a scan does not need.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            columns = _columns(path, file.schema_arrow.names)
+            for batch in file.iter_batches(batch_size=_PARQUET_BATCH_ROWS):
+                lists = [_micros(column).to_pylist() for column in batch.columns]
+                for values in zip(*lists, strict=True):
+                    row += 1
+                    yield f"row {row}", dict(zip(columns, values, strict=True))
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as exc:
+        reason = (str(exc).splitlines() or [type(exc).__name__])[0]
+        _invalid(path, f"after row {row} it cannot be read as Parquet ({reason})")
+
+
+def _micros(column: Any) -> Any:
+    """Nanoseconds cut to microseconds: Python's datetime holds no more."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    if column.type == pa.time64("ns"):
+        return column.cast(pa.time64("us"), safe=False)
+    return column.cast(pa.duration("us"), safe=False) if column.type == pa.duration("ns") else column

@@ -1,0 +1,159 @@
+"""Stage: a folder or a manifest -> the rows of a run, one ImageRef each, in a deterministic order.
+
+What is wrong with a single file is a row with a reason (`ImageRef.rejected`); what is wrong with the source is an
+error. Nothing is decoded here, and nothing grows with the number of rows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from pipeline.config import SourceSettings
+from pipeline.errors import (
+    ImageMissing,
+    ImageOutside,
+    ImageRejected,
+    ImageUnreadable,
+    InputError,
+    ManifestInvalid,
+    SourceEmpty,
+    SourceMissing,
+)
+from pipeline.extraction.images.files import file_problem, hash_file, read_file, shown
+from pipeline.extraction.sources.folder import Found, ScanCounts, is_within, walk_folder
+from pipeline.extraction.sources.manifest_file import ManifestRow, read_manifest
+from pipeline.types import ImageRef
+
+__all__ = ["ScanCounts", "SourceKind", "hash_file", "read_file", "scan_source", "source_kind"]
+
+SourceKind: TypeAlias = Literal["folder", "csv", "jsonl", "parquet"]
+_MANIFESTS: Final[dict[str, SourceKind]] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two letters at least: "C:/" is a drive
+
+
+def source_kind(path: Path) -> SourceKind:
+    """What `path` is. Raises SourceMissing, ManifestInvalid, or InputError where it cannot be looked at."""
+    try:
+        is_folder, is_file = os.path.isdir(path), os.path.isfile(path)
+        if not (is_folder or is_file):
+            os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as exc:
+        raise SourceMissing(path=shown(path)) from exc
+    except OSError as exc:
+        raise InputError(message=f"{shown(path)} cannot be read: {exc.strerror}.") from exc
+    if is_folder:
+        return "folder"
+    kind = _MANIFESTS.get(path.suffix.lower())
+    if kind is None or not is_file:
+        raise ManifestInvalid(
+            path=shown(path), detail=f"it is no folder, and a manifest is a file named {', '.join(_MANIFESTS)}"
+        )
+    return kind
+
+
+def scan_source(
+    path: Path, settings: SourceSettings, counts: ScanCounts | None = None, *, leave_out: Path | None = None
+) -> Iterator[ImageRef]:
+    """The rows of the folder or manifest `path`; `counts`, where given, is filled as the rows are taken.
+
+    A folder is walked in the byte order of its relative paths, but for the folder `leave_out` in it; a manifest's
+    rows keep their order. Relative paths of a manifest start at `settings.root`, without that at the manifest's own
+    folder, and may not lead out of it.
+    Raises SourceMissing, ManifestInvalid and InputError, and SourceEmpty after the end of a source without rows.
+    """
+    kind = source_kind(path)  # at the call, not at the first row
+    counts = ScanCounts() if counts is None else counts
+    folder = kind == "folder"
+    refs = _folder_refs(path, settings, counts, leave_out) if folder else _manifest_refs(path, kind, settings)
+    return _counted(refs, path, kind, counts)
+
+
+def _counted(refs: Iterator[ImageRef], path: Path, kind: SourceKind, counts: ScanCounts) -> Iterator[ImageRef]:
+    for ref in refs:
+        if ref.rejected is None:
+            counts.images += 1
+        else:
+            counts.rejected += 1
+        yield ref
+    if not counts.images and not counts.rejected:
+        raise SourceEmpty(path=shown(path), detail=counts.left_alone() if kind == "folder" else "it has no rows")
+
+
+def _folder_refs(
+    path: Path, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None
+) -> Iterator[ImageRef]:
+    for found in walk_folder(path, settings.root, settings.follow_symlinks, counts, leave_out):
+        name = _parent_label(found) if settings.labels == "parent" else None
+        yield ImageRef(path=shown(found.file), file=Path(found.file), name=name, rejected=found.rejected)
+
+
+def _parent_label(found: Found) -> str | None:
+    """The parent folder's name; none for what lies directly in the source, whose name says nothing of a person."""
+    return shown(os.path.basename(os.path.dirname(found.file))).strip() or None if found.depth else None
+
+
+def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings) -> Iterator[ImageRef]:
+    base = os.path.abspath(settings.root or os.path.dirname(os.path.abspath(path)))
+    real_root = None if settings.root is None else os.path.realpath(settings.root)
+    for row in read_manifest(path, kind):
+        file, problem = _resolve(row.location, base)
+        problem = problem or _problem(file, real_root)
+        # A row without a path is named by its place in the manifest, so that a report can point at it.
+        yield _ref(row, shown(file) or f"{shown(os.path.abspath(path))} ({row.where})", file, problem)
+
+
+def _ref(row: ManifestRow, path: str, file: str, problem: ImageRejected | None) -> ImageRef:
+    return ImageRef(
+        path=path,
+        file=Path(file),
+        name=row.name,
+        external_id=row.external_id,
+        directory=row.directory,
+        extra=row.extra,
+        rejected=problem,
+    )
+
+
+def _resolve(location: str, base: str) -> tuple[str, ImageRejected | None]:
+    """The absolute path that a row's location means, and what is wrong with it as a text."""
+    if not location:
+        return "", ImageMissing()
+    scheme = _SCHEME.match(location)
+    if scheme:
+        if scheme[1].lower() != "file":
+            return location, ImageUnreadable(detail=f"only files are read, not {scheme[1].lower()}: addresses")
+        try:
+            return _file_of_uri(location), None
+        except ValueError as exc:
+            return location, ImageUnreadable(detail=f"{exc}")
+    file = os.path.normpath(os.path.join(base, location))
+    outside = not os.path.isabs(location) and not is_within(file, base)
+    return file, ImageOutside(root=shown(base)) if outside else None
+
+
+def _file_of_uri(uri: str) -> str:
+    """The path of a `file:` URI (RFC 8089). Raises ValueError for one that names another machine or no path."""
+    parts = urlsplit(uri)
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(f"the file is on another machine ({shown(parts.netloc)})")
+    if not parts.path.startswith("/") or parts.query or parts.fragment:
+        raise ValueError("a file: address is file:///path, with ? and # written as %3F and %23")
+    return os.path.normpath(os.fsdecode(unquote_to_bytes(parts.path)))
+
+
+def _problem(file: str, real_root: str | None) -> ImageRejected | None:
+    problem = file_problem(Path(file))
+    if problem is None and real_root is not None and not is_within(os.path.realpath(file), real_root):
+        return ImageOutside(root=shown(real_root))
+    return problem

@@ -1,0 +1,101 @@
+"""Feeds the models: images that many requests bring at once go through them together."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from pipeline.errors import Overloaded
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.types import DecodedImage
+
+RETRY_AFTER_S: Final = 1
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    image: DecodedImage
+    answer: Future[pa.Table] = field(default_factory=Future)
+
+    @property
+    def pixels(self) -> int:
+        return self.image.width * self.image.height
+
+
+class MicroBatcher:
+    """One thread that owns the extractor. It never waits for a batch to fill: what arrived while the models were
+    busy is the next batch, so a lone request pays nothing and many share the cost."""
+
+    def __init__(self, extractor: FaceExtractor, *, max_images: int, max_pixels: int, queue_images: int) -> None:
+        self._extractor = extractor
+        self._max_images = max_images
+        self._max_pixels = max_pixels
+        self._queue_images = queue_images
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="micro-batcher", daemon=True)
+        self._thread.start()
+
+    @property
+    def queued(self) -> int:
+        """Images that wait for the models."""
+        return len(self._waiting)
+
+    def extract(self, image: DecodedImage) -> pa.Table:
+        """The faces of one image (`extract.face_schema`), when its turn has come. Raises Overloaded at once where
+        too many wait, and DeviceError."""
+        mine = _Waiting(image)
+        with self._changed:
+            if self._closed or len(self._waiting) >= self._queue_images:
+                raise Overloaded(retry_after_s=RETRY_AFTER_S)
+            self._waiting.append(mine)
+            self._changed.notify()
+        return mine.answer.result()
+
+    def close(self) -> None:
+        """Finishes what is queued, then stops."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                batch = self._take()
+            self._run(batch)
+            del batch  # or its images would stay in memory until the next one comes
+
+    def _take(self) -> list[_Waiting]:
+        """The next batch: at least one image, and as many more as fit."""
+        batch = [self._waiting.popleft()]
+        pixels = batch[0].pixels
+        while self._waiting and len(batch) < self._max_images:
+            pixels += self._waiting[0].pixels
+            if pixels > self._max_pixels:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _run(self, batch: list[_Waiting]) -> None:
+        try:
+            tables = self._extractor.extract([each.image for each in batch])
+            answers = list(zip(batch, tables, strict=True))
+        except Exception as exc:  # noqa: BLE001 - whatever it is belongs to the requests that wait for it
+            if len(batch) == 1:
+                batch[0].answer.set_exception(exc)
+            else:  # one image that cannot be worked on must not fail the others
+                for each in batch:
+                    self._run([each])
+            return
+        for each, table in answers:
+            each.answer.set_result(table)

@@ -1,0 +1,115 @@
+"""Rows that show the bytes of another image: they take its faces, without decoding or a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import ImageChanged
+from pipeline.extraction.manifest import REUSE_MEDIA, REUSE_ROW
+from pipeline.extraction.rows import IMAGE_COLUMNS, ExtractedRow, faces_of_table, read_rows
+from pipeline.store.client import StoreClient
+from pipeline.store.records import RunRow
+from pipeline.types import DUPLICATE, NO_FACE, OK, IntArray
+
+
+def mark_changed(row: ExtractedRow) -> None:
+    """The row's file is not what was scanned: it stays without faces and hash, and the next run takes it up."""
+    changed = ImageChanged()
+    row.status, row.reason, row.sha256 = changed.status, changed.reason, None
+    row.faces, row.duplicate_of, row.image = (), None, dict.fromkeys(IMAGE_COLUMNS)
+
+
+class DuplicateResolver:
+    """Fills in the rows of one run that repeat another image, and knows which run shards are still needed."""
+
+    def __init__(self, client: StoreClient, run: RunRow) -> None:
+        self._client = client
+        self._run = run
+        self._shard_rows = int(run.settings["shard_rows"])
+        self._last_use = self._find_last_use()
+        self._earlier = lru_cache(4)(self._read_shard)
+
+    def finished_by(self, shard: int) -> list[int]:
+        """The shards whose extraction no later shard than `shard` needs, and that were not finished before."""
+        return [int(k) for k in np.flatnonzero(self._last_use == shard)]
+
+    def resolve(self, rows: Sequence[ExtractedRow], first_media_id: int) -> None:
+        """Gives each duplicate among the rows of one shard the faces of its original. `first_media_id`: of the
+        shard's first row."""
+        if not rows:
+            return
+        first_row = int(rows[0].manifest["row"])
+        media_ids = self._media_ids([r.manifest["source_row"] for r in rows if r.manifest["action"] == REUSE_ROW])
+        for row in rows:
+            if row.manifest["action"] == REUSE_ROW:
+                number = int(row.manifest["source_row"])
+                if number >= first_row:
+                    _copy(row, rows[number - first_row], first_media_id + number - first_row)
+                else:
+                    shard, position = divmod(number, self._shard_rows)
+                    _copy(row, self._earlier(shard)[position], media_ids[number])
+        self._resolve_stored([r for r in rows if r.manifest["action"] == REUSE_MEDIA])
+
+    def _resolve_stored(self, rows: Sequence[ExtractedRow]) -> None:
+        if not rows:
+            return
+        media_ids = sorted({int(r.manifest["source_media"]) for r in rows})
+        table = self._client.faces_of_media(media_ids)
+        incomplete = self._incomplete(media_ids)  # asked last: a server may delete somebody at any time
+        owners = table["media_id"].to_numpy()
+        faces = faces_of_table(table)
+        images = self._images(media_ids)
+        for row in rows:
+            media_id = int(row.manifest["source_media"])
+            if media_id in incomplete:
+                mark_changed(row)
+                continue
+            own = np.flatnonzero(owners == media_id).tolist()
+            row.status, row.duplicate_of, row.faces = DUPLICATE, media_id, [faces[k] for k in own]
+            row.image = images[media_id]
+
+    def _incomplete(self, media_ids: Sequence[int]) -> set[int]:
+        """The images that lost a face with its person since the scan: only their pixels show it again."""
+        sql = "SELECT DISTINCT media_id FROM core.faces WHERE outcome = 'removed' AND media_id IN (SELECT unnest(?))"
+        return set(self._client.read(sql, [list(media_ids)])["media_id"].to_pylist())
+
+    def _images(self, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """What is known of each image, also of those without a face."""
+        columns = ", ".join(IMAGE_COLUMNS)
+        sql = f"SELECT media_id, {columns} FROM core.media WHERE media_id IN (SELECT unnest(?))"
+        return {row.pop("media_id"): row for row in self._client.read(sql, [list(media_ids)]).to_pylist()}
+
+    def _find_last_use(self) -> IntArray:
+        """[shards] the last shard that needs each shard's extraction: its own, or one with a duplicate."""
+        last = np.arange(int(self._run.shards or 0), dtype=np.int64)
+        table = self._client.read_manifest_columns(self._run.run_id, ["row", "source_row"])
+        table = table.filter(table["source_row"].is_valid())
+        used_by, uses = (table[c].to_numpy() // self._shard_rows for c in ("row", "source_row"))
+        np.maximum.at(last, uses, used_by)
+        return last
+
+    def _read_shard(self, shard: int) -> list[ExtractedRow]:
+        run_id = self._run.run_id
+        manifest = self._client.read_manifest(run_id, self._shard_rows, shard)
+        return read_rows(manifest, self._client.read_run_shard(run_id, shard))
+
+    def _media_ids(self, rows: Sequence[int]) -> dict[int, int]:
+        if not rows:
+            return {}
+        sql = "SELECT row, media_id FROM core.media WHERE run_id = ? AND row IN (SELECT unnest(?))"
+        found = self._client.read(sql, [self._run.run_id, list(rows)])
+        return dict(zip(found["row"].to_pylist(), found["media_id"].to_pylist(), strict=True))
+
+
+def _copy(row: ExtractedRow, original: ExtractedRow, media_id: int) -> None:
+    if original.status in (OK, NO_FACE):
+        row.status, row.duplicate_of, row.faces = DUPLICATE, media_id, original.faces
+        row.image = dict(original.image)
+    elif original.status == ImageChanged.status:
+        mark_changed(row)
+    else:  # without a hash where the original has none: the next run takes both up
+        row.status, row.reason, row.sha256 = original.status, original.reason, original.sha256

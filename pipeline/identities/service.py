@@ -1,0 +1,206 @@
+"""IdentityService: everything the server answers, over one open store. Knows no HTTP.
+
+Every method may be called from any thread. Accounts are given by their id: whoever calls has authenticated it.
+A directory that holds no identity is an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pipeline.config import Settings
+from pipeline.errors import ObjectUnknown, PersonUnknown, StoreDamaged
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities import merging
+from pipeline.identities.batcher import MicroBatcher
+from pipeline.identities.directory import Directories, Directory
+from pipeline.identities.handover import ShardEnroller
+from pipeline.identities.housekeeping import Housekeeper
+from pipeline.identities.posts import Poster
+from pipeline.identities.types import PersonChange, PersonView, PostRequest, PostResult, ServiceStats, StoredImage
+from pipeline.identities.views import all_views, person_view
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.client import StoreClient
+from pipeline.store.records import DirectoryCommit, PersonRecord
+
+
+class IdentityService:
+    """The identities of a store: recognises, inserts, lists, changes.
+
+    Raises RequestError, ImageRejected, StoreError.
+    """
+
+    def __init__(self, client: StoreClient, extractor: FaceExtractor, decoder: Decoder, settings: Settings) -> None:
+        self._client = client
+        self._directories = Directories(client, quantized=True)  # a request brings a few faces
+        self._batcher = MicroBatcher(
+            extractor,
+            max_images=settings.run.batch_images,
+            max_pixels=settings.run.batch_pixels,
+            queue_images=settings.serve.queue_images,
+        )
+        self._poster = Poster(client, self._directories, self._batcher, decoder, settings)
+        self._shards = ShardEnroller(client, self._directories, decoder, settings)
+        self._housekeeper = Housekeeper(client)
+
+    def load(self) -> None:
+        """Readies a long life: all directories are read, so that the first request need not wait for it, and what a
+        server that was killed left is folded when there is time."""
+        self._directories.load_all()
+        self._client.submit(Catalog.prefer_short_statements)
+        self._housekeeper.note_change()
+
+    def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
+        """Recognises the faces of an image, and inserts or updates as the request says; durable when it returns.
+
+        Raises ImageRejected, PersonHeadersRequired, ExternalIdTaken, TooManyDirectories, Overloaded.
+        """
+        result = self._poster.post(account_id, directory, data, request)
+        if result.account_updated:
+            self._housekeeper.note_change()
+        return result
+
+    # Reading
+
+    def people(self, account_id: int, directory: str) -> list[PersonView]:
+        """All records, in the order of insertion."""
+        with self._directories.using(account_id, directory) as held:
+            records = held.records()
+        return all_views(records)
+
+    def roots(self, account_id: int, directory: str) -> list[PersonView]:
+        """All records that are no child of another, in the order of insertion."""
+        return [view for view in self.people(account_id, directory) if view.record.parent_id is None]
+
+    def person(self, account_id: int, directory: str, person_id: str) -> PersonView:
+        """Raises PersonUnknown."""
+        with self._directories.using(account_id, directory) as held:
+            return person_view(held, _known(held, person_id))
+
+    def people_by_external_id(self, account_id: int, directory: str, external_id: str) -> list[PersonView]:
+        """In the order of insertion; empty where nobody has it."""
+        with self._directories.using(account_id, directory) as held:
+            return [person_view(held, record) for record in held.with_external_id(external_id)]
+
+    def face_image(self, account_id: int, directory: str, person_id: str) -> StoredImage:
+        """The record's own current picture. Raises PersonUnknown."""
+        with self._directories.using(account_id, directory) as held:
+            while True:
+                guid = _known(held, person_id).image_guid
+                try:
+                    return StoredImage(guid, *self._client.read_image(account_id, guid))
+                except (ObjectUnknown, StoreDamaged):
+                    with held.turns.alone():  # what is replacing it just now is known here when it is done
+                        if _known(held, person_id).image_guid == guid:
+                            raise
+
+    def stored_object(self, account_id: int, directory: str, guid: str, *, at_rest: bool) -> StoredImage:
+        """The picture `guid`, or the bytes at rest (encrypted in an encrypted store). Raises ObjectUnknown."""
+        with self._directories.using(account_id, directory) as held:
+            if held.person_of_image(guid) is None:
+                raise ObjectUnknown
+            return StoredImage(guid, *self._client.read_image(account_id, guid, at_rest=at_rest))
+
+    def image_key(self, account_id: int) -> bytes:
+        """The account's 32 byte AES key. Raises ObjectUnknown where the store is not encrypted."""
+        key = self._client.image_key(account_id)
+        if key is None:
+            raise ObjectUnknown
+        return key
+
+    # Changing
+
+    def update_person(self, account_id: int, directory: str, person_id: str, change: PersonChange) -> None:
+        """Raises PersonUnknown, ExternalIdTaken."""
+
+        def work(held: Directory, now: datetime) -> DirectoryCommit:
+            record = _known(held, person_id)
+            changed = _changed(record, change)
+            if changed.external_id != record.external_id:
+                self._poster.check_external_id(held, changed.external_id, person_id)
+            return _updating(held, [replace(changed, modified_at=now)] if changed != record else [])
+
+        self._change(account_id, directory, work)
+
+    def delete_person(self, account_id: int, directory: str, person_id: str, *, recursive: bool = False) -> None:
+        """This record, its oldest child becoming root, or the whole merged set. Raises PersonUnknown."""
+
+        def work(held: Directory, now: datetime) -> DirectoryCommit:
+            record = _known(held, person_id)
+            if recursive:
+                gone, left = [person.person_id for person in held.merged_set(person_id)], []
+            else:
+                gone, left = [person_id], merging.orphaned(held, record, now)
+            return replace(_updating(held, left), deleted=gone)
+
+        self._change(account_id, directory, work)
+
+    def merge(self, account_id: int, directory: str, person_ids: Sequence[str]) -> None:
+        """Makes one person of several; see `merging`. Raises PersonUnknown."""
+        self._change(account_id, directory, lambda held, now: _updating(held, merging.merged(held, person_ids, now)))
+
+    def unmerge(self, account_id: int, directory: str, person_ids: Sequence[str]) -> None:
+        """Undoes a merge; see `merging`. Raises PersonUnknown."""
+        self._change(account_id, directory, lambda held, now: _updating(held, merging.unmerged(held, person_ids, now)))
+
+    def _change(self, account_id: int, directory: str, work: Callable[[Directory, datetime], DirectoryCommit]) -> None:
+        """Decides and commits in one step what one request changes."""
+        with self._directories.using(account_id, directory) as held, self._directories.writing(held):
+            commit = work(held, utc_now())
+            if commit.updated or commit.deleted:
+                held.apply(self._client.commit_directory(commit), commit.deleted)
+                self._housekeeper.note_change()
+
+    def delete_directory(self, account_id: int, directory: str) -> None:
+        """Everything of every person in it goes. Raises DirectoryUnknown."""
+        with self._directories.using(account_id, directory) as held, self._directories.writing(held):
+            self._client.delete_directory(account_id, directory)
+            held.clear()
+        self._housekeeper.note_change()
+
+    def enrol_shard(self, run_id: str, shard: int) -> None:
+        """Decides and commits an extracted shard of a planned run, between the requests. Raises StoreError."""
+        self._shards.enrol(run_id, shard)
+        self._housekeeper.note_change()
+
+    # Keeping house
+
+    def stats(self) -> ServiceStats:
+        loaded = self._directories.all()
+        return ServiceStats(
+            directories=len(loaded),
+            identities=sum(len(directory) for directory in loaded),
+            index_bytes=sum(directory.memory_bytes for directory in loaded),
+            queued_images=self._batcher.queued,
+        )
+
+    def close(self) -> None:
+        """Stops the threads; requests in hand are finished first. The store stays open."""
+        self._batcher.close()
+        self._shards.close()
+        self._housekeeper.close()
+
+
+def _known(directory: Directory, person_id: str) -> PersonRecord:
+    record = directory.get(person_id)
+    if record is None:
+        raise PersonUnknown
+    return record
+
+
+def _changed(record: PersonRecord, change: PersonChange) -> PersonRecord:
+    return replace(
+        record,
+        name=record.name if change.name is None else change.name or None,
+        external_id=record.external_id if change.external_id is None else change.external_id or None,
+        tags=record.tags if change.tags is None else change.tags,
+        ignored=record.ignored if change.ignored is None else change.ignored,
+    )
+
+
+def _updating(directory: Directory, records: Sequence[PersonRecord]) -> DirectoryCommit:
+    return DirectoryCommit(account_id=directory.account_id, directory=directory.name, updated=records)

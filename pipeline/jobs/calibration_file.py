@@ -1,0 +1,92 @@
+"""The file in which `facepipe calibrate` keeps what it fitted, and a new store finds it.
+
+JSON: the calibration itself, and what it holds for: the weights by their hash, how the photos are cut out, and what is
+subtracted from the embeddings. With anything else a distance means something else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.config import AREA
+from pipeline.errors import BadValue, CalibrationInvalid, UnknownKey
+from pipeline.extraction.images.files import shown
+from pipeline.matching.score import Calibration
+from pipeline.store.files.durable import Folder, disk_errors
+from pipeline.store.records import StoreIdentity
+
+NO_CALIBRATION: Final = "none"
+_FORMAT: Final = 1
+# What an embedding hardly depends on: which faces are found, which files are read, and (docs/speed.md) the mode. What
+# `embed` says, the centre's hash says more exactly.
+_OTHER_SETTINGS: Final = frozenset({"decode", "detect", "embed", "mode"})
+
+
+def write_calibration(file: Path, calibration: Calibration, identity: StoreIdentity, fit: Mapping[str, Any]) -> None:
+    """Writes `calibration`, fitted on embeddings of `identity`'s model; `fit` is what else there is to say, for people.
+
+    Raises StoreFull or StoreUnwritable of the folder.
+    """
+    content = {
+        "facepipe_calibration": _FORMAT,
+        "weights": identity.weights,
+        "weights_sha256": identity.weights_sha256,
+        "output_settings": _relevant(identity.output_settings),
+        "centre_sha256": identity.preprocessing.get("centre_sha256"),
+        "calibration": calibration.as_dict(),
+        "fit": dict(fit),
+    }
+    with disk_errors(file.absolute().parent):
+        file.absolute().parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    Folder(file.absolute().parent).write(file.name, text.encode("utf-8", "backslashreplace"), "calibration")
+
+
+def read_calibration(
+    file: Path, weights_sha256: str, output_settings: Mapping[str, Any], preprocessing: Mapping[str, Any]
+) -> Calibration:
+    """The calibration in `file`, for embeddings of these weights, settings and preprocessing.
+
+    Raises CalibrationInvalid where it is none, or one for others.
+    """
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except OSError as exc:
+        raise _invalid(file, f"it cannot be read ({exc.strerror})") from exc
+    except (ValueError, RecursionError) as exc:
+        raise _invalid(file, "it is no JSON, as `facepipe calibrate --out FILE` writes it") from exc
+    if not isinstance(content, dict) or content.get("facepipe_calibration") != _FORMAT:
+        raise _invalid(file, f"it says nowhere that it is a facepipe calibration of format {_FORMAT}")
+    if content.get("weights_sha256") != weights_sha256:
+        other = f"{content.get('weights')} ({content.get('weights_sha256')})"
+        raise _invalid(file, f"it was fitted for the weights {other}, and these are {weights_sha256}")
+    with_settings, wanted = content.get("output_settings"), _relevant(output_settings)
+    if not isinstance(with_settings, dict) or _relevant(with_settings) != wanted:
+        raise _invalid(file, f"it was fitted with {with_settings}, not {wanted}")
+    fitted, used = content.get("centre_sha256"), preprocessing.get("centre_sha256")
+    if fitted != used:
+        raise _invalid(file, f"it was fitted with {_centre(fitted)}, not {_centre(used)}")
+    if not isinstance(content.get("calibration"), dict):
+        raise _invalid(file, "it holds no calibration")
+    try:
+        return Calibration.from_dict(content["calibration"])
+    except (BadValue, UnknownKey) as exc:
+        raise _invalid(file, str(exc)) from exc
+
+
+def _relevant(output_settings: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in output_settings.items() if key not in _OTHER_SETTINGS}
+    align = kept.get("align")
+    # Files and stores from before there was a choice say nothing of it.
+    return {**kept, "align": {"resampling": AREA, **align}} if isinstance(align, dict) else kept
+
+
+def _centre(sha256: object) -> str:
+    return "embeddings that are not centred" if sha256 is None else f"embeddings less the centre {sha256}"
+
+
+def _invalid(file: Path, detail: str) -> CalibrationInvalid:
+    return CalibrationInvalid(path=shown(file), detail=detail.rstrip("."))

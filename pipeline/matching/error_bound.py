@@ -1,0 +1,91 @@
+"""Float32 matrix products as a filter: how far they can be off, and which candidates must be scored exactly.
+
+Let s(a, b) be the exact function's value (`score.exact_dots`), p(a, b) a float32 product of the device, n the
+number of dimensions and u the unit roundoff of a format (2^-24 for float32, 2^-53 for float64).
+
+1. In any order of summation, with or without fused multiply-add, a dot product of n terms computed in a format
+   is within gamma_n sum|a_i b_i| <= gamma_n |a| |b| of the true one, gamma_n = n u / (1 - n u) (Higham,
+   Accuracy and Stability of Numerical Algorithms, 2002, section 3.1; the last step is Cauchy-Schwarz). So
+   |p - s| <= B = (gamma_n(2^-24) + gamma_n(2^-53)) |a| |b|, with norms as measured. This holds for IEEE float32
+   only: TF32 and bfloat16 products are refused (`check_full_precision`). Underflow, even flushed to zero, adds
+   less than n 2^-125, which ROUNDING covers.
+2. The score is computed from s by correctly rounded, hence monotone, operations, except the power, whose
+   relative error is below 2 ulp. With v = (1 - s) / 2 in [0, 1], d = 2 v^(g/2). The computed 2 - d of one
+   candidate is off by less than 2^-48: if the true values of two candidates differ by 2^-46 or more, their
+   scores differ too, in the true order. d grows by at least 2 e^(g/2) when v grows by e if g >= 2 (d is convex
+   and d(0) = 0), and by at least g e if g < 2 (d is concave with slope g at v = 1). Solving for 2^-46 gives e;
+   TIES = 2 e is how far two values of s may be apart and still tie, or come in either order.
+3. All s >= 1 tie at d = 0 and all s <= -1 at d = 2, so values are clamped to [-1, 1] before comparing.
+
+Hence: if at least k candidates have p >= t, then their s >= t - B, and a candidate with p < cut(t) ranks
+strictly below all of them, where cut(t) = min(t - B, 1) - TIES - B, or -inf when min(t - B, 1) - TIES <= -1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from pipeline.errors import DeviceError
+from pipeline.matching.score import MAX_DISTANCE, MAX_THRESHOLD, Calibration, score_denominator
+from pipeline.types import DoubleArray
+
+# Rounding of the cuts themselves to float32 (values below 2), and underflow.
+ROUNDING: Final = 2.0**-22
+_DISTINCT: Final = 2.0**-46
+
+
+@dataclass(frozen=True)
+class ProductFilter:
+    """What float32 products can say of vectors of `size` dimensions whose norms' product is at most `norms`."""
+
+    size: int
+    norms: float
+    calibration: Calibration
+
+    @property
+    def bound(self) -> float:
+        """B: |float32 product - exact dot| at most."""
+        return (_gamma(self.size, 2.0**-24) + _gamma(self.size, 2.0**-53)) * self.norms
+
+    @property
+    def ties(self) -> float:
+        """TIES: exact dots further apart than this have different scores, in their own order."""
+        g = self.calibration.exponent
+        return 2.0 * ((_DISTINCT / 2.0) ** (2.0 / g) if g >= 2.0 else _DISTINCT / g)
+
+    def cut(self, products: DoubleArray) -> DoubleArray:
+        """cut(t) for each t: candidates with a float32 product below it rank strictly lower."""
+        level = np.minimum(products - self.bound, 1.0) - self.ties
+        return np.where(level <= -1.0 + ROUNDING, -np.inf, level - self.bound - ROUNDING)
+
+    def match_cut(self, threshold: float) -> float:
+        """Candidates with a float32 product below it have a score below 1.0; -inf where nothing can be said."""
+        if threshold == MAX_THRESHOLD:
+            return -np.inf
+        # score = 1 at 2 - d = denominator; solved for s. The solution's own rounding is far below TIES.
+        half = (MAX_DISTANCE - score_denominator(threshold)) / 2.0
+        dot = 1.0 - 2.0 * half ** (2.0 / self.calibration.exponent)
+        level = dot - self.ties
+        return -np.inf if level <= -1.0 + ROUNDING else level - self.bound - ROUNDING
+
+
+def _gamma(terms: int, unit: float) -> float:
+    return terms * unit / (1.0 - terms * unit)
+
+
+def check_full_precision(device: torch.device) -> None:
+    """Raises DeviceError where float32 products would be made of TF32 or bfloat16 ones: the bound is not theirs."""
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    # Newer torch has a setting per backend, which the older global one also sets; older torch has only that.
+    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    if setting is None:
+        setting = "ieee" if torch.get_float32_matmul_precision() == "highest" else "reduced"
+    if setting not in ("ieee", "none"):
+        raise DeviceError(
+            message=f"Matrix products on {device} are set to {setting} precision; exact search needs full float32. "
+            'Call torch.set_float32_matmul_precision("highest").'
+        )

@@ -1,0 +1,185 @@
+"""Sequential threshold grouping, in blocks: the decisions of one face after another, at a matrix product's pace.
+
+A face is decided against everything before it: the references of the index, the identities that earlier blocks
+of this batch inserted, and those inserted just before it in its own block. The first two are matrix products of
+a whole block; only the last is sequential, on the block's own small matrix. Every decision is made of exact
+scores, so the block size changes the speed and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+
+from pipeline.errors import UsageError
+from pipeline.matching.error_bound import ProductFilter
+from pipeline.matching.identical_images import ImageLookup
+from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings
+from pipeline.types import BoolArray, Decisions, DoubleArray, FaceBatch, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from pipeline.matching.match import Matcher
+
+MAX_BLOCK_FACES: Final = 8192
+
+
+def group_faces(
+    faces: FaceBatch, index: ReferenceIndex | IndexView, matcher: Matcher, block_faces: int = 1024
+) -> Decisions:
+    """Decides, in order, which identity each of n faces is: a reference of `index`, or one inserted before it.
+
+    For each face: a current reference of the same image and face (same hash, IoU >= 0.5; the earliest) is its
+    identity, with d = 0 at any threshold. Else the reference with the highest score, the earlier one of equals,
+    if that score is >= 1.0. Else the face is inserted as a new identity, if it is insertable.
+
+    The k-th inserted face, from 0, is at position len(index) + k. `index` is not changed: the caller appends the
+    inserted faces, in order, when they are committed. Memory: the inserted vectors once or twice more, and
+    6 block_faces^2 bytes, plus 24 for each pair in a block that may match. `block_faces`, in [1, 8192], does not
+    change the result.
+    Raises UsageError, EmbeddingInvalid, and DeviceError where float32 products are not float32.
+    """
+    if not 1 <= block_faces <= MAX_BLOCK_FACES:
+        raise UsageError(message=f"A block has 1 to {MAX_BLOCK_FACES} faces, not {block_faces}.")
+    _check_lengths(faces)
+    view = index.view()
+    norm = check_embeddings(faces.embeddings, view.embedding_size)
+    grouping = _Grouping(faces, view, matcher, norm)
+    for start in range(0, len(faces), block_faces):
+        grouping.decide(start, min(start + block_faces, len(faces)))
+    return grouping.decisions()
+
+
+def _check_lengths(faces: FaceBatch) -> None:
+    count = len(faces)
+    if len(faces.insertable) != count or len(faces.image_hashes) != count or faces.boxes.shape != (count, 4):
+        raise UsageError(
+            message=f"{count} embeddings need as many insertable flags, image hashes and boxes, not "
+            f"{len(faces.insertable)}, {len(faces.image_hashes)} and {list(faces.boxes.shape)}."
+        )
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """The best match of each of m faces among the identities before its block; -1, NaN and -inf for none."""
+
+    positions: IntArray
+    distances: DoubleArray
+    ranks: DoubleArray
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs of a block that may match: row r's partners are columns[starts[r] : starts[r + 1]], all before r."""
+
+    starts: list[int]
+    columns: IntArray
+    products: DoubleArray  # float32 products of the pairs
+
+
+class _Grouping:
+    """The state of one `group_faces` call."""
+
+    def __init__(self, faces: FaceBatch, view: IndexView, matcher: Matcher, norm: float) -> None:
+        self._faces = faces
+        self._view = view
+        self._matcher = matcher
+        self._filter = ProductFilter(view.embedding_size, norm * norm, matcher.calibration)
+        self._inserted_before = ReferenceIndex(view.embedding_size, view.device)  # by earlier blocks
+        self._inserted_images = ImageLookup()  # by the whole batch so far
+        self._insertable: list[bool] = faces.insertable.tolist()
+        self._boxes: list[list[float]] = faces.boxes.tolist()
+        self._count = 0  # inserted so far
+        self._position = np.full(len(faces), -1, dtype=np.int64)
+        self._inserted = np.zeros(len(faces), dtype=np.bool_)
+        self._distance = np.full(len(faces), np.nan)
+
+    def decisions(self) -> Decisions:
+        return Decisions(self._position, self._inserted, self._matcher.scores(self._distance))
+
+    def decide(self, start: int, end: int) -> None:
+        """Decides the faces start .. end - 1, all faces before them being decided."""
+        vectors = self._faces.embeddings[start:end]
+        earlier = self._earlier(vectors)
+        pairs = self._pairs(vectors, self._faces.insertable[start:end] & (earlier.positions < 0))
+        known_positions, known_distances = earlier.positions.tolist(), earlier.distances.tolist()
+        for row, face in enumerate(range(start, end)):
+            position, distance = self._identical(face), 0.0
+            if position is None:
+                position, distance = known_positions[row], known_distances[row]
+                if pairs.starts[row] != pairs.starts[row + 1]:
+                    position, distance = self._within(row, start, earlier, pairs)
+            if position < 0:
+                self._insert(face)
+            else:
+                self._position[face], self._distance[face] = position, distance
+        if end < len(self._faces):
+            self._keep_inserted(start, end)
+
+    def _identical(self, face: int) -> int | None:
+        hashes, box = self._faces.image_hashes[face], self._boxes[face]
+        position = self._view.find_identical(hashes, box)
+        return self._inserted_images.find(hashes, box) if position is None else position
+
+    def _insert(self, face: int) -> None:
+        """Makes the face an identity if it may be one; else it stays without."""
+        if not self._insertable[face]:
+            return
+        position = len(self._view) + self._count
+        self._inserted_images.add(position, position, self._faces.image_hashes[face], self._boxes[face])
+        self._position[face], self._distance[face], self._inserted[face] = position, 0.0, True
+        self._count += 1
+
+    def _earlier(self, vectors: FloatArray) -> _Earlier:
+        stored = self._matcher.nearest(self._view, vectors, 1, matching=True)
+        new = self._matcher.nearest(self._inserted_before, vectors, 1, matching=True)
+        # The index is older than anything of this batch, so it wins ties.
+        better = (new.ranks > stored.ranks)[:, 0]
+        return _Earlier(
+            np.where(better, len(self._view) + new.positions[:, 0], stored.positions[:, 0]),
+            np.where(better, new.distances[:, 0], stored.distances[:, 0]),
+            np.where(better, new.ranks[:, 0], stored.ranks[:, 0]),
+        )
+
+    def _pairs(self, vectors: FloatArray, may_be_inserted: BoolArray) -> _Pairs:
+        """The pairs (face, earlier face that may be inserted) whose score may reach 1.0."""
+        # As most requests bring; a product without pairs would cost them as much as all the rest but the search.
+        if len(vectors) == 1:
+            return _Pairs([0, 0], np.empty(0, np.int64), np.empty(0))
+        device = self._view.device
+        queries = torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
+        partners = torch.from_numpy(np.flatnonzero(may_be_inserted)).to(device)
+        products = queries @ queries[partners].T
+        before = partners[None, :] < torch.arange(len(vectors), device=device)[:, None]
+        cut = self._filter.match_cut(self._matcher.threshold)
+        rows, columns = torch.nonzero((products >= cut) & before, as_tuple=True)
+        starts = np.searchsorted(rows.cpu().numpy(), np.arange(len(vectors) + 1))
+        values = products[rows, columns].cpu().numpy().astype(np.float64)
+        return _Pairs(starts.tolist(), partners[columns].cpu().numpy(), values)
+
+    def _within(self, row: int, start: int, earlier: _Earlier, pairs: _Pairs) -> tuple[int, float]:
+        """The best match of a face among the earlier identities and those inserted in its block before it."""
+        known = int(earlier.positions[row]), float(earlier.distances[row])
+        part = slice(pairs.starts[row], pairs.starts[row + 1])
+        columns, products = pairs.columns[part], pairs.products[part]
+        inserted = self._inserted[start + columns]
+        columns, products = columns[inserted], products[inserted]
+        if len(columns) == 0:
+            return known
+        columns = columns[products >= self._filter.cut(products.max())]
+        embeddings = self._faces.embeddings[start + columns]
+        face = np.broadcast_to(self._faces.embeddings[start + row], embeddings.shape)
+        distances = self._matcher.distances(face, embeddings)
+        ranks = self._matcher.ranks(distances)
+        best = int(ranks.argmax())  # the first of equals: the earliest
+        if ranks[best] <= earlier.ranks[row] or not self._matcher.matches(distances[best : best + 1])[0]:
+            return known
+        return int(self._position[start + columns[best]]), float(distances[best])
+
+    def _keep_inserted(self, start: int, end: int) -> None:
+        """Lets the following blocks see what this one inserted; their images are in `_inserted_images`."""
+        faces = start + np.flatnonzero(self._inserted[start:end])
+        vectors, boxes = self._faces.embeddings[faces], self._faces.boxes[faces]
+        self._inserted_before.append(vectors, self._position[faces], [()] * len(faces), boxes)

@@ -1,0 +1,198 @@
+"""An int8 copy of the references as a filter for few queries: a quarter of the bytes of a float32 scan.
+
+Reading the references is what a search of few queries costs. Each row r of d numbers is kept as codes c in
+[-127, 127]^d, a scale and the measured length of what the codes leave out; a query q gets codes of 16 bits:
+
+    r = a c + e   with |e| <= E, and   q = b h + f   with |f| <= F,   |.| the L2 norm
+
+1. r.q = ab (c.h) + a c.f + e.q, where |a c| <= |r| + E, so by Cauchy-Schwarz
+   |r.q - ab (c.h)| <= W = E (|q| + F) + F |r|.
+   E and F are measured, not derived, so this holds for every vector, however uneven.
+2. c.h is computed exactly: |h_i| <= (2^31 - 1) / (127 d), so no partial sum leaves an int32.
+3. The exact score's dot s (`score.exact_dots`) is within gamma_d(2^-53) |r| |q| of r.q (see `bound`), which is
+   less than 2^-32 for d <= 2^20 and norms of 1 +- 1e-3. E and F carry a factor 1 + 2^-20 for the rounding of
+   their own sums and roots, and of E to float32. What is left are the float64 roundings of b h, a b (c.h) and W,
+   a few units of 2^-52 each, and underflow, below 2^-100. SLACK = 2^-30, added to W, covers them all.
+
+So s lies in [low, high] = ab (c.h) -+ (W + SLACK). If k live rows have low >= t, the k-th best has s >= t, and a
+row with high < min(t, 1) - TIES ranks strictly below k others (point 2 and 3 of `bound`), unless that is -1 or
+less. All others are candidates: float32 products and then exact scores decide among them, as in any search.
+
+The scan is a compiled loop without the interpreter's lock over ranges of rows, on threads of this module: any
+number of threads may search at once. It needs numba; without it, or where the candidates are too many to be a
+gain, the caller searches the float32 vectors instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pipeline.matching.error_bound import ROUNDING
+from pipeline.types import DoubleArray, FloatArray, IntArray
+
+MAX_DIMENSIONS: Final = 2**20  # that point 3 speaks of
+
+_SLACK: Final = 2.0**-30
+_MEASURED: Final = 1.0 + 2.0**-20
+_LEAST: Final = -1.0 + ROUNDING  # dots this low tie at d = 2
+# A search that leaves more candidates than this share of the rows is no faster than a float32 scan.
+_SHARE: Final = 8
+_LEAST_ROOM: Final = 1024
+# Codes worth a thread of their own: half a millisecond, ten times what handing over costs.
+_PART_CODES: Final = 2**24
+
+
+def available() -> bool:
+    """Whether there is a numba that works with this Python and NumPy. Compiles as `prepare` does."""
+    try:
+        _kernels()
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def prepare() -> None:
+    """Compiles the loops, or loads what an earlier process compiled, so that no search has to wait for it: about
+    two seconds the first time on a machine, then half a second, most of it numba's own start. Without numba
+    there is nothing to prepare."""
+    available()
+
+
+@functools.cache
+def _kernels() -> ModuleType:
+    from pipeline.matching import int8_kernels as quantized_kernels
+
+    return quantized_kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """The int8 copy of n rows of d numbers: n (d + 8) bytes of host memory."""
+
+    codes: npt.NDArray[np.int8]  # [n, d]: c
+    scales: FloatArray  # [n] float32: a
+    errors: FloatArray  # [n] float32: E
+
+    @classmethod
+    def empty(cls, rows: int, size: int) -> Codes:
+        """Room for `rows` rows of `size` numbers."""
+        return cls(np.empty((rows, size), np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
+
+    def __getitem__(self, rows: slice) -> Codes:
+        """A view of consecutive rows."""
+        return Codes(self.codes[rows], self.scales[rows], self.errors[rows])
+
+    def grown(self, capacity: int, length: int) -> Codes:
+        """A copy of the first `length` rows with room for `capacity`."""
+        grown = Codes.empty(capacity, self.codes.shape[1])
+        grown.codes[:length] = self.codes[:length]
+        grown.scales[:length] = self.scales[:length]
+        grown.errors[:length] = self.errors[:length]
+        return grown
+
+    def put(self, start: int, vectors: FloatArray) -> None:
+        """Fills rows from `start` on with `vectors` [m, d], finite and not zero."""
+        part = self[start : start + len(vectors)]
+        _kernels().quantize(np.ascontiguousarray(vectors), part.codes, part.scales, part.errors)
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """m queries as codes, and what turns a row's scale and error into its interval."""
+
+    codes: npt.NDArray[np.int16]  # [m, d]: h
+    units: DoubleArray  # [m]: b
+    slopes: DoubleArray  # [m]: |q| + F, times E in W
+    offsets: DoubleArray  # [m]: F |r| + SLACK
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """What the scan of a range of rows found."""
+
+    complete: bool  # False: the candidates were too many to hold
+    lows: DoubleArray  # [m, k] the largest lower bounds
+    found: IntArray  # [m, capacity]
+    highs: DoubleArray  # [m, capacity] their upper bounds
+    counts: IntArray  # [m] how many of them
+
+
+def candidates(
+    codes: Codes, dead: IntArray, queries: FloatArray, k: int, max_norm: float, ties: float, floor: float
+) -> list[IntArray] | None:
+    """The live rows that may be among the k best of each of m queries [m, d] (norm 1): positions [c] for each.
+
+    `max_norm` bounds the rows' norms; exact dots further apart than `ties` don't tie; a row whose exact dot is
+    below `floor` need not be found. None where there are so many candidates that the filter is no gain.
+    """
+    asked = _quantized(queries, max_norm)
+    scans = _over_parts(
+        lambda rows: _scan(codes, dead, rows, asked, k, ties, floor), len(codes.scales), codes.codes.size
+    )
+    if not all(scan.complete for scan in scans):
+        return None
+    return [_merged(scans, row, k, ties, floor) for row in range(len(queries))]
+
+
+def _quantized(queries: FloatArray, max_norm: float) -> _Queries:
+    exact = queries.astype(np.float64)
+    limit = min(np.iinfo(np.int16).max, np.iinfo(np.int32).max // (127 * queries.shape[1]))
+    units = np.abs(exact).max(axis=1) / limit
+    rounded = np.rint(exact / units[:, None]).clip(-limit, limit)
+    errors = np.linalg.norm(exact - rounded * units[:, None], axis=1) * _MEASURED
+    slopes = np.linalg.norm(exact, axis=1) * _MEASURED + errors
+    return _Queries(rounded.astype(np.int16), units, slopes, errors * max_norm * _MEASURED + _SLACK)
+
+
+def _scan(codes: Codes, dead: IntArray, rows: range, asked: _Queries, k: int, ties: float, floor: float) -> _Scan:
+    count = len(asked.codes)
+    room = count, max(_LEAST_ROOM, len(rows) // _SHARE)
+    lows, counts = np.full((count, k), -np.inf), np.zeros(count, dtype=np.int64)
+    found, highs = np.empty(room, dtype=np.int64), np.empty(room)
+    complete = _kernels().scan(
+        codes.codes, codes.scales, codes.errors, rows.start, rows.stop, dead,
+        asked.codes, asked.units, asked.slopes, asked.offsets,
+        ties, _LEAST, floor, lows, found, highs, counts,
+    )  # fmt: skip
+    return _Scan(complete, lows, found, highs, counts)
+
+
+def _merged(scans: list[_Scan], row: int, k: int, ties: float, floor: float) -> IntArray:
+    """The candidates of one query that those of all ranges together leave."""
+    found = np.concatenate([scan.found[row, : scan.counts[row]] for scan in scans])
+    highs = np.concatenate([scan.highs[row, : scan.counts[row]] for scan in scans])
+    lows = np.concatenate([scan.lows[row] for scan in scans])
+    level = min(np.partition(lows, len(lows) - k)[len(lows) - k], 1.0) - ties
+    kept: IntArray = found[highs >= (max(level, floor) if level > _LEAST else floor)]
+    return kept
+
+
+def _over_parts(scan: Callable[[range], _Scan], rows: int, codes: int) -> list[_Scan]:
+    """`scan` of all rows: at once in this thread where they are few, else in ranges on the pool."""
+    workers, executor = _pool()
+    parts = max(1, min(workers, codes // _PART_CODES))
+    bounds = [rows * part // parts for part in range(parts + 1)]
+    ranges = [range(start, stop) for start, stop in pairwise(bounds)]
+    return [scan(ranges[0])] if parts == 1 else list(executor.map(scan, ranges))
+
+
+@functools.cache
+def _pool() -> tuple[int, ThreadPoolExecutor]:
+    """As many threads as torch takes, for all searches of the process: more would only take turns."""
+    workers = max(1, torch.get_num_threads())
+    return workers, ThreadPoolExecutor(workers, thread_name_prefix="search")
+
+
+# A forked child has none of the threads, and would wait for them for ever.
+os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,122 @@
+"""The compiled loops of `quantized`, which holds their proof. Importing this module needs numba and compiles, or
+loads what an earlier process compiled; they run without the interpreter's lock.
+
+Signatures are fixed so that nothing compiles during a search. Reductions are written as plain loops: LLVM turns
+the integer one into vector instructions (it may: integer sums have no order), and leaves the float64 ones alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.runtime.compiled import compiled
+
+_TILE_ROWS: Final = 64  # whose codes stay in the first cache while every query meets them
+
+
+@compiled("void(Array(f4, 2, 'C', readonly=True), i1[:,::1], f4[::1], f4[::1])")
+def quantize(vectors: Any, codes: Any, scales: Any, errors: Any) -> None:
+    """Fills codes [m, d], scales [m] and errors [m] of `vectors` [m, d]."""
+    for row in range(vectors.shape[0]):
+        largest = np.float32(0.0)
+        for i in range(vectors.shape[1]):
+            largest = max(largest, abs(vectors[row, i]))
+        scale = np.float64(np.float32(largest / np.float32(127.0)))
+        squares = 0.0
+        for i in range(vectors.shape[1]):
+            code = min(max(np.rint(vectors[row, i] / scale), -127.0), 127.0)
+            codes[row, i] = np.int8(code)
+            squares += (vectors[row, i] - scale * code) ** 2
+        scales[row] = scale
+        errors[row] = np.sqrt(squares) * (1.0 + 2.0**-20)
+
+
+@compiled()
+def _raise_lowest(heap: Any, value: float) -> None:
+    """Puts `value` in the place of the least element of a binary min-heap."""
+    place, size = 0, len(heap)
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= value:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = value
+
+
+@compiled()
+def _keep_possible(found: Any, highs: Any, cut: float) -> int:
+    """Moves the candidates that `cut` leaves to the front; returns their number."""
+    kept = 0
+    for i in range(len(found)):
+        if highs[i] >= cut:
+            found[kept], highs[kept] = found[i], highs[i]
+            kept += 1
+    return kept
+
+
+@compiled(
+    "b1(i1[:,::1], f4[::1], f4[::1], i8, i8, Array(i8, 1, 'C', readonly=True), i2[:,::1], f8[::1], f8[::1],"
+    " f8[::1], f8, f8, f8, f8[:,::1], i8[:,::1], f8[:,::1], i8[::1])"
+)
+def scan(
+    codes: Any,
+    scales: Any,
+    errors: Any,
+    start: int,
+    stop: int,
+    dead: Any,
+    queries: Any,
+    units: Any,
+    slopes: Any,
+    offsets: Any,
+    ties: float,
+    least: float,
+    floor: float,
+    lows: Any,
+    found: Any,
+    highs: Any,
+    counts: Any,
+) -> bool:
+    """The rows start .. stop - 1 that may be among the best k of each of m queries, in one pass over the codes.
+
+    `lows` [m, k], given as -inf, become the k largest lower bounds; `found` and `highs` [m, capacity] the
+    candidates and their upper bounds, `counts` [m] how many. Returns False where there were too many to hold.
+    """
+    dead_from = np.searchsorted(dead, start)
+    for tile in range(start, stop, _TILE_ROWS):
+        end = min(tile + _TILE_ROWS, stop)
+        next_dead = dead_from
+        for m in range(queries.shape[0]):
+            heap = lows[m]
+            next_dead = dead_from
+            level = min(heap[0], 1.0) - ties
+            cut = max(level, floor) if level > least else floor
+            for row in range(tile, end):
+                if next_dead < len(dead) and dead[next_dead] == row:
+                    next_dead += 1
+                    continue
+                product = np.int32(0)
+                for i in range(codes.shape[1]):
+                    # Back to 32 bits at every step, or it would be a sum of 64-bit numbers.
+                    product = np.int32(product + np.int32(np.int32(codes[row, i]) * np.int32(queries[m, i])))
+                value = product * (scales[row] * units[m])
+                width = errors[row] * slopes[m] + offsets[m]
+                if value + width < cut:
+                    continue
+                if counts[m] == found.shape[1]:
+                    counts[m] = _keep_possible(found[m], highs[m], cut)
+                    if 4 * counts[m] > 3 * found.shape[1]:
+                        return False
+                found[m, counts[m]], highs[m, counts[m]] = row, value + width
+                counts[m] += 1
+                if value - width > heap[0]:
+                    _raise_lowest(heap, value - width)
+                    level = min(heap[0], 1.0) - ties
+                    cut = max(level, floor) if level > least else floor
+        dead_from = next_dead
+    return True

@@ -1,0 +1,271 @@
+"""The references of one directory in memory: what search and grouping compare a face with.
+
+Rows are only ever appended and a removed row is only marked, so a snapshot is a length, a list of dead rows and
+the arrays of the moment: readers hold one without a lock, and no writer disturbs it (multi-version concurrency).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pipeline.errors import EmbeddingInvalid, UsageError
+from pipeline.matching.identical_images import ImageLookup
+from pipeline.matching.int8_filter import MAX_DIMENSIONS, Codes, available
+from pipeline.types import FloatArray, IntArray
+
+NORM_TOLERANCE: Final = 1e-3  # float32 vectors of norm 1 are off by 1e-6 at most; anything further is a fault
+
+_FIRST_CAPACITY: Final = 1024
+_COMPACT_DEAD: Final = 1024  # fewer dead rows cost nothing worth a copy of the index
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class IndexView:
+    """The n references of an index as they were at one moment, for any number of threads. Nothing in it changes.
+
+    Positions are 0 .. n - 1; those in `dead` are removed references, which no search finds.
+    """
+
+    embedding_size: int
+    device: torch.device
+    vectors: torch.Tensor  # [n, d] float32 on the device: what products are made of
+    host_vectors: FloatArray  # [n, d] float32: what exact scores are made of
+    order: IntArray  # [n] the order of insertion of the identities; no two live rows have the same
+    codes: Codes | None  # [n, d] the int8 copy, if there is one
+    max_norm: float  # of all vectors there ever were, float64
+    dead: IntArray  # [t] ascending
+    images: ImageLookup = field(repr=False)  # of the index: knows later and removed references too
+    lineage: object = field(repr=False)  # whose positions these are
+
+    def __len__(self) -> int:
+        """The number of positions, dead ones included."""
+        return len(self.order)
+
+    def view(self) -> IndexView:
+        """Itself: what takes an index takes a view of one."""
+        return self
+
+    def part(self, rows: range) -> IndexView:
+        """The references at consecutive positions alone, for searches among them: the first is at 0. No copy."""
+        between = slice(rows.start, rows.stop)
+        dead = self.dead[slice(*np.searchsorted(self.dead, (rows.start, rows.stop)))] - rows.start
+        return replace(
+            self,
+            vectors=self.vectors[between],
+            host_vectors=self.host_vectors[between],
+            order=self.order[between],
+            codes=None if self.codes is None else self.codes[between],
+            dead=dead,
+            images=ImageLookup(),
+            lineage=object(),
+        )
+
+    def is_alive(self, position: int) -> bool:
+        """Whether a reference stands at `position`."""
+        place = int(np.searchsorted(self.dead, position))
+        return 0 <= position < len(self) and not (place < len(self.dead) and self.dead[place] == position)
+
+    def find_identical(self, hashes: Iterable[str], box: Sequence[float]) -> int | None:
+        """The position of the live reference with one of `hashes` and IoU >= 0.5 with `box` (xyxy in pixels of
+        that image); of several the one of lowest order. None where there is none."""
+        return self.images.find(hashes, box, self.is_alive)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What happened to an index between two views of it."""
+
+    appended: range  # positions, some of which may be dead again
+    removed: IntArray  # positions that are newly dead, ascending; those appended since among them
+
+
+def changes_since(old: IndexView, new: IndexView) -> Changes | None:
+    """What happened between `old` and the later view `new`. None where positions do not carry over: `new` is of a
+    compacted copy, or of another index."""
+    if old.lineage is not new.lineage:
+        return None
+    same = len(old.dead) == len(new.dead)  # dead rows never come back
+    removed = new.dead[:0] if same else np.setdiff1d(new.dead, old.dead, assume_unique=True)
+    return Changes(range(len(old), len(new)), removed)
+
+
+class ReferenceIndex:
+    """Reference vectors of d dimensions, with order numbers, image hashes and boxes.
+
+    Memory: 4 n d bytes on the device (up to twice that, because capacity doubles, and three times while it does),
+    the same on the host for exact scores (on the CPU the two are one), 8 n bytes of order numbers, and about
+    0.3 KB per image hash. A million references of 512 dimensions take 2-4 GB. `quantized` adds an int8 copy of
+    n (d + 8) bytes, which makes searches for few faces on the CPU about three times as fast; it needs numba, and
+    is left out where that is not installed. Removed references keep theirs until `compacted`.
+
+    Positions are 0, 1, ... in the order of appending and never change. Whoever writes sees to it that only one
+    thread does; `view` may be called by any thread at any time, and sees each write as a whole or not at all.
+    """
+
+    def __init__(self, embedding_size: int, device: str | torch.device = "cpu", *, quantized: bool = False) -> None:
+        if embedding_size < 1:
+            raise UsageError(message=f"An embedding has at least one dimension, not {embedding_size}.")
+        self.embedding_size = embedding_size
+        self.device = torch.device(device)
+        self._images = ImageLookup()
+        self._lineage = object()
+        self._order = np.empty(0, dtype=np.int64)
+        self._host = np.empty((0, embedding_size), dtype=np.float32)
+        self._vectors = self._on_device(0)
+        self._quantized = quantized
+        worth = quantized and self.device.type == "cpu" and embedding_size <= MAX_DIMENSIONS and available()
+        self._codes = Codes.empty(0, embedding_size) if worth else None
+        self._view = self._snapshot(0, 0.0, np.empty(0, dtype=np.int64))
+
+    def __len__(self) -> int:
+        """The number of positions, dead ones included."""
+        return len(self._view)
+
+    @property
+    def worth_compacting(self) -> bool:
+        """Whether so many rows are dead (a quarter, and 1,024) that searching them costs more than a copy."""
+        dead = len(self._view.dead)
+        return dead >= _COMPACT_DEAD and 4 * dead > len(self)
+
+    def view(self) -> IndexView:
+        """The references as they are now, in constant time."""
+        return self._view
+
+    def append(
+        self,
+        vectors: FloatArray,
+        order: IntArray,
+        image_hashes: Sequence[Iterable[str]],
+        boxes: FloatArray,
+    ) -> None:
+        """Adds m references: `vectors` [m, d] of norm 1, `order` [m], the hashes of each one's image (of its bytes
+        and of its pixels), `boxes` [m, 4] xyxy in pixels of that image.
+
+        Raises EmbeddingInvalid, or UsageError when the lengths disagree; then nothing was added.
+        """
+        self.replace(np.empty(0, dtype=np.int64), vectors, order, image_hashes, boxes)
+
+    def remove(self, positions: IntArray) -> None:
+        """Makes the references at `positions` [t] dead. Raises UsageError, and removes none, where one is not
+        alive or named twice."""
+        view = self._view
+        self._view = self._snapshot(len(view), view.max_norm, _with_dead(view, positions))
+
+    def replace(
+        self,
+        positions: IntArray,
+        vectors: FloatArray,
+        order: IntArray,
+        image_hashes: Sequence[Iterable[str]],
+        boxes: FloatArray,
+    ) -> None:
+        """`remove` and `append` in one step: no view lacks the old references without having the new ones."""
+        view, count = self._view, len(vectors)
+        norm = check_embeddings(vectors, self.embedding_size)
+        if len(order) != count or len(image_hashes) != count or boxes.shape != (count, 4):
+            raise UsageError(
+                message=f"{count} references need as many order numbers, hashes and boxes, "
+                f"not {len(order)}, {len(image_hashes)} and {list(boxes.shape)}."
+            )
+        dead = _with_dead(view, positions)
+        self._write(len(view), vectors, order)
+        rows = zip(order.tolist(), image_hashes, boxes.tolist(), strict=True)
+        for position, (number, hashes, box) in enumerate(rows, len(view)):
+            self._images.add(number, position, hashes, box)
+        self._view = self._snapshot(len(view) + count, max(view.max_norm, norm), dead)
+
+    def compacted(self) -> tuple[ReferenceIndex, IntArray]:
+        """A copy without the dead rows, and the positions [l], ascending, that its rows had here."""
+        view = self._view
+        alive = np.ones(len(view), dtype=np.bool_)
+        alive[view.dead] = False
+        kept = np.flatnonzero(alive)
+        moved = np.where(alive, np.cumsum(alive) - 1, -1)
+        copy = ReferenceIndex(self.embedding_size, self.device, quantized=self._quantized)
+        copy._write(0, view.host_vectors[kept], view.order[kept])
+        copy._images = self._images.moved(moved.tolist())
+        copy._view = copy._snapshot(len(kept), view.max_norm, view.dead[:0])
+        return copy, kept
+
+    def _snapshot(self, length: int, max_norm: float, dead: IntArray) -> IndexView:
+        return IndexView(
+            self.embedding_size,
+            self.device,
+            self._vectors[:length],
+            self._host[:length],
+            self._order[:length],
+            None if self._codes is None else self._codes[:length],
+            max_norm,
+            dead,
+            self._images,
+            self._lineage,
+        )
+
+    def _write(self, start: int, vectors: FloatArray, order: IntArray) -> None:
+        """Fills rows from `start` on, which no view shows yet."""
+        end = start + len(vectors)
+        self._reserve(start, end)
+        self._order[start:end] = order
+        self._host[start:end] = vectors
+        if self.device.type != "cpu":
+            self._vectors[start:end] = torch.from_numpy(self._host[start:end]).to(self.device)
+        if self._codes is not None:
+            self._codes.put(start, self._host[start:end])
+
+    def _reserve(self, length: int, wanted: int) -> None:
+        """Makes room for `wanted` references. Views handed out before keep the old memory and stay right."""
+        if wanted <= len(self._host):
+            return
+        # A little more than asked for, so that the first insertion after a load does not copy everything.
+        capacity = max(wanted + wanted // 8, 2 * len(self._host), _FIRST_CAPACITY)
+        self._host = _grown(self._host, capacity, length)
+        self._order = _grown(self._order, capacity, length)
+        self._vectors = self._on_device(length)
+        if self._codes is not None:
+            self._codes = self._codes.grown(capacity, length)
+
+    def _on_device(self, length: int) -> torch.Tensor:
+        host = torch.from_numpy(self._host)
+        if self.device.type == "cpu":
+            return host  # shares the memory
+        vectors = torch.empty(self._host.shape, dtype=torch.float32, device=self.device)
+        vectors[:length] = host[:length].to(self.device)
+        return vectors
+
+
+def _with_dead(view: IndexView, positions: IntArray) -> IntArray:
+    """The dead rows of `view` and `positions`, ascending, in a new array."""
+    new = np.unique(positions)
+    known = len(new) == 0 or (new[0] >= 0 and new[-1] < len(view))
+    if len(new) != len(positions) or not known or np.isin(new, view.dead).any():
+        raise UsageError(message=f"Only references that are there can be removed, each once: not {positions}.")
+    return np.insert(view.dead, np.searchsorted(view.dead, new), new)
+
+
+def _grown(array: npt.NDArray[_Scalar], capacity: int, length: int) -> npt.NDArray[_Scalar]:
+    grown = np.empty((capacity, *array.shape[1:]), dtype=array.dtype)
+    grown[:length] = array[:length]
+    return grown
+
+
+def check_embeddings(vectors: FloatArray, size: int) -> float:
+    """The largest L2 norm (float64) of `vectors` [n, size], 0.0 for none. Raises EmbeddingInvalid unless they are
+    finite float32 of norm 1 within 1e-3."""
+    if vectors.ndim != 2 or vectors.shape[1] != size or vectors.dtype != np.float32:
+        raise EmbeddingInvalid(size=size, detail=f"these are {vectors.dtype} of shape {list(vectors.shape)}")
+    if len(vectors) == 0:
+        return 0.0
+    # In blocks: the float64 copy of a million vectors would take 4 GB.
+    blocks = (vectors[i : i + 4096].astype(np.float64) for i in range(0, len(vectors), 4096))
+    norms = np.sqrt(np.concatenate([np.einsum("ij,ij->i", block, block) for block in blocks]))
+    off = np.flatnonzero(~(np.abs(norms - 1.0) <= NORM_TOLERANCE))  # so that NaN is off
+    if len(off):
+        raise EmbeddingInvalid(size=size, detail=f"vector {off[0]} of {len(vectors)} has norm {norms[off[0]]:g}")
+    return float(norms.max())

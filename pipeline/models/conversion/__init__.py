@@ -1,0 +1,1 @@
+"""Published weights files to tensors."""

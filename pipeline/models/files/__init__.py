@@ -1,0 +1,1 @@
+"""Weights as files: the cache folder, downloads, converted sets."""

@@ -1,0 +1,1 @@
+"""The embedding networks in torch."""

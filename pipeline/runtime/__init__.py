@@ -1,0 +1,1 @@
+"""What every part rests on: devices, threads, compiled loops, memory, stage times."""

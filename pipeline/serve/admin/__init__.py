@@ -1,0 +1,1 @@
+"""Commands on a store that a server holds."""

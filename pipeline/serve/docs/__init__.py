@@ -1,0 +1,1 @@
+"""The description of the HTTP contract: OpenAPI and its page."""

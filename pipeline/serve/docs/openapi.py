@@ -1,0 +1,342 @@
+"""The OpenAPI description, written by hand: the handlers parse by hand, so nothing could be derived from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+from pipeline.serve.docs import examples, schemas
+from pipeline.serve.requests import MAX_SIMILAR
+
+Json = dict[str, Any]
+
+_AUTHORIZATION: Final = "authorization"
+# What every route that needs credentials may answer besides its own; 431 and 408 come before any route.
+_COMMON_ERRORS: Final = {
+    400: "A header or a parameter is missing or wrong.",
+    401: "The credentials are missing or wrong.",
+    429: "Too many failed attempts by this user from this address. `Retry-After` says how long to wait.",
+    431: "The headers are larger than 64 KiB.",
+    500: "The server failed; its log has the details under the id in the message.",
+    503: "The server has as much to do as it can queue. `Retry-After` says how long to wait.",
+}
+_BODY_ERRORS: Final = {
+    408: "The body did not arrive in time.",
+    413: "The body, or the image in it, is larger than the server takes.",
+}
+_STORE_ERRORS: Final = {507: "The server's disk is full; nothing was stored."}
+_NO_PERSON: Final = {404: "There is no such person in this directory."}
+
+
+def description() -> Json:
+    """The whole document (OpenAPI 3.1)."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "facepipe", "version": version("facepipe"), "description": _ABOUT},
+        "paths": {
+            "/people": {"get": _list_people(), "post": _post_people()},
+            "/rootpeople": {"get": _list_roots()},
+            "/people/{personId}": {"get": _get_person(), "put": _put_person(), "delete": _delete_person()},
+            "/people/external/{externalId}": {"get": _by_external_id()},
+            "/merge": {
+                "put": _merging(
+                    "Merge",
+                    "Makes one person of several records: the one that is a root already is the root, else the oldest. "
+                    "All data stay with their records.",
+                )
+            },
+            "/unmerge": {"put": _merging("Unmerge", "Takes records out of their merged person, each as it was.")},
+            "/person/{personId}/face": {"get": _face()},
+            "/obj/{guid}": {"get": _object()},
+            "/obj/imagekey": {"get": _image_key()},
+            "/imagekey": {"get": _image_key()},
+            "/healthz": {"get": _open_route("Health", "The process answers.", {"status": "ok"})},
+            "/readyz": {"get": _readiness()},
+            "/metrics": {"get": _metrics()},
+        },
+        "components": {
+            "schemas": schemas.SCHEMAS,
+            "securitySchemes": {
+                _AUTHORIZATION: {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "X-RPC-AUTHORIZATION",
+                    "description": "`<userid>:<password>`, or `<userid>:<base64 of the password>`.",
+                }
+            },
+        },
+    }
+
+
+_ABOUT: Final = """\
+Identities in directories: post an image to recognise its faces, or to insert them.
+
+Every request carries `X-RPC-AUTHORIZATION` and `X-RPC-DIRECTORY`. A key without a value is absent from an answer.
+Every error has the same shape. GET routes answer HEAD too; a slash at the end of a path makes no difference.
+"""
+
+
+def _route(
+    summary: str,
+    about: str,
+    answers: dict[str, Json],
+    errors: dict[int, str],
+    parameters: Sequence[Json] = (),
+    body: Json | None = None,
+) -> Json:
+    """One operation of the contract."""
+    route: Json = {
+        "summary": summary,
+        "operationId": re.sub(r"\W+", "-", summary.lower()),
+        "description": about,
+        "security": [{_AUTHORIZATION: []}],
+        "parameters": [_DIRECTORY, *parameters],
+        "responses": answers | {str(status): _error(status, text) for status, text in sorted(errors.items())},
+    }
+    return route | ({"requestBody": body} if body else {})
+
+
+def _post_people() -> Json:
+    body = {
+        "description": "The image file. JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF, HEIC and ICO are read.",
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+    errors = {
+        **_COMMON_ERRORS,
+        **_BODY_ERRORS,
+        **_STORE_ERRORS,
+        403: "The account has as many directories as it may; nothing was stored.",
+        409: "The external id is in use (only where the server keeps them unique); nothing was stored.",
+        415: "The Content-Type is neither application/octet-stream nor image/*.",
+    }
+    about = (
+        "Every face found is matched against the directory. With `insert=false&update=false` nothing is stored. "
+        "Else the largest face becomes a new identity if it matches nobody and its quality suffices, or, with "
+        "`update`, the reference of the identity it matches."
+    )
+    answer = _json_answer("What was found, the largest face first.", "PostAnswer", examples.POSTS)
+    return _route("Insert or recognise", about, {"201": answer}, errors, _POST_PARAMETERS, body)
+
+
+def _list_people() -> Json:
+    about = "All records of the directory, at most 1,000, in the order of insertion."
+    return _route("List people", about, {"200": _people_answer()}, _COMMON_ERRORS)
+
+
+def _list_roots() -> Json:
+    about = "The persons of the directory, without the records merged into them, in pages."
+    answer = _json_answer("A page.", "RootPeople", {"page": examples.ROOT_PEOPLE})
+    return _route("List persons", about, {"200": answer}, _COMMON_ERRORS, _LISTING_PARAMETERS)
+
+
+def _get_person() -> Json:
+    return _route("Get a record", "", {"200": _people_answer()}, _COMMON_ERRORS | _NO_PERSON, [_PERSON_ID])
+
+
+def _by_external_id() -> Json:
+    parameter = _path("externalId", "The external id; a slash in it is sent as `%2F`.", "employee-1815")
+    about = "All records with an external id: ids need not be unique."
+    return _route("Find by external id", about, {"200": _people_answer()}, _COMMON_ERRORS | _NO_PERSON, [parameter])
+
+
+def _put_person() -> Json:
+    about = (
+        "Changes what the body names: omitted is unchanged, blank is removed. Without a body the headers "
+        "X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID serve."
+    )
+    errors = {
+        **_COMMON_ERRORS,
+        **_BODY_ERRORS,
+        **_STORE_ERRORS,
+        **_NO_PERSON,
+        409: "The external id is in use (only where the server keeps them unique).",
+    }
+    body = _json_body("PersonChange", examples.PERSON_CHANGE, required=False)
+    parameters = [_PERSON_ID, *_PERSON_HEADERS]
+    return _route("Change a record", about, {"202": _accepted()}, errors, parameters, body)
+
+
+def _delete_person() -> Json:
+    about = "Everything of the record goes: its reference, its embedding, its image. Its oldest child becomes root."
+    recursive = _query("recursive", {"type": "boolean", "default": False}, "Deletes the whole merged person.", True)
+    answers = {"204": {"description": "It is gone."}}
+    errors = _COMMON_ERRORS | _STORE_ERRORS | _NO_PERSON
+    return _route("Delete a record", about, answers, errors, [_PERSON_ID, recursive])
+
+
+def _merging(summary: str, about: str) -> Json:
+    errors = _COMMON_ERRORS | _BODY_ERRORS | _STORE_ERRORS | _NO_PERSON
+    return _route(summary, about, {"202": _accepted()}, errors, (), _json_body("PersonIds", examples.PERSON_IDS))
+
+
+def _face() -> Json:
+    about = "The record's own current image, decrypted where images are stored encrypted. It may change: revalidate."
+    answers = _image_answers("image/*")
+    return _route("Get a face", about, answers, _COMMON_ERRORS | _NO_PERSON, [_PERSON_ID, _IF_NONE_MATCH])
+
+
+def _object() -> Json:
+    about = (
+        "The image at the end of an imageURI; it never changes. In cloud hosting the bytes as they are stored: 16 "
+        "bytes of IV, then AES-256-CBC with PKCS#7 padding under the account's image key."
+    )
+    parameters = [_path("guid", "The last part of the imageURI.", examples.GUID), _IF_NONE_MATCH]
+    errors = _COMMON_ERRORS | {404: "There is no such object in this directory."}
+    return _route("Get an object", about, _image_answers("*/*"), errors, parameters)
+
+
+def _image_key() -> Json:
+    answer = _json_answer("The key.", "ImageKey", {"key": examples.IMAGE_KEY})
+    errors = _COMMON_ERRORS | {404: "The server is not in cloud hosting."}
+    route = _route("Get the image key", "The account's key to its objects, in cloud hosting.", {"200": answer}, errors)
+    del route["operationId"]  # the route has two addresses
+    return route
+
+
+def _open_route(summary: str, about: str, example: Json) -> Json:
+    """A route without credentials."""
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Status"}, "example": example}}
+    return {
+        "summary": summary,
+        "operationId": summary.lower(),
+        "security": [],
+        "responses": {
+            "200": {"description": about, "content": content},
+            "431": _error(431, _COMMON_ERRORS[431]),
+            "500": _error(500, _COMMON_ERRORS[500]),
+        },
+    }
+
+
+def _readiness() -> Json:
+    route = _open_route("Readiness", "Requests are answered.", {"status": "ready"})
+    route["responses"]["503"] = _error(503, "Not yet, or no longer.")
+    return route
+
+
+def _metrics() -> Json:
+    route = _open_route("Metrics", "Prometheus' text format.", {})
+    route["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    route["responses"]["503"] = _error(503, _COMMON_ERRORS[503])
+    return route
+
+
+# Parts
+
+
+def _json_answer(about: str, schema: str, given: Json) -> Json:
+    content = {
+        "schema": {"$ref": f"#/components/schemas/{schema}"},
+        "examples": {name: {"value": value} for name, value in given.items()},
+    }
+    return {"description": about, "content": {"application/json": content}}
+
+
+def _people_answer() -> Json:
+    return _json_answer("The records.", "People", {"records": examples.PEOPLE})
+
+
+def _accepted() -> Json:
+    content = {"schema": {"type": "object"}, "example": {}}
+    return {"description": "It is done.", "content": {"application/json": content}}
+
+
+def _image_answers(media_type: str) -> Json:
+    content = {media_type: {"schema": {"type": "string", "format": "binary"}}}
+    tag = {"ETag": {"description": "Names the image.", "schema": {"type": "string"}}}
+    return {
+        "200": {"description": "The image.", "content": content, "headers": tag},
+        "304": {"description": "The client has it: `If-None-Match` names it."},
+    }
+
+
+def _error(status: int, about: str) -> Json:
+    content = {"schema": {"$ref": "#/components/schemas/Error"}, "example": examples.error(status)}
+    return {"description": about, "content": {"application/json": content}}
+
+
+def _json_body(schema: str, example: Json, *, required: bool = True) -> Json:
+    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}, "example": example}
+    return {"required": required, "content": {"application/json": content}}
+
+
+def _header(name: str, about: str, schema: Json, example: str, *, required: bool = False) -> Json:
+    return {
+        "name": name,
+        "in": "header",
+        "required": required,
+        "description": about,
+        "schema": schema,
+        "example": example,
+    }
+
+
+def _query(name: str, schema: Json, about: str, example: Any) -> Json:
+    return {"name": name, "in": "query", "required": False, "description": about, "schema": schema, "example": example}
+
+
+def _path(name: str, about: str, example: str, schema: Json | None = None) -> Json:
+    schema = schema or {"type": "string", "minLength": 1}
+    return {"name": name, "in": "path", "required": True, "description": about, "schema": schema, "example": example}
+
+
+_TEXT: Final[Json] = {"type": "string", "maxLength": 1000}
+_QUALITY: Final[Json] = {"type": "number", "anyOf": [{"minimum": 0, "maximum": 1}, {"const": -1}], "default": -1}
+
+_DIRECTORY: Final = _header(
+    "X-RPC-DIRECTORY",
+    "The directory. It comes into being with its first identity.",
+    {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
+    "main",
+    required=True,
+)
+_PERSON_ID: Final = _path("personId", "", examples.PERSON_ID, {"type": "string", "format": "uuid"})
+_IF_NONE_MATCH: Final = _header("If-None-Match", "The ETag of a copy.", {"type": "string"}, f'"{examples.GUID}"')
+_PERSON_HEADERS: Final = (
+    _header("X-RPC-PERSON-NAME", "The name. UTF-8, else latin-1. An insertion needs one.", _TEXT, "Grace Hopper"),
+    _header("X-RPC-PERSON-NAME-BASE64", "The name as base64; wins over the plain one.", _TEXT, "R3JhY2UgSG9wcGVy"),
+    _header("X-RPC-EXTERNAL-ID", "The external id. An insertion needs one.", _TEXT, "employee-1815"),
+    _header("X-RPC-EXTERNAL-ID-BASE64", "The same as base64.", _TEXT, "ZW1wbG95ZWUtMTgxNQ=="),
+)
+_POST_PARAMETERS: Final = (
+    *_PERSON_HEADERS,
+    _header(
+        "X-RPC-FACES-GROUPING-THRESHOLD",
+        "The matching threshold T. 0 matches nothing but the identical image.",
+        {"type": "number", "minimum": 0, "maximum": 4, "default": 0.54},
+        "0.54",
+    ),
+    _query("insert", {"type": "boolean", "default": True}, "false: nothing is inserted.", False),
+    _query("update", {"type": "boolean", "default": True}, "false: no matching identity is changed.", False),
+    _query(
+        "similar_limit",
+        {"type": "integer", "minimum": 0, "maximum": MAX_SIMILAR, "default": 0},
+        "So many most similar identities for each face.",
+        5,
+    ),
+    _query("min-cpq", _QUALITY, "Least centre-pose quality of a reference; 0 is off, -1 the server's.", 0.59),
+    _query("min-fsq", _QUALITY, "Least sharpness quality, likewise.", 0.4),
+    _query("min-fcq", _QUALITY, "Least contrast quality, likewise.", 0.45),
+    _query(
+        "insert_all", {"type": "boolean", "default": False}, "Inserts every unmatched face that is good enough.", False
+    ),
+    _query("largest-only", {"type": "boolean", "default": False}, "Answers the largest face only.", False),
+    _query(
+        "min-size", {"type": "number", "minimum": 0, "maximum": 1e6}, "Least size of a reference's face, in pixels.", 0
+    ),
+)
+_LISTING_PARAMETERS: Final = (
+    _query("startIndexState", {"type": "string"}, "The nextIndexState of the page before.", ""),
+    _query("start-index", {"type": "integer", "minimum": 0, "default": 0}, "Where to start.", 0),
+    _query("count", {"type": "integer", "minimum": 0, "default": 100}, "So many at most; 0: all.", 100),
+    _query("sort", {"type": "string"}, "name, create-date or update-date; else the order of insertion.", "name"),
+    _query("sort-order", {"type": "string"}, "asc or desc.", "asc"),
+    _query(
+        "name-pattern", {"type": "string", "maxLength": 1000}, "A regular expression (RE2) found in the name.", "^G"
+    ),
+    _query("external-id", {"type": "array", "items": {"type": "string"}}, "Any of these.", ["employee-1815"]),
+    _query("include-expired", {"type": "boolean"}, "Accepted; nothing expires.", True),
+)

@@ -1,0 +1,107 @@
+"""/openapi.json, and /docs: the same as one page that needs no script and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import html
+import json
+from functools import cached_property
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.serve.docs.openapi import description
+from pipeline.serve.encoding import encoded_response, json_bytes
+
+Json = dict[str, Any]
+
+_STYLE: Final = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
+h1 { margin-bottom: 0 } h2 { margin: 2.5rem 0 0; font-size: 1.2rem } table { border-collapse: collapse; width: 100% }
+h2 code { background: none; padding: 0 } th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0 }
+tr + tr { border-top: 1px solid #ddd } code, pre { font: 14px/1.4 ui-monospace, monospace; background: #f4f4f4 }
+code { padding: .1rem .3rem } pre { padding: .8rem; overflow-x: auto } summary { cursor: pointer; margin: .3rem 0 }
+.verb { display: inline-block; min-width: 4.5rem; font-weight: 700; color: #0b5394 }
+@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e4e4e4 } tr + tr { border-color: #333 }
+  code, pre { background: #22262c } .verb { color: #7fb2e5 } }
+"""
+
+
+class Docs:
+    """Each method answers one route. Both documents are made when they are first asked for."""
+
+    async def openapi(self, _: Request) -> Response:
+        return encoded_response(self._description)
+
+    async def page(self, _: Request) -> Response:
+        policy = "default-src 'none'; style-src 'unsafe-inline'"
+        return Response(self._page, headers={"Content-Security-Policy": policy}, media_type="text/html")
+
+    @cached_property
+    def _description(self) -> bytes:
+        return json_bytes(description())
+
+    @cached_property
+    def _page(self) -> str:
+        return page(description())
+
+
+def page(document: Json) -> str:
+    """An OpenAPI document as HTML."""
+    about = document["info"]
+    routes = [_route(verb, path, route) for path, verbs in document["paths"].items() for verb, route in verbs.items()]
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_text(about["title"])}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
+        f"<h1>{_text(about['title'])} {_text(about['version'])}</h1>{_paragraphs(about['description'])}"
+        f'<p>For programs: <a href="openapi.json">openapi.json</a></p>{"".join(routes)}</html>'
+    )
+
+
+def _route(verb: str, path: str, route: Json) -> str:
+    parameters = [_parameter(each) for each in route.get("parameters", ())]
+    table = f"<table><tr><th>parameter<th>in<th>meaning</tr>{''.join(parameters)}</table>" if parameters else ""
+    body = "".join(
+        f"<p>Body: <code>{_text(kind)}</code></p>{_examples(content)}"
+        for kind, content in route.get("requestBody", {}).get("content", {}).items()
+    )
+    answers = "".join(_answer(status, answer) for status, answer in route["responses"].items())
+    return (
+        f'<h2><span class="verb">{verb.upper()}</span> <code>{_text(path)}</code> {_text(route["summary"])}</h2>'
+        f"{_paragraphs(route.get('description', ''))}{table}{body}<p>Answers:</p>{answers}"
+    )
+
+
+def _parameter(parameter: Json) -> str:
+    needed = " (required)" if parameter["required"] else ""
+    example = f" Example: <code>{_text(parameter['example'])}</code>" if parameter["example"] != "" else ""
+    return (
+        f"<tr><td><code>{_text(parameter['name'])}</code><td>{parameter['in']}"
+        f"<td>{_inline(parameter['description'])}{needed}{example}</tr>"
+    )
+
+
+def _answer(status: str, answer: Json) -> str:
+    shown = "".join(_examples(content) for content in answer.get("content", {}).values())
+    label = f"<code>{status}</code> {_inline(answer['description'])}"
+    return f"<details><summary>{label}</summary>{shown}</details>" if shown else f"<p>{label}</p>"
+
+
+def _examples(content: Json) -> str:
+    named = [(name, each["value"]) for name, each in content.get("examples", {}).items()]
+    single = [("", content["example"])] if "example" in content else []
+    return "".join(f"{_text(name)}<pre>{_text(json.dumps(value, indent=2))}</pre>" for name, value in named + single)
+
+
+def _paragraphs(text: str) -> str:
+    return "".join(f"<p>{_inline(part)}</p>" for part in text.strip().split("\n\n") if part)
+
+
+def _inline(text: str) -> str:
+    """Text in which `backticks` are code."""
+    parts = _text(text).split("`")
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))

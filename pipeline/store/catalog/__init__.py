@@ -1,0 +1,1 @@
+"""The DuckDB catalog: its tables, and every query on them."""

@@ -1,0 +1,126 @@
+"""Accounts: user ids, password hashes (scrypt, RFC 7914), wrapped image keys."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import unicodedata
+
+from pipeline.errors import AccountExists, AccountUnknown, StoreDamaged, UsageError
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.files.crypto import MasterKey, new_image_key, unwrap_key, wrap_key
+from pipeline.store.records import Credentials
+
+# About 180 ms and 32 MiB a try: what OWASP's Password Storage Cheat Sheet asks of scrypt at this size.
+_N, _R, _P = 2**15, 8, 3
+_KEY_BYTES = 32
+_PASSWORD_CHARACTERS = 1000
+_USER_ID = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+
+def check_user_id(user_id: str) -> str:
+    """Raises UsageError unless it is 1 to 64 of the characters A-Z a-z 0-9 . _ @ -"""
+    if not _USER_ID.fullmatch(user_id):
+        raise UsageError(message=f'"{user_id}" is no user id: 1 to 64 characters out of A-Z, a-z, 0-9 and ._@- serve.')
+    return user_id
+
+
+def generate_password() -> str:
+    """A random password of 24 characters, 144 bits."""
+    return secrets.token_urlsafe(18)
+
+
+def check_password(password: str) -> str:
+    """Raises UsageError for what no client could send as it is: HTTP cuts white space off the end of a header."""
+    if not password or len(password) > _PASSWORD_CHARACTERS:
+        raise UsageError(message=f"A password has 1 to {_PASSWORD_CHARACTERS} characters.")
+    if password[-1].isspace() or any(unicodedata.category(character) == "Cc" for character in password):
+        raise UsageError(message="A password has no control characters, and does not end in white space.")
+    return password
+
+
+def hash_password(password: str) -> str:
+    """`scrypt$n$r$p$salt$hash`, salt and hash in base64, the salt random."""
+    salt = os.urandom(16)
+    key = _scrypt(password, salt, _N, _R, _P)
+    return "$".join(["scrypt", str(_N), str(_R), str(_P), _encode(salt), _encode(key)])
+
+
+def verify_password(password: str, encoded: str | None) -> bool:
+    """Whether `password` is the one behind `encoded`; never, without a hash. Costs the same work either way."""
+    parts = (encoded or "").split("$")
+    if len(parts) != 6 or parts[0] != "scrypt":
+        _scrypt(password, bytes(16), _N, _R, _P)
+        return False
+    n, r, p = (int(part) for part in parts[1:4])
+    key = _scrypt(password, base64.b64decode(parts[4]), n, r, p)
+    return hmac.compare_digest(key, base64.b64decode(parts[5]))
+
+
+def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    memory = 2 * 128 * n * r * p  # OpenSSL wants a little more than 128 n r p
+    # One text has several encodings ("é" as one character or as two); clients differ in which they send (RFC 8265).
+    text = unicodedata.normalize("NFC", password).encode()
+    return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=_KEY_BYTES)
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def user_ids(catalog: Catalog) -> list[str]:
+    return [user_id for (user_id,) in catalog.rows("SELECT user_id FROM core.accounts ORDER BY account_id")]
+
+
+def account_id(catalog: Catalog, user_id: str) -> int:
+    """Raises AccountUnknown."""
+    rows = catalog.rows("SELECT account_id FROM core.accounts WHERE user_id = ?", [user_id])
+    if not rows:
+        known = ", ".join(user_ids(catalog)) or "none yet"
+        raise AccountUnknown(account=user_id, known=known, path=catalog.folder.root)
+    return int(rows[0][0])
+
+
+def credentials(catalog: Catalog, user_id: str) -> Credentials | None:
+    """What opens the account; None for an unknown user id."""
+    rows = catalog.rows("SELECT account_id, password_hash FROM core.accounts WHERE user_id = ?", [user_id])
+    return Credentials(int(rows[0][0]), rows[0][1]) if rows else None
+
+
+def create_account(catalog: Catalog, user_id: str, password_hash: str | None, master_key: MasterKey | None) -> int:
+    """The new account's id; with a master key it has an image key. Raises AccountExists, UsageError."""
+    check_user_id(user_id)
+    with catalog.transaction("account"):
+        if catalog.rows("SELECT 1 FROM core.accounts WHERE user_id = ?", [user_id]):
+            raise AccountExists(account=user_id)
+        new = int(catalog.one("SELECT coalesce(max(account_id), 0) + 1 FROM core.accounts"))
+        image_key = None if master_key is None else wrap_key(master_key, new, new_image_key())
+        catalog.execute(
+            "INSERT INTO core.accounts (account_id, user_id, password_hash, image_key, added_at)"
+            " VALUES (?, ?, ?, ?, ?)",
+            [new, user_id, password_hash, image_key, utc_now()],
+        )
+    return new
+
+
+def set_password(catalog: Catalog, user_id: str, password_hash: str) -> None:
+    """The password behind the hash opens the account from now on, and no other. Raises AccountUnknown."""
+    account = account_id(catalog, user_id)
+    with catalog.transaction("account"):
+        catalog.execute("UPDATE core.accounts SET password_hash = ? WHERE account_id = ?", [password_hash, account])
+
+
+def image_key(catalog: Catalog, account: int, master_key: MasterKey) -> bytes:
+    """The 32 byte image key of an account of an encrypted store. Raises StoreDamaged where it does not open."""
+    rows = catalog.rows("SELECT image_key FROM core.accounts WHERE account_id = ?", [account])
+    try:
+        return unwrap_key(master_key, account, rows[0][0] or "" if rows else "")
+    except ValueError as exc:
+        root = catalog.folder.root
+        detail = f"the image key of account {account} cannot be unwrapped"
+        raise StoreDamaged(path=root, detail=detail, cure="Restore the store from a backup.") from exc

@@ -1,0 +1,67 @@
+"""Files that a transaction said are no longer needed: unlinked after it, and again at opening after a crash."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.opening import CURRENT_NAME, utc_now
+from pipeline.store.files.admin_token import TOKEN_NAME
+from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+
+_log = logging.getLogger(__name__)
+
+# Only files in these folders are ever deleted, whatever the table says.
+_DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
+
+
+def is_deletable(relative: str) -> bool:
+    """Whether a path of core.pending_deletes is a relative path to a file inside a part of the store."""
+    parts = PurePosixPath(relative).parts
+    return len(parts) > 1 and parts[0] in _DELETABLE and ".." not in parts
+
+
+def add(catalog: Catalog, paths: Sequence[str]) -> None:
+    """Inside a transaction: these files go once it is committed."""
+    if paths:
+        catalog.execute("INSERT INTO core.pending_deletes SELECT unnest(?::VARCHAR[]), ?", [list(paths), utc_now()])
+
+
+def pending(catalog: Catalog) -> list[str]:
+    return [path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY path")]
+
+
+def replay(catalog: Catalog) -> int:
+    """Unlinks every pending file, then clears the list; returns how many there were."""
+    paths = pending(catalog)
+    if not paths:
+        return 0
+    for path in paths:
+        if is_deletable(path):
+            catalog.folder.unlink(path)
+    with catalog.transaction("clear_deletes"):
+        catalog.execute("DELETE FROM core.pending_deletes")
+    return len(paths)
+
+
+def replay_committed(catalog: Catalog) -> None:
+    """The same after a commit that is in, and must not be told to have failed: what cannot go now is tried again by
+    the next replay, at the latest when the store is opened."""
+    try:
+        replay(catalog)
+    except StoreError:
+        _log.exception("files of %s that are no longer needed could not be deleted yet", catalog.folder.root)
+
+
+def sweep(folder: Folder) -> None:
+    """Removes what a crash left where looking is cheap: half-written files (among objects and embeddings they are
+    `check`'s), and the token of a server's door."""
+    found = [folder.path(CURRENT_NAME + TEMPORARY), folder.path(TOKEN_NAME)]
+    for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
+        found.extend(folder.root.glob(pattern + TEMPORARY))
+    with disk_errors(folder.root):
+        for path in found:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,78 @@
+"""Directories: an account's named sets of identities. One exists while it holds an identity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pipeline.errors import DirectoryUnknown, StoreError, TooManyDirectories
+from pipeline.store.catalog import deletes
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.files import matrix
+from pipeline.store.records import DirectoryRow
+from pipeline.store.schema import MAX_DIRECTORIES
+
+
+def directory_id(catalog: Catalog, account_id: int, name: str) -> int | None:
+    """None while the directory holds no identity."""
+    rows = catalog.rows(
+        "SELECT directory_id FROM core.directories WHERE account_id = ? AND name = ?", [account_id, name]
+    )
+    return int(rows[0][0]) if rows else None
+
+
+def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
+    """Its id. Raises DirectoryUnknown."""
+    found = directory_id(catalog, account_id, name)
+    if found is None:
+        known = [row.name for row in directories(catalog) if row.account_id == account_id]
+        raise DirectoryUnknown(account=_user_id(catalog, account_id), directory=name, known=", ".join(known) or "none")
+    return found
+
+
+def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], now: datetime) -> None:
+    """A row for each of `names` that is new, inside the transaction that brings its first identity.
+
+    Raises TooManyDirectories, and StoreError for an unknown account.
+    """
+    held = {row.name for row in directories(catalog) if row.account_id == account_id}
+    new = [name for name in dict.fromkeys(names) if name not in held]
+    if not new:
+        return
+    user_id = _user_id(catalog, account_id)
+    if len(held) + len(new) > MAX_DIRECTORIES:
+        raise TooManyDirectories(account=user_id, count=len(held) + len(new), limit=MAX_DIRECTORIES)
+    first = int(catalog.one("SELECT coalesce(max(directory_id), 0) + 1 FROM core.directories"))
+    catalog.insert(
+        "directories",
+        [
+            {"directory_id": first + place, "account_id": account_id, "name": name, "added_at": now}
+            for place, name in enumerate(new)
+        ],
+    )
+
+
+def drop_if_empty(catalog: Catalog, generation: int, directory: int) -> None:
+    """Without an identity a directory goes, its reference matrix too."""
+    if catalog.rows("SELECT 1 FROM core.persons WHERE directory_id = ? LIMIT 1", [directory]):
+        return
+    catalog.execute("DELETE FROM core.directories WHERE directory_id = ?", [directory])
+    deletes.add(catalog, matrix.files(matrix.stem(generation, directory)))
+
+
+def directories(catalog: Catalog) -> list[DirectoryRow]:
+    """All of all accounts, by account and age."""
+    rows = catalog.rows(
+        "SELECT d.account_id, a.user_id, d.name, coalesce(p.identities, 0) FROM core.directories d"
+        " JOIN core.accounts a ON a.account_id = d.account_id"
+        " LEFT JOIN (SELECT directory_id, count(*) AS identities FROM core.persons GROUP BY directory_id) p"
+        " ON p.directory_id = d.directory_id ORDER BY d.account_id, d.directory_id"
+    )
+    return [DirectoryRow(*row) for row in rows]
+
+
+def _user_id(catalog: Catalog, account_id: int) -> str:
+    rows = catalog.rows("SELECT user_id FROM core.accounts WHERE account_id = ?", [account_id])
+    if not rows:
+        raise StoreError(message=f"The store {catalog.folder.root} has no account {account_id}.")
+    return str(rows[0][0])

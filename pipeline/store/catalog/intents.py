@@ -1,0 +1,61 @@
+"""What is about to be written: images whose transaction may never come.
+
+An image is whole on disk before the transaction that speaks of it. A process that dies in between would leave a
+picture of somebody that nothing knows of, so each guid is noted first, and whoever closes the store, or opens it
+next, removes those that no row speaks of. The note is not synced: it outlives the process, which is what this is
+for; after a power cut the same leftover is found by `check`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.objects import is_guid, object_file
+
+INTENTS_NAME = "INTENTS"
+
+
+def declare(folder: Folder, guids: Iterable[str]) -> None:
+    """Notes that these objects are about to be written. May be called from any thread."""
+    # From a new line on: the last one may have been cut off where the disk was full.
+    lines = "".join(f"\n{guid}" for guid in guids).encode() + b"\n"
+    if lines == b"\n":
+        return
+    with disk_errors(folder.root):
+        fd = os.open(folder.path(INTENTS_NAME), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            if os.write(fd, lines) < len(lines):  # one call: lines of several threads never mix
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+
+
+def declared(folder: Folder) -> set[str]:
+    """The guids of objects that were about to be written since the store was opened."""
+    path = folder.path(INTENTS_NAME)
+    if not path.exists():
+        return set()
+    with disk_errors(folder.root):
+        return {line for line in path.read_text("ascii", errors="replace").split("\n") if is_guid(line)}
+
+
+def undo(catalog: Catalog) -> int:
+    """Removes the declared objects that no row speaks of, then the note; returns how many there were."""
+    if not catalog.folder.path(INTENTS_NAME).exists():
+        return 0
+    guids = declared(catalog.folder)
+    with catalog.tables(declared=pa.table({"image_guid": pa.array(sorted(guids), pa.string())})):
+        left = catalog.rows(
+            "SELECT image_guid FROM declared WHERE image_guid NOT IN (SELECT image_guid FROM core.objects)"
+        )
+    for (guid,) in left:
+        catalog.folder.unlink(object_file(guid) + TEMPORARY)  # cut off before it had its name
+        catalog.folder.unlink(object_file(guid))
+    catalog.folder.unlink(INTENTS_NAME)
+    return len(left)

@@ -1,0 +1,100 @@
+"""What the store knows already, so that no work is done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pipeline.errors import ImageChanged
+from pipeline.store.catalog import runs
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.references import load_embeddings
+from pipeline.store.records import KNOWN_ROWS_SCHEMA, Counters, faces_of_media_schema
+from pipeline.types import DUPLICATE, NO_FACE, OK
+
+
+def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
+    """KNOWN_ROWS_SCHEMA: every (path, directory, sha256) committed from this source, the latest last.
+
+    A file that could not be read has no hash and is listed all the same: it is known to be unreadable. Only what
+    changed under a run's hands is not: it was seen, and is to be taken up.
+    """
+    condition, params = runs.of_source(source, account_id)
+    table = catalog.read(
+        f"""
+        SELECT path, directory, sha256 FROM core.media
+        WHERE (sha256 IS NOT NULL OR status <> '{ImageChanged.status}')
+        AND run_id IN (SELECT run_id FROM core.runs WHERE {condition})
+        GROUP BY path, directory, sha256 ORDER BY max(media_id)
+        """,
+        params,
+    )
+    return table.cast(KNOWN_ROWS_SCHEMA)
+
+
+def known_media(catalog: Catalog, generation: int, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
+    """sha256 -> media_id of an earlier row with these bytes whose faces all have a stored embedding.
+
+    Of the same account: nothing may tell one account what another one holds. And of a run: the row of a posted
+    image has those of its faces only that became references.
+    """
+    with catalog.tables(wanted_hashes=pa.table({"sha256": pa.array(list(hashes), pa.string())})):
+        rows = catalog.rows(
+            """
+            WITH same AS MATERIALIZED (
+                SELECT media_id, sha256 FROM core.media
+                WHERE sha256 IN (SELECT sha256 FROM wanted_hashes) AND account_id = ? AND status IN (?, ?, ?)
+                AND run_id IS NOT NULL
+            ), theirs AS MATERIALIZED (
+                SELECT media_id, face_id FROM core.faces WHERE media_id IN (SELECT media_id FROM same)
+            ), stored AS (
+                SELECT face_id FROM core.embeddings
+                WHERE generation = ? AND face_id IN (SELECT face_id FROM theirs)
+                UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = ?
+            )
+            SELECT sha256, min(media_id) FROM same WHERE media_id NOT IN
+                (SELECT media_id FROM theirs WHERE face_id NOT IN (SELECT face_id FROM stored))
+            GROUP BY sha256
+            """,
+            [account_id, OK, NO_FACE, DUPLICATE, generation, generation],
+        )
+    return {sha256: int(media_id) for sha256, media_id in rows}
+
+
+def faces_of_media(catalog: Catalog, generation: int, size: int, media_ids: Sequence[int]) -> pa.Table:
+    """faces_of_media_schema(size): all faces of these media that have detections, by media_id and ordinal.
+
+    Raises StoreDamaged where a face has no stored embedding.
+    """
+    with catalog.tables(wanted_media=pa.table({"media_id": pa.array(list(media_ids), pa.int64())})):
+        table = catalog.read(
+            """
+            SELECT f.face_id, f.media_id, f.ordinal, d.* EXCLUDE (generation, face_id),
+                m.pixel_sha256, m.width, m.height, m.format
+            FROM core.faces f
+            JOIN core.media m ON m.media_id = f.media_id
+            JOIN core.detections d ON d.face_id = f.face_id AND d.generation = ?
+            WHERE f.media_id IN (SELECT media_id FROM wanted_media)
+            ORDER BY f.media_id, f.ordinal
+            """,
+            [generation],
+        )
+    vectors = load_embeddings(catalog, generation, size, table["face_id"].to_numpy())
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), size)
+    columns = faces_of_media_schema(size)
+    return table.append_column("embedding", column).select(columns.names).cast(columns)
+
+
+def directories_with_identities(catalog: Catalog, account_id: int) -> set[str]:
+    rows = catalog.rows(
+        "SELECT name FROM core.directories WHERE account_id = ?"
+        " AND directory_id IN (SELECT directory_id FROM core.persons)",
+        [account_id],
+    )
+    return {name for (name,) in rows}
+
+
+def counters(catalog: Catalog) -> Counters:
+    row = catalog.rows("SELECT next_media_id, next_face_id, next_person_seq FROM core.store")[0]
+    return Counters(*(int(value) for value in row))

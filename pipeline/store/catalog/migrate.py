@@ -1,0 +1,35 @@
+"""Brings the tables of an older store up to this version, each step in one transaction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.schema import SCHEMA_VERSION
+
+# from version -> what makes the next one of it
+_STEPS: Final[dict[int, tuple[str, ...]]] = {
+    # 2: images may be encrypted; a person has tags and a flag; a pending embedding is its bytes: DuckDB 2.0 logs all
+    # of a table's lists again with each one that is added. Version 1 never had one. The manifest of a finished run
+    # goes, as it now does with its end.
+    1: (
+        "ALTER TABLE core.store ADD COLUMN master_key_id VARCHAR",
+        "ALTER TABLE core.accounts ADD COLUMN image_key VARCHAR",
+        "ALTER TABLE core.persons ADD COLUMN tags VARCHAR",
+        "ALTER TABLE core.persons ADD COLUMN ignored BOOLEAN",
+        "DROP TABLE core.pending_embeddings",
+        "CREATE TABLE core.pending_embeddings (generation INTEGER, face_id BIGINT, embedding BLOB)",
+        "INSERT INTO core.pending_deletes SELECT 'runs/' || run_id || '/manifest.parquet', finished_at FROM core.runs"
+        " WHERE state = 'finished'",
+    ),
+}
+
+
+def migrate(catalog: Catalog, version: int) -> None:
+    """Raises StoreFull, StoreUnwritable; then the store is as it was."""
+    while version < SCHEMA_VERSION:
+        with catalog.transaction("migrate"):
+            for statement in _STEPS[version]:
+                catalog.execute(statement)
+            catalog.execute("UPDATE core.store SET schema_version = ?", [version + 1])
+        version += 1

@@ -1,0 +1,225 @@
+"""A store's folder: telling what it is, making a new store in it, opening the one that is there.
+
+CURRENT names the catalog and is written last, so a folder without CURRENT holds no store yet. A creation that
+was killed leaves only what is listed in `_leftovers`; the next creation clears it away and starts anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import duckdb
+
+from pipeline.errors import StoreDamaged, StoreMissing, StoreTooNew, StoreUnwritable
+from pipeline.store import schema
+from pipeline.store.catalog.connection import Catalog, check_cure, connect
+from pipeline.store.catalog.intents import INTENTS_NAME
+from pipeline.store.catalog.migrate import migrate
+from pipeline.store.files.admin_token import TOKEN_NAME
+from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.faults import point
+from pipeline.store.files.lock import LOCK_NAME, RUN_LOCK_NAME
+from pipeline.store.records import StoreIdentity
+
+CURRENT_NAME = "CURRENT"
+CATALOG_NAME = "catalog-0001.duckdb"
+PARTS = ("embeddings", "objects", "references", "runs")
+_NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: that is DuckDB's folder for spilling
+_CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")
+
+
+def utc_now() -> datetime:
+    """Now in UTC, naive, as the catalog keeps it."""
+    return datetime.now(timezone.utc).replace(tzinfo=None)
+
+
+def has_store(root: Path) -> bool:
+    """Whether `root` holds a store (or a damaged one's CURRENT)."""
+    return (root / CURRENT_NAME).exists()
+
+
+def require_store(root: Path) -> None:
+    """Raises StoreMissing where there is none, StoreDamaged where parts of one lie without CURRENT."""
+    if has_store(root):
+        return
+    parts = [part for part in PARTS if (root / part).exists()]
+    if parts:
+        raise _without_current(root, f"it holds {', '.join(parts)}, but no file {CURRENT_NAME}")
+    raise StoreMissing(path=root)
+
+
+def require_place(root: Path) -> None:
+    """Raises StoreUnwritable where `root` is a file or a folder of something else: no place for a new store."""
+    if root.exists() and not root.is_dir():
+        raise StoreUnwritable(path=root, detail="it is a file; give a folder")
+    if not root.exists() or has_store(root):
+        return
+    known = {
+        LOCK_NAME,
+        RUN_LOCK_NAME,
+        TOKEN_NAME,
+        INTENTS_NAME,
+        *PARTS,
+        *_leftovers(),
+        CATALOG_NAME,
+        CATALOG_NAME + ".wal",
+        "lost+found",
+    }
+    foreign = sorted(entry.name for entry in root.iterdir() if entry.name not in known)
+    if foreign:
+        detail = f"the folder holds other files ({', '.join(foreign[:3])}); give a new or an empty folder"
+        raise StoreUnwritable(path=root, detail=detail)
+
+
+def _leftovers() -> tuple[str, ...]:
+    return (_NEW_CATALOG, _NEW_CATALOG + ".wal", CURRENT_NAME + TEMPORARY)
+
+
+def create_store(folder: Folder, identity: StoreIdentity) -> None:
+    """Makes an empty store under the lock. The same call again finishes one that was killed half-way.
+
+    Raises StoreDamaged where a committed catalog or other parts lie there without CURRENT.
+    """
+    _clear_unfinished(folder)
+    for part in PARTS:
+        folder.make(part)
+    _make_catalog(folder, identity)
+    folder.write(CURRENT_NAME, f"{CATALOG_NAME}\n".encode(), "current")
+
+
+def _clear_unfinished(folder: Folder) -> None:
+    filled = [part for part in PARTS if folder.path(part).exists() and any(folder.path(part).iterdir())]
+    if filled:
+        raise _without_current(folder.root, f"it holds {', '.join(filled)}, but no file {CURRENT_NAME}")
+    if folder.path(CATALOG_NAME).exists() and not _is_empty_catalog(folder):
+        raise _without_current(folder.root, f"it holds a catalog in use, but no file {CURRENT_NAME}")
+    with disk_errors(folder.root):
+        for name in (*_leftovers(), CATALOG_NAME, CATALOG_NAME + ".wal"):
+            folder.path(name).unlink(missing_ok=True)
+
+
+def _connected(folder: Folder, name: str) -> Catalog:
+    file = folder.path(name)
+    return Catalog(connect(file, folder.root), folder, file)
+
+
+def _is_empty_catalog(folder: Folder) -> bool:
+    """Whether nothing was ever committed to the catalog without a CURRENT. One that can't be read counts as used."""
+    try:
+        catalog = _connected(folder, CATALOG_NAME)
+    except StoreDamaged:
+        return False
+    try:
+        return all(not catalog.one(f"SELECT count(*) FROM core.{table}") for table in ("accounts", "runs", "media"))
+    except (duckdb.Error, StoreDamaged):
+        return False
+    finally:
+        catalog.close()
+
+
+def _without_current(root: Path, detail: str) -> StoreDamaged:
+    catalogs = sorted(p.name for p in root.glob("catalog-*.duckdb") if _CATALOG_PATTERN.fullmatch(p.name))
+    cure = "Restore a backup, or give another folder."
+    if catalogs:
+        cure = f"CURRENT was lost: a file {root / CURRENT_NAME} with the line {catalogs[-1]} brings the store back."
+    return StoreDamaged(path=root, detail=detail, cure=cure)
+
+
+def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
+    """The catalog, built under another name and renamed when whole."""
+    point("catalog.write")
+    catalog = _connected(folder, _NEW_CATALOG)
+    try:
+        with catalog.transaction("create"):
+            for statement in schema.statements():
+                catalog.execute(statement)
+            _insert_store_row(catalog, identity)
+        catalog.execute("CHECKPOINT")  # all in the one file: the log has another name
+    finally:
+        catalog.close()
+    folder.publish(_NEW_CATALOG, CATALOG_NAME, "catalog")
+
+
+def _insert_store_row(catalog: Catalog, identity: StoreIdentity) -> None:
+    values: dict[str, object] = {
+        "format_version": schema.FORMAT_VERSION,
+        "schema_version": schema.SCHEMA_VERSION,
+        "created_at": utc_now(),
+        "current_generation": 1,
+        "mode": identity.mode,
+        "embedder": identity.embedder,
+        "weights": identity.weights,
+        "weights_sha256": identity.weights_sha256,
+        "embedding_size": identity.embedding_size,
+        "preprocessing": to_json(identity.preprocessing),
+        "calibration": to_json(identity.calibration),
+        "output_settings": to_json(identity.output_settings),
+        "output_hash": identity.output_hash,
+        "encrypted": identity.encrypted,
+        "master_key_id": identity.master_key_id,
+        "next_media_id": 1,
+        "next_face_id": 1,
+        "next_person_seq": 1,
+    }
+    marks = ", ".join("?" for _ in values)
+    catalog.execute(f"INSERT INTO core.store ({', '.join(values)}) VALUES ({marks})", list(values.values()))
+
+
+def to_json(value: object) -> str:
+    """Canonical JSON, so that equal settings are equal texts."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=dict)
+
+
+def open_catalog(folder: Folder) -> Catalog:
+    """Opens the catalog that CURRENT names. Raises StoreDamaged or StoreTooNew."""
+    root = folder.root
+    name = folder.path(CURRENT_NAME).read_text("utf-8", errors="replace").strip()
+    if not _CATALOG_PATTERN.fullmatch(name):
+        raise _damaged(root, f"{CURRENT_NAME} names no catalog ({name[:40]!r})")
+    if not folder.path(name).is_file():
+        raise _damaged(root, f"{CURRENT_NAME} names {name}, which is not there")
+    catalog = _connected(folder, name)
+    try:
+        _check_catalog(catalog)
+    except BaseException:
+        catalog.close()
+        raise
+    return catalog
+
+
+def _check_catalog(catalog: Catalog) -> None:
+    root = catalog.folder.root
+    try:
+        rows = catalog.rows("SELECT format_version, schema_version FROM core.store")
+    except duckdb.Error as exc:
+        raise _damaged(root, str(exc).split("\n")[0]) from exc
+    if len(rows) != 1:
+        raise _damaged(root, f"core.store has {len(rows)} rows instead of 1")
+    for found, known in zip(rows[0], (schema.FORMAT_VERSION, schema.SCHEMA_VERSION), strict=True):
+        if found > known:
+            raise StoreTooNew(path=root, found=found, known=known)
+        if found < 1:
+            raise _damaged(root, f"core.store says version {found}")
+    migrate(catalog, int(rows[0][1]))
+    differences = catalog.differences()
+    if differences:
+        raise _damaged(root, "; ".join(differences[:5]))
+
+
+def _damaged(root: Path, detail: str) -> StoreDamaged:
+    return StoreDamaged(path=root, detail=detail, cure=check_cure(root))
+
+
+def read_identity(catalog: Catalog) -> tuple[StoreIdentity, int]:
+    """What the store was made with, and its current generation. Raises StoreDamaged."""
+    row = catalog.read("SELECT * FROM core.store").to_pylist()[0]
+    try:
+        texts = {key: json.loads(row[key]) for key in ("preprocessing", "calibration", "output_settings")}
+    except ValueError as exc:
+        raise _damaged(catalog.folder.root, f"core.store holds a text that is no JSON: {exc}") from exc
+    plain = [field.name for field in dataclasses.fields(StoreIdentity) if field.name not in texts]
+    return StoreIdentity(**{key: row[key] for key in plain}, **texts), int(row["current_generation"])

@@ -1,0 +1,168 @@
+"""The current references of a directory, and the stored embeddings of faces."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import StoreDamaged
+from pipeline.store.catalog.connection import Catalog, check_cure
+from pipeline.store.files import matrix
+from pipeline.store.files.shards import read_embeddings, vectors_of_bytes
+from pipeline.store.records import PersonRecord, References
+from pipeline.types import FloatArray, IntArray
+
+_GROWN_ROWS = 2048  # 4 MiB of 512 float32
+
+_REFERENCES = """
+    SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.external_id, p.parent_id::VARCHAR AS parent_id, p.tags,
+        coalesce(p.ignored, false) AS ignored, p.occurrence, p.last_occurrence_at, p.added_at, p.modified_at,
+        r.image_guid, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_sha256, t.x1, t.y1, t.x2, t.y2
+    FROM core.persons p
+    JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
+    JOIN core.detections t ON t.face_id = r.face_id AND t.generation = $1
+    JOIN core.faces f ON f.face_id = r.face_id
+    JOIN core.media m ON m.media_id = f.media_id
+    WHERE p.directory_id = $2
+    ORDER BY p.seq
+"""
+
+
+def reference_rows(catalog: Catalog, generation: int, directory: int | None) -> pa.Table:
+    """One row per reference of a directory, in the order of the identities."""
+    return catalog.read(_REFERENCES, [generation, directory])
+
+
+def references(catalog: Catalog, generation: int, size: int, directory: int | None) -> References:
+    """All references of a directory, in the order of the identities. Raises StoreDamaged."""
+    table = reference_rows(catalog, generation, directory)
+    faces: IntArray = table["face_id"].to_numpy()
+    vectors = matrix.load(
+        catalog.folder,
+        matrix.stem(generation, directory or 0),
+        table["reference_seq"].to_numpy(),
+        size,
+        lambda rows: load_embeddings(catalog, generation, size, faces[rows]),
+    )
+    return References(
+        vectors=vectors,
+        seq=table["seq"].to_numpy(),
+        persons=_persons(table),
+        image_hashes=_hashes(table),
+        boxes=np.stack([table[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1),
+    )
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """References that a directory's matrix lacks: as many as take a moment, in the order of their numbers."""
+
+    name: str  # of the matrix
+    seq: IntArray  # [m]
+    vectors: FloatArray  # [m, d]
+
+    @property
+    def last(self) -> bool:
+        """There are no more after these."""
+        return len(self.seq) < _GROWN_ROWS
+
+
+def new_rows(
+    catalog: Catalog, generation: int, size: int, directory: int, held: IntArray, vectors: FloatArray
+) -> NewRows:
+    """What came after the matrix's last row. The caller has the vectors [h, d] of the faces `held` [h], ascending:
+    those need not be read."""
+    name = matrix.stem(generation, directory)
+    table = catalog.read(
+        "SELECT r.seq, r.face_id FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
+        " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
+        [generation, _last(catalog, name, size), directory, _GROWN_ROWS],
+    )
+    faces: IntArray = table["face_id"].to_numpy()
+    own = np.isin(faces, held)
+    found = np.empty((len(faces), size), np.float32)
+    found[own] = vectors[np.searchsorted(held, faces[own])]
+    if not own.all():
+        found[~own] = load_embeddings(catalog, generation, size, faces[~own])
+    return NewRows(name, table["seq"].to_numpy(), found)
+
+
+def append_rows(catalog: Catalog, generation: int, rows: NewRows) -> None:
+    """Adds them, but for those that the matrix got meanwhile, and those that were deleted meanwhile: nothing would take
+    these out of the matrix of a directory that is gone."""
+    if not len(rows.seq):
+        return
+    size = rows.vectors.shape[1]
+    current = catalog.read(
+        "SELECT seq FROM core.reference_faces WHERE generation = ? AND seq BETWEEN ? AND ?",
+        [generation, int(rows.seq[0]), int(rows.seq[-1])],
+    )
+    wanted = np.isin(rows.seq, current["seq"].to_numpy()) & (rows.seq > _last(catalog, rows.name, size))
+    if wanted.any():
+        vectors = rows.vectors[wanted]
+        matrix.append(catalog.folder, rows.name, rows.seq[wanted], size, lambda part: vectors[part])
+
+
+def _last(catalog: Catalog, name: str, size: int) -> int:
+    """The highest number in a matrix."""
+    return int(matrix.numbers(catalog.folder, name, size).max(initial=0))
+
+
+def _persons(table: pa.Table) -> list[PersonRecord]:
+    columns = [_values(table, field.name) for field in fields(PersonRecord)]
+    return [PersonRecord(*row) for row in zip(*columns, strict=True)]
+
+
+def _values(table: pa.Table, name: str) -> list[Any]:
+    column = table[name]
+    if pa.types.is_timestamp(column.type):
+        return list(column.to_numpy().astype(object))  # datetimes; `to_pylist` takes ten times as long
+    values = column.to_pylist()
+    if name == "tags":
+        return [tuple(json.loads(text)) if text else () for text in values]
+    return list(values)
+
+
+def _hashes(table: pa.Table) -> list[tuple[str, ...]]:
+    pairs = zip(table["sha256"].to_pylist(), table["pixel_sha256"].to_pylist(), strict=True)
+    return [tuple(value for value in pair if value is not None) for pair in pairs]
+
+
+def load_embeddings(catalog: Catalog, generation: int, size: int, face_ids: IntArray) -> FloatArray:
+    """The stored embeddings [n, size] of distinct faces [n], in their order. Raises StoreDamaged."""
+    order = np.argsort(face_ids)
+    wanted = face_ids[order]
+    found = np.zeros(len(wanted), bool)
+    vectors = np.zeros((len(wanted), size), np.float32)
+
+    def take(ids: IntArray, values: FloatArray) -> None:
+        position = np.minimum(np.searchsorted(wanted, ids), max(len(wanted) - 1, 0))
+        hit = wanted[position] == ids
+        vectors[order[position[hit]]] = values[hit]
+        found[position[hit]] = True
+
+    with catalog.tables(wanted_faces=pa.table({"face_id": wanted})):
+        files = catalog.rows(
+            "SELECT DISTINCT s.file FROM wanted_faces w JOIN core.embeddings e ON e.face_id = w.face_id"
+            " JOIN core.embedding_shards s ON s.embedding_shard_id = e.embedding_shard_id"
+            " WHERE e.generation = ? ORDER BY s.file",
+            [generation],
+        )
+        pending = catalog.read(
+            "SELECT p.face_id, p.embedding FROM wanted_faces w JOIN core.pending_embeddings p"
+            " ON p.face_id = w.face_id WHERE p.generation = ?",
+            [generation],
+        )
+    for (file,) in files:
+        take(*read_embeddings(catalog.folder, file, size))
+    if pending.num_rows:
+        take(pending["face_id"].to_numpy(), vectors_of_bytes(pending["embedding"], size))
+    if not found.all():
+        missing = int(wanted[~found][0])
+        root = catalog.folder.root
+        raise StoreDamaged(path=root, detail=f"face {missing} has no stored embedding", cure=check_cure(root))
+    return vectors

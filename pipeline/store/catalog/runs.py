@@ -1,0 +1,116 @@
+"""Runs in the catalog: beginning, planning and finishing one, and finding one again."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog import deletes
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.opening import to_json, utc_now
+from pipeline.store.files.shards import manifest_file
+from pipeline.store.records import RunRow
+from pipeline.store.schema import TABLES
+
+SCANNING = "scanning"
+OPEN = "open"
+FINISHED = "finished"
+
+_COLUMNS = ", ".join(TABLES["runs"])
+
+
+def find_runs(catalog: Catalog, condition: str, params: list[object]) -> list[RunRow]:
+    """The runs that meet an SQL condition, the latest first."""
+    sql = f"SELECT {_COLUMNS} FROM core.runs WHERE {condition} ORDER BY started_at DESC, rowid DESC"
+    return [_run_row(row) for row in catalog.read(sql, params).to_pylist()]
+
+
+def _run_row(row: dict[str, Any]) -> RunRow:
+    summary = row.pop("summary")
+    settings = json.loads(row.pop("settings"))
+    return RunRow(**row, settings=settings, summary=None if summary is None else json.loads(summary))
+
+
+def run_row(catalog: Catalog, run_id: str) -> RunRow:
+    """Raises StoreError for an unknown id."""
+    found = find_runs(catalog, "run_id = ?", [run_id])
+    if not found:
+        raise StoreError(message=f'The store {catalog.folder.root} has no run "{run_id}".')
+    return found[0]
+
+
+def of_source(source: str | None, account_id: int | None) -> tuple[str, list[object]]:
+    """The SQL condition for runs of a source and an account; None: any."""
+    parts: list[tuple[str, object]] = []
+    if source is not None:
+        parts.append(("source = ?", source))
+    if account_id is not None:
+        parts.append(("account_id = ?", account_id))
+    return " AND ".join(["true", *(text for text, _ in parts)]), [value for _, value in parts]
+
+
+def begin_run(
+    catalog: Catalog, source: str, source_kind: str, account_id: int, directory: str, settings: Mapping[str, Any]
+) -> RunRow:
+    """A new run in state `scanning`, with its folder."""
+    run_id = str(uuid.uuid4())
+    values = [run_id, source, source_kind, account_id, directory, to_json(settings), SCANNING, utc_now()]
+    with catalog.transaction("begin_run"):
+        catalog.execute(
+            "INSERT INTO core.runs (run_id, source, source_kind, account_id, directory, settings, state, started_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            values,
+        )
+    # After the commit: a folder without a row would be an orphan, a row without its folder gets it when needed.
+    catalog.folder.make(f"runs/{run_id}/shards")
+    return run_row(catalog, run_id)
+
+
+def rebegin_run(catalog: Catalog, run_id: str, source_kind: str, directory: str, settings: Mapping[str, Any]) -> RunRow:
+    """A run whose scan was cut off, begun anew as asked for now. Raises StoreError in any other state."""
+    with catalog.transaction("begin_run"):
+        _require_state(catalog, run_id, SCANNING)
+        catalog.execute(
+            "UPDATE core.runs SET source_kind = ?, directory = ?, settings = ?, started_at = ? WHERE run_id = ?",
+            [source_kind, directory, to_json(settings), utc_now(), run_id],
+        )
+    return run_row(catalog, run_id)
+
+
+def plan_run(catalog: Catalog, run_id: str, rows: int, shards: int) -> None:
+    """The manifest is whole: the run goes from `scanning` to `open`. Raises StoreError in any other state."""
+    with catalog.transaction("plan_run"):
+        _require_state(catalog, run_id, SCANNING)
+        catalog.execute(
+            "UPDATE core.runs SET state = ?, rows = ?, shards = ? WHERE run_id = ?", [OPEN, rows, shards, run_id]
+        )
+
+
+def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> None:
+    """All shards are in: the run goes from `open` to `finished`. Raises StoreError when they are not."""
+    with catalog.transaction("finish_run"):
+        run = _require_state(catalog, run_id, OPEN)
+        done = len(committed_shards(catalog, run_id))
+        if done != run.shards:
+            raise StoreError(message=f"Run {run_id} cannot be finished: {done} of {run.shards} shards are in.")
+        catalog.execute(
+            "UPDATE core.runs SET state = ?, finished_at = ?, summary = ? WHERE run_id = ?",
+            [FINISHED, utc_now(), to_json(summary), run_id],
+        )
+        # Nobody needs it any more, and it names persons: none of them could be deleted from it.
+        deletes.add(catalog, [manifest_file(run_id)])
+    deletes.replay_committed(catalog)
+
+
+def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:
+    run = run_row(catalog, run_id)
+    if run.state != state:
+        raise StoreError(message=f"Run {run_id} is {run.state}, not {state}.")
+    return run
+
+
+def committed_shards(catalog: Catalog, run_id: str) -> set[int]:
+    return {int(shard) for (shard,) in catalog.rows("SELECT shard FROM core.shards WHERE run_id = ?", [run_id])}

@@ -1,0 +1,188 @@
+"""What must hold of the store's files: each is read as a whole and compared with what the catalog says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog import known
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.references import load_embeddings, reference_rows
+from pipeline.store.checks.problems import REBUILD, RESTORE, Problem
+from pipeline.store.files import matrix
+from pipeline.store.files.crypto import looks_encrypted
+from pipeline.store.files.objects import object_file
+from pipeline.store.files.shards import embedding_metadata, read_metadata, vectors_of, vectors_of_bytes
+from pipeline.store.records import StoreIdentity, embeddings_schema
+from pipeline.types import BoolArray, FloatArray
+
+Progress = Callable[[str], None]
+_NORM_TOLERANCE = 1e-3
+_CHUNK_ROWS = 65_536
+_OBJECTS = 64  # checked at a time: a few MB
+_MAGIC = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG\r\n\x1a\n", "image/webp": b"RIFF"}
+
+
+def check_embeddings(catalog: Catalog, identity: StoreIdentity, progress: Progress) -> Iterator[list[Problem]]:
+    """Every embedding shard, one by one: bytes, hash, columns, metadata, face ids, norms."""
+    sql = (
+        "SELECT embedding_shard_id, generation, file, bytes, sha256 FROM core.embedding_shards WHERE file > ?"
+        " ORDER BY file LIMIT 1"
+    )
+    last = ""
+    while rows := catalog.rows(sql, [last]):
+        ((shard_id, generation, file, size, sha256),) = rows
+        last = file
+        progress(file)
+        details = list(_file_faults(catalog, file, size, sha256)) or list(
+            _embedding_faults(catalog, identity, shard_id, generation, file)
+        )
+        yield [Problem("embedding", file, detail, RESTORE) for detail in details]
+
+
+def _file_faults(catalog: Catalog, file: str, size: int, sha256: str) -> Iterator[str]:
+    try:
+        data = catalog.folder.path(file).read_bytes()
+    except OSError as exc:
+        yield f"cannot be read: {exc.strerror}"
+        return
+    if len(data) != size:
+        yield f"has {len(data)} bytes instead of {size}"
+    elif hashlib.sha256(data).hexdigest() != sha256:
+        yield "its SHA-256 is not the recorded one"
+
+
+def _embedding_faults(
+    catalog: Catalog, identity: StoreIdentity, shard_id: int, generation: int, file: str
+) -> Iterator[str]:
+    try:
+        table = pq.read_table(io.BytesIO(catalog.folder.path(file).read_bytes()))
+        metadata = read_metadata(table.schema)
+    except (OSError, pa.ArrowException, ValueError) as exc:
+        yield f"is no readable Parquet file: {exc}"
+        return
+    if not table.schema.remove_metadata().equals(embeddings_schema(identity.embedding_size)):
+        yield "its columns are not those of an embedding shard"
+        return
+    yield from _metadata_faults(metadata, embedding_metadata(identity, generation))
+    if not _holds_faces(catalog, shard_id, table):
+        yield "its face ids are not those of the catalog"
+    if not _is_unit(vectors_of(table["embedding"], identity.embedding_size)).all():
+        yield "it holds embeddings whose norm is not 1"
+
+
+def check_pending(catalog: Catalog, size: int) -> list[Problem]:
+    """The norms of the embeddings that are in no shard yet; `check_tables` has seen to their size."""
+    table = catalog.read("SELECT face_id, embedding FROM core.pending_embeddings ORDER BY 1")
+    wrong = table["face_id"].to_numpy()[~_is_unit(vectors_of_bytes(table["embedding"], size))]
+    return [Problem("embedding", f"face {face}", "its pending embedding's norm is not 1", RESTORE) for face in wrong]
+
+
+def _is_unit(vectors: FloatArray) -> BoolArray:
+    """[n] bool; false for NaN as well."""
+    unit: BoolArray = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= _NORM_TOLERANCE
+    return unit
+
+
+def _metadata_faults(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in expected.items():
+        # A shard stays as it was written when the tables around it are brought to a newer version.
+        older = key == "schema_version" and isinstance(found.get(key), int) and 1 <= found[key] <= value
+        if found.get(key) != value and not older:
+            yield f"its metadata say {key} = {found.get(key)}, the store {value}"
+
+
+def _holds_faces(catalog: Catalog, shard_id: int, table: pa.Table) -> bool:
+    """Whether a shard holds each face that the catalog finds in it, once, and beside them only vectors of faces that
+    were removed: those wait for `fold`."""
+    with catalog.tables(held=table.select(["face_id"])):
+        wrong = catalog.one(
+            """
+            SELECT (SELECT count(*) - count(DISTINCT face_id) FROM held)
+                + (SELECT count(*) FROM core.embeddings e
+                   WHERE e.embedding_shard_id = $1 AND e.face_id NOT IN (SELECT face_id FROM held))
+                + (SELECT count(*) FROM core.faces f WHERE f.outcome <> 'removed' AND f.face_id IN
+                   (SELECT face_id FROM held EXCEPT SELECT face_id FROM core.embeddings WHERE embedding_shard_id = $1))
+            """,
+            [shard_id],
+        )
+    return int(wrong) == 0
+
+
+def check_objects(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
+    """Every stored image, a few at a time: bytes, hash, and that it begins as its media type does."""
+    sql = (
+        "SELECT image_guid, bytes, sha256, media_type, encrypted FROM core.objects WHERE image_guid > ?"
+        f" ORDER BY image_guid LIMIT {_OBJECTS}"
+    )
+    last = ""
+    while rows := catalog.rows(sql, [last]):
+        last = rows[-1][0]
+        yield [problem for row in rows for problem in _object_problems(catalog, progress, *row)]
+
+
+def _object_problems(
+    catalog: Catalog, progress: Progress, guid: str, size: int, sha256: str, media_type: str, encrypted: bool
+) -> list[Problem]:
+    try:
+        file = object_file(guid)
+    except StoreError as exc:
+        return [Problem("object", guid, str(exc), RESTORE)]
+    progress(file)
+    details = list(_file_faults(catalog, file, size, sha256))
+    if not details:
+        details = _cipher_faults(size) if encrypted else list(_magic_faults(catalog, file, media_type))
+    return [Problem("object", file, detail, RESTORE) for detail in details]
+
+
+def _cipher_faults(size: int) -> list[str]:
+    """All that can be seen without the key."""
+    return [] if looks_encrypted(size) else ["is not of the length of an encrypted image"]
+
+
+def _magic_faults(catalog: Catalog, file: str, media_type: str) -> Iterator[str]:
+    with catalog.folder.path(file).open("rb") as opened:
+        begin = opened.read(16)
+    if not begin.startswith(_MAGIC.get(media_type, b"")):
+        yield f"is not {media_type}"
+
+
+def check_matrices(catalog: Catalog, generation: int, size: int, progress: Progress) -> Iterator[list[Problem]]:
+    """Every reference matrix that is there, one by one, bit by bit against the embeddings. An absent one is made when
+    needed."""
+    for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
+        stem = matrix.stem(generation, directory)
+        if catalog.folder.path(stem + ".f32").exists() or catalog.folder.path(stem + ".seq").exists():
+            progress(stem + ".f32")
+            yield list(_matrix_problems(catalog, generation, size, directory, stem))
+
+
+def _matrix_problems(catalog: Catalog, generation: int, size: int, directory: int, stem: str) -> Iterator[Problem]:
+    """Rows that are missing, dead or torn are no problem: they do no harm. A row that would mislead is one."""
+    stored = matrix.numbers(catalog.folder, stem, size)
+    seq_file = catalog.folder.path(stem + ".seq")
+    unreadable = len(stored) == 0 and seq_file.exists() and seq_file.stat().st_size > 0
+    if unreadable or np.any(stored >= known.counters(catalog).next_person_seq):
+        yield Problem("matrix", stem + ".seq", "its rows are not of references", REBUILD)
+        return
+    references = reference_rows(catalog, generation, directory)
+    face_of = dict(zip(references["reference_seq"].to_pylist(), references["face_id"].to_pylist(), strict=True))
+    rows = np.array([row for row, seq in enumerate(stored.tolist()) if seq in face_of], np.int64)
+    faces = np.array([face_of[seq] for seq in stored[rows].tolist()], np.int64)
+    vectors = np.fromfile(catalog.folder.path(stem + ".f32"), matrix.VECTOR_TYPE, len(stored) * size).reshape(-1, size)
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chunk = slice(start, start + _CHUNK_ROWS)
+        try:
+            truth = load_embeddings(catalog, generation, size, faces[chunk])
+        except StoreError:
+            return  # reported with the embedding shard
+        if truth.astype(matrix.VECTOR_TYPE).tobytes() != vectors[rows[chunk]].tobytes():
+            yield Problem("matrix", stem + ".f32", "it differs from the embeddings", REBUILD)
+            return

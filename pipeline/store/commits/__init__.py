@@ -1,0 +1,1 @@
+"""Every transaction that changes identities, faces or embeddings."""

@@ -1,0 +1,119 @@
+"""What goes with a reference that is replaced, and with a person who is deleted. Inside a transaction.
+
+A face of a posted image goes as a whole, and the image's row with its last face. A face of a run stays as a fact
+of the archive: it was found there. When its person is deleted it loses everything that tells who it was: its
+outcome becomes `removed`, without person, score, detection or embedding. Vectors in immutable embedding shards,
+and rows of the reference matrix, go with the next `fold`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog import deletes
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.files.objects import object_file
+
+_THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
+_THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
+_THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
+
+
+def remove_references(catalog: Catalog, generation: int, directory: int, person_ids: Sequence[str]) -> None:
+    """The current references of these persons go, so that others can take their place.
+
+    Raises StoreError unless each is a person of the directory.
+    """
+    if not person_ids:
+        return
+    old = catalog.rows(
+        "SELECT r.face_id, r.image_guid FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
+        f" WHERE r.generation = ? AND p.directory_id = ? AND r.{_THESE_PERSONS}",
+        [generation, directory, list(person_ids)],
+    )
+    _require_all(len(old), person_ids)
+    catalog.execute(
+        f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}", [generation, list(person_ids)]
+    )
+    _remove_images(catalog, [guid for _, guid in old])
+    faces = catalog.rows(
+        "SELECT f.face_id, f.media_id, f.ordinal FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
+        f" WHERE m.run_id IS NULL AND f.{_THESE_FACES}",
+        [[face for face, _ in old]],
+    )
+    _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
+    _forget_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
+
+
+def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
+    """These persons go, with their references, images and all that is known of their faces.
+
+    Raises StoreError unless each is a person of the directory, and nobody else's parent.
+    """
+    if not person_ids:
+        return
+    ids = [list(person_ids)]
+    deleted = catalog.one(f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS}", [directory, *ids])
+    _require_all(deleted, person_ids)
+    if catalog.rows("SELECT 1 FROM core.persons WHERE parent_id IN (SELECT unnest(?::UUID[])) LIMIT 1", ids):
+        raise StoreError(message="A person who is to be deleted is the parent of another.")
+    images = catalog.rows(f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
+    catalog.execute(f"DELETE FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
+    _remove_images(catalog, [guid for (guid,) in images])
+    faces = catalog.rows(
+        "SELECT f.face_id, f.media_id, f.ordinal, m.run_id IS NULL FROM core.faces f"
+        f" JOIN core.media m ON m.media_id = f.media_id WHERE f.{_THESE_PERSONS}",
+        ids,
+    )
+    # What a manifest or a request says of an image, it says of its largest face.
+    _forget_labels(catalog, [media for _, media, ordinal, _ in faces if ordinal == 0])
+    _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
+    _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
+
+
+def _require_all(found: int, person_ids: Sequence[str]) -> None:
+    if found != len(person_ids):
+        raise StoreError(message=f"{len(person_ids) - found} of the persons are not in the directory.")
+
+
+def _remove_images(catalog: Catalog, guids: Sequence[str]) -> None:
+    catalog.execute("DELETE FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))", [list(guids)])
+    deletes.add(catalog, [object_file(guid) for guid in guids])
+
+
+def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> None:
+    """Faces (face id, media id) of posted images, and the images that have no other."""
+    if not faces:
+        return
+    _remove_derived(catalog, [face for face, _ in faces])
+    catalog.execute(f"DELETE FROM core.faces WHERE {_THESE_FACES}", [[face for face, _ in faces]])
+    media = [[media for _, media in faces]]
+    catalog.execute(
+        f"DELETE FROM core.media WHERE {_THESE_MEDIA} AND media_id NOT IN"
+        f" (SELECT media_id FROM core.faces WHERE {_THESE_MEDIA})",
+        media * 2,
+    )
+
+
+def _blank_run_faces(catalog: Catalog, faces: Sequence[int]) -> None:
+    if not faces:
+        return
+    _remove_derived(catalog, faces)
+    catalog.execute(
+        "UPDATE core.faces SET outcome = 'removed', person_id = NULL, similarity_score = NULL,"
+        f" rejection_reasons = NULL WHERE {_THESE_FACES}",
+        [list(faces)],
+    )
+
+
+def _remove_derived(catalog: Catalog, faces: Sequence[int]) -> None:
+    for table in ("detections", "embeddings", "pending_embeddings"):
+        catalog.execute(f"DELETE FROM core.{table} WHERE {_THESE_FACES}", [list(faces)])
+
+
+def _forget_labels(catalog: Catalog, media: Sequence[int]) -> None:
+    if media:
+        catalog.execute(
+            f"UPDATE core.media SET name = NULL, external_id = NULL, extra = NULL WHERE {_THESE_MEDIA}", [list(media)]
+        )

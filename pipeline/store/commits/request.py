@@ -1,0 +1,264 @@
+"""Committing what requests change in their directories: images first, then one transaction with everything.
+
+The order is that of a shard's commit (commit.py): objects are whole and durable under new names, then the rows that
+speak of them, then what is no longer needed is unlinked. This is the server's path to an answer, so it is a few
+statements on a few rows, without Arrow tables and threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import UUID
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog import deletes, intents
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
+from pipeline.store.catalog.ids import PromisedIds
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.commits.posted import POSTED_TABLES, posted_rows
+from pipeline.store.commits.removal import remove_persons, remove_references
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.objects import object_file, write_objects
+from pipeline.store.records import DirectoryCommit, PersonRecord
+
+Row = Mapping[str, object]
+
+
+def check_commit(commit: DirectoryCommit, size: int) -> None:
+    """Raises StoreError where the parts of a commit don't fit each other: before any file is touched."""
+    inserted = [person.person_id for person in commit.inserted]
+    updated = [person.person_id for person in commit.updated]
+    referenced = [reference.person_id for reference in commit.references]
+    problem = None
+    if any(len(set(ids)) < len(ids) for ids in (inserted + updated, list(commit.deleted), referenced)):
+        problem = "a person comes twice"
+    elif set(commit.deleted) & {*inserted, *updated, *referenced}:
+        problem = "a person is changed and deleted"
+    elif not set(inserted) <= set(referenced):
+        problem = "a new person has no reference"
+    elif bool(commit.references) != (commit.image is not None):
+        problem = "references and their image come together"
+    elif any(reference.embedding.shape != (size,) for reference in commit.references):
+        problem = f"an embedding has not {size} numbers"
+    elif not all(_is_uuid(person_id) for person_id in (*inserted, *updated, *commit.deleted, *referenced)):
+        problem = "a person id is no UUID"
+    for reference in commit.references:
+        object_file(reference.image_guid)
+    if problem:
+        raise StoreError(message=f'The commit to the directory "{commit.directory}" is wrong: {problem}.')
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def images_of(commit: DirectoryCommit) -> list[tuple[str, bytes, str]]:
+    """(guid, bytes, media type) of each of its references."""
+    return [(reference.image_guid, reference.image, reference.media_type) for reference in commit.references]
+
+
+def write_images(folder: Folder, images: Sequence[tuple[str, bytes, str]], image_key: bytes | None) -> dict[str, Row]:
+    """Writes (guid, bytes, media type) each to its file, durably; their rows for core.objects by guid.
+
+    Raises StoreFull, StoreUnwritable.
+    """
+    if not images:
+        return {}
+    intents.declare(folder, (guid for guid, _, _ in images))
+    return {row["image_guid"]: row for row in write_objects(folder, images, image_key).to_pylist()}
+
+
+def discard_images(catalog: Catalog, guids: Sequence[str]) -> None:
+    """Unlinks images that were written for a commit that did not come. One that did keeps them."""
+    sql = "SELECT image_guid FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))"
+    kept = catalog.rows(sql, [list(guids)])
+    for guid in set(guids) - {guid for (guid,) in kept}:
+        catalog.folder.unlink(object_file(guid))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A commit whose images are on disk."""
+
+    commit: DirectoryCommit
+    objects: Sequence[Row]  # of its images, for core.objects
+
+    @property
+    def persons(self) -> set[str]:
+        """All whom it touches."""
+        commit = self.commit
+        changed = {person.person_id for person in (*commit.inserted, *commit.updated)}
+        return changed | {reference.person_id for reference in commit.references} | set(commit.deleted)
+
+
+class RolledBack(Exception):
+    """The transaction failed before its COMMIT: nothing of it is in."""
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A change with its directory and its numbers."""
+
+    change: Change
+    directory: int
+    media_id: int
+    face_id: int  # the first of its faces
+    new: Mapping[str, int]  # person id -> sequence number
+    replaced: Mapping[str, int]  # person id -> number of the new reference
+
+    @property
+    def inserted(self) -> list[PersonRecord]:
+        guids = self._guids()
+        return [
+            replace(p, seq=self.new[p.person_id], image_guid=guids[p.person_id]) for p in self.change.commit.inserted
+        ]
+
+    @property
+    def updated(self) -> list[PersonRecord]:
+        guids = self._guids()
+        return [replace(p, image_guid=guids.get(p.person_id, p.image_guid)) for p in self.change.commit.updated]
+
+    def _guids(self) -> dict[str, str]:
+        return {reference.person_id: reference.image_guid for reference in self.change.commit.references}
+
+
+def commit_changes(
+    catalog: Catalog, generation: int, changes: Sequence[Change], ids: PromisedIds
+) -> list[list[PersonRecord]]:
+    """One transaction for all; of each the inserted and updated persons as they are afterwards. No two may touch the
+    same person.
+
+    Raises RolledBack from what failed before the COMMIT, as TooManyDirectories, or StoreError for persons who are not
+    in the directory; any other error leaves open whether the transaction is in.
+    """
+    now = utc_now()
+    with catalog.transaction("directory_commit"):
+        try:
+            placed = _placed(catalog, changes, ids, now)
+            _write(catalog, generation, placed, now)
+        except Exception as exc:
+            raise RolledBack from exc
+    if any(each.replaced or each.change.commit.deleted for each in placed):
+        deletes.replay_committed(catalog)
+    return [each.inserted + each.updated for each in placed]
+
+
+def _placed(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: datetime) -> list[_Placed]:
+    """Draws the numbers, in the order of the changes."""
+    first = ids.next(catalog)
+    media, face, seq = first.next_media_id, first.next_face_id, first.next_person_seq
+    directories: dict[tuple[int, str], int] = {}
+    placed = []
+    for change in changes:
+        commit = change.commit
+        key = commit.account_id, commit.directory
+        if key not in directories:
+            directories[key] = _directory(catalog, commit, now)
+        new = {person.person_id: seq + place for place, person in enumerate(commit.inserted)}
+        again = [reference.person_id for reference in commit.references if reference.person_id not in new]
+        replaced = {person_id: seq + len(new) + place for place, person_id in enumerate(again)}
+        placed.append(_Placed(change, directories[key], media, face, new, replaced))
+        media, face, seq = (
+            media + bool(commit.references),
+            face + len(commit.references),
+            seq + len(new) + len(replaced),
+        )
+    if (media, face, seq) != (first.next_media_id, first.next_face_id, first.next_person_seq):
+        catalog.execute(
+            "UPDATE core.store SET next_media_id = ?, next_face_id = ?, next_person_seq = ?", [media, face, seq]
+        )
+    return placed
+
+
+def _write(catalog: Catalog, generation: int, placed: Sequence[_Placed], now: datetime) -> None:
+    """One statement for each table: what a statement costs hardly depends on its rows."""
+    for each in placed:
+        remove_references(catalog, generation, each.directory, list(each.replaced))
+    posted = [
+        posted_rows(
+            each.change.commit,
+            each.change.objects,
+            generation=generation,
+            media_id=each.media_id,
+            face_id=each.face_id,
+            seqs={**each.new, **each.replaced},
+            now=now,
+        )
+        for each in placed
+        if each.change.commit.image is not None
+    ]
+    for table in POSTED_TABLES:
+        catalog.insert(table, [row for rows in posted for row in rows[table]])
+    catalog.insert("persons", [_person_row(person, each.directory) for each in placed for person in each.inserted])
+    for each in placed:
+        _update_persons(catalog, each.directory, each.updated)
+        _delete_persons(catalog, generation, each.directory, each.change.commit.deleted)
+
+
+def _directory(catalog: Catalog, commit: DirectoryCommit, now: datetime) -> int:
+    found = directory_id(catalog, commit.account_id, commit.directory)
+    if found is None and commit.inserted:
+        make_directories(catalog, commit.account_id, [commit.directory], now)
+        found = directory_id(catalog, commit.account_id, commit.directory)
+    if found is None:
+        raise StoreError(message=f'The account {commit.account_id} has no directory "{commit.directory}".')
+    return found
+
+
+def _person_row(person: PersonRecord, directory: int) -> dict[str, object]:
+    return {
+        "person_id": person.person_id,
+        "seq": person.seq,
+        "directory_id": directory,
+        "added_at": person.added_at,
+        **_changeable(person),
+    }
+
+
+def _changeable(person: PersonRecord) -> dict[str, object]:
+    return {
+        "parent_id": person.parent_id,
+        "name": person.name,
+        "external_id": person.external_id,
+        "tags": json.dumps(person.tags) if person.tags else None,
+        "ignored": person.ignored,
+        "occurrence": person.occurrence,
+        "last_occurrence_at": person.last_occurrence_at,
+        "modified_at": person.modified_at,
+    }
+
+
+def _update_persons(catalog: Catalog, directory: int, persons: Sequence[PersonRecord]) -> None:
+    """Writes all columns but those of the insertion. `seq` finds the row's block, the id says that it is the one."""
+    for person in persons:
+        values = _changeable(person)
+        changed = catalog.one(
+            f"UPDATE core.persons SET {', '.join(f'{name} = ?' for name in values)}"
+            " WHERE seq = ? AND person_id = ? AND directory_id = ?",
+            [*values.values(), person.seq, person.person_id, directory],
+        )
+        if changed != 1:
+            raise StoreError(message=f"The person {person.person_id} is not in the directory.")
+
+
+def _delete_persons(catalog: Catalog, generation: int, directory: int, person_ids: Sequence[str]) -> None:
+    if person_ids:
+        remove_persons(catalog, directory, person_ids)
+        drop_if_empty(catalog, generation, directory)
+
+
+def delete_directory(catalog: Catalog, generation: int, account_id: int, name: str) -> int:
+    """All persons of a directory go, in one transaction; returns how many. Raises DirectoryUnknown."""
+    with catalog.transaction("directory_commit"):
+        directory = require_directory(catalog, account_id, name)
+        persons = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ?", [directory])
+        _delete_persons(catalog, generation, directory, [person for (person,) in persons])
+    deletes.replay_committed(catalog)
+    return len(persons)

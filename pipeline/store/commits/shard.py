@@ -1,0 +1,232 @@
+"""Committing one shard of a run: files first, then one transaction with everything, then what follows from it.
+
+objects, embedding shard     whole and durable, under names that a repeated commit uses again
+transaction                  media, faces, persons, references, counters, and "shard k of run r is in"
+pending deletes, matrix      replayed or rebuilt later if a crash comes between
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog import intents, known, runs
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.directories import make_directories
+from pipeline.store.catalog.ids import PromisedIds
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.objects import write_objects
+from pipeline.store.files.shards import (
+    WrittenFile,
+    embedding_file,
+    embedding_metadata,
+    run_shard_file,
+    write_embeddings,
+)
+from pipeline.store.records import (
+    FACES_SCHEMA,
+    MEDIA_SCHEMA,
+    PERSONS_SCHEMA,
+    ShardCommit,
+    StoreIdentity,
+    embeddings_schema,
+)
+
+
+@dataclass(frozen=True)
+class PreparedShard:
+    """A commit whose tables have the right columns, with its files on disk."""
+
+    commit: ShardCommit
+    generation: int
+    tables: dict[str, pa.Table]
+    embeddings: WrittenFile | None  # None: no face of this shard has one
+
+
+def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
+    """The tables of the commit in their schemas. Raises StoreError for columns that don't fit."""
+    wanted = {
+        "media": (commit.media, MEDIA_SCHEMA),
+        "faces": (commit.faces, FACES_SCHEMA),
+        "embeddings": (commit.embeddings, embeddings_schema(size)),
+        "persons": (commit.persons, PERSONS_SCHEMA),
+    }
+    tables = {}
+    for name, (table, columns) in wanted.items():
+        try:
+            tables[name] = table.select(columns.names).cast(columns).combine_chunks()
+        except (KeyError, ValueError, pa.ArrowException) as exc:
+            raise StoreError(message=f"The {name} of shard {commit.shard} don't have the right columns: {exc}") from exc
+    return tables
+
+
+@dataclass(frozen=True)
+class CommittedShard:
+    """What a commit drew: the new persons have the numbers from `first_seq` on, in the order they were given."""
+
+    first_seq: int
+    at: datetime
+
+
+def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table], ids: PromisedIds) -> None:
+    """Raises StoreError unless the run is open, the shard not in, and the ids are new: before any file is touched."""
+    run = runs.run_row(catalog, commit.run_id)
+    if run.state != runs.OPEN or run.account_id != commit.account_id:
+        raise StoreError(
+            message=f"Run {commit.run_id} of account {run.account_id} is {run.state}: nothing can come in."
+        )
+    if commit.shard in runs.committed_shards(catalog, commit.run_id):
+        raise StoreError(message=f"Shard {commit.shard} of run {commit.run_id} is in already.")
+    if not 0 <= commit.shard < (run.shards or 0):
+        raise StoreError(message=f"Run {commit.run_id} has {run.shards} shards, and no shard {commit.shard}.")
+    if not ids.is_free(catalog, *first_ids(tables)):
+        raise StoreError(message=f"Shard {commit.shard} brings ids that are taken.")
+
+
+def first_ids(tables: dict[str, pa.Table]) -> tuple[int | None, int | None]:
+    """The lowest media and face ids of a commit; None for none."""
+    return pc.min(tables["media"]["media_id"]).as_py(), pc.min(tables["faces"]["face_id"]).as_py()
+
+
+def write_files(
+    folder: Folder,
+    identity: StoreIdentity,
+    generation: int,
+    commit: ShardCommit,
+    tables: dict[str, pa.Table],
+    image_key: bytes | None,
+) -> PreparedShard:
+    """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
+    intents.declare(folder, (guid for guid, _, _ in commit.objects))
+    objects = write_objects(folder, commit.objects, image_key)
+    written = None
+    if tables["embeddings"].num_rows:
+        file = embedding_file(generation, commit.run_id, commit.shard)
+        written = write_embeddings(folder, file, tables["embeddings"], embedding_metadata(identity, generation))
+    return PreparedShard(commit, generation, {**tables, "objects": objects}, written)
+
+
+def with_seqs(catalog: Catalog, prepared: PreparedShard) -> PreparedShard:
+    """The new persons with their sequence numbers: drawn on the writer thread, just before the transaction, so that
+    they are the order of insertion whatever was committed while the shard's files were written."""
+    persons = prepared.tables["persons"].sort_by("seq")
+    first = known.counters(catalog).next_person_seq
+    seq = pa.array(np.arange(first, first + len(persons), dtype=np.int64))
+    position = persons.schema.get_field_index("seq")
+    persons = persons.set_column(position, persons.schema.field(position), seq)
+    return replace(prepared, tables={**prepared.tables, "persons": persons})
+
+
+def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> CommittedShard:
+    """The transaction; `prepared` is `with_seqs`. Raises TooManyDirectories, StoreError; then nothing has happened."""
+    commit, now = prepared.commit, utc_now()
+    occurrences = pa.table(
+        {
+            "person_id": pa.array(list(commit.occurrences.keys()), pa.string()),
+            "added": pa.array(list(commit.occurrences.values()), pa.int64()),
+        }
+    )
+    new = {f"new_{name}": table for name, table in prepared.tables.items()}
+    with catalog.tables(**new, occurrences=occurrences), catalog.transaction("commit_shard"):
+        check_new(catalog, commit, prepared.tables, ids)
+        first_seq = known.counters(catalog).next_person_seq
+        _insert_media_and_faces(catalog, prepared, now)
+        _insert_embeddings(catalog, prepared)
+        _insert_persons(catalog, prepared, now)
+        _add_occurrences(catalog, occurrences, now)
+        _insert_shard(catalog, prepared, now)
+    ids.settle(*first_ids(prepared.tables))
+    return CommittedShard(first_seq, now)
+
+
+def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
+    commit = prepared.commit
+    columns = ", ".join(f'"{name}"' for name in MEDIA_SCHEMA.names)
+    catalog.execute(
+        f"INSERT INTO core.media (run_id, shard, account_id, added_at, {columns})"
+        f" SELECT ?, ?, ?, ?, {columns} FROM new_media",
+        [commit.run_id, commit.shard, commit.account_id, now],
+    )
+    catalog.execute(
+        "INSERT INTO core.faces BY NAME SELECT face_id, media_id, ordinal, person_id::UUID AS person_id, outcome,"
+        " rejection_reasons, similarity_score FROM new_faces"
+    )
+    catalog.execute(
+        "INSERT INTO core.detections BY NAME SELECT ? AS generation, face_id, x1, y1, x2, y2, landmarks, confidence,"
+        " center_pose_quality, sharpness_quality, contrast_quality FROM new_faces",
+        [prepared.generation],
+    )
+    catalog.execute(
+        "INSERT INTO core.objects BY NAME SELECT image_guid, bytes, sha256, media_type, encrypted FROM new_objects"
+    )
+
+
+def _insert_embeddings(catalog: Catalog, prepared: PreparedShard) -> None:
+    file, commit = prepared.embeddings, prepared.commit
+    if file is None:
+        return
+    new = int(catalog.one("SELECT coalesce(max(embedding_shard_id), 0) + 1 FROM core.embedding_shards"))
+    catalog.execute(
+        "INSERT INTO core.embedding_shards VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [new, prepared.generation, file.file, file.rows, file.bytes, file.sha256, commit.run_id, commit.shard],
+    )
+    catalog.execute("INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings", [prepared.generation, new])
+
+
+def _insert_persons(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
+    account = prepared.commit.account_id
+    persons = prepared.tables["persons"]
+    make_directories(catalog, account, persons.sort_by("seq")["directory"].to_pylist(), now)
+    catalog.execute(
+        "INSERT INTO core.persons BY NAME SELECT n.person_id::UUID AS person_id, n.seq, d.directory_id, n.name,"
+        " n.external_id, false AS ignored, n.occurrence, ? AS last_occurrence_at, ? AS added_at, ? AS modified_at"
+        " FROM new_persons n JOIN core.directories d ON d.account_id = ? AND d.name = n.directory",
+        [now, now, now, account],
+    )
+    catalog.execute(
+        "INSERT INTO core.reference_faces SELECT ?, person_id::UUID, face_id, image_guid, seq FROM new_persons",
+        [prepared.generation],
+    )
+
+
+def _add_occurrences(catalog: Catalog, occurrences: pa.Table, now: datetime) -> None:
+    if not occurrences.num_rows:
+        return
+    updated = catalog.one(
+        "UPDATE core.persons SET occurrence = occurrence + o.added, last_occurrence_at = ?"
+        " FROM occurrences o WHERE core.persons.person_id = o.person_id::UUID",
+        [now],
+    )
+    if updated != occurrences.num_rows:
+        raise StoreError(message=f"{occurrences.num_rows - updated} of the matched persons are not in the store.")
+
+
+def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
+    commit, tables = prepared.commit, prepared.tables
+    sha256 = prepared.embeddings.sha256 if prepared.embeddings else None
+    catalog.execute(
+        "INSERT INTO core.shards VALUES (?, ?, ?, ?, ?, ?)",
+        [commit.run_id, commit.shard, now, tables["media"].num_rows, tables["faces"].num_rows, sha256],
+    )
+    catalog.execute(
+        "UPDATE core.store SET next_media_id = greatest(next_media_id, ?), next_face_id = greatest(next_face_id, ?),"
+        " next_person_seq = greatest(next_person_seq, ?)",
+        [
+            _next(tables["media"]["media_id"]),
+            _next(tables["faces"]["face_id"]),
+            _next(tables["persons"]["seq"]),
+        ],
+    )
+    for shard in commit.finished_run_shards:
+        catalog.execute("INSERT INTO core.pending_deletes VALUES (?, ?)", [run_shard_file(commit.run_id, shard), now])
+
+
+def _next(ids: pa.ChunkedArray) -> int:
+    """The number after the largest; 0 for none."""
+    return int(pc.max(ids).as_py()) + 1 if len(ids) else 0

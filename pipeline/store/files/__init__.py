@@ -1,0 +1,1 @@
+"""The files of a store: durable writing, shards, pictures, the lock, encryption."""

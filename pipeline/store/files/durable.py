@@ -1,0 +1,135 @@
+"""Files that are whole or absent: written under a temporary name, fsynced, renamed, the folder fsynced.
+
+The order is what makes a crash harmless (Pillai et al. 2014, "All File Systems Are Not Created Equal"): the data
+reach the disk before the name does, and the name before anything that speaks of it. Every step is a fault point.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from pipeline.errors import StoreFull, StoreUnwritable
+from pipeline.store.files.faults import point
+
+TEMPORARY = ".tmp"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def disk_errors(root: Path) -> Iterator[None]:
+    """Turns OSErrors of writing below `root` into StoreFull or StoreUnwritable."""
+    try:
+        yield
+    except OSError as exc:
+        detail = exc.strerror or str(exc)
+        if exc.errno in _FULL:
+            raise StoreFull(path=root, detail=detail) from exc
+        where = f" ({exc.filename})" if exc.filename else ""
+        raise StoreUnwritable(path=root, detail=f"{detail}{where}") from exc
+
+
+class Folder:
+    """A folder whose files are written durably. Paths are relative to `root`, with forward slashes.
+
+    Every writing method raises StoreFull or StoreUnwritable.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, relative: str) -> Path:
+        return self.root / relative
+
+    def write(self, relative: str, data: bytes, kind: str, *, sync_folder: bool = True) -> None:
+        """Makes the file `relative` hold `data`, atomically. Without `sync_folder` the caller owes `sync_folder()`."""
+        with self.replacing(relative, kind, sync_folder=sync_folder) as file, disk_errors(self.root):
+            file.write(data)
+
+    @contextmanager
+    def replacing(self, relative: str, kind: str, *, sync_folder: bool = True) -> Iterator[IO[bytes]]:
+        """A binary file to write; leaving the block publishes it at `relative`, an exception drops it.
+
+        Errors of the body pass as they are: it may read from elsewhere. Guard its writes with `disk_errors`.
+        """
+        temporary = relative + TEMPORARY
+        point(f"{kind}.write")
+        with disk_errors(self.root):
+            file = self.path(temporary).open("wb")
+        try:
+            yield file
+            with disk_errors(self.root):
+                file.close()
+            self.publish(temporary, relative, kind, sync_folder=sync_folder)
+        except BaseException:
+            # The first error is the one to tell: closing tries to write the rest again, and fails again.
+            with suppress(OSError):
+                file.close()
+            with suppress(OSError):
+                self.path(temporary).unlink()
+            raise
+
+    def publish(self, temporary: str, relative: str, kind: str, *, sync_folder: bool = True) -> None:
+        """Gives a finished file its final name, durably."""
+        with disk_errors(self.root):
+            point(f"{kind}.fsync")
+            sync(self.path(temporary))
+            point(f"{kind}.rename")
+            self.path(temporary).replace(self.path(relative))
+        if sync_folder:
+            self.sync_folder(str(Path(relative).parent), kind)
+
+    def append(self, relative: str, data: bytes, kind: str) -> None:
+        """Adds to a file in place. Not atomic: for derived files whose reader notices a torn end."""
+        with disk_errors(self.root):
+            point(f"{kind}.write")
+            with self.path(relative).open("ab") as file:
+                file.write(data)
+                file.flush()
+                point(f"{kind}.fsync")
+                os.fsync(file.fileno())
+
+    def overwrite(self, relative: str, offsets: Sequence[int], data: bytes, kind: str) -> None:
+        """Puts `data` at each of `offsets` of a file in place. Not atomic: for what nobody reads any more."""
+        with disk_errors(self.root):
+            point(f"{kind}.write")
+            with self.path(relative).open("r+b") as file:
+                for offset in offsets:
+                    file.seek(offset)
+                    file.write(data)
+                file.flush()
+                point(f"{kind}.fsync")
+                os.fsync(file.fileno())
+
+    def sync_folder(self, relative: str, kind: str) -> None:
+        """Makes the names in a folder durable."""
+        point(f"{kind}.fsync_folder")
+        with disk_errors(self.root):
+            sync(self.path(relative))
+
+    def make(self, relative: str) -> None:
+        """Makes a folder and what leads to it; the new names are durable afterwards."""
+        with disk_errors(self.root):
+            missing = [p for p in (self.path(relative), *self.path(relative).parents) if not p.exists()]
+            for folder in reversed(missing):
+                folder.mkdir(exist_ok=True)
+                sync(folder.parent)
+
+    def unlink(self, relative: str) -> None:
+        """Removes a file; that it is gone already is fine."""
+        point("unlink")
+        with disk_errors(self.root):
+            self.path(relative).unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Waits until the file, or the names in the folder, are on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,131 @@
+"""The reference matrix: the embeddings of a directory's references as one flat file, for search.
+
+A cache of the truth: `<stem>.f32` holds rows of d float32, `<stem>.seq` the number of each row's reference as int64
+(both little-endian). A number is never used twice and its vector never changes, so a row is right or not needed:
+
+missing rows   references of posted images, or a commit whose append was missed: `load` takes them from the truth
+dead rows      references that were replaced or deleted: ignored; `blank` overwrites them, and where there are too
+               many the files are made anew
+torn ends      a crash in an append: cut off. `.seq` is written last, so its rows have their vectors
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from pipeline.store.files.durable import Folder, disk_errors
+from pipeline.types import FloatArray, IntArray
+
+_CHUNK_ROWS = 65_536
+_DEAD_SHARE = 0.25
+VECTOR_TYPE = np.dtype("<f4")
+SEQ_TYPE = np.dtype("<i8")
+BLANK = -1  # the number of a row that was overwritten with zeros
+
+Vectors = Callable[[IntArray], FloatArray]  # positions [m] in the numbers asked for -> their vectors [m, d]
+
+
+def stem(generation: int, directory_id: int) -> str:
+    return f"references/g{generation:04d}/{directory_id}"
+
+
+def files(name: str) -> tuple[str, str]:
+    """The vectors, and the numbers."""
+    return name + ".f32", name + ".seq"
+
+
+def load(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) -> FloatArray:
+    """The matrix [n, size] with the rows `seq` [n] in this order, read-only.
+
+    It is a memory map where the file has them in this order, a copy in memory otherwise. `vectors` is asked for the
+    rows that the file lacks; they are added to it.
+    """
+    if len(seq) == 0:
+        return np.zeros((0, size), np.float32)
+    stored = _trim(folder, name, size)
+    rows = _find(stored, seq)
+    lacking = np.flatnonzero(rows < 0)
+    if len(stored) - (len(seq) - len(lacking)) >= max(1, _DEAD_SHARE * len(stored)) or len(stored) == 0:
+        _build(folder, name, seq, vectors)
+        rows = np.arange(len(seq))
+    elif len(lacking):
+        lacking = lacking[np.argsort(seq[lacking])]
+        append(folder, name, seq[lacking], size, lambda part: vectors(lacking[part]))
+        rows[lacking] = len(stored) + np.arange(len(lacking))
+    mapped: FloatArray = np.memmap(folder.path(name + ".f32"), VECTOR_TYPE, "r").reshape(-1, size)
+    if np.array_equal(rows, np.arange(len(seq))):
+        return mapped[: len(seq)]
+    gathered = np.asarray(mapped[rows])
+    gathered.flags.writeable = False
+    return gathered
+
+
+def numbers(folder: Folder, name: str, size: int) -> IntArray:
+    """The numbers of the whole rows, in the file's order; none where the files cannot be right."""
+    try:
+        stored: IntArray = np.fromfile(folder.path(name + ".seq"), SEQ_TYPE)
+        whole = folder.path(name + ".f32").stat().st_size // (size * VECTOR_TYPE.itemsize)
+    except OSError:
+        return np.zeros(0, np.int64)
+    stored = stored[:whole]
+    used = stored[stored != BLANK]
+    ascend = bool((np.diff(used) > 0).all())  # as all but a rebuilt one do: a tenth of what looking at all pairs takes
+    return stored if ascend or len(np.unique(used)) == len(used) else stored[:0]
+
+
+def append(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) -> None:
+    """Adds the rows `seq` [m], ascending: so whatever a crash leaves of them, the lowest are there."""
+    folder.make(name.rpartition("/")[0])
+    _trim(folder, name, size)
+    for start in range(0, len(seq), _CHUNK_ROWS):
+        part = np.arange(start, min(start + _CHUNK_ROWS, len(seq)))
+        folder.append(name + ".f32", np.ascontiguousarray(vectors(part), VECTOR_TYPE).tobytes(), "matrix")
+        folder.append(name + ".seq", np.ascontiguousarray(seq[part], SEQ_TYPE).tobytes(), "matrix")
+
+
+def blank(folder: Folder, name: str, current: IntArray, size: int) -> None:
+    """Overwrites the rows whose references are not among `current`: nothing of a deleted person stays."""
+    stored = _trim(folder, name, size)
+    dead = np.flatnonzero((stored != BLANK) & ~np.isin(stored, current))
+    if len(dead) == 0:
+        return
+    row = size * VECTOR_TYPE.itemsize
+    folder.overwrite(name + ".f32", [int(place) * row for place in dead], bytes(row), "matrix")
+    stored[dead] = BLANK
+    folder.write(name + ".seq", stored.astype(SEQ_TYPE).tobytes(), "matrix")
+
+
+def _find(stored: IntArray, seq: IntArray) -> IntArray:
+    """The row [n] of each of `seq` [n] among `stored`; -1 where it is not there."""
+    order = np.argsort(stored, kind="stable")
+    place = np.searchsorted(stored, seq, sorter=order)
+    rows: IntArray = np.append(order, 0)[place]
+    rows[np.append(stored, BLANK)[np.where(place < len(stored), rows, len(stored))] != seq] = -1
+    return rows
+
+
+def _trim(folder: Folder, name: str, size: int) -> IntArray:
+    """`numbers`, after cutting what is beyond them off both files."""
+    stored = numbers(folder, name, size)
+    for file, row in zip(files(name), (size * VECTOR_TYPE.itemsize, SEQ_TYPE.itemsize), strict=True):
+        path = folder.path(file)
+        with disk_errors(folder.root):
+            if path.exists() and path.stat().st_size > len(stored) * row:
+                os.truncate(path, len(stored) * row)
+    return stored
+
+
+def _build(folder: Folder, name: str, seq: IntArray, vectors: Vectors) -> None:
+    folder.make(name.rpartition("/")[0])
+    # Without its numbers no reader takes the old vectors, or the new ones, for theirs.
+    folder.unlink(name + ".seq")
+    folder.sync_folder(name.rpartition("/")[0], "matrix")
+    with folder.replacing(name + ".f32", "matrix") as out:
+        for start in range(0, len(seq), _CHUNK_ROWS):
+            chunk = vectors(np.arange(start, min(start + _CHUNK_ROWS, len(seq))))
+            with disk_errors(folder.root):
+                out.write(np.ascontiguousarray(chunk, VECTOR_TYPE).tobytes())
+    folder.write(name + ".seq", np.ascontiguousarray(seq, SEQ_TYPE).tobytes(), "matrix")

@@ -1,0 +1,119 @@
+"""Stored images: one file per guid under objects/ab/cd/, where ab and cd are the guid's first characters.
+
+In an encrypted store a file holds what `crypto.encrypt_image` makes; sizes and hashes in the catalog are of the
+file, so `check` needs no key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from pipeline.errors import ObjectUnknown, StoreDamaged, StoreError
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.files.crypto import decrypt_image, encrypt_image
+from pipeline.store.files.durable import Folder
+
+A = TypeVar("A")
+T = TypeVar("T")
+# One thread writes while the other waits for the disk. More are no faster on one disk, and while a shard's thousands
+# of objects are written the requests of a server have to wait their turn there.
+_WRITERS = 2
+_FEW = 2  # objects, as one request brings them: starting threads would take longer than writing
+_GUID = re.compile(r"[0-9a-f]{4}[0-9a-f-]{4,60}")
+
+OBJECTS_SCHEMA = pa.schema(
+    [
+        ("image_guid", pa.string()),
+        ("bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("media_type", pa.string()),
+        ("encrypted", pa.bool_()),
+    ]
+)
+
+
+def is_guid(text: str) -> bool:
+    """Whether it can name an object."""
+    return _GUID.fullmatch(text) is not None
+
+
+def object_file(guid: str) -> str:
+    """The relative path of an object. Raises StoreError for what is no guid."""
+    if not is_guid(guid):
+        raise StoreError(message=f'"{guid}" cannot name an object: lower-case hexadecimal digits and "-" serve.')
+    return f"objects/{guid[:2]}/{guid[2:4]}/{guid}"
+
+
+class _Map(Protocol):
+    def __call__(self, function: Callable[[A], T], items: Iterable[A], /) -> Iterator[T]: ...
+
+
+def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None) -> pa.Table:
+    """Writes (guid, bytes, media type) each to its file, durably, encrypted where there is a key.
+
+    Returns their rows for core.objects. Raises StoreFull, StoreUnwritable.
+    """
+    if len(objects) <= _FEW:
+        rows = _write_all(folder, objects, key, map)
+    else:
+        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-objects") as pool:
+            rows = _write_all(folder, objects, key, pool.map)
+    columns = list(zip(*rows, strict=True)) or [()] * len(OBJECTS_SCHEMA)
+    return pa.table([list(column) for column in columns], schema=OBJECTS_SCHEMA)
+
+
+def _write_all(
+    folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None, each: _Map
+) -> list[tuple[object, ...]]:
+    """The rows. `list` waits for all of a step, and raises its first error."""
+    folders = sorted({object_file(guid).rpartition("/")[0] for guid, _, _ in objects})
+
+    def write(one: tuple[str, bytes, str]) -> tuple[object, ...]:
+        guid, data, media_type = one
+        at_rest = data if key is None else encrypt_image(key, data)
+        folder.write(object_file(guid), at_rest, "object", sync_folder=False)
+        return guid, len(at_rest), hashlib.sha256(at_rest).hexdigest(), media_type, key is not None
+
+    list(each(folder.make, folders))
+    rows = list(each(write, objects))
+    list(each(lambda name: folder.sync_folder(name, "object"), folders))
+    return rows
+
+
+def object_row(catalog: Catalog, guid: str) -> tuple[str, str]:
+    """SHA-256 at rest and media type. Raises ObjectUnknown."""
+    rows = catalog.rows("SELECT sha256, media_type FROM core.objects WHERE image_guid = ?", [guid])
+    if not rows:
+        raise ObjectUnknown
+    return str(rows[0][0]), str(rows[0][1])
+
+
+def read_object(folder: Folder, guid: str) -> bytes:
+    """The bytes of an object as they are at rest. Raises StoreDamaged where the file is gone."""
+    try:
+        return folder.path(object_file(guid)).read_bytes()
+    except OSError as exc:
+        raise _damaged(folder, guid, f"cannot be read: {exc.strerror}") from exc
+
+
+def open_image(folder: Folder, guid: str, data: bytes, sha256: str, key: bytes | None) -> bytes:
+    """The image in an object's bytes. Raises StoreDamaged where they were changed, or the key is another's."""
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise _damaged(folder, guid, "was changed: its SHA-256 is not the recorded one")
+    if key is None:
+        return data
+    try:
+        return decrypt_image(key, data)
+    except ValueError as exc:
+        raise _damaged(folder, guid, "cannot be decrypted with its account's key") from exc
+
+
+def _damaged(folder: Folder, guid: str, detail: str) -> StoreDamaged:
+    cure = f"`facepipe check --store {folder.root}` lists all such; restore them from a backup."
+    return StoreDamaged(path=folder.root, detail=f"the image {guid} {detail}", cure=cure)

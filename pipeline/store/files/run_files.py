@@ -1,0 +1,91 @@
+"""The files of a run: its manifest, what extraction made of each shard, its reports.
+
+They lie in the store's folder and need no catalog, so the process that does a run writes them itself, also while
+a server holds the store; `lock_runs` sees to it that only one process does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import StoreError
+from pipeline.store.files import shards
+from pipeline.store.files.crypto import encrypt_image
+from pipeline.store.files.durable import TEMPORARY, Folder
+from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
+
+
+class RunFiles(ABC):
+    """What an open store has for the files of its runs. One thread at a time. Raises StoreDamaged, StoreFull,
+    StoreUnwritable."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self._manifest: tuple[str, pq.ParquetFile] | None = None
+
+    @abstractmethod
+    def run_key(self, run_id: str) -> bytes | None:
+        """The key of what extraction leaves of a run: it holds faces cut from the photos. None: not encrypted."""
+
+    def lock_runs(self, command: str) -> StoreLock:
+        """The right to work on runs. Raises StoreLocked naming the process that does.
+
+        The store's own lock does not give it: a server holds that one for all, and a process whose server died
+        works on until it notices.
+        """
+        return StoreLock.acquire(self.folder.root, command, RUN_LOCK_NAME)
+
+    def write_manifest(
+        self, run_id: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, shard_rows: int = 256
+    ) -> int:
+        """Streams the manifest to disk; returns its number of rows. What `batches` raises passes."""
+        self._forget_manifest()
+        return shards.write_manifest(self.folder, run_id, batches, schema, shard_rows)
+
+    def read_manifest(self, run_id: str, shard_rows: int, shard: int) -> pa.Table:
+        """The manifest's rows shard * shard_rows up to (shard + 1) * shard_rows."""
+        file = shards.manifest_file(run_id)
+        try:
+            if self._manifest is None or self._manifest[0] != run_id:
+                self._forget_manifest()
+                self._manifest = run_id, pq.ParquetFile(self.folder.path(file))
+            return shards.read_rows(self._manifest[1], shard * shard_rows, (shard + 1) * shard_rows)
+        except (OSError, pa.ArrowException) as exc:
+            raise shards.damaged_file(self.folder, file, str(exc)) from exc
+
+    def read_manifest_columns(self, run_id: str, columns: Sequence[str]) -> pa.Table:
+        """Some columns of the whole manifest."""
+        return shards.read_parquet(self.folder, shards.manifest_file(run_id), columns)
+
+    def _forget_manifest(self) -> None:
+        if self._manifest is not None:
+            self._manifest[1].close()
+            self._manifest = None
+
+    def write_run_shard(self, run_id: str, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> None:
+        """Writes what extraction made of a shard, atomically."""
+        file = shards.run_shard_file(run_id, shard)
+        data, key = shards.parquet_bytes(table, metadata), self.run_key(run_id)
+        self.folder.make(file.rpartition("/")[0])
+        self.folder.write(file, data if key is None else encrypt_image(key, data), "shard")
+
+    def read_run_shard(self, run_id: str, shard: int) -> pa.Table:
+        """The table that was written, without its metadata."""
+        return shards.read_parquet(self.folder, shards.run_shard_file(run_id, shard), key=self.run_key(run_id))
+
+    def has_run_shard(self, run_id: str, shard: int) -> bool:
+        """A file at its final name is whole."""
+        return self.folder.path(shards.run_shard_file(run_id, shard)).exists()
+
+    def write_report(self, run_id: str, name: str, data: bytes) -> None:
+        """Writes a file such as run.json into the run's folder, atomically."""
+        if not name or Path(name).name != name or name.endswith(TEMPORARY):
+            raise StoreError(message=f'"{name}" cannot name a report.')
+        self.folder.make(f"runs/{run_id}")
+        self.folder.write(f"runs/{run_id}/{name}", data, "report")

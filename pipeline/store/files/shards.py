@@ -1,0 +1,191 @@
+"""Parquet files of the store: embedding shards, run shards and manifests.
+
+An embedding shard is immutable: one file per committed shard of a run, named after it, so a commit that is
+repeated after a crash writes the same file again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import StoreDamaged
+from pipeline.store import schema
+from pipeline.store.files.crypto import decrypt_image
+from pipeline.store.files.durable import Folder, disk_errors
+from pipeline.store.records import StoreIdentity, embeddings_schema
+from pipeline.types import FloatArray, IntArray
+
+METADATA_KEY = b"facepipe"
+_COMPRESSION = "zstd"
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A finished file: relative path, size, hash of its bytes, rows."""
+
+    file: str
+    bytes: int
+    sha256: str
+    rows: int
+
+
+def embedding_file(generation: int, run_id: str, shard: int) -> str:
+    return f"embeddings/g{generation:04d}/{run_id}-{shard:05d}.parquet"
+
+
+def run_shard_file(run_id: str, shard: int) -> str:
+    return f"runs/{run_id}/shards/{shard:05d}.parquet"
+
+
+def manifest_file(run_id: str) -> str:
+    return f"runs/{run_id}/manifest.parquet"
+
+
+def parquet_bytes(table: pa.Table, metadata: Mapping[str, Any]) -> bytes:
+    """The table as one Parquet file, `metadata` as JSON under the key `facepipe`."""
+    text = json.dumps(dict(metadata), sort_keys=True)
+    kept = {**(table.schema.metadata or {}), METADATA_KEY: text.encode()}
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(kept), buffer, compression=_COMPRESSION)
+    return buffer.getvalue()
+
+
+def read_metadata(file_schema: pa.Schema) -> dict[str, Any]:
+    """What `parquet_bytes` was given; empty where the file says nothing."""
+    found = json.loads((file_schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    return found if isinstance(found, dict) else {}
+
+
+def embedding_metadata(identity: StoreIdentity, generation: int) -> dict[str, Any]:
+    """What an embedding shard says of itself."""
+    return {
+        "format_version": schema.FORMAT_VERSION,
+        "schema_version": schema.SCHEMA_VERSION,
+        "embedder": identity.embedder,
+        "weights": identity.weights,
+        "weights_sha256": identity.weights_sha256,
+        "embedding_size": identity.embedding_size,
+        "mode": identity.mode,
+        "generation": generation,
+        "output_hash": identity.output_hash,
+    }
+
+
+def write_embeddings(folder: Folder, file: str, table: pa.Table, metadata: Mapping[str, Any]) -> WrittenFile:
+    """Writes one embedding shard. Raises StoreFull, StoreUnwritable."""
+    data = parquet_bytes(table, metadata)
+    folder.make(file.rpartition("/")[0])
+    folder.write(file, data, "embeddings")
+    return WrittenFile(file, len(data), hashlib.sha256(data).hexdigest(), table.num_rows)
+
+
+def read_embeddings(folder: Folder, file: str, size: int) -> tuple[IntArray, FloatArray]:
+    """The face ids [n] and the embeddings [n, size] float32 of one shard. Raises StoreDamaged."""
+    table = read_parquet(folder, file)
+    if not table.schema.equals(embeddings_schema(size)):
+        raise damaged_file(folder, file, "its columns are not those of an embedding shard")
+    ids: IntArray = table["face_id"].to_numpy()
+    return ids, vectors_of(table["embedding"], size)
+
+
+def vectors_of(column: pa.ChunkedArray, size: int) -> FloatArray:
+    """A fixed-size list column as an array [n, size] float32."""
+    parts = [chunk.flatten().to_numpy() for chunk in column.chunks if len(chunk)]
+    flat = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    vectors: FloatArray = flat.reshape(-1, size)
+    return vectors
+
+
+def vector_bytes(vector: FloatArray) -> bytes:
+    """One embedding [size] as core.pending_embeddings holds it: little-endian float32."""
+    return vector.astype("<f4").tobytes()
+
+
+def vectors_of_bytes(column: pa.ChunkedArray, size: int) -> FloatArray:
+    """Embeddings [n, size] float32 out of a column of `vector_bytes`."""
+    flat = np.frombuffer(b"".join(column.to_pylist()), "<f4")
+    vectors: FloatArray = flat.reshape(-1, size).astype(np.float32, copy=False)
+    return vectors
+
+
+def read_parquet(folder: Folder, file: str, columns: Sequence[str] | None = None, key: bytes | None = None) -> pa.Table:
+    """A Parquet file of the store (encrypted as a whole, where a key is given), or some of its columns.
+
+    Raises StoreDamaged where it is missing or broken.
+    """
+    try:
+        # Read as plain bytes: a memory map of a broken disk would end in a signal instead of an exception.
+        data = folder.path(file).read_bytes()
+        plain = io.BytesIO(data if key is None else decrypt_image(key, data))
+        names = None if columns is None else list(columns)
+        return pq.read_table(plain, columns=names).replace_schema_metadata(None)
+    except (OSError, ValueError, pa.ArrowException) as exc:
+        raise damaged_file(folder, file, str(exc).split("\n")[0]) from exc
+
+
+def damaged_file(folder: Folder, file: str, detail: str) -> StoreDamaged:
+    cure = "Restore the file from a backup."
+    if file.startswith("runs/"):
+        cure = "Delete the file: the same command makes it anew."
+    return StoreDamaged(path=folder.root, detail=f"{file}: {detail}", cure=cure)
+
+
+def write_manifest(
+    folder: Folder, run_id: str, batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows: int
+) -> int:
+    """Streams the rows of a run into its manifest, `group_rows` to a row group; returns how many there were.
+
+    Errors that `batches` raises pass, and then there is no manifest. Raises StoreFull, StoreUnwritable.
+    """
+    file = manifest_file(run_id)
+    folder.make(file.rpartition("/")[0])
+    rows = 0
+    with folder.replacing(file, "manifest") as out:
+        writer = pq.ParquetWriter(out, columns, compression=_COMPRESSION)
+        try:
+            for group in _regrouped(batches, columns, group_rows):
+                with disk_errors(folder.root):
+                    writer.write_table(group, row_group_size=group_rows)
+                rows += group.num_rows
+        finally:
+            with disk_errors(folder.root):
+                writer.close()
+    return rows
+
+
+def _regrouped(batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of exactly `group_rows`, the last one shorter."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        while count >= group_rows:
+            table = pa.Table.from_batches(held, columns)
+            yield table.slice(0, group_rows)
+            held = table.slice(group_rows).to_batches()
+            count -= group_rows
+    if count:
+        yield pa.Table.from_batches(held, columns)
+
+
+def read_rows(manifest: pq.ParquetFile, start: int, stop: int) -> pa.Table:
+    """The rows start..stop-1 of a manifest, whatever its row groups are."""
+    groups: list[int] = []
+    first = begin = 0
+    for group in range(manifest.metadata.num_row_groups):
+        end = begin + manifest.metadata.row_group(group).num_rows
+        if end > start and begin < stop:
+            first = first if groups else begin
+            groups.append(group)
+        begin = end
+    return manifest.read_row_groups(groups).slice(start - first, stop - start)

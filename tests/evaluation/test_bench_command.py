@@ -1,0 +1,178 @@
+"""`facepipe bench`: what is compared, what is left out, and that each side gets torch as it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from pipeline.cli import main
+from pipeline.config import DecodeSettings, load_settings
+from pipeline.errors import SourceEmpty
+from pipeline.evaluation.bench.parity import Extracted
+from pipeline.evaluation.bench.reference import image_size, read_image
+from pipeline.evaluation.bench.sample import take_sample
+from pipeline.evaluation.bench.sides import ReferenceSide
+from pipeline.extraction.images.decode import decode_image
+from tests.cli.report import report_of
+from tests.evaluation.bench_photos import make_photos
+
+ORIENTATION = 0x0112
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def photos(tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> Path:
+    """Two portraits and a group photo, one portrait lying on its side, a faceless, a transparent, a narrow and two
+    broken files, and a text."""
+    folder = make_photos(tmp_path / "photos", hopper_path, astronaut_path)
+    portrait = Image.open(next(folder.rglob("grace*.jpg")))
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    portrait.transpose(Image.Transpose.ROTATE_90).save(folder / "sideways.jpg", exif=exif, quality=95)
+    Image.new("RGB", (200, 120), "grey").save(folder / "faceless.png")
+    cut_out = portrait.convert("RGB")
+    cut_out.putalpha(90)
+    cut_out.save(folder / "transparent.png")
+    (folder / "cut.jpg").write_bytes((folder / "sideways.jpg").read_bytes()[:4000])
+    (folder / "empty.jpg").touch()
+    Image.new("RGB", (200, 19)).save(folder / "strip.png")
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def facepipe(*words: object, cache: Path) -> Result:
+    environment = {"FACEPIPE_CACHE": str(cache)}
+    return CliRunner().invoke(main, [*map(str, words), "--device", "cpu"], env=environment)
+
+
+def test_the_comparison_of_a_folder(photos: Path, weights_cache: Path) -> None:
+    before = sorted(photos.parent.rglob("*"))
+    report = report_of(facepipe("bench", photos, "--repeats", 2, "--json", cache=weights_cache))
+    assert report["images"] == 5
+    assert report["left_out"] == {
+        "facepipe refuses it: truncated": 1,
+        "facepipe refuses it: unsupported": 1,
+        "the reference decodes it otherwise (transparency, 16 bits)": 1,
+        "smaller than a face of detect.min_face_px, where the reference fails": 1,
+    }
+    faces = report["faces"]
+    assert (faces["reference_faces"], faces["found"], faces["extra"]) == (5, 5, 0)
+    assert faces["cosine_median"] >= faces["cosine_min"] >= 0.9999
+    for side in (report["facepipe"], report["reference"]):
+        assert side["faces"] >= 5
+        assert len(side["seconds"]) == 2
+        assert side["images_per_s"] == pytest.approx(5 / np.median(side["seconds"]))
+    ratios = np.divide(report["reference"]["seconds"], report["facepipe"]["seconds"])
+    assert report["ratios"] == pytest.approx(ratios.tolist())
+    assert report["ratio"] == pytest.approx(np.median(ratios))
+    assert (report["weights"], report["mode"]) == ("casia-webface", "exact")
+    assert report["device"].startswith("cpu")
+    assert sorted(photos.parent.rglob("*")) == before
+
+
+def test_the_comparison_in_words(photos: Path, weights_cache: Path) -> None:
+    result = facepipe("bench", photos, "--images", 4, "--repeats", 1, "--threads", 1, cache=weights_cache)
+    assert result.exit_code == 0, result.output
+    subjects = [line[:12].strip() for line in result.stdout.splitlines()]
+    assert [s for s in subjects if s != "left out"] == ["images", "device", "facepipe", "reference", "ratio", "faces"]
+    assert "cpu (1 threads)" in result.stdout
+
+
+def test_photos_without_faces(tmp_path: Path, weights_cache: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Image.new("RGB", (200, 120), "grey").save(photos / "one.png")
+    report = report_of(facepipe("bench", photos, "--repeats", 1, "--json", cache=weights_cache))
+    assert report["faces"] == {
+        "reference_faces": 0,
+        "found": 0,
+        "extra": 0,
+        "cosine_min": None,
+        "cosine_median": None,
+    }
+    assert report["facepipe"]["faces"] == report["reference"]["faces"] == 0
+
+
+def test_weights_that_the_reference_does_not_have(photos: Path, sface_cache: Path) -> None:
+    error = report_of(facepipe("bench", photos, "--weights", "sface", "--json", cache=sface_cache), 2)
+    assert error["error"] == "usage-error"
+    assert "facenet-pytorch has no network for the weights sface" in error["message"]
+
+
+def test_nothing_that_can_be_compared(tmp_path: Path, weights_cache: Path) -> None:
+    (tmp_path / "empty.jpg").touch()
+    error = report_of(facepipe("bench", tmp_path, "--json", cache=weights_cache), SourceEmpty.exit_code)
+    assert "1: facepipe refuses it: unsupported" in error["message"]
+
+
+def test_a_sample_is_spread_evenly(tmp_path: Path) -> None:
+    settings = load_settings(environ={})
+    for number in range(10):
+        Image.new("RGB", (20, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    for images, names in ((3, "036"), (1, "0"), (10, "0123456789"), (99, "0123456789")):
+        sample = take_sample(tmp_path, settings, images)
+        assert "".join(file.stem for file in sample.files) == names
+        assert not sample.left_out
+
+
+def test_rows_of_a_manifest(tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "one.png")
+    manifest = tmp_path / "photos.csv"
+    manifest.write_text("path\none.png\nnone.png\none.png\n")
+    sample = take_sample(manifest, load_settings(environ={}), 99)
+    assert sample.files == [tmp_path / "one.png"]
+    assert sample.left_out == {"facepipe refuses it: missing": 1}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_reference_sees_photos_upright(orientation: int, tmp_path: Path) -> None:
+    file = tmp_path / "turned.png"
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    pixels = np.arange(4 * 7 * 3, dtype=np.uint8).reshape(4, 7, 3)
+    Image.fromarray(pixels).save(file, exif=exif)
+    upright = decode_image(file.read_bytes(), DecodeSettings())
+    assert np.array_equal(np.asarray(read_image(file)), upright.pixels)
+    assert image_size(file) == (upright.width, upright.height)
+
+
+class Watching:
+    """A chain that notes what torch is set to in its turns."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, bool]] = []
+
+    def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
+        self.lists = lists
+
+    def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
+        self.seen.append((torch.get_num_threads(), torch.backends.cudnn.allow_tf32))
+        nothing = np.zeros((0, 4), np.float32)
+        faces = Extracted(nothing, np.zeros((0, 5, 2), np.float32), nothing[:, 0], nothing)
+        return {file: faces for number in numbers for file in self.lists[number]}
+
+
+def test_the_reference_has_all_threads_and_its_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, advanced = Watching(), []
+    files = [Path(str(number)) for number in range(20)]
+    side = ReferenceSide(chain, CPU, [files[:12], files[12:]], threads=3)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as facepipe's workers leave it
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    try:
+        side.warm_up()
+        assert [len(files) for files in chain.lists] == [12, 8]
+        side.turn(advanced.append)
+        assert (torch.get_num_threads(), torch.backends.cudnn.allow_tf32) == (1, False)
+    finally:
+        torch.set_num_threads(threads)
+    assert chain.seen == [(3, True), (3, True)]
+    assert advanced == [12, 8]
+    assert list(side.found) == files
+    assert len(side.seconds) == 1

@@ -1,0 +1,147 @@
+"""Summed-area tables against the reference resampling of torch and Pillow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from pipeline.extraction.images.batch import ImageBatch
+
+
+@pytest.fixture(scope="module")
+def images() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((40, 50), (31, 17), (40, 50), (90, 200))]
+
+
+def _planes(image: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(image).permute(2, 0, 1)[None].float()
+
+
+def test_what_is_on_the_device_already_is_taken_as_it_is(images: list[np.ndarray], device: str) -> None:
+    """Arrays and tensors mixed, tensors alone, and nothing at all."""
+    expected = ImageBatch(images, device)
+    mixed = [torch.from_numpy(image).to(device) if k % 2 else image for k, image in enumerate(images)]
+    tensors = [torch.from_numpy(image).to(device) for image in images]
+    for given in (mixed, tensors):
+        batch = ImageBatch(given, device)
+        assert batch.host_sizes == expected.host_sizes
+        assert torch.equal(batch._pixels, expected._pixels)
+        assert torch.equal(batch.sizes, expected.sizes)
+    assert len(ImageBatch([], device)._pixels) == 0
+
+
+def test_rectangles_come_back_to_the_host(images: list[np.ndarray], device: str) -> None:
+    batch = ImageBatch(images, device)
+    boxes = [(0, 0, 50, 40), (3, 4, 16, 31), (10, 10, 11, 11), (5, 6, 190, 88), (199, 89, 200, 90)]
+    index = [0, 1, 2, 3, 3]
+    cuts = batch.cut(index, boxes)
+    for cut, image, (x0, y0, x1, y1) in zip(cuts, index, boxes, strict=True):
+        assert np.array_equal(cut, images[image][y0:y1, x0:x1])
+    assert batch.cut([], []) == []
+
+
+def test_area_crops_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
+    batch = ImageBatch(images, device)
+    index = torch.tensor([0, 1, 2, 3, 3, 1], device=device)
+    boxes = torch.tensor(
+        [[0, 0, 50, 40], [3, 4, 16, 31], [10, 10, 11, 11], [5, 6, 190, 88], [100, 3, 103, 80], [0, 0, 1, 31]],
+        device=device,
+    )
+    crops = batch.area_crops(index, boxes, 24).cpu()
+    for crop, image, (x0, y0, x1, y1) in zip(crops, index.tolist(), boxes.tolist(), strict=True):
+        expected = interpolate(_planes(images[image])[:, :, y0:y1, x0:x1], size=(24, 24), mode="area")[0]
+        assert torch.allclose(crop, expected, atol=1e-3)
+
+
+def test_area_crops_are_the_same_bits_with_and_without_compiled_loops(device: str) -> None:
+    rng = np.random.default_rng(1)
+    images = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((400, 333), (90, 200), (90, 200), (7, 5))]
+    batch = ImageBatch(images, device)
+    index = torch.from_numpy(rng.integers(0, 4, 300)).to(device)
+    corners = torch.from_numpy(rng.random((300, 2, 2))).to(device)
+    low = (corners.amin(1) * (batch.sizes[index].flip(1) - 1)).long()
+    high = torch.maximum((corners.amax(1) * batch.sizes[index].flip(1)).long(), low + 1)
+    boxes = torch.cat([low, high], dim=1)
+    for size in (24, 48):
+        assert torch.equal(batch.area_crops(index, boxes, size), batch.tables.area_crops(index, boxes, size))
+    assert batch.area_crops(index[:0], boxes[:0], 24).shape == (0, 3, 24, 24)
+
+
+def test_smooth_crops_are_the_same_with_and_without_compiled_loops(device: str) -> None:
+    """Shrinking and enlarging, whole and broken scales, up to rectangles of one pixel."""
+    rng = np.random.default_rng(2)
+    batch = ImageBatch([rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((200, 333), (90, 64))], device)
+    sides = (1, 2, 31, 32, 33, 63, 64, 90)
+    boxes = [[w % 3, h % 2, w % 3 + w, h % 2 + h] for h in sides for w in sides[:-1] if w % 3 + w <= 64 and h < 90]
+    index = torch.tensor([0, 1] * len(boxes), device=device)
+    corners = torch.tensor(boxes, device=device).repeat_interleave(2, dim=0)
+    for size in (32, 160):
+        crops = batch.smooth_crops(index, corners, size)
+        assert (crops - batch._smooth_crops(index, corners, size)).abs().max() <= 2e-4
+    assert batch.smooth_crops(index[:0], corners[:0], 32).shape == (0, 3, 32, 32)
+
+
+def test_pillow_crops_are_pillows(device: str) -> None:
+    """Shrinking and enlarging, to the edge and inside, one pixel and one row."""
+    rng = np.random.default_rng(3)
+    images = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((200, 333), (90, 64))]
+    images.append(np.repeat(np.repeat(images[1][::9, ::8], 40, axis=0), 40, axis=1))
+    batch = ImageBatch(images, device)
+    boxes = [(0, 0, 333, 200), (5, 7, 205, 190), (300, 100, 333, 140), (0, 0, 64, 90), (63, 89, 64, 90), (3, 4, 60, 5)]
+    boxes += [(10, 20, 300, 390), (0, 0, 160, 160), (1, 1, 33, 33)]
+    index = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    where = (torch.tensor(index, device=device), torch.tensor(boxes, device=device))
+    for size in (32, 160):
+        resized = [
+            np.asarray(Image.fromarray(images[i]).crop(box).resize((size, size), Image.Resampling.BILINEAR), np.float32)
+            for i, box in zip(index, boxes, strict=True)
+        ]
+        expected = torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
+        crops, products = batch.pillow_crops(*where, size), batch._pillow_products(*where, size)
+        assert crops.dtype == torch.float32
+        assert crops.is_contiguous()
+        assert (crops.cpu() - expected).abs().max() <= (0 if device == "cpu" else 1)
+        assert (products.cpu() - expected).abs().max() <= 1
+    assert batch.pillow_crops(where[0][:0], where[1][:0], 32).shape == (0, 3, 32, 32)
+
+
+@pytest.mark.parametrize("box", [(0, 0, 50, 40), (3, 4, 16, 17), (49, 39, 50, 40), (2, 3, 9, 40)])
+def test_smooth_crops_enlarge_as_pillow_does(images: list[np.ndarray], device: str, box: tuple[int, ...]) -> None:
+    crop = ImageBatch(images, device).smooth_crops(
+        torch.tensor([2], device=device), torch.tensor([box], device=device), 64
+    )
+    expected = np.asarray(Image.fromarray(images[2]).crop(box).resize((64, 64), Image.Resampling.BILINEAR), np.float32)
+    assert np.abs(crop[0].permute(1, 2, 0).cpu().numpy() - expected).max() <= 1.0  # Pillow rounds, twice
+
+
+def test_smooth_crops_shrink_by_exact_area(images: list[np.ndarray], device: str) -> None:
+    box = torch.tensor([[10, 5, 190, 85]], device=device)
+    crop = ImageBatch(images, device).smooth_crops(torch.tensor([3], device=device), box, 20)
+    expected = interpolate(_planes(images[3])[:, :, 5:85, 10:190], size=(20, 20), mode="area")
+    assert torch.allclose(crop.cpu(), expected, atol=1e-2)  # 180 / 20 and 80 / 20 are whole
+
+
+def test_smooth_crops_do_not_depend_on_their_neighbours(images: list[np.ndarray], device: str) -> None:
+    batch = ImageBatch(images, device)
+    index = torch.tensor([3, 1, 0, 2], device=device)
+    boxes = torch.tensor([[0, 0, 200, 90], [1, 1, 5, 30], [0, 0, 50, 40], [7, 7, 8, 8]], device=device)
+    together = batch.smooth_crops(index, boxes, 32)
+    for k in range(4):
+        assert torch.allclose(batch.smooth_crops(index[k : k + 1], boxes[k : k + 1], 32)[0], together[k], atol=1e-3)
+
+
+def test_large_sums_wrap_around_exactly(device: str) -> None:
+    image = np.full((3000, 3000, 3), 255, dtype=np.uint8)  # the table's last sum is 2.3e9: over 2^31
+    batch = ImageBatch([image], device)
+    crops = batch.area_crops(torch.tensor([0], device=device), torch.tensor([[1, 1, 3000, 3000]], device=device), 24)
+    assert torch.equal(crops, torch.full_like(crops, 255.0))
+
+
+def test_no_images(device: str) -> None:
+    batch = ImageBatch([], device)
+    assert len(batch) == 0
+    assert len(batch.tables.sizes) == 0

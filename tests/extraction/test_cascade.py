@@ -1,0 +1,135 @@
+"""The detector's own promises: shapes, batching, calls, no waits. Parity with the reference: tests/golden."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pipeline.config import AlignSettings, DetectSettings
+from pipeline.extraction.align import cut_crops
+from pipeline.extraction.detection import cascade as detect
+from pipeline.extraction.detection.cascade import CROPS_PER_CALL, MtcnnDetector
+from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.extraction.detection.networks import MtcnnNetworks, load_networks
+from pipeline.extraction.detection.proposals import CANVASES_PER_CALL
+from pipeline.extraction.images import batch as imagebatch
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.models.weights import detector_files
+
+
+@pytest.fixture(scope="module")
+def networks(device: str) -> MtcnnNetworks:
+    return load_networks(detector_files(), device)
+
+
+@pytest.fixture(scope="module")
+def images(hopper_path: Path, astronaut_path: Path) -> list[np.ndarray]:
+    """Portraits at several sizes, a collage, and pictures without a face, down to a single pixel."""
+    hopper, astronaut = (Image.open(p).convert("RGB") for p in (hopper_path, astronaut_path))
+    collage = Image.new("RGB", (700, 420), "grey")
+    collage.paste(hopper.resize((350, 410)), (0, 5))
+    collage.paste(astronaut.resize((330, 330)), (360, 40))
+    rng = np.random.default_rng(0)
+    pictures = [hopper, astronaut.resize((250, 251)), collage, hopper.resize((101, 119)), astronaut.resize((250, 251))]
+    noise = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((130, 70), (1, 1), (19, 400), (12, 12))]
+    return [*(np.array(p) for p in pictures), *noise]
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def way(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each promise holds with numba's loops, on the CPU, and without them."""
+    if request.param == "compiled":
+        if load_kernels(torch.device(device)) is None:
+            pytest.skip("no compiled loops: numba is not installed, or the device is CUDA")
+        return
+    for module in (detect, imagebatch):
+        monkeypatch.setattr(module, "load_kernels", lambda _: None)
+
+
+def _faces_of(found: object, image: int) -> np.ndarray:
+    return found.boxes[found.image_index == image].cpu().numpy()  # type: ignore[attr-defined]
+
+
+def test_shapes_and_order(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
+    found = MtcnnDetector(networks, DetectSettings())(ImageBatch(images, device))
+    assert found.image_index.tolist() == sorted(found.image_index.tolist())
+    assert {0, 1, 2, 3, 4} == set(found.image_index.tolist())
+    assert len(_faces_of(found, 2)) == 2
+    area = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(1)
+    assert area[found.image_index == 2].diff().item() <= 0
+    n = len(found)
+    assert (found.boxes.shape, found.landmarks.shape, found.scores.shape) == ((n, 4), (n, 5, 2), (n,))
+    assert found.boxes.dtype == found.landmarks.dtype == found.scores.dtype == torch.float32
+    assert ((found.scores >= 0.95) & (found.scores <= 1)).all()
+    inside = (found.landmarks >= found.boxes[:, None, :2]) & (found.landmarks <= found.boxes[:, None, 2:])
+    assert inside.all()
+
+
+def test_batch_equals_single_in_any_order(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
+    detector = MtcnnDetector(networks, DetectSettings(min_confidence=0.7))
+    single = [detector(ImageBatch([image], device)).boxes.cpu().numpy() for image in images]
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(images))
+        found = detector(ImageBatch([images[i] for i in order], device))
+        for place, i in enumerate(order):
+            together = _faces_of(found, place)
+            assert together.shape == single[i].shape
+            assert np.abs(together - single[i]).max(initial=0) <= 0.5
+
+
+def test_both_ways_find_the_same(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
+    found = MtcnnDetector(networks, DetectSettings(min_confidence=0.7))(ImageBatch(images, device))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (detect, imagebatch):
+            patch.setattr(module, "load_kernels", lambda _: None)
+        expected = MtcnnDetector(networks, DetectSettings(min_confidence=0.7))(ImageBatch(images, device))
+    assert torch.equal(found.image_index, expected.image_index)
+    for ours, theirs in ((found.boxes, expected.boxes), (found.landmarks, expected.landmarks)):
+        assert (ours - theirs).abs().max() <= 0.01
+    assert (found.scores - expected.scores).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_no_face_in_any_image(networks: MtcnnNetworks, device: str, count: int) -> None:
+    grey = [np.full((90 + 7 * k, 120, 3), 128, dtype=np.uint8) for k in range(count)]
+    batch = ImageBatch(grey, device)
+    found = MtcnnDetector(networks, DetectSettings())(batch)
+    assert len(found) == 0
+    assert cut_crops(batch, found, AlignSettings(), 160).pixels.shape == (0, 3, 160, 160)
+
+
+def test_calls_depend_on_pixels_and_crops_only(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
+    detector = MtcnnDetector(networks, DetectSettings())
+    small = [images[3]] * 3
+    detector(ImageBatch(small, device))
+    assert detector.counts.pnet.calls == 1  # three pyramids of ten levels or so in one canvas
+    detector = MtcnnDetector(networks, DetectSettings())
+    detector(ImageBatch(images * 3, device))
+    counts = detector.counts
+    assert counts.pnet.calls <= 3 * len(images) // CANVASES_PER_CALL[device] + 1  # fewer canvases than images
+    assert counts.rnet.calls <= counts.rnet.inputs // CROPS_PER_CALL[device] + 1
+    assert counts.onet.calls <= counts.onet.inputs // CROPS_PER_CALL[device] + 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_waits_do_not_grow_with_the_batch(networks: MtcnnNetworks, images: list[np.ndarray]) -> None:
+    detector = MtcnnDetector(networks, DetectSettings())
+
+    def waits(batch: ImageBatch) -> int:
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                detector(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchroniz" in str(w.message) for w in caught)
+
+    one, many = (waits(ImageBatch(images * n, "cuda")) for n in (1, 6))
+    # Suppression looks a few times whether it is done: not per image, but not always as often.
+    assert many <= one + 8

@@ -1,0 +1,284 @@
+"""The local engine on real photos: order, bounds, and images that are not what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from pipeline.config import RunSettings, Settings
+from pipeline.errors import DeviceOutOfMemory
+from pipeline.extraction.engine.local import LocalEngine
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.files import hash_file
+from pipeline.extraction.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
+from pipeline.types import DUPLICATE_ROW
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path) -> Path:
+    """One face, 150 x 176 pixels."""
+    path = tmp_path_factory.mktemp("photo") / "hopper.png"
+    Image.open(hopper_path).convert("RGB").resize((150, 176)).save(path)
+    return path
+
+
+def _row(number: int, file: Path, **fields: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(MANIFEST_SCHEMA.names)
+    sha256, size = hash_file(file) if file.exists() else (None, None)
+    known = {"path": str(file), "file": os.fsencode(file), "directory": "main", "sha256": sha256, "bytes": size}
+    return {**row, "row": number, "action": EXTRACT, **known, **fields}
+
+
+def _shards(rows: list[dict[str, Any]], size: int) -> list[tuple[int, pa.Table]]:
+    starts = range(0, len(rows), size)
+    return [(k, pa.Table.from_pylist(rows[s : s + size], MANIFEST_SCHEMA)) for k, s in enumerate(starts)]
+
+
+def _engine(extractor: FaceExtractor, decoder: Decoder | None = None, **run: Any) -> LocalEngine:
+    settings = Settings(run=RunSettings(device="cpu", threads=2, **run))
+    decoder = decoder or Decoder(settings.decode)
+    return LocalEngine(settings, extractor.embedder.embedding_size, decoder, lambda: extractor)
+
+
+def _decoders() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("decode")]
+
+
+def test_order_is_kept_and_batches_end_with_shards(extractor: FaceExtractor, photo: Path, tmp_path: Path) -> None:
+    """Seven rows of different widths in shards of three and batches of two."""
+    files = [tmp_path / f"{k}.png" for k in range(7)]
+    for k, file in enumerate(files):
+        Image.open(photo).crop((0, 0, 150 - k, 176)).save(file)
+    done: list[int] = []
+    shards = _shards([_row(k, f) for k, f in enumerate(files)], 3)
+    results = list(_engine(extractor, batch_images=2).run_shards(shards, done.append))
+    assert [number for number, _ in results] == [0, 1, 2]
+    rows = [row for _, table in results for row in table.to_pylist()]
+    assert [(r["row"], r["width"], r["status"], len(r["faces"])) for r in rows] == [
+        (k, 150 - k, "ok", 1) for k in range(7)
+    ]
+    assert done == [2, 1, 2, 1, 1]
+    assert _decoders() == []
+
+
+def test_bad_images_among_good_ones_are_rows(extractor: FaceExtractor, photo: Path, tmp_path: Path) -> None:
+    names = ("good", "cut", "text", "changed", "gone", "folder", "last")
+    files = {name: tmp_path / f"{name}.png" for name in names}
+    for file in files.values():
+        shutil.copy(photo, file)
+    files["cut"].write_bytes(photo.read_bytes()[:5000])
+    files["text"].write_bytes(b"no image")
+    rows = [_row(k, files[name]) for k, name in enumerate(names)]
+    files["changed"].write_bytes(b"other bytes")
+    files["gone"].unlink()
+    files["folder"].unlink()
+    files["folder"].mkdir()
+    rows.append(_row(7, files["good"], action=SKIP, status=DUPLICATE_ROW, reason="again"))
+    rows.append(_row(8, files["last"], action=REUSE_ROW, source_row=0))
+    ((_, table),) = _engine(extractor).run_shards(_shards(rows, 9), lambda _: None)
+    found = table.to_pylist()
+    assert [r["status"] for r in found] == [
+        *("ok", "truncated", "unsupported", "changed", "missing", "not_a_file", "ok"),
+        *("duplicate_row", "duplicate"),
+    ]
+    # What was read keeps its hash; what was not is to be taken up by the next run.
+    assert [r["sha256"] is None for r in found] == [False, False, False, True, True, True, False, False, False]
+    assert [r["faces"] is None for r in found] == [r["status"] != "ok" for r in found]
+    assert "changed while" in found[3]["reason"]
+
+
+def test_without_an_image_no_model_is_loaded(extractor: FaceExtractor, tmp_path: Path) -> None:
+    (tmp_path / "x.jpg").write_bytes(b"no image")
+    rows = [_row(0, tmp_path / "x.jpg"), _row(1, tmp_path / "y.jpg", action=SKIP, status="missing", reason="gone")]
+
+    def load() -> FaceExtractor:
+        raise AssertionError
+
+    settings = Settings(run=RunSettings(device="cpu"))
+    engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), load)
+    ((_, table),) = engine.run_shards(_shards(rows, 2), lambda _: None)
+    assert table["status"].to_pylist() == ["unsupported", "missing"]
+
+
+@pytest.mark.parametrize(("batch_images", "batch_pixels", "most"), [(4, 10**9, 4 + 1 + 7), (64, 30_000, 2 + 3 + 2)])
+def test_reading_ahead_is_bounded(
+    extractor: FaceExtractor, photo: Path, batch_images: int, batch_pixels: int, most: int
+) -> None:
+    """While the models are at work the decoders stop: by the number of images, and by their pixels.
+
+    Images: a batch, the one that did not fit, and the rest of what is read ahead. Pixels (26,400 each): the batch
+    and the one that did not fit, three that pass twice the limit, and one that each thread may be inside with.
+    """
+    decoder = Decoder(Settings().decode)
+    decoded: list[int] = []
+
+    def load() -> FaceExtractor:
+        if not decoded:
+            seen = -1
+            while seen != decoder.calls:  # until nothing moves any more
+                seen = decoder.calls
+                time.sleep(0.3)
+            decoded.append(seen)
+        return extractor
+
+    run = RunSettings(device="cpu", threads=2, batch_images=batch_images, batch_pixels=batch_pixels)
+    engine = LocalEngine(Settings(run=run), extractor.embedder.embedding_size, decoder, load)
+    shards = _shards([_row(k, photo) for k in range(16)], 16)
+    ((_, table),) = engine.run_shards(shards, lambda _: None)
+    assert table["status"].to_pylist() == ["ok"] * 16
+    assert 2 <= decoded[0] <= most
+    assert decoder.calls == 16
+
+
+def test_leaving_early_leaves_no_threads(extractor: FaceExtractor, photo: Path) -> None:
+    """Also where decoders stand and wait for room."""
+    engine = _engine(extractor, batch_pixels=30_000)
+    results = engine.run_shards(_shards([_row(k, photo) for k in range(12)], 1), lambda _: None)
+    assert next(results)[0] == 0
+    assert _decoders() != []
+    results.close()
+    assert _decoders() == []
+
+
+def test_what_the_models_raise_ends_the_run(extractor: FaceExtractor, photo: Path) -> None:
+    class Broken(Exception):
+        pass
+
+    def load() -> FaceExtractor:
+        raise Broken
+
+    settings = dataclasses.replace(Settings(), run=RunSettings(device="cpu", threads=2))
+    engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), load)
+    with pytest.raises(Broken):
+        list(engine.run_shards(_shards([_row(k, photo) for k in range(8)], 4), lambda _: None))
+    assert _decoders() == []
+
+
+def test_a_photo_without_a_face_has_an_empty_list(extractor: FaceExtractor, tmp_path: Path) -> None:
+    sizes: Iterator[tuple[int, int]] = iter([(1, 1), (12, 12), (3000, 1), (40, 30)])
+    files = []
+    for k, size in enumerate(sizes):
+        files.append(tmp_path / f"{k}.png")
+        Image.new("RGB", size, (90, 120, 60)).save(files[-1])
+    ((_, table),) = _engine(extractor).run_shards(_shards([_row(k, f) for k, f in enumerate(files)], 4), lambda _: None)
+    assert table["status"].to_pylist() == ["no_face"] * 4
+    assert table["faces"].to_pylist() == [[]] * 4
+
+
+@pytest.mark.parametrize(
+    ("threads", "batch_images", "images", "batches"),
+    [
+        (1, 4, 10, [4, 4, 2]),
+        (2, 32, 10, [5, 5]),
+        (2, 4, 10, [3, 3, 3, 1]),
+        (3, 32, 2, [1, 1]),
+        (2, 32, 40, [7] * 5 + [5]),
+    ],
+)
+def test_a_shard_is_shared_evenly(
+    extractor: FaceExtractor, photo: Path, threads: int, batch_images: int, images: int, batches: list[int]
+) -> None:
+    """However small it is; and with the faces that one batch of all has."""
+    run = RunSettings(device="cpu", threads=threads, batch_images=batch_images)
+    engine = LocalEngine(
+        Settings(run=run), extractor.embedder.embedding_size, Decoder(Settings().decode), lambda: extractor
+    )
+    done: list[int] = []
+    ((_, table),) = engine.run_shards(_shards([_row(k, photo) for k in range(images)], images), done.append)
+    assert done == batches
+    (expected,) = extractor.extract([Decoder(Settings().decode)(photo.read_bytes())])
+    for faces in table["faces"].to_pylist():
+        assert faces[0]["x1"] == pytest.approx(expected["x1"][0].as_py(), abs=1e-3)
+        assert faces[0]["embedding"] == pytest.approx(expected["embedding"][0].as_py(), abs=1e-5)
+
+
+def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
+    extractor: FaceExtractor, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA in the mode `fast`: the pool reads and checks the files, the worker decodes them."""
+    names = ("one.jpg", "cut.jpg", "broken.jpg", "other.png", "two.jpg")
+    files = [tmp_path / name for name in names]
+    for file in files:
+        Image.open(photo).save(file, quality=95)
+    files[1].write_bytes(files[0].read_bytes()[:5000])
+    broken = bytearray(files[0].read_bytes())
+    at = broken.index(b"\xff\xc4") + 5  # a Huffman table: the header says nothing of it
+    broken[at : at + 16] = bytes([255] * 16)
+    files[2].write_bytes(broken)
+    shards = _shards([_row(k, file) for k, file in enumerate(files)], 5)
+    ((_, reference),) = _engine(extractor).run_shards(shards, lambda _: None)
+    monkeypatch.setattr("pipeline.extraction.engine.local.decodes_on_device", lambda _: True)
+    decoder = Decoder(Settings().decode)
+    ((_, table),) = _engine(extractor, decoder).run_shards(shards, lambda _: None)
+    assert decoder.calls == 5
+    rows, expected = table.to_pylist(), reference.to_pylist()
+    assert [row["status"] for row in rows] == ["ok", "truncated", "unreadable", "ok", "ok"]
+    for row, known in zip(rows, expected, strict=True):
+        # Other decoders give other bits: the hash of the pixels is that of the reference decoder or none.
+        assert row["pixel_sha256"] == (known["pixel_sha256"] if row["row"] in (1, 2, 3) else None)
+        for key in ("row", "status", "reason", "sha256", "width", "height", "format"):
+            assert row[key] == known[key], key
+    for row in (0, 3, 4):
+        (face,), (same,) = rows[row]["faces"], expected[row]["faces"]
+        for side in ("x1", "y1", "x2", "y2"):
+            assert face[side] == pytest.approx(same[side], abs=1)
+        assert sum(a * b for a, b in zip(face["embedding"], same["embedding"], strict=True)) > 0.99
+        with Image.open(io.BytesIO(face["crop"])) as crop, Image.open(io.BytesIO(same["crop"])) as other:
+            assert crop.size == other.size
+
+
+def test_an_image_too_large_beside_others_is_tried_alone(
+    extractor: FaceExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two batches meet on the device and both run out of memory; each is then tried where no other is."""
+    lock, inside, alone = threading.Lock(), 0, []
+    met = threading.Barrier(2)
+    tried: set[int] = set()
+    whole = FaceExtractor.extract
+
+    def crowded(self: FaceExtractor, images: Any, times: Any = None) -> Any:
+        nonlocal inside
+        with lock:
+            inside += 1
+            again = id(images[0]) in tried
+            tried.add(id(images[0]))
+        try:
+            if not again:
+                met.wait(30)
+                raise DeviceOutOfMemory(device="The device", detail="planted")
+            tables = whole(self, images, times)
+            alone.append(inside == 1)
+            return tables
+        finally:
+            with lock:
+                inside -= 1
+
+    monkeypatch.setattr(FaceExtractor, "extract", crowded)
+    shards = _shards([_row(k, photo) for k in range(2)], 2)
+    ((_, table),) = _engine(extractor, batch_images=1).run_shards(shards, lambda _: None)
+    assert table["status"].to_pylist() == ["ok", "ok"]
+    assert alone == [True, True]
+
+
+def test_an_image_too_large_for_the_device_ends_the_run(
+    extractor: FaceExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise DeviceOutOfMemory(device="The device", detail="planted")
+
+    monkeypatch.setattr(FaceExtractor, "extract", full)
+    with pytest.raises(DeviceOutOfMemory, match="planted"):
+        list(_engine(extractor).run_shards(_shards([_row(0, photo)], 1), lambda _: None))
+    assert _decoders() == []

@@ -1,0 +1,214 @@
+"""Decoding on the device: what is left to it, what comes back, and what happens when it fails.
+
+On a machine without CUDA the same code decodes with torchvision's own libjpeg, on tensors of the CPU.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pipeline.config import DecodeSettings, RunSettings
+from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable
+from pipeline.extraction.images import nvjpeg as device_decode
+from pipeline.extraction.images.decode import Decoder, decode_image
+from pipeline.extraction.images.nvjpeg import DeviceDecoder, decodes_on_device
+from pipeline.runtime.device import resolve_device
+from pipeline.types import DecodedImage, DeviceImage, EncodedImage
+
+PLAIN = DecodeSettings()
+TURNS = range(1, 9)
+
+
+@pytest.fixture(scope="module")
+def picture(astronaut_path: Path) -> Image.Image:
+    """101 x 75 RGB, sides that no block size divides."""
+    with Image.open(astronaut_path) as image:
+        return image.convert("RGB").crop((130, 10, 332, 160)).resize((101, 75), Image.Resampling.BOX)
+
+
+def encode(image: Image.Image, turn: int = 1, **options: object) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    file = io.BytesIO()
+    image.save(file, **{"format": "JPEG", "quality": 92, "exif": exif, **options})
+    return file.getvalue()
+
+
+def damaged(picture: Image.Image) -> bytes:
+    """A whole file with a header in order, and a Huffman table that no decoder accepts."""
+    data = bytearray(encode(picture))
+    at = data.index(b"\xff\xc4") + 5
+    data[at : at + 16] = bytes([255] * 16)
+    return bytes(data)
+
+
+def prepared(*files: bytes) -> list[DecodedImage | EncodedImage]:
+    return [Decoder(PLAIN).prepare(data) for data in files]
+
+
+def decode(
+    images: Sequence[DecodedImage | EncodedImage], device: str
+) -> list[DecodedImage | DeviceImage | ImageRejected]:
+    return DeviceDecoder(PLAIN)(images, resolve_device(device))
+
+
+def pixels_of(image: DecodedImage | DeviceImage | ImageRejected) -> np.ndarray:
+    assert isinstance(image, DeviceImage)
+    assert image.pixels.is_contiguous()
+    assert image.pixels.dtype == torch.uint8
+    return image.pixels.cpu().numpy()
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "jpeg", "expected"),
+    [
+        ("fast", "cuda", "device", True),
+        ("fast", "cuda:1", "device", True),
+        ("fast", "cuda", "cpu", False),
+        ("exact", "cuda", "device", False),
+        ("fast", "cpu", "device", False),
+    ],
+)
+def test_only_the_fast_mode_on_cuda_decodes_there_if_asked_to(
+    mode: str, device: str, jpeg: str, expected: bool
+) -> None:
+    assert decodes_on_device(RunSettings(mode=mode, device=device, jpeg=jpeg)) == expected
+
+
+@pytest.mark.parametrize("turn", [*TURNS, 0, 9])
+def test_a_baseline_file_is_left_to_the_device(picture: Image.Image, turn: int) -> None:
+    data = encode(picture, turn)
+    (image,) = prepared(data)
+    expected = decode_image(data, PLAIN)
+    assert isinstance(image, EncodedImage)
+    assert image.data == data
+    assert (image.width, image.height, image.format) == (expected.width, expected.height, "jpeg")
+    assert image.pixel_sha256 is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"progressive": True}, {"format": "PNG"}, {"format": "WEBP"}, {"format": "BMP"}],
+    ids=["progressive", "png", "webp", "bmp"],
+)
+def test_other_files_are_decoded_as_ever(picture: Image.Image, options: dict[str, object]) -> None:
+    data = encode(picture, **options)
+    (image,) = prepared(data)
+    assert isinstance(image, DecodedImage)
+    assert image.pixel_sha256 == decode_image(data, PLAIN).pixel_sha256
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_other_colours_are_decoded_as_ever(picture: Image.Image, mode: str) -> None:
+    assert isinstance(prepared(encode(picture.convert(mode)))[0], DecodedImage)
+
+
+def test_colours_that_are_no_ycbcr_are_decoded_as_ever(picture: Image.Image) -> None:
+    """Adobe's marker, and components that are called R, G and B: a decoder that heeds neither gives false colours."""
+    assert isinstance(prepared(encode(picture, keep_rgb=True))[0], DecodedImage)
+    data = encode(picture)
+    adobe = b"\xff\xee\x00\x0eAdobe\x00d\x00\x00\x00\x00"
+    assert isinstance(prepared(data[:2] + adobe + b"\x01" + data[2:])[0], EncodedImage)
+    assert isinstance(prepared(data[:2] + adobe + b"\x00" + data[2:])[0], DecodedImage)
+
+
+def test_what_is_refused_is_refused_before_the_device_sees_it(picture: Image.Image) -> None:
+    data = encode(picture)
+    decoder = Decoder(DecodeSettings(max_pixels=101 * 75 - 1))
+    with pytest.raises(ImageTooLarge):
+        decoder.prepare(data)
+    with pytest.raises(ImageTooLarge):
+        Decoder(DecodeSettings(max_bytes=len(data) - 1)).prepare(data)
+    with pytest.raises(ImageTruncated):
+        Decoder(PLAIN).prepare(data[:1500])
+    assert decoder.calls == 1
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_pictures_are_upright_and_nearly_the_reference_decoders(
+    picture: Image.Image, device: str, subsampling: str
+) -> None:
+    files = [encode(picture, turn, subsampling=subsampling) for turn in TURNS]
+    for data, image in zip(files, decode(prepared(*files), device), strict=True):
+        expected = decode_image(data, PLAIN).pixels
+        pixels = pixels_of(image)
+        assert pixels.shape == expected.shape
+        apart = np.abs(pixels.astype(int) - expected)
+        # Colour may be enlarged in another way, and every turn but the right one would be far off.
+        assert apart.mean() < 2, apart.mean()
+
+
+def test_images_keep_their_places(picture: Image.Image, device: str) -> None:
+    files = [encode(picture.resize((40 + 8 * k, 32))) for k in range(5)]
+    images = prepared(files[0], encode(picture, format="PNG"), *files[1:], damaged(picture))
+    done = decode(images, device)
+    assert done[1] is images[1]
+    assert [pixels_of(done[k]).shape[1] for k in (0, 2, 3, 4, 5)] == [40, 48, 56, 64, 72]
+    # The reference decoder has the last word.
+    with pytest.raises(ImageUnreadable) as refused:
+        decode_image(damaged(picture), PLAIN)
+    last = done[6]
+    assert isinstance(last, ImageUnreadable)
+    assert last.reason == refused.value.reason
+
+
+def test_no_images(device: str) -> None:
+    assert decode([], device) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("nvjpegDecode failed: 6"), torch.OutOfMemoryError("too much")])
+def test_what_the_device_cannot_decode_is_decoded_on_the_cpu(
+    picture: Image.Image, device: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [encode(picture.resize((40 + 8 * k, 32))) for k in range(7)]
+    stored, batches = device_decode._stored, []
+
+    def picky(images: Sequence[EncodedImage], where: torch.device) -> list[torch.Tensor]:
+        batches.append(len(images))
+        if any(image.width == 64 for image in images):
+            raise error
+        return stored(images, where)
+
+    monkeypatch.setattr(device_decode, "_stored", picky)
+    done = decode(prepared(*files), device)
+    assert [type(image) for image in done] == [DeviceImage] * 3 + [DecodedImage] + [DeviceImage] * 3
+    spared = done[3]
+    assert isinstance(spared, DecodedImage)
+    assert np.array_equal(spared.pixels, decode_image(files[3], PLAIN).pixels)
+    assert batches == [7, 3, 4, 2, 1, 1, 2]
+
+
+def test_a_device_that_decodes_nothing_is_not_asked_again(
+    picture: Image.Image, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    def broken(images: Sequence[EncodedImage], _: torch.device) -> list[torch.Tensor]:
+        asked.append(len(images))
+        raise RuntimeError("not compiled with nvJPEG support")
+
+    monkeypatch.setattr(device_decode, "_stored", broken)
+    decoder, images = DeviceDecoder(PLAIN), prepared(*[encode(picture)] * 8)
+    for batch in (images[:2], images, images):
+        assert all(isinstance(image, DecodedImage) for image in decoder(batch, resolve_device(device)))
+    assert len(asked) == 3 + 15
+    (record,) = caplog.records
+    said = "decodes no JPEG file (not compiled with nvJPEG support): from here on the CPU does it"
+    assert record.message == f"{resolve_device(device)} {said}"
+
+
+def test_a_picture_of_other_sides_than_the_header_says_is_not_believed(
+    picture: Image.Image, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = device_decode._stored
+    monkeypatch.setattr(device_decode, "_stored", lambda *given: [pixels[:, :-1] for pixels in stored(*given)])
+    (image,) = decode(prepared(encode(picture)), device)
+    assert isinstance(image, DecodedImage)
+    assert (image.width, image.height) == (101, 75)

@@ -1,0 +1,190 @@
+"""P-Net's likely cells: the compiled loops against the network on the level alone, and against the canvases."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from facenet_pytorch.models.mtcnn import PNet
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.extraction.detection.networks import CanvasPNet, load_networks, normalise
+from pipeline.extraction.detection.proposals import CanvasCells, Cells, CompiledCells
+from pipeline.extraction.detection.pyramid import Level, pyramid
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.models.weights import detector_files
+from pipeline.runtime.counts import NetworkCounts
+
+CPU = torch.device("cpu")
+needs_numba = pytest.mark.skipif(load_kernels(CPU) is None, reason="numba is not installed")
+
+
+@pytest.fixture(scope="module")
+def photos(hopper_path: Path, astronaut_path: Path) -> list[np.ndarray]:
+    """Sizes odd and even, one larger than a canvas, two without a level."""
+    hopper, astronaut = (Image.open(p).convert("RGB") for p in (hopper_path, astronaut_path))
+    sizes = [(512, 600), (101, 120), (37, 20), (1100, 41), (19, 400), (1, 1)]
+    return [np.array(p.resize(size)) for p, size in zip([hopper, astronaut] * 3, sizes, strict=True)]
+
+
+def compiled_cells(pnet: CanvasPNet) -> CompiledCells:
+    kernels = load_kernels(CPU)
+    assert kernels is not None
+    return CompiledCells(pnet, kernels)
+
+
+def random_pnet(seed: int) -> CanvasPNet:
+    """Random weights, slopes of both signs: nothing may lean on what training made of them."""
+    torch.manual_seed(seed)
+    pnet = CanvasPNet().eval().requires_grad_(False)
+    for slope in (pnet.net.prelu1, pnet.net.prelu2, pnet.net.prelu3):
+        slope.weight.uniform_(-1.0, 1.0)
+    return pnet
+
+
+def trained_pnet() -> CanvasPNet:
+    return load_networks(detector_files(), "cpu").pnet
+
+
+def find(
+    finder: CanvasCells | CompiledCells, images: Sequence[np.ndarray], pyramids: Sequence[Sequence[Level]], least: float
+) -> Cells:
+    with torch.inference_mode():
+        return finder(ImageBatch(images), pyramids, least, NetworkCounts())
+
+
+def by_place(cells: Cells) -> dict[tuple[int, ...], np.ndarray]:
+    """(image, level, row, column) -> probability and regression."""
+    places = torch.stack([cells.image, cells.level, cells.row, cells.column], dim=1).tolist()
+    answers = torch.cat([cells.probability[:, None], cells.regression], dim=1).numpy()
+    assert len({tuple(place) for place in places}) == len(places)
+    return {tuple(place): answer for place, answer in zip(places, answers, strict=True)}
+
+
+@needs_numba
+@pytest.mark.parametrize("size", [(12, 12), (13, 12), (12, 15), (14, 14), (30, 41), (41, 30), (60, 90), (7, 9)])
+def test_all_cells_equal_the_network_on_the_level_alone(size: tuple[int, int]) -> None:
+    """Also levels larger than the picture."""
+    height, width = max(size[0], 12), max(size[1], 12)
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    pnet = random_pnet(1)
+    level = interpolate(torch.from_numpy(pixels).permute(2, 0, 1)[None].float(), size=(height, width), mode="area")
+    reference: PNet = pnet.net
+    with torch.inference_mode():
+        regressions, probabilities = reference(normalise(level))
+    found = by_place(find(compiled_cells(pnet), [pixels], [[Level(1.0, height, width)]], 0.0))
+    assert len(found) == probabilities.shape[2] * probabilities.shape[3]
+    for (_, _, row, column), answer in found.items():
+        assert abs(answer[0] - probabilities[0, 1, row, column].item()) <= 1e-5
+        assert np.abs(answer[1:] - regressions[0, :, row, column].numpy()).max() <= 1e-5
+
+
+@needs_numba
+def test_compiled_cells_equal_those_of_canvases(photos: list[np.ndarray]) -> None:
+    pnet = trained_pnet()
+    pyramids = [pyramid(*photo.shape[:2], 12, 0.709) for photo in photos]
+    ours, theirs = (
+        by_place(find(finder, photos, pyramids, 0.6)) for finder in (compiled_cells(pnet), CanvasCells(pnet))
+    )
+    assert len(ours) > 500
+    for place in ours.keys() ^ theirs.keys():  # only at the threshold
+        assert abs((ours | theirs)[place][0] - 0.6) <= 1e-5
+    assert max(np.abs(ours[place] - theirs[place]).max() for place in ours.keys() & theirs.keys()) <= 1e-5
+
+
+@needs_numba
+def test_cells_do_not_depend_on_batch_or_threads(photos: list[np.ndarray]) -> None:
+    finder, threads = compiled_cells(trained_pnet()), torch.get_num_threads()
+    pyramids = [pyramid(*photo.shape[:2], 20, 0.709) for photo in photos]
+    alone = [by_place(find(finder, [p], [levels], 0.6)) for p, levels in zip(photos, pyramids, strict=True)]
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            together = find(finder, photos, pyramids, 0.6)
+            order = torch.stack([together.image, together.level, together.row, together.column], dim=1).tolist()
+            assert order == sorted(order)
+            for (image, *rest), answer in by_place(together).items():
+                assert np.array_equal(alone[image][(0, *rest)], answer)
+            assert len(order) == sum(len(cells) for cells in alone)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_numba
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.99, 1.0])
+@pytest.mark.parametrize("certainty", [0.0, 15.0, 40.0])
+def test_any_threshold_is_exact(threshold: float, certainty: float, photos: list[np.ndarray]) -> None:
+    """Also 1, which sure cells reach by rounding."""
+    pnet = random_pnet(2)
+    pnet.net.conv4_1.bias[1] += certainty
+    finder, levels = compiled_cells(pnet), [pyramid(*photos[0].shape[:2], 20, 0.709)]
+    every = find(finder, photos[:1], levels, 0.0)
+    found = find(finder, photos[:1], levels, threshold)
+    assert torch.equal(found.probability, every.probability[every.probability >= np.float32(threshold)])
+    assert len(every.probability) > 10_000
+    assert (len(found.probability) > 0) == (threshold <= 0.3 or certainty == 40.0 or (certainty > 0 and threshold < 1))
+
+
+@needs_numba
+def test_no_images_and_no_levels(photos: list[np.ndarray]) -> None:
+    finder, counts = compiled_cells(trained_pnet()), NetworkCounts()
+    for images, pyramids in (([], []), (photos[-1:], [[]])):
+        found = finder(ImageBatch(images), pyramids, 0.6, counts)
+        assert found.image.shape == (0,)
+        assert found.regression.shape == (0, 4)
+        assert found.image.dtype == torch.int64
+    assert counts.inputs == 0
+
+
+@needs_numba
+def test_sums_may_wrap_around() -> None:
+    from pipeline.extraction.detection.pnet_kernels import average_row, bins, scratch_room
+
+    white = np.full((3000, 3 * 3000), 255, np.uint8)  # adds up to 2.3e9: over 2^31
+    left, right, widths = np.empty(24, np.int64), np.empty(24, np.int64), np.empty(24, np.float32)
+    bins(3000, left, right, widths)
+    out = np.empty((3, 24), np.float32)
+    average_row(white, 0, 3000, 0, 3000, left, right, widths, np.zeros(scratch_room(3000), np.int32), out)
+    assert (out == 255).all()
+
+
+NOT_INSTALLED = "import sys; sys.modules['numba'] = None\n"
+ITS_LIBRARY_IS_MISSING = (
+    "import sys\n"
+    "class Broken:\n"
+    "    def find_spec(self, name, *_):\n"
+    "        if name == 'numba': raise OSError('cannot load shared object file')\n"
+    "sys.meta_path.insert(0, Broken())\n"
+)
+IT_DOES_NOT_COMPILE = "import os, sys; os.environ['NUMBA_DISABLE_JIT'] = '1'\n"
+
+
+@pytest.mark.parametrize("broken", [NOT_INSTALLED, ITS_LIBRARY_IS_MISSING, IT_DOES_NOT_COMPILE])
+def test_a_numba_that_cannot_be_imported_is_no_numba(broken: str, hopper_path: Path) -> None:
+    """Detection then is torch's alone."""
+    code = (
+        f"{broken}"
+        "import numpy as np\n"
+        "from PIL import Image\n"
+        "from pipeline.config import DetectSettings\n"
+        "from pipeline.extraction.detection.cascade import MtcnnDetector\n"
+        "from pipeline.extraction.images.batch import ImageBatch\n"
+        "from pipeline.extraction.detection.networks import load_networks\n"
+        "from pipeline.models.weights import detector_files\n"
+        "from pipeline.models.loops import load_kernels\n"
+        "assert load_kernels() is None\n"
+        "picture = np.array(Image.open(sys.argv[1]).convert('RGB').resize((256, 300)))\n"
+        "found = MtcnnDetector(load_networks(detector_files(), 'cpu'), DetectSettings())(ImageBatch([picture]))\n"
+        "assert len(found) == 1, found\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(hopper_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

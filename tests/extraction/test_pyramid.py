@@ -1,0 +1,120 @@
+"""The packing of pyramids into canvases: every cell of every level comes exactly once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from facenet_pytorch.models.mtcnn import PNet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import interpolate
+
+from pipeline.extraction.detection.canvases import CanvasMaps, TileTable
+from pipeline.extraction.detection.pyramid import Level, pack, pyramid
+from pipeline.extraction.detection.tile_pixels import TilePixels
+from pipeline.extraction.images.batch import ImageBatch
+
+SIDE = 64
+CPU = torch.device("cpu")
+
+
+def _cells(length: int) -> int:
+    """Cells of P-Net along an axis of `length` pixels, with its pooling that rounds up."""
+    return -(-(length - 2) // 2) - 4
+
+
+def test_pyramid_is_the_references() -> None:
+    levels = pyramid(250, 200, 20, 0.709)
+    assert [(v.height, v.width) for v in levels][:2] == [(151, 121), (107, 86)]
+    assert min(levels[-1].height, levels[-1].width) >= 12
+    assert pyramid(19, 300, 20, 0.709) == []  # smaller than the smallest face
+
+
+@given(st.lists(st.tuples(st.integers(13, 150), st.integers(13, 150)), max_size=6))
+@settings(deadline=None, max_examples=60)
+def test_every_cell_comes_once_and_tiles_do_not_overlap(sizes: list[tuple[int, int]]) -> None:
+    packing = pack([[Level(1.0, h, w)] for h, w in sizes], SIDE)
+    tiles = TileTable(packing, CPU)
+    # In parts, as the network takes them.
+    parts = [CanvasMaps(tiles, k, min(k + 3, packing.canvases)).cells() for k in range(0, packing.canvases, 3)]
+    cells = torch.cat([tiles.image.new_empty(0, SIDE // 2 - 5, SIDE // 2 - 5), *parts])
+    seen = [np.zeros((_cells(h), _cells(w)), dtype=int) for h, w in sizes]
+    assert len(cells) == packing.canvases
+    canvas, row, column = (cells >= 0).nonzero().unbind(1)
+    tile = cells[canvas, row, column]
+    first_row, first_column = tiles.origin(tile)
+    for image, y, x in zip(
+        tiles.image[tile].tolist(), (first_row + row).tolist(), (first_column + column).tolist(), strict=True
+    ):
+        seen[image][y, x] += 1
+    assert all((cells == 1).all() for cells in seen)
+    covered = np.zeros((packing.canvases, SIDE, SIDE), dtype=int)
+    for t in packing.tiles:
+        covered[t.canvas, t.canvas_y : t.canvas_y + t.height, t.canvas_x : t.canvas_x + t.width] += 1
+    assert covered.max(initial=0) <= 1
+
+
+def test_no_images_need_no_canvas() -> None:
+    assert pack([], SIDE).canvases == 0
+    assert pack([[], []], SIDE).canvases == 0
+
+
+@pytest.mark.parametrize("size", [(40, 41), (41, 40), (13, 64), (150, 99)])
+def test_cells_equal_the_network_on_the_level_alone(size: tuple[int, int]) -> None:
+    """Random weights: what must not matter is where a level lies and what lies beside it."""
+    from pipeline.extraction.detection.networks import CanvasPNet
+
+    torch.manual_seed(0)
+    reference = PNet(pretrained=False).eval()
+    ours = CanvasPNet().eval()
+    ours.net.load_state_dict(reference.state_dict())
+    level = torch.randn(3, *size)
+    packing = pack([[Level(1.0, 33, 21)], [Level(1.0, *size)], [Level(1.0, 19, 35)]], SIDE)
+    canvases = torch.randn(packing.canvases, 3, SIDE, SIDE) * 100
+    for t in packing.tiles:
+        if t.image == 1:
+            part = level[:, t.y : t.y + t.height, t.x : t.x + t.width]
+            canvases[t.canvas, :, t.canvas_y : t.canvas_y + t.height, t.canvas_x : t.canvas_x + t.width] = part
+    tiles = TileTable(packing, CPU)
+    maps = CanvasMaps(tiles, 0, packing.canvases)
+    with torch.inference_mode():
+        found, _ = ours(canvases, *maps.inside())
+        _, expected = reference(level[None])
+    got = torch.full(expected.shape[2:], torch.nan)
+    cells = maps.cells()
+    canvas, row, column = ((cells >= 0) & (tiles.image[cells] == 1)).nonzero().unbind(1)
+    first_row, first_column = tiles.origin(cells[canvas, row, column])
+    got[first_row + row, first_column + column] = found[canvas, row, column]
+    assert torch.allclose(got, expected[0, 1], atol=1e-5)
+
+
+def test_levels_are_painted_as_torchs_area_resampling_makes_them(device: str) -> None:
+    """Shrunk, enlarged and as they are, in one tile and in many, of images of any sizes; black between them."""
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((40, 50), (31, 17), (90, 200), (1, 1))]
+    levels = [
+        [Level(0.6, 24, 30), Level(0.4, 17, 13)],
+        [Level(1.0, 31, 17), Level(1.0, 13, 15)],
+        [Level(1.0, 90, 200), Level(0.6, 55, 121), Level(0.1, 12, 21)],
+        [],
+    ]
+    packing = pack(levels, SIDE)
+    tiles, tables = TileTable(packing, torch.device(device)), ImageBatch(images, device).tables
+    pixels = TilePixels(tiles, tables)
+    halves = [pixels.paint(CanvasMaps(tiles, *part)).cpu() for part in ((0, 2), (2, packing.canvases))]
+    canvases = torch.cat(halves)
+    assert len(canvases) == packing.canvases > 4
+    for t in packing.tiles:
+        level = levels[t.image][t.level]
+        planes = torch.from_numpy(images[t.image]).permute(2, 0, 1)[None].float()
+        expected = interpolate(planes, size=(level.height, level.width), mode="area")[0]
+        place = (
+            t.canvas,
+            slice(None),
+            slice(t.canvas_y, t.canvas_y + t.height),
+            slice(t.canvas_x, t.canvas_x + t.width),
+        )
+        assert torch.allclose(canvases[place], expected[:, t.y : t.y + t.height, t.x : t.x + t.width], atol=1e-3)
+        canvases[place] = 0
+    assert not canvases.any()

@@ -1,0 +1,401 @@
+"""Pose, sharpness and contrast, on two real portraits and on faces computed from the model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from pipeline.config import AlignSettings, DetectSettings, MatchSettings
+from pipeline.extraction import quality
+from pipeline.extraction.align import cut_crops
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.quality import assess_quality, center_pose
+from pipeline.models.weights import detector_files
+from pipeline.types import Detections, FaceCrops, Quality
+
+SIZE = 160
+GATE = MatchSettings()
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """A photo and where MTCNN finds its face."""
+
+    image: Image.Image
+    box: Sequence[float]
+    landmarks: Sequence[Sequence[float]]
+
+
+@pytest.fixture(scope="module")
+def hopper(hopper_path: Path) -> Portrait:
+    points = [[221.7, 192.2], [309.8, 186.1], [269.4, 239.2], [232.7, 279.6], [306.6, 275.9]]
+    return Portrait(Image.open(hopper_path).convert("RGB"), [174.4, 119.6, 355.6, 340.5], points)
+
+
+@pytest.fixture(scope="module")
+def astronaut(astronaut_path: Path) -> Portrait:
+    points = [[205.0, 101.7], [246.8, 103.7], [224.7, 129.0], [201.7, 139.2], [245.3, 141.9]]
+    return Portrait(Image.open(astronaut_path).convert("RGB"), [181.1, 62.2, 267.7, 172.1], points)
+
+
+def rate(portraits: Sequence[Portrait], device: str = "cpu", score: float = 1.0, margin: int = 32) -> Quality:
+    """The quality of the portraits' faces, through the crops that the pipeline cuts."""
+    batch = ImageBatch([np.array(p.image) for p in portraits], device)
+    found = Detections(
+        torch.arange(len(portraits), device=device),
+        torch.tensor([p.box for p in portraits], device=device, dtype=torch.float32).reshape(-1, 4),
+        torch.tensor([p.landmarks for p in portraits], device=device, dtype=torch.float32).reshape(-1, 5, 2),
+        torch.full((len(portraits),), score, device=device),
+    )
+    return assess_quality(cut_crops(batch, found, AlignSettings(margin_px=margin), SIZE), found)
+
+
+def rate_pixels(pixels: torch.Tensor) -> Quality:
+    """The quality of crops [n, 3, S, S] of frontal faces, their landmarks where they usually are."""
+    n, size = len(pixels), pixels.shape[-1]
+    frontal = torch.tensor(quality._FACE_MODEL)[:, :2].expand(n, 5, 2) * 0.4 * size + size * torch.tensor([0.5, 0.38])
+    frames = torch.tensor([0.0, 0, size, size]).expand(n, 4)
+    found = Detections(torch.zeros(n, dtype=torch.int64), frames, frontal, torch.ones(n))
+    return assess_quality(FaceCrops(pixels, frames, 146 / 160), found)
+
+
+def crop_of(portrait: Portrait) -> torch.Tensor:
+    """[1, 3, 160, 160]"""
+    batch = ImageBatch([np.array(portrait.image)])
+    box = torch.tensor([portrait.box]).long()
+    return batch.smooth_crops(torch.zeros(1, dtype=torch.int64), box, SIZE)
+
+
+def blurred(pixels: torch.Tensor, sigma: float) -> torch.Tensor:
+    """Gaussian blur of [1, 3, S, S], the edge repeated."""
+    if sigma == 0:
+        return pixels
+    radius = math.ceil(4 * sigma)
+    kernel = torch.exp(-(torch.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
+    kernel = kernel / kernel.sum()
+    padded = torch.nn.functional.pad(pixels, (radius,) * 4, mode="replicate").transpose(0, 1)
+    rows = torch.nn.functional.conv2d(padded, kernel.view(1, 1, -1, 1))
+    return torch.nn.functional.conv2d(rows, kernel.view(1, 1, 1, -1)).transpose(0, 1)
+
+
+def resized(portrait: Portrait, factor: float) -> Portrait:
+    size = (round(portrait.image.width * factor), round(portrait.image.height * factor))
+    image = portrait.image.resize(size, Image.Resampling.LANCZOS)
+    return Portrait(
+        image, [v * factor for v in portrait.box], [[x * factor, y * factor] for x, y in portrait.landmarks]
+    )
+
+
+def mirrored(portrait: Portrait) -> Portrait:
+    width = portrait.image.width
+    x1, y1, x2, y2 = portrait.box
+    points = [[width - x, y] for x, y in portrait.landmarks]
+    order = (1, 0, 2, 4, 3)  # what was the right eye is now the left one
+    flipped = portrait.image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return Portrait(flipped, [width - x2, y1, width - x1, y2], [points[i] for i in order])
+
+
+def values(rated: Quality) -> torch.Tensor:
+    """[n, 3] on the CPU"""
+    return torch.stack([rated.center_pose, rated.sharpness, rated.contrast], dim=1).cpu()
+
+
+def project(yaw: float, pitch: float, roll: float, depth: float = 1.0) -> torch.Tensor:
+    """Landmarks [1, 5, 2] of the model turned by these degrees (yaw first), eyes 40 pixels apart, weak perspective."""
+    y, p, r = (math.radians(v) for v in (yaw, pitch, roll))
+    about_y = torch.tensor([[math.cos(y), 0, math.sin(y)], [0, 1, 0], [-math.sin(y), 0, math.cos(y)]])
+    about_x = torch.tensor([[1, 0, 0], [0, math.cos(p), -math.sin(p)], [0, math.sin(p), math.cos(p)]])
+    about_z = torch.tensor([[math.cos(r), -math.sin(r), 0], [math.sin(r), math.cos(r), 0], [0, 0, 1]])
+    model = torch.tensor(quality._FACE_MODEL) * torch.tensor([1, 1, depth])
+    return ((model @ (about_z @ about_x @ about_y).T)[None, :, :2] * 40 + 300).float()
+
+
+def cosines(yaw: float, pitch: float, roll: float) -> float:
+    product = math.prod(math.cos(math.radians(v)) for v in (yaw, pitch, roll))
+    return product**2
+
+
+def degrees(pose: torch.Tensor) -> torch.Tensor:
+    """The angle on one axis that this center_pose means."""
+    return torch.rad2deg(torch.acos(pose.sqrt()))
+
+
+class TestStage:
+    def test_portraits_pass_the_default_gate_with_room(
+        self, hopper: Portrait, astronaut: Portrait, device: str
+    ) -> None:
+        rated = rate([hopper, astronaut], device)
+        for value in (rated.center_pose, rated.sharpness, rated.contrast):
+            assert value.shape == (2,)
+            assert value.dtype == torch.float32
+            assert value.device.type == device
+            assert (value > 0.75).all()
+            assert (value <= 1).all()
+
+    def test_batch_equals_single(self, hopper: Portrait, astronaut: Portrait, device: str) -> None:
+        faces = [hopper, astronaut, mirrored(hopper), resized(astronaut, 0.4), resized(hopper, 0.2)]
+        together = values(rate(faces, device))
+        alone = torch.cat([values(rate([face], device)) for face in faces])
+        torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+        assert len(together.unique(dim=0)) == len(faces)
+
+    def test_devices_agree(self, hopper: Portrait, astronaut: Portrait, device: str) -> None:
+        faces = [hopper, astronaut]
+        torch.testing.assert_close(values(rate(faces, device)), values(rate(faces)), atol=1e-3, rtol=0)
+
+    def test_no_faces(self, device: str) -> None:
+        assert values(rate([], device)).shape == (0, 3)
+
+    def test_mirrored_face_is_as_good(self, hopper: Portrait, astronaut: Portrait) -> None:
+        faces = values(rate([hopper, astronaut]))
+        torch.testing.assert_close(values(rate([mirrored(hopper), mirrored(astronaut)])), faces, atol=0.02, rtol=0)
+
+    def test_other_crop_sizes(self, hopper: Portrait) -> None:
+        crop = crop_of(hopper)
+        smaller = torch.nn.functional.interpolate(crop, size=112, mode="area")
+        torch.testing.assert_close(values(rate_pixels(smaller)), values(rate_pixels(crop)), atol=0.06, rtol=0)
+
+    def test_does_not_wait_for_the_device(self, hopper: Portrait) -> None:
+        if not torch.cuda.is_available():
+            pytest.skip("needs CUDA")
+        crops = FaceCrops(crop_of(hopper).cuda(), torch.tensor([hopper.box], device="cuda"), 1.0)
+        points = torch.tensor([hopper.landmarks], device="cuda")
+        zero = torch.zeros(1, device="cuda")
+        found = Detections(zero.long(), crops.frames, points, zero)
+        assess_quality(crops, found)  # libraries that load at the first call may wait
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            assess_quality(crops, found)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+class TestCenterPose:
+    @pytest.mark.parametrize("angle", range(-80, 81, 10))
+    @pytest.mark.parametrize("axis", [0, 1, 2])
+    def test_known_rotation_about_one_axis(self, angle: int, axis: int) -> None:
+        turn = [0.0, 0.0, 0.0]
+        turn[axis] = angle
+        assert center_pose(project(*turn)).item() == pytest.approx(cosines(*turn), abs=1e-4)
+
+    @pytest.mark.parametrize("turn", [(30, 20, 0), (25, 15, 20), (-25, 15, -20), (20, -20, 10), (0, 30, 30)])
+    def test_known_rotation_about_several_axes(self, turn: tuple[float, float, float]) -> None:
+        assert center_pose(project(*turn)).item() == pytest.approx(cosines(*turn), abs=0.035)
+
+    def test_default_gate_is_forty_degrees(self) -> None:
+        assert center_pose(project(39, 0, 0)).item() > GATE.min_cpq > center_pose(project(41, 0, 0)).item()
+
+    @pytest.mark.parametrize("turn", [(0, 0, 0), (30, 0, 0), (0, 30, 0), (40, 10, 10)])
+    def test_landmark_noise_moves_it_by_a_few_degrees(self, turn: tuple[float, float, float]) -> None:
+        points = project(*turn)
+        noise = torch.randn(2000, 5, 2, generator=torch.Generator().manual_seed(7)) * 0.03 * 40
+        error = degrees(center_pose(points + noise)) - degrees(center_pose(points))
+        assert error.square().mean().sqrt() < 6
+
+    def test_unusual_nose_stays_within_eight_degrees(self) -> None:
+        for depth in (0.8, 1.2):
+            assert abs(degrees(center_pose(project(40, 0, 0, depth))).item() - 40) < 8
+
+    @pytest.mark.parametrize("angle", [0, 20, 40, 60])
+    def test_photo_turned_in_its_plane(self, hopper: Portrait, angle: int) -> None:
+        straight, turned = (torch.tensor([hopper.landmarks]) @ _turn(a).T for a in (0, angle))
+        # The photo's own roll (4 degrees) adds to the angle.
+        own = math.degrees(math.atan2(192.2 - 186.1, 309.8 - 221.7))
+        change = math.cos(math.radians(angle - own)) ** 2 / math.cos(math.radians(own)) ** 2
+        expected = center_pose(straight).item() * change
+        assert center_pose(turned).item() == pytest.approx(expected, abs=0.02)
+
+    @pytest.mark.parametrize("roll", [90, 135, 180, -120])
+    def test_upside_down_is_nothing(self, roll: float) -> None:
+        assert center_pose(project(0, 0, roll)).item() < 1e-6
+
+    def test_mirror_image_of_the_landmarks_is_no_face(self) -> None:
+        assert center_pose(project(0, 0, 0) * torch.tensor([-1.0, 1.0])).item() == 0
+
+    def test_degenerate_landmarks_are_zero(self) -> None:
+        same = torch.full((5, 2), 4321.7)
+        line = torch.arange(5.0)[:, None] * torch.tensor([30.0, 40.0])
+        unknown = torch.full((5, 2), math.nan)
+        boundless = torch.full((5, 2), math.inf)
+        broken = torch.stack([same, line, unknown, boundless, torch.zeros(5, 2)])
+        mixed = torch.cat([broken, project(0, 0, 0)])
+        torch.testing.assert_close(center_pose(mixed), torch.tensor([0.0, 0, 0, 0, 0, 1]))
+
+    @given(
+        hnp.arrays(
+            np.float32,
+            (3, 5, 2),
+            elements=st.floats(-1e5, 1e5, width=32) | st.sampled_from([0.0, math.nan, math.inf]),
+        )
+    )
+    def test_any_landmarks_give_a_number_in_range(self, points: np.ndarray) -> None:
+        rated = center_pose(torch.from_numpy(points))
+        assert ((rated >= 0) & (rated <= 1)).all()
+
+
+def _turn(angle: float) -> torch.Tensor:
+    a = math.radians(angle)
+    return torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]])
+
+
+class TestSharpness:
+    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
+    def test_falls_with_every_step_of_blur(self, who: str, request: pytest.FixtureRequest) -> None:
+        crop = crop_of(request.getfixturevalue(who))
+        steps = torch.cat([blurred(crop, s) for s in np.arange(0, 6.01, 0.5).tolist()])
+        rated = rate_pixels(steps).sharpness
+        assert (rated.diff() < 0).all(), rated
+        assert rated[0] > 0.9
+        assert (rated[8:] < 0.15).all()  # sigma 4 and more
+
+    @pytest.mark.parametrize("factor", [0.5, 0.75, 1.5, 2.0])
+    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
+    def test_hardly_changes_with_the_faces_size(self, who: str, factor: float, request: pytest.FixtureRequest) -> None:
+        portrait = request.getfixturevalue(who)
+        rated = rate([portrait, resized(portrait, factor)]).sharpness
+        # The astronaut's face is 87 pixels wide; at half size some detail is truly lost.
+        assert abs(rated[0] - rated[1]) < 0.12
+
+    def test_tiny_face_enlarged_is_not_as_sharp(self, hopper: Portrait) -> None:
+        factors = [1.0, 0.3, 0.15, 0.1]
+        rated = rate([resized(hopper, f) for f in factors]).sharpness
+        assert (rated.diff() < 0).all()
+        assert rated[-1] < GATE.min_fsq  # 18 pixels wide
+
+    @pytest.mark.parametrize("scale", [0.5, 0.3])
+    def test_low_contrast_is_not_blur(self, hopper: Portrait, astronaut: Portrait, scale: float) -> None:
+        crops = torch.cat([crop_of(hopper), crop_of(astronaut)])
+        flat = (crops * scale + 80).round()
+        difference = rate_pixels(crops).sharpness - rate_pixels(flat).sharpness
+        assert difference.abs().max() < 0.03
+
+    def test_noise_does_not_hide_blur(self, hopper: Portrait) -> None:
+        noise = torch.randn(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(3)) * 5
+        noisy = (blurred(crop_of(hopper), 5) + noise).round().clamp(0, 255)
+        assert rate_pixels(noisy).sharpness.item() < GATE.min_fsq
+
+    def test_flat_noise_is_not_sharp(self) -> None:
+        noise = torch.randn(1, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(3)) * 0.5
+        assert rate_pixels((noise + 128).round().expand(1, 3, -1, -1)).sharpness.item() < GATE.min_fsq
+
+
+class TestContrast:
+    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
+    def test_falls_with_the_scale_of_grey_levels(self, who: str, request: pytest.FixtureRequest) -> None:
+        crop = crop_of(request.getfixturevalue(who))
+        scales = [1, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05]
+        rated = rate_pixels(torch.cat([(crop * s + 127 * (1 - s)).round() for s in scales])).contrast
+        assert (rated[:-1].diff() < 0).all(), rated
+        assert rated[5] < GATE.min_fcq / 2  # a tenth
+        assert rated[3] > GATE.min_fcq
+        assert rated[-1] < 0.01
+
+    def test_brightness_alone_does_not_matter(self, hopper: Portrait) -> None:
+        crop = crop_of(hopper) * 0.6
+        rated = rate_pixels(torch.cat([crop, crop + 60])).contrast
+        assert abs(rated[0] - rated[1]) < 0.01
+
+    def test_overexposed_face_is_worse(self, hopper: Portrait) -> None:
+        crop = crop_of(hopper)
+        rated = rate_pixels(torch.cat([crop, (crop * 1.8 + 60).clamp(0, 255)])).contrast
+        assert rated[1] < rated[0] - 0.2
+
+    def test_portrait_of_ordinary_contrast_is_excellent(self, hopper: Portrait, astronaut: Portrait) -> None:
+        assert (rate([hopper, astronaut]).contrast > 0.85).all()
+
+    @pytest.mark.parametrize("level", [0.0, 255.0])
+    def test_half_a_face_in_shadow_or_glare_is_worse(self, hopper: Portrait, level: float) -> None:
+        crop = crop_of(hopper)
+        hidden = crop.clone()
+        hidden[:, :, :, : SIZE // 2] = level
+        assert rate_pixels(hidden).contrast < rate_pixels(crop).contrast / 4
+
+    def test_hard_light_from_one_side_is_worse_though_its_range_is_wider(self, hopper: Portrait) -> None:
+        crop = crop_of(hopper)
+        lit = (crop * torch.linspace(0.05, 1.6, SIZE)).clamp(0, 255)
+        assert quality._cells(lit, 0.75).std() > 1.3 * quality._cells(crop, 0.75).std()
+        assert rate_pixels(lit).contrast < rate_pixels(crop).contrast - 0.01
+
+    def test_what_surrounds_the_face_does_not_count(self, hopper: Portrait) -> None:
+        crop = crop_of(hopper)
+        framed = torch.zeros_like(crop)
+        framed[:, :, 20:-20, 20:-20] = crop[:, :, 20:-20, 20:-20]
+        assert torch.equal(values(rate_pixels(framed)), values(rate_pixels(crop)))
+
+
+class TestTrust:
+    """Is there a face at the landmarks? Only then their places say how it is turned."""
+
+    def test_portraits_are_believed(self, hopper: Portrait, astronaut: Portrait) -> None:
+        believed = rate([hopper, astronaut]).center_pose
+        places = center_pose(torch.tensor([hopper.landmarks, astronaut.landmarks]))
+        torch.testing.assert_close(believed, places, atol=0.01, rtol=0)
+
+    def test_falls_with_the_detectors_odds(self, hopper: Portrait) -> None:
+        rated = [rate([hopper], score=score).center_pose.item() for score in (1.0, 0.999, 0.99, 0.95, 0.5, 0.0)]
+        assert all(a > b for a, b in itertools.pairwise(rated))
+        assert rated[0] - rated[1] < 0.05
+        assert rated[-2] < GATE.min_cpq
+
+    def test_upright_landmarks_on_an_upside_down_face(self, hopper: Portrait) -> None:
+        """What MTCNN reports of this photo turned by 180 degrees, with a score of 0.9985."""
+        points = [[219.8, 357.8], [297.5, 352.4], [259.6, 407.0], [221.2, 445.1], [292.6, 441.2]]
+        turned = Portrait(hopper.image.rotate(180), [157.4, 251.9, 361.1, 494.5], points)
+        assert center_pose(torch.tensor([points])).item() > 0.95
+        assert rate([turned], score=0.9985).center_pose.item() < 0.1
+
+    @pytest.mark.parametrize("angle", [90, 180, 270])
+    def test_the_detector_on_turned_portraits(self, hopper_path: Path, astronaut_path: Path, angle: int) -> None:
+        detector = MtcnnDetector(load_networks(detector_files(), "cpu"), DetectSettings())
+        images = [Image.open(path).convert("RGB").rotate(angle) for path in (hopper_path, astronaut_path)]
+        batch = ImageBatch([np.array(image) for image in images])
+        found = detector(batch)
+        assert (assess_quality(cut_crops(batch, found, AlignSettings(), SIZE), found).center_pose < 0.4).all()
+
+    def test_no_pixels_no_evidence(self) -> None:
+        """A crop of one colour says nothing against its landmarks."""
+        assert rate_pixels(torch.full((1, 3, SIZE, SIZE), 90.0)).center_pose.item() > GATE.min_cpq
+
+    def test_landmarks_that_are_no_numbers(self, hopper: Portrait) -> None:
+        broken = [Portrait(hopper.image, hopper.box, [[value] * 2] * 5) for value in (math.nan, math.inf, 1e30, 0.0)]
+        assert (rate(broken).center_pose == 0).all()
+
+
+class TestMargin:
+    @pytest.mark.parametrize("margin", [0, 14, 40, 60])
+    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
+    def test_the_crops_margin_does_not_matter(self, who: str, margin: int, request: pytest.FixtureRequest) -> None:
+        portrait = request.getfixturevalue(who)
+        difference = values(rate([portrait], margin=margin)) - values(rate([portrait]))
+        assert difference.abs().max() < 0.025
+
+
+class TestDegenerateCrops:
+    @pytest.mark.parametrize("level", [0.0, 127.3, 255.0])
+    def test_constant_crop_is_worth_nothing(self, level: float) -> None:
+        rated = rate_pixels(torch.full((2, 3, SIZE, SIZE), level))
+        assert (rated.sharpness < 1e-9).all()
+        assert (rated.contrast < 1e-9).all()
+
+    @settings(deadline=None)
+    @given(
+        hnp.arrays(np.uint8, (1, 3, 8, 8)),
+        st.sampled_from(["nearest", "bilinear"]),
+    )
+    def test_any_crop_gives_numbers_in_range(self, pixels: np.ndarray, mode: str) -> None:
+        crop = torch.nn.functional.interpolate(torch.from_numpy(pixels).float(), size=SIZE, mode=mode)
+        rated = values(rate_pixels(crop))
+        assert ((rated >= 0) & (rated <= 1)).all()

@@ -1,0 +1,166 @@
+"""Five-point crops: where the landmarks land, batches of any sizes, large faces, and faces that are none."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import grid_sample, interpolate
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipeline.extraction.align import FIVE_POINT_SIZE, FIVE_POINT_TEMPLATE, PIXEL_CENTRE, warp_crops
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.types import ByteArray, Detections
+
+TEMPLATE = torch.tensor(FIVE_POINT_TEMPLATE)
+
+
+def faces(landmarks: torch.Tensor, image: list[int], device: str = "cpu") -> Detections:
+    """`landmarks` [n, 5, 2] counted from pixel centres."""
+    n = len(landmarks)
+    index = torch.tensor(image, device=device)
+    return Detections(
+        index, torch.zeros((n, 4), device=device), (landmarks + PIXEL_CENTRE).to(device), torch.ones(n, device=device)
+    )
+
+
+def placed(scale: float, degrees: float, x: float, y: float) -> torch.Tensor:
+    """[5, 2]: the template turned and scaled about its origin, then moved."""
+    c, s = scale * math.cos(math.radians(degrees)), scale * math.sin(math.radians(degrees))
+    return TEMPLATE @ torch.tensor([[c, s], [-s, c]]) + torch.tensor([x, y])
+
+
+def smooth_picture(height: int, width: int) -> ByteArray:
+    """Slow waves: interpolation and averaging give what the function itself has there."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([waves(x, y, phase) for phase in range(3)], axis=2).round().astype(np.uint8)
+
+
+def waves(x: np.ndarray, y: np.ndarray, phase: int) -> np.ndarray:
+    return 128 + 60 * np.sin(x / 40 + phase) + 60 * np.cos(y / 33 - phase)
+
+
+@given(st.floats(0.3, 5.0), st.floats(-180, 180), st.floats(-50, 400), st.floats(-50, 400))
+def test_each_pixel_of_a_crop_is_the_pictures_at_its_place(scale: float, degrees: float, x: float, y: float) -> None:
+    picture = smooth_picture(400, 500)
+    crop = warp_crops(ImageBatch([picture]), faces(placed(scale, degrees, x, y)[None], [0]))[0].permute(1, 2, 0).numpy()
+    c, s = scale * math.cos(math.radians(degrees)), scale * math.sin(math.radians(degrees))
+    v, u = np.mgrid[:FIVE_POINT_SIZE, :FIVE_POINT_SIZE]
+    px, py = c * u - s * v + x, s * u + c * v + y
+    # Where the samples reach over the edge, they are black in part.
+    reach = 2 * scale + 2
+    inside = (px > reach) & (px < 499 - reach) & (py > reach) & (py < 399 - reach)
+    outside = (px < -reach) | (px > 499 + reach) | (py < -reach) | (py > 399 + reach)
+    for channel in range(3):
+        assert np.abs(crop[:, :, channel] - waves(px, py, channel))[inside].max(initial=0) < 3
+    assert np.abs(crop[outside]).max(initial=0) == 0
+
+
+def test_equals_torchs_grid_sample(device: str) -> None:
+    rng = np.random.default_rng(0)
+    picture = rng.integers(0, 256, (90, 130, 3), dtype=np.uint8)
+    landmarks = torch.stack([placed(0.6, 25, 30, -10), placed(1.2, -170, 120, 100)])
+    found = warp_crops(ImageBatch([picture], device), faces(landmarks, [0, 0], device)).cpu()
+    for crop, (scale, degrees, x, y) in zip(found, [(0.6, 25, 30, -10), (1.2, -170, 120, 100)], strict=True):
+        c, s = scale * math.cos(math.radians(degrees)), scale * math.sin(math.radians(degrees))
+        v, u = torch.meshgrid(torch.arange(112.0), torch.arange(112.0), indexing="ij")
+        grid = torch.stack([(c * u - s * v + x) * 2 / 129 - 1, (s * u + c * v + y) * 2 / 89 - 1], dim=2)
+        planes = torch.from_numpy(picture).permute(2, 0, 1)[None].float()
+        expected = grid_sample(planes, grid[None], mode="bilinear", padding_mode="zeros", align_corners=True)[0]
+        assert (crop - expected).abs().max() < 0.1
+
+
+def test_a_batch_of_mixed_sizes_equals_one_by_one(device: str) -> None:
+    pictures = [smooth_picture(200, 300), smooth_picture(130, 90), smooth_picture(200, 300), smooth_picture(7, 5)]
+    index = [0, 0, 1, 2, 3]
+    landmarks = torch.stack([placed(s, 40 * s, 12 * s, 5) for s in (1.0, 3.0, 0.5, 1.4, 0.05)])
+    together = warp_crops(ImageBatch(pictures, device), faces(landmarks, index, device))
+    assert together.shape == (5, 3, 112, 112)
+    assert together.device.type == device
+    assert together.dtype == torch.float32
+    for k, i in enumerate(index):
+        alone = warp_crops(ImageBatch([pictures[i]], device), faces(landmarks[k : k + 1], [0], device))
+        torch.testing.assert_close(together[k : k + 1], alone, atol=1e-3, rtol=0)
+
+
+class _Operations(TorchDispatchMode):
+    """Counts what torch is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def many_faces(n: int, device: str) -> tuple[ImageBatch, Detections]:
+    """n faces of two sizes."""
+    landmarks = torch.stack([placed(1 + k % 2, k, k, 5) for k in range(n)])
+    return ImageBatch([smooth_picture(200, 300)], device), faces(landmarks, [0] * n, device)
+
+
+def test_the_work_is_done_for_all_faces_at_once(device: str) -> None:
+    counts = []
+    for n in (4, 20):
+        batch, found = many_faces(n, device)
+        with _Operations() as operations:
+            warp_crops(batch, found)
+        counts.append(operations.count)
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("n", [2, 20])
+def test_waits_once_for_the_device(n: int) -> None:
+    batch, found = many_faces(n, "cuda")
+    warp_crops(batch, found)  # libraries that load at the first call may wait
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warp_crops(batch, found)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert sum("synchroniz" in str(w.message) for w in caught) == 1
+
+
+def test_no_faces_are_no_crops(device: str) -> None:
+    found = faces(torch.empty(0, 5, 2), [], device)
+    assert warp_crops(ImageBatch([smooth_picture(9, 9)], device), found).shape == (0, 3, 112, 112)
+    empty = Detections(found.image_index.long(), found.boxes, found.landmarks, found.scores)
+    assert warp_crops(ImageBatch([], device), empty).shape == (0, 3, 112, 112)
+
+
+def test_the_template_scales_with_the_crop() -> None:
+    """A crop of 224 is one of 112 at twice the resolution: pairs of its pixels average to the smaller one's."""
+    batch, found = ImageBatch([smooth_picture(400, 500)]), faces(placed(2.0, 10, 60, 40)[None], [0])
+    halved = interpolate(warp_crops(batch, found, 224), size=(112, 112), mode="area")
+    assert (halved - warp_crops(batch, found)).abs().max() < 1
+
+
+@pytest.mark.parametrize("scale", [2, 4, 8])
+def test_a_large_face_is_averaged_and_not_thinned_out(scale: int) -> None:
+    """Of stripes one pixel wide a smaller crop has the mean; to take every `scale`-th pixel would give one of them."""
+    stripes = np.zeros((130 * scale, 130 * scale, 3), np.uint8)
+    stripes[:, ::2] = 255
+    crop = warp_crops(ImageBatch([stripes]), faces(placed(scale, 0, scale, scale)[None], [0]))
+    assert (crop - 127.5).abs().max() < 1
+
+
+@pytest.mark.parametrize(
+    "points",
+    [torch.full((5, 2), 20.0), TEMPLATE * torch.tensor([-1.0, 1.0]) + 120, TEMPLATE * 1e-9, TEMPLATE * 1e7],
+    ids=["one point", "mirrored", "tiny", "huge"],
+)
+def test_points_that_are_no_face_give_a_crop_all_the_same(points: torch.Tensor, device: str) -> None:
+    crop = warp_crops(ImageBatch([smooth_picture(50, 60)], device), faces(points[None], [0], device))
+    assert crop.shape == (1, 3, 112, 112)
+    assert ((crop >= 0) & (crop <= 255.01)).all()

@@ -1,0 +1,124 @@
+"""Photos whose faces are planted: where a test is about decisions, the vectors must be exact."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from pipeline.config import Settings, load_settings
+from pipeline.extraction.extractor import face_schema
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.service import IdentityService
+from pipeline.matching.match import Calibration
+from pipeline.store.client import StoreClient
+from pipeline.store.records import StoreIdentity
+from pipeline.types import DecodedImage
+
+SIZE = 16
+_numbers = itertools.count(1)
+
+
+def identity() -> StoreIdentity:
+    """Of a model whose raw distance is the contract distance (g = 1)."""
+    return StoreIdentity(
+        embedder="planted",
+        weights="none",
+        weights_sha256="0" * 64,
+        embedding_size=SIZE,
+        preprocessing={},
+        calibration=Calibration().as_dict(),
+        mode="exact",
+        output_settings={},
+        output_hash="1" * 64,
+    )
+
+
+def somebody(number: int) -> np.ndarray:
+    """[SIZE] the vector of person `number`, at right angles to all others (distance sqrt 2)."""
+    return np.eye(SIZE, dtype=np.float32)[number]
+
+
+def near(person: int, distance: float, towards: int = SIZE - 1) -> np.ndarray:
+    """[SIZE] a vector at this contract distance of a person, in the plane with another."""
+    angle = 2 * math.asin(distance / 2)
+    return (math.cos(angle) * somebody(person) + math.sin(angle) * somebody(towards)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Face:
+    """A face at (x, 0), `side` pixels wide and high."""
+
+    vector: np.ndarray
+    side: int = 40
+    x: int = 0
+    quality: tuple[float, float, float] = (0.9, 0.9, 0.9)
+    confidence: float = 0.99
+
+
+class PlantedExtractor:
+    """Answers, for each image, the faces that were planted in it."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+        self.batches: list[int] = []  # images in each call
+        self._faces: dict[str, pa.Table] = {}
+
+    def photo(self, *faces: Face) -> bytes:
+        """A new PNG of 400 x 100 that shows these faces, given from the largest to the smallest."""
+        return self.copies(1, *faces)[0]
+
+    def copies(self, count: int, *faces: Face) -> list[bytes]:
+        """Different files with the same pixels."""
+        pixels = np.zeros((100, 400, 3), np.uint8)
+        pixels[0, 0] = list(next(_numbers).to_bytes(3, "big"))
+        made = []
+        for level in range(count):
+            out = io.BytesIO()
+            Image.fromarray(pixels).save(out, "PNG", compress_level=level)
+            made.append(out.getvalue())
+        decoded = Decoder(load_settings(environ={}).decode)(made[0])
+        self._faces[decoded.pixel_sha256] = self._table(faces)
+        return made
+
+    def _table(self, faces: Sequence[Face]) -> pa.Table:
+        rows = [
+            {
+                "x1": face.x,
+                "y1": 0,
+                "x2": face.x + face.side,
+                "y2": face.side,
+                "landmarks": [float(face.x + 10), 10.0] * 5,
+                "confidence": face.confidence,
+                "center_pose_quality": face.quality[0],
+                "sharpness_quality": face.quality[1],
+                "contrast_quality": face.quality[2],
+                "embedding": face.vector.tolist(),
+                "crop": b"\xff\xd8\xff picture of " + face.vector.tobytes(),
+            }
+            for face in faces
+        ]
+        return pa.Table.from_pylist(rows, face_schema(self.size))
+
+    def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
+        self.batches.append(len(images))
+        return [self._faces[image.pixel_sha256] for image in images]
+
+
+def settings(**serve: object) -> Settings:
+    made = load_settings(environ={})
+    return replace(made, serve=replace(made.serve, **{"person_headers": "optional", **serve}))
+
+
+def service(client: StoreClient, extractor: PlantedExtractor, **serve: object) -> IdentityService:
+    """A service whose models are the planted ones."""
+    wanted = settings(**serve)
+    made = IdentityService(client, extractor, Decoder(wanted.decode), wanted)  # type: ignore[arg-type]
+    made.load()
+    return made

@@ -1,0 +1,129 @@
+"""A shard is decided without a lock; what comes in meanwhile must not be overlooked when it is committed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from coded_faces import Shown, photo
+from coded_store import extracted_run, make_store
+
+import pipeline.identities.shards
+from pipeline.identities.service import IdentityService
+from pipeline.identities.types import PostRequest
+from pipeline.store.checks.check import check_store
+from pipeline.store.client import StoreClient
+from pipeline.store.commits.shard import PreparedShard
+from pipeline.store.records import RunRow, ShardCommit
+from tests.serve.coded import SIZE, service_of
+
+FACES = (Shown(1), Shown(2), Shown(3), Shown(4))
+ONLY_INSERT = PostRequest(update=False)
+
+
+@dataclass
+class Enrolment:
+    """A service, and a run of one shard that shows FACES; `between` holds what is to happen, one after the other,
+    each time the shard was decided and its files were written."""
+
+    client: StoreClient
+    service: IdentityService
+    run: RunRow
+    between: list[Callable[[], object]] = field(default_factory=list)
+    decided: int = 0
+
+    @property
+    def account(self) -> int:
+        return self.run.account_id
+
+    def post(self, shown: Shown) -> str:
+        (face,) = self.service.post(self.account, "main", photo(shown), ONLY_INSERT).faces
+        assert face.person is not None
+        return face.person.record.person_id
+
+    def delete(self, person_id: str) -> None:
+        self.service.delete_person(self.account, "main", person_id)
+
+    def enrol(self) -> None:
+        self.service.enrol_shard(self.run.run_id, 0)
+
+    def occurrences(self) -> dict[int, int]:
+        """By the person that is shown."""
+        found = {}
+        for person in range(10):
+            request = PostRequest(insert=False, update=False)
+            (face,) = self.service.post(self.account, "main", photo(Shown(person, 99)), request).faces
+            if face.person is not None:
+                found[person] = face.person.occurrence
+        assert len(self.service.people(self.account, "main")) == len(found)
+        return found
+
+
+@pytest.fixture
+def enrolment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enrolment]:
+    client = make_store(tmp_path / "store", SIZE)
+    made = Enrolment(client, service_of(client), extracted_run(client, "photos", FACES, 300, len(FACES)))
+    prepare = client.prepare_shard
+
+    def prepare_then_meet(shard: ShardCommit) -> PreparedShard:
+        prepared = prepare(shard)
+        made.decided += 1
+        if made.between:
+            made.between.pop(0)()
+        return prepared
+
+    monkeypatch.setattr(client, "prepare_shard", prepare_then_meet)
+    yield made
+    made.service.close()
+    client.close()
+    with StoreClient.open(tmp_path / "store", command="test") as again:
+        assert check_store(again).problems == []
+
+
+def test_without_a_conflict_a_shard_is_decided_once(enrolment: Enrolment) -> None:
+    enrolment.between = [lambda: enrolment.post(Shown(7))]  # somebody who is not in the shard
+    enrolment.enrol()
+    assert enrolment.decided == 1
+    assert enrolment.occurrences() == {1: 1, 2: 1, 3: 1, 4: 1, 7: 1}
+
+
+def test_somebody_of_the_shard_comes_in_meanwhile(enrolment: Enrolment) -> None:
+    enrolment.between = [lambda: enrolment.post(Shown(2, 5))]
+    enrolment.enrol()
+    assert enrolment.decided == 2
+    assert enrolment.occurrences() == {1: 1, 2: 2, 3: 1, 4: 1}
+
+
+def test_the_matched_person_is_deleted_meanwhile(enrolment: Enrolment) -> None:
+    known = enrolment.post(Shown(3, 5))
+    enrolment.between = [lambda: enrolment.delete(known)]
+    enrolment.enrol()
+    assert enrolment.decided == 2
+    assert enrolment.occurrences() == {1: 1, 2: 1, 3: 1, 4: 1}
+    assert known not in {view.record.person_id for view in enrolment.service.people(enrolment.account, "main")}
+
+
+def test_the_matched_reference_is_replaced_meanwhile(enrolment: Enrolment) -> None:
+    enrolment.post(Shown(3, 5))
+    update = PostRequest(update=True)
+    enrolment.between = [lambda: enrolment.service.post(enrolment.account, "main", photo(Shown(3, 6)), update)]
+    enrolment.enrol()
+    assert enrolment.decided == 2
+    assert enrolment.occurrences() == {1: 1, 2: 1, 3: 3, 4: 1}
+
+
+def test_with_ever_new_conflicts_the_lock_brings_it_in(enrolment: Enrolment) -> None:
+    """After so many tries it is decided under the lock: a post then waits, and finds the shard's identity."""
+    tries = pipeline.identities.shards._FREE_TRIES
+    assert tries < len(FACES)
+    posted: list[str] = []
+    late = threading.Thread(target=lambda: posted.append(enrolment.post(Shown(len(FACES), 5))))
+    enrolment.between = [lambda k=k: enrolment.post(Shown(k, 5)) for k in range(1, 1 + tries)]  # type: ignore[misc]
+    enrolment.between.append(late.start)
+    enrolment.enrol()
+    late.join()
+    assert enrolment.decided == tries + 1
+    assert enrolment.occurrences() == {1: 2, 2: 2, 3: 2, 4: 2}

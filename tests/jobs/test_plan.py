@@ -1,0 +1,106 @@
+"""What a run has to do with each row, decided from real files and a real store, before any image is decoded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.errors import ImageMissing, TooManyDirectories
+from pipeline.extraction.images.files import hash_file
+from pipeline.extraction.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
+from pipeline.jobs import plan
+from pipeline.jobs.plan import Planner
+from pipeline.store.client import StoreClient
+from pipeline.types import ImageRef
+from tests.store.store_samples import identity
+
+
+@pytest.fixture
+def planner(tmp_path: Path) -> Iterator[Planner]:
+    with StoreClient.open_or_create(tmp_path / "store", identity, command="test") as client:
+        yield Planner(client, "ann", client.create_account("ann", None), "main", threads=2)
+
+
+def _ref(folder: Path, file: str, data: bytes | None = None, **fields: Any) -> ImageRef:
+    if data is not None:
+        (folder / file).write_bytes(data)
+    return dataclasses.replace(ImageRef(path=str(folder / file), file=folder / file), **fields)
+
+
+def _rows(planner: Planner, refs: list[ImageRef]) -> list[dict[str, object]]:
+    batches = list(planner.batches("/source", refs))
+    return pa.Table.from_batches(batches, MANIFEST_SCHEMA).to_pylist()
+
+
+def test_bytes_seen_twice_are_decoded_once(planner: Planner, tmp_path: Path) -> None:
+    rows = _rows(
+        planner,
+        [
+            _ref(tmp_path, "a", b"one"),
+            _ref(tmp_path, "b", b"two"),
+            _ref(tmp_path, "c", b"one"),
+            _ref(tmp_path, "a"),
+            _ref(tmp_path, "a", directory="other"),
+            _ref(tmp_path, "a", directory="other"),
+        ],
+    )
+    assert [(r["row"], r["action"], r["source_row"]) for r in rows] == [
+        (0, EXTRACT, None),
+        (1, EXTRACT, None),
+        (2, REUSE_ROW, 0),
+        (3, SKIP, None),
+        (4, REUSE_ROW, 0),  # the same file in another directory is a sighting of its own
+        (5, SKIP, None),
+    ]
+    assert [r["status"] for r in rows] == [None, None, None, "duplicate_row", None, "duplicate_row"]
+    assert rows[5]["reason"] == "the same file and directory as row 4"
+    assert (rows[0]["sha256"], rows[0]["bytes"]) == hash_file(tmp_path / "a")
+
+
+def test_repeats_are_found_across_chunks(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "_CHUNK_ROWS", 2)
+    refs = [_ref(tmp_path, f"{k}", b"%d" % (k % 3)) for k in range(7)]
+    rows = _rows(planner, refs)
+    assert [r["source_row"] for r in rows] == [None, None, None, 0, 1, 2, 0]
+    assert planner.counts == plan.PlanCounts(new=7)
+
+
+def test_rows_that_cannot_be_read_keep_their_reason(planner: Planner, tmp_path: Path) -> None:
+    folder = tmp_path / "folder.jpg"
+    folder.mkdir()
+    refs = [
+        _ref(tmp_path, "gone"),
+        _ref(tmp_path, "gone"),
+        _ref(tmp_path, "folder.jpg"),
+        _ref(tmp_path, "a", b"one", rejected=ImageMissing()),
+        _ref(tmp_path, "b", b"one"),
+    ]
+    rows = _rows(planner, refs)
+    assert [(r["action"], r["status"], r["sha256"] is None) for r in rows] == [
+        (SKIP, "missing", True),
+        (SKIP, "missing", True),
+        (SKIP, "not_a_file", True),
+        (SKIP, "missing", True),  # refused already, so never opened, and no original of the next
+        (EXTRACT, None, False),
+    ]
+
+
+def test_labels_and_further_columns_are_kept(planner: Planner, tmp_path: Path) -> None:
+    (row,) = _rows(
+        planner, [_ref(tmp_path, "ä b", b"x", name="Ännie", external_id="7", extra={"year": 1960, "ü": None})]
+    )
+    assert (row["name"], row["external_id"], row["directory"]) == ("Ännie", "7", "main")
+    assert json.loads(str(row["extra"])) == {"year": 1960, "ü": None}
+
+
+def test_an_eleventh_directory_is_refused(planner: Planner, tmp_path: Path) -> None:
+    refs = [_ref(tmp_path, f"{k}", b"%d" % k, directory=f"d{k}") for k in range(10)]
+    assert len(_rows(planner, refs)) == 10
+    with pytest.raises(TooManyDirectories, match="11 directories"):
+        _rows(planner, [*refs, _ref(tmp_path, "x", b"x")])

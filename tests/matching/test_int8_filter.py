@@ -1,0 +1,262 @@
+"""The int8 copy: its intervals hold, it excludes what it should, and any number of threads may search it."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from pipeline.matching import int8_filter as quantized
+from pipeline.matching import match, references
+from pipeline.matching.int8_filter import Codes, candidates
+from pipeline.matching.match import Calibration, Matcher
+from pipeline.matching.references import IndexView, ReferenceIndex
+from pipeline.matching.score import exact_dots
+from pipeline.types import DoubleArray, FloatArray
+
+MATCHER = Matcher(Calibration(1.306), 0.54)
+NONE_DEAD = np.empty(0, dtype=np.int64)
+
+
+def unit(rows: FloatArray) -> FloatArray:
+    return (rows / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)).astype(np.float32)
+
+
+def unit_rows(seed: int, count: int, size: int) -> FloatArray:
+    return unit(np.random.default_rng(seed).standard_normal((count, size)))
+
+
+def one_large(seed: int, count: int, size: int) -> FloatArray:
+    """Rows with one component near 1 and the others of any smallness, down to denormal numbers."""
+    rng = np.random.default_rng(seed)
+    rows = 10.0 ** rng.uniform(-44, -1, (count, size)) * rng.choice([-1, 1], (count, size))
+    rows[np.arange(count), rng.integers(size, size=count)] = rng.choice([-1, 1], count)
+    return unit(rows)
+
+
+def coded(vectors: FloatArray) -> Codes:
+    codes = Codes.empty(*vectors.shape)
+    codes.put(0, vectors)
+    return codes
+
+
+def make_index(vectors: FloatArray, *, quantize: bool = True) -> ReferenceIndex:
+    index = ReferenceIndex(vectors.shape[1], quantized=quantize)
+    append(index, vectors)
+    return index
+
+
+def append(index: ReferenceIndex, vectors: FloatArray) -> None:
+    count, start = len(vectors), len(index)
+    index.append(vectors, np.arange(start, start + count), [()] * count, np.zeros((count, 4), dtype=np.float32))
+
+
+def intervals(codes: Codes, queries: FloatArray, max_norm: float) -> tuple[DoubleArray, DoubleArray]:
+    """[m, n] the middle and half width of what `quantized` claims every exact dot to lie in."""
+    asked = quantized._quantized(queries, max_norm)
+    dots = asked.codes.astype(np.int64) @ codes.codes.astype(np.int64).T
+    assert np.abs(dots).max() < 2**31
+    widths = codes.errors[None].astype(np.float64) * asked.slopes[:, None] + asked.offsets[:, None]
+    return dots * (codes.scales[None].astype(np.float64) * asked.units[:, None]), widths
+
+
+# --- the bound
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 64, 512, 517, 4000])
+@pytest.mark.parametrize("rows", [unit_rows, one_large])
+@pytest.mark.parametrize("asked", [unit_rows, one_large])
+def test_every_exact_dot_lies_in_its_interval(rows, asked, size: int) -> None:  # type: ignore[no-untyped-def]
+    vectors, queries = rows(1, 300, size), asked(2, 20, size)
+    queries[:10] = vectors[:10]
+    middles, widths = intervals(
+        coded(vectors), queries, float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
+    )
+    for query, middle, width in zip(queries, middles, widths, strict=True):
+        dots = exact_dots(np.repeat(query[None], 300, axis=0), vectors)
+        assert (np.abs(dots - middle) <= width).all()
+
+
+def test_the_interval_is_of_real_numbers_not_of_what_numpy_makes_of_them() -> None:
+    vectors, queries = one_large(1, 12, 40), unit_rows(2, 4, 40)
+    middles, widths = intervals(coded(vectors), queries, 1.001)
+    for m, query in enumerate(queries):
+        for n, vector in enumerate(vectors):
+            dot = sum(Fraction(x) * Fraction(y) for x, y in zip(query.tolist(), vector.tolist(), strict=True))
+            assert abs(dot - Fraction(float(middles[m, n]))) <= Fraction(float(widths[m, n]))
+
+
+def test_what_the_codes_leave_out_is_never_longer_than_said() -> None:
+    """In exact arithmetic: the measured length of the remainder is the proof's E."""
+    vectors = np.concatenate([one_large(3, 20, 33), unit_rows(4, 20, 33)])
+    codes = coded(vectors)
+    for row, vector in enumerate(vectors.tolist()):
+        scale = Fraction(float(codes.scales[row]))
+        rest = (Fraction(x) - scale * int(c) for x, c in zip(vector, codes.codes[row], strict=True))
+        squares = sum(x * x for x in rest)
+        assert squares <= (Fraction(float(codes.errors[row])) + Fraction(1, 2**149)) ** 2
+        assert math.sqrt(squares) >= 0.999 * float(codes.errors[row]) - 1e-30
+
+
+def test_the_interval_is_narrow_where_it_can_be() -> None:
+    _, widths = intervals(coded(unit_rows(1, 1000, 512)), unit_rows(2, 5, 512), 1.001)
+    assert widths.max() < 0.015
+
+
+def test_the_longest_sums_of_codes_do_not_overflow() -> None:
+    """All components equal: every code is the largest there is, and the sum the nearest to 2^31."""
+    for size in (512, 516, 517, 4000):
+        row = unit(np.ones((1, size)))
+        codes, asked = coded(row), quantized._quantized(row, 1.001)
+        assert (codes.codes == 127).all()
+        found = candidates(codes, NONE_DEAD, np.concatenate([row, -row]), 1, 1.001, 1e-12, 0.99)
+        assert found is not None
+        assert [len(positions) for positions in found] == [1, 0]
+        assert 0.9 < 127.0 * size * int(asked.codes[0, 0]) / 2**31 < 1 or size < 516
+
+
+# --- the filter
+
+
+def test_the_filter_leaves_few_candidates_and_the_best_among_them() -> None:
+    vectors, queries = unit_rows(1, 20_000, 512), unit_rows(2, 4, 512)
+    found = candidates(coded(vectors), NONE_DEAD, queries, 10, 1.001, 1e-12, -math.inf)
+    assert found is not None
+    for query, positions in zip(queries, found, strict=True):
+        best = np.argsort(-exact_dots(np.repeat(query[None], 20_000, axis=0), vectors))[:10]
+        assert set(best.tolist()) <= set(positions.tolist())
+        assert len(positions) <= 200
+
+
+def test_copies_of_one_vector_are_too_many_candidates_and_still_searched() -> None:
+    vectors = np.repeat(unit_rows(1, 1, 64), 10_000, axis=0)
+    assert candidates(coded(vectors), NONE_DEAD, vectors[:1], 10, 1.001, 1e-12, -math.inf) is None
+    positions, _ = MATCHER.top_k(make_index(vectors), vectors[:1], 10)
+    assert positions[0].tolist() == list(range(10))
+
+
+def test_few_queries_go_through_the_copy_and_many_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(codes: Codes, dead: object, queries: FloatArray, *rest: object) -> object:
+        asked.append(len(queries))
+        return candidates(codes, dead, queries, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(match, "candidates", counted)
+    index, queries = make_index(unit_rows(1, 5000, 32)), unit_rows(2, 40, 32)
+    for count in (1, 16, 17, 40):
+        MATCHER.top_k(index, queries[:count], 5)
+    assert asked == [1, 16]
+
+
+# --- with the index
+
+
+def test_the_copy_grows_with_the_index_and_leaves_older_views_alone() -> None:
+    vectors = unit_rows(1, 3000, 16)
+    index, views = ReferenceIndex(16, quantized=True), list[IndexView]()
+    for start, end in [(0, 1), (1, 1000), (1000, 1030), (1030, 3000)]:
+        append(index, vectors[start:end])
+        views.append(index.view())
+    index.remove(np.array([5, 2000]))
+    copy, kept = index.compacted()
+    for view, rows in [*((v, vectors[: len(v)]) for v in views), (copy.view(), vectors[kept])]:
+        expected = coded(rows)
+        assert view.codes is not None
+        assert np.array_equal(view.codes.codes, expected.codes)
+        assert np.array_equal(view.codes.scales, expected.scales)
+        assert np.array_equal(view.codes.errors, expected.errors)
+
+
+def test_without_numba_the_index_has_no_copy_and_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, queries = unit_rows(1, 2000, 64), unit_rows(2, 3, 64)
+    expected = MATCHER.top_k(make_index(vectors), queries, 10)
+    monkeypatch.setattr(references, "available", lambda: False)
+    index = make_index(vectors)
+    assert index.view().codes is None
+    got = MATCHER.top_k(index, queries, 10)
+    assert (got[0].tolist(), got[1].tolist()) == (expected[0].tolist(), expected[1].tolist())
+
+
+def run_python(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_numba_that_cannot_be_imported_is_no_numba() -> None:
+    run_python(
+        "import sys; sys.modules['numba'] = None\n"
+        "from pipeline import quantized, references\n"
+        "quantized.prepare(); assert not quantized.available()\n"
+        "assert references.ReferenceIndex(4, quantized=True).view().codes is None\n"
+    )
+
+
+def test_numba_is_imported_only_when_it_is_needed() -> None:
+    run_python(
+        "import sys; from pipeline import match, group, references\n"
+        "references.ReferenceIndex(4); assert 'numba' not in sys.modules\n"
+    )
+
+
+# --- threads
+
+
+def test_eight_threads_search_while_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search is of its own view, alone (in parts on the pool) and in a batch (torch's threads); its answer is
+    that of a plain scan."""
+    pool = ThreadPoolExecutor(2)
+    monkeypatch.setattr(quantized, "_PART_CODES", 2**14)
+    monkeypatch.setattr(quantized, "_pool", lambda: (2, pool))
+    vectors, queries = unit_rows(1, 9000, 64), unit_rows(2, 24, 64)
+    index = ReferenceIndex(64, quantized=True)
+    append(index, vectors[:3000])
+    wrong: list[int] = []
+
+    def read(thread: int) -> None:
+        for _ in range(20):
+            view = index.view()
+            alone, _ = MATCHER.top_k(view, queries[thread : thread + 1], 5)
+            batch, _ = MATCHER.top_k(view, queries, 5)
+            dots = exact_dots(np.repeat(queries[thread : thread + 1], len(view), axis=0), view.host_vectors)
+            dots[view.dead] = -np.inf
+            best = np.argsort(-dots, kind="stable")[:5].tolist()
+            if not alone[0].tolist() == batch[thread].tolist() == best:
+                wrong.append(thread)
+
+    readers = [threading.Thread(target=read, args=(thread,)) for thread in range(8)]
+    for reader in readers:
+        reader.start()
+    for step in range(60):
+        append(index, vectors[3000 + 100 * step : 3100 + 100 * step])
+        index.remove(np.arange(40 * step, 40 * step + 40))
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert len(index) == 9000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_can_search() -> None:
+    """The pool's threads stay behind in the parent; a child that waited for them would wait for ever."""
+    run_python(
+        "import os, warnings; warnings.simplefilter('ignore')\n"
+        "import numpy as np\n"
+        "from pipeline.matching import int8_filter as quantized\n"
+        "from pipeline.matching.int8_filter import Codes, candidates\n"
+        "quantized._PART_CODES = 1\n"
+        "quantized.torch.set_num_threads(2)\n"
+        "rows = np.eye(64, dtype=np.float32); codes = Codes.empty(64, 64); codes.put(0, rows)\n"
+        "def search(): return candidates(codes, np.empty(0, np.int64), rows[:1], 1, 1.0, 1e-12, 0.5)[0].tolist()\n"
+        "assert search() == [0]\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(0 if search() == [0] else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )

@@ -1,0 +1,180 @@
+"""Search against brute force by the exact score, bit for bit: with and without the int8 copy, dead rows, ties."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from pipeline.matching import int8_filter as quantized
+from pipeline.matching import match
+from pipeline.matching.int8_filter import candidates
+from pipeline.matching.match import Calibration, Matcher, Nearest
+from pipeline.matching.references import IndexView, ReferenceIndex
+from pipeline.types import FloatArray, IntArray
+
+POOL = ThreadPoolExecutor(3)  # more than a machine of one core would get
+KINDS = ("random", "clustered", "copies", "near ties", "one large", "orthogonal")
+
+
+@dataclass
+class Case:
+    vectors: FloatArray
+    order: IntArray
+    dead: IntArray
+    queries: FloatArray
+    k: int
+    exponent: float
+    threshold: float
+    matching: bool
+    parts: int  # codes in a part
+    room: int
+
+
+def unit(rows: FloatArray) -> FloatArray:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def make_rows(rng: np.random.Generator, kind: str, count: int, size: int) -> FloatArray:
+    """Float32 rows of norm 1 of one kind; `size` is at least 2."""
+    noise = rng.standard_normal((count, size))
+    centres = rng.standard_normal((max(1, count // 10), size))[rng.integers(max(1, count // 10), size=count)]
+    if kind == "random":
+        return unit(noise)
+    if kind == "clustered":
+        return unit(centres + rng.choice([1e-3, 0.03, 0.3]) * noise)
+    if kind == "copies":
+        return unit(centres)
+    if kind == "near ties":  # float32 neighbours: dots that differ in the last bits, or not at all
+        rows = unit(centres)
+        return np.nextafter(rows, rng.choice([-2, 0, 2], rows.shape).astype(np.float32)).astype(np.float32)
+    if kind == "one large":  # what an even quantiser is worst at
+        rows = 10.0 ** rng.uniform(-8, -1, (count, 1)) * noise
+        rows[np.arange(count), rng.integers(size, size=count)] = rng.choice([-1.0, 1.0], count)
+        return unit(rows)
+    rows = np.zeros((count, size))
+    rows[np.arange(count), rng.integers(size, size=count)] = rng.choice([-1.0, 1.0], count)
+    return rows.astype(np.float32)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    size, count = draw(st.sampled_from([2, 3, 16, 65, 512])), draw(st.sampled_from([1, 2, 30, 64, 65, 200]))
+    kind, asked = draw(st.sampled_from(KINDS)), draw(st.sampled_from(["stored", "near", *KINDS]))
+    dead_share = draw(st.sampled_from([0.0, 0.0, 0.1, 0.9, 1.0]))
+    k = draw(st.sampled_from([1, 1, 3, 10, 250]))
+    exponent = draw(st.sampled_from([1.0, 0.25, 1.306, 4.0]))
+    threshold = draw(st.sampled_from([0.54, 0.0, 1.0, 3.9, 4.0]))
+    matching, parts = draw(st.booleans()), draw(st.sampled_from([2**24, 2**10, 1]))
+    room = draw(st.sampled_from([1024, 5]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    vectors = make_rows(rng, kind, count, size)
+    if asked in ("stored", "near"):
+        queries = vectors[rng.integers(count, size=3)].astype(np.float64)
+        queries = unit(queries + (1e-3 if asked == "near" else 0.0) * rng.standard_normal(queries.shape))
+    else:
+        queries = make_rows(rng, asked, 3, size)
+    return Case(
+        vectors=vectors,
+        order=rng.permutation(3 * count)[:count].astype(np.int64),
+        dead=np.flatnonzero(rng.random(count) < dead_share),
+        queries=queries,
+        k=k,
+        exponent=exponent,
+        threshold=threshold,
+        matching=matching,
+        parts=parts,
+        room=room,
+    )
+
+
+def make_view(case: Case, *, quantize: bool) -> IndexView:
+    count, size = case.vectors.shape
+    index = ReferenceIndex(size, quantized=quantize)
+    boxes = np.zeros((count, 4), dtype=np.float32)
+    half = count // 2
+    index.append(case.vectors[:half], case.order[:half], [()] * half, boxes[:half])
+    index.append(case.vectors[half:], case.order[half:], [()] * (count - half), boxes[half:])
+    index.remove(case.dead)
+    return index.view()
+
+
+def brute_force(case: Case) -> Nearest:
+    matcher, count = Matcher(Calibration(case.exponent), case.threshold), len(case.vectors)
+    shape = len(case.queries), case.k
+    found = Nearest(np.full(shape, -1, dtype=np.int64), np.full(shape, np.nan), np.full(shape, -np.inf))
+    alive = np.setdiff1d(np.arange(count), case.dead)
+    for row, query in enumerate(case.queries):
+        distances = matcher.distances(np.repeat(query[None], count, axis=0), case.vectors)
+        ranks = matcher.ranks(distances)
+        best = sorted(alive.tolist(), key=lambda p: (-ranks[p], case.order[p]))[: case.k]
+        if case.matching:
+            best = [p for p in best if matcher.threshold > 0 and matcher.scores(distances)[p] >= 1.0]
+        found.positions[row, : len(best)] = best
+        found.distances[row, : len(best)] = distances[best]
+        found.ranks[row, : len(best)] = ranks[best]
+    return found
+
+
+def search(case: Case, view: IndexView) -> Nearest:
+    with (
+        patch.object(match, "_FEW_ROWS", 1),
+        patch.object(quantized, "_PART_CODES", case.parts),
+        patch.object(quantized, "_pool", lambda: (3, POOL)),
+        patch.object(quantized, "_LEAST_ROOM", case.room),
+    ):
+        matcher = Matcher(Calibration(case.exponent), case.threshold)
+        return matcher.nearest(view, case.queries, case.k, matching=case.matching)
+
+
+def assert_same(got: Nearest, expected: Nearest) -> None:
+    assert got.positions.tolist() == expected.positions.tolist()
+    assert got.distances.tobytes() == expected.distances.tobytes()  # bits, not tolerance
+    assert got.ranks.tobytes() == expected.ranks.tobytes()
+
+
+@pytest.mark.parametrize("quantize", [True, False], ids=["int8", "float32"])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases())
+def test_search_is_brute_force_bit_for_bit(quantize: bool, case: Case) -> None:
+    view = make_view(case, quantize=quantize)
+    assert (view.codes is not None) == quantize
+    assert_same(search(case, view), brute_force(case))
+
+
+def test_the_cases_hold_what_they_are_for() -> None:
+    """The filter must have excluded rows, been given up, met ties and dead rows, or the test above says little."""
+    seen: Counter[str] = Counter()
+
+    @seed(20250101)
+    @settings(
+        max_examples=200, database=None, phases=[Phase.generate], deadline=None, suppress_health_check=[*HealthCheck]
+    )
+    @given(case=cases())
+    def count(case: Case) -> None:
+        view, expected = make_view(case, quantize=True), brute_force(case)
+        seen["cases"] += 1
+        with patch.object(quantized, "_LEAST_ROOM", case.room):
+            assert view.codes is not None
+            found = candidates(view.codes, view.dead, case.queries, case.k, view.max_norm, 1e-12, -math.inf)
+        seen["given up"] += found is None
+        alive = len(case.vectors) - len(case.dead)
+        seen["excluded"] += found is not None and min(map(len, found)) < alive
+        seen["dead"] += 0 < len(case.dead) < len(case.vectors)
+        ranks = expected.ranks[np.isfinite(expected.ranks)]
+        seen["tie"] += len(np.unique(ranks)) < len(ranks)
+
+    count()
+    share = {what: times / seen["cases"] for what, times in seen.items()}
+    assert seen["cases"] >= 150
+    assert share["excluded"] >= 0.25, share
+    assert share["given up"] >= 0.1, share
+    assert share["dead"] >= 0.2, share
+    assert share["tie"] >= 0.2, share

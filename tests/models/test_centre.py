@@ -1,0 +1,138 @@
+"""The mean that centred embeddings have subtracted: its file, the arithmetic, and which stores have it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.config import EmbedSettings, ModelSettings, Settings
+from pipeline.errors import CalibrationInvalid, StoreMismatch, WeightsCorrupt
+from pipeline.extraction.embed import load_embedder
+from pipeline.jobs.calibration_file import read_calibration, write_calibration
+from pipeline.jobs.stores import load_extractor, make_identity, settings_of_store
+from pipeline.matching.score import Calibration
+from pipeline.models import centre
+from pipeline.models.centre import centre_file, load_centre
+from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
+from pipeline.models.weights import resolve, verify
+from pipeline.runtime.device import resolve_device
+
+CASIA = weight_set(CASIA_WEBFACE)
+
+
+def casia(weights_cache: Path, *, centred: bool) -> Settings:
+    model = ModelSettings(weights=CASIA_WEBFACE, cache=str(weights_cache))
+    return Settings(model=model, embed=EmbedSettings(centre=centred))
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_a_centre_is_a_mean_of_vectors_of_norm_1(name: str) -> None:
+    found = load_centre(weight_set(name))
+    assert (found is None) == (weight_set(name).preprocessing.centre_sha256 is None)
+    if found is not None:
+        assert found.dtype == np.float32
+        assert found.shape == (weight_set(name).embedding_size,)
+        assert 0 < np.linalg.norm(found) < 1
+
+
+def test_a_centre_that_was_changed_or_is_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(centre_file(CASIA).read_bytes())
+    monkeypatch.setattr(centre, "CENTRES", tmp_path)
+    with pytest.raises(WeightsCorrupt, match="Install facepipe again"):
+        load_centre(CASIA)
+    data[-1] ^= 1
+    (tmp_path / "casia-webface.npy").write_bytes(data)
+    with pytest.raises(WeightsCorrupt, match=r"casia-webface\.npy"):
+        load_centre(CASIA)
+
+
+def test_centred_embeddings_are_what_is_left_without_the_centre(weights_cache: Path, device: str) -> None:
+    resolved, where = resolve(CASIA_WEBFACE, None, weights_cache), resolve_device(device)
+    crops = torch.rand((5, 3, 160, 160), generator=torch.Generator().manual_seed(0)) * 255
+    plain = load_embedder(resolved, where)(crops).cpu().double()
+    centred = load_embedder(resolved, where, centred=True)(crops).cpu().double()
+    mean = load_centre(CASIA)
+    assert mean is not None
+    left = plain - torch.from_numpy(mean).double()
+    assert torch.allclose(centred, left / left.norm(dim=1, keepdim=True), atol=1e-6)
+    assert (centred - plain).abs().max() > 1e-3
+
+
+def test_a_store_keeps_what_it_was_made_with(weights_cache: Path, tmp_path: Path) -> None:
+    centred, plain = (casia(weights_cache, centred=each) for each in (True, False))
+    assert settings_of_store(centred, make_identity(centred), tmp_path).embed.centre
+    assert make_identity(centred).preprocessing["centre_sha256"] == CASIA.preprocessing.centre_sha256
+    assert make_identity(plain).preprocessing["centre_sha256"] is None
+    with pytest.raises(StoreMismatch, match=r"embed\.centre"):
+        settings_of_store(plain, make_identity(centred), tmp_path)
+    # True is the default, so it is not a wish.
+    assert not settings_of_store(centred, make_identity(plain), tmp_path).embed.centre
+
+
+def test_a_store_from_before_there_was_a_centre_goes_on_without(weights_cache: Path, tmp_path: Path) -> None:
+    settings = casia(weights_cache, centred=True)
+    identity = make_identity(settings)
+    before = {key: value for key, value in identity.output_settings.items() if key != "embed"}
+    older = dataclasses.replace(identity, output_settings=before)
+    assert not settings_of_store(settings, older, tmp_path).embed.centre
+
+
+def test_without_the_centre_the_weights_calibration_does_not_hold(weights_cache: Path) -> None:
+    assert make_identity(casia(weights_cache, centred=True)).calibration["exponent"] == CASIA.calibration.exponent
+    without = make_identity(casia(weights_cache, centred=False)).calibration
+    assert without["exponent"] == 1
+    assert "centred" in without["note"]
+
+
+def test_the_extractor_of_a_store_centres_as_the_store_does(weights_cache: Path, tmp_path: Path) -> None:
+    crops = torch.rand((2, 3, 160, 160), generator=torch.Generator().manual_seed(1)) * 255
+    found = {}
+    for centred in (True, False):
+        settings = casia(weights_cache, centred=centred)
+        found[centred] = load_extractor(settings, make_identity(settings), tmp_path).embedder(crops)
+        expected = load_embedder(resolve(CASIA_WEBFACE, None, weights_cache), found[centred].device, centred=centred)
+        assert torch.allclose(found[centred], expected(crops), atol=1e-6)
+    assert (found[True] - found[False]).abs().max() > 1e-3
+
+
+def test_a_store_of_another_centre_is_refused(weights_cache: Path, tmp_path: Path) -> None:
+    settings = casia(weights_cache, centred=True)
+    identity = make_identity(settings)
+    other = dataclasses.replace(identity, preprocessing={**identity.preprocessing, "centre_sha256": "0" * 64})
+    with pytest.raises(StoreMismatch, match="centre_sha256"):
+        load_extractor(settings, other, tmp_path)
+
+
+def test_weights_without_a_centre_record_none(sface_cache: Path, tmp_path: Path) -> None:
+    asked = Settings(model=ModelSettings(weights="sface", cache=str(sface_cache)), embed=EmbedSettings(centre=True))
+    identity = make_identity(asked)
+    assert not identity.output_settings["embed"]["centre"]
+    assert identity.preprocessing["centre_sha256"] is None
+    without = dataclasses.replace(asked, embed=EmbedSettings(centre=False))
+    for settings in (asked, without):  # nothing differs
+        assert not settings_of_store(settings, identity, tmp_path).embed.centre
+
+
+def test_a_calibration_of_other_embeddings_is_refused(weights_cache: Path, tmp_path: Path) -> None:
+    centred, plain = (make_identity(casia(weights_cache, centred=each)) for each in (True, False))
+    fitted = Calibration(1.5, "photos", 1e-3, "a note")
+    file = tmp_path / "c.json"
+    for identity, other in ((centred, plain), (plain, centred)):
+        write_calibration(file, fitted, identity, {})
+        taken = read_calibration(file, identity.weights_sha256, identity.output_settings, identity.preprocessing)
+        assert taken == fitted
+        with pytest.raises(CalibrationInvalid, match="centre"):
+            read_calibration(file, other.weights_sha256, other.output_settings, other.preprocessing)
+
+
+def test_verifying_weights_reads_their_centre(
+    weights_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify(CASIA_WEBFACE, weights_cache)
+    monkeypatch.setattr(centre, "CENTRES", tmp_path)
+    with pytest.raises(WeightsCorrupt):
+        verify(CASIA_WEBFACE, weights_cache)

@@ -1,0 +1,156 @@
+"""SFace as it is run, alignment included, against OpenCV's FaceRecognizerSF on the published ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from pipeline.config import DetectSettings
+from pipeline.extraction.align import FIVE_POINT_TEMPLATE, PIXEL_CENTRE, warp_crops
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.embed import Embedder, load_embedder
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.models.files.converted import content_digest, read_converted
+from pipeline.models.registry import weight_set
+from pipeline.models.weights import cached_file, detector_files, package_files, resolve
+from pipeline.runtime.device import resolve_device
+from pipeline.types import ByteArray, Detections, FloatArray
+
+# Of the tensors that the published graph becomes; another value is another model.
+CONTENT_SHA256 = "be4795e9bd08092df248e360f8315a12d264cd5fe02cd7e4dbd70d53ca143f7c"
+
+
+class Reference:
+    """OpenCV's FaceRecognizerSF. Its network is run by hand, because the file declares inputs that nothing reads, which
+    the class does not expect."""
+
+    def __init__(self, file: Path) -> None:
+        self._recogniser = cv2.FaceRecognizerSF.create(str(file), "")
+        self._network = cv2.dnn.readNetFromONNX(str(file))
+
+    def crop(self, image: ByteArray, landmarks: torch.Tensor) -> ByteArray:
+        """The aligned crop [112, 112, 3] of an RGB image. `alignCrop` takes BGR and a row of a box, which it does not
+        read, ten numbers of landmarks and a score."""
+        points = (landmarks - PIXEL_CENTRE).cpu().numpy().ravel()
+        row = np.concatenate([np.zeros(4), points, np.ones(1)]).astype(np.float32)[None]
+        return swapped(self._recogniser.alignCrop(swapped(image), row))
+
+    def features(self, crops: list[ByteArray]) -> FloatArray:
+        """[n, 128] of L2 norm 1 for RGB crops, one at a time, fed as `FaceRecognizerSF::feature` does."""
+        answers = []
+        for crop in crops:
+            blob = cv2.dnn.blobFromImage(swapped(crop), 1, (112, 112), (0, 0, 0), swapRB=True, crop=False)
+            self._network.setInput(blob, "data")
+            answers.append(self._network.forward().ravel().copy())
+        return np.stack([answer / np.linalg.norm(answer) for answer in answers])
+
+
+def swapped(image: ByteArray) -> ByteArray:
+    """RGB as BGR, and back."""
+    return np.ascontiguousarray(image[:, :, ::-1])
+
+
+@pytest.fixture(scope="module")
+def reference(sface_installed: None) -> Reference:
+    (file,) = package_files(weight_set("sface"))
+    return Reference(file)
+
+
+@pytest.fixture(scope="module")
+def embedder(sface_cache: Path, device: str) -> Embedder:
+    return load_embedder(resolve("sface", None, sface_cache), resolve_device(device))
+
+
+def detected(images: list[ByteArray], device: str) -> tuple[ImageBatch, Detections]:
+    batch = ImageBatch(images, device)
+    return batch, MtcnnDetector(load_networks(detector_files(), device), DetectSettings())(batch)
+
+
+def portraits(hopper_path: Path, astronaut_path: Path) -> list[ByteArray]:
+    """The two portraits at scales where the face is about the crop's size or smaller, upright and turned."""
+    images = []
+    for path, sizes in ((hopper_path, (150, 200, 256)), (astronaut_path, (260, 340, 420))):
+        photo = cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
+        height, width = photo.shape[:2]
+        for number, size in enumerate(sizes):
+            small = cv2.resize(photo, (size, size * height // width), interpolation=cv2.INTER_AREA)
+            turn = cv2.getRotationMatrix2D((size / 2, size / 2), 12 * number - 12, 1)
+            images.append(cv2.warpAffine(small, turn, (size, size), flags=cv2.INTER_LINEAR))
+    return images
+
+
+def spread(points: torch.Tensor) -> torch.Tensor:
+    """How far apart landmarks [..., 5, 2] lie."""
+    return points.std(dim=-2).norm(dim=-1)
+
+
+def cosines(a: FloatArray, b: FloatArray) -> FloatArray:
+    return (a.astype(np.float64) * b).sum(axis=1)
+
+
+def check(reference: Reference, embedder: Embedder, images: list[ByteArray]) -> FloatArray:
+    """Crops and embeddings of all faces of `images` against the reference's; returns ours."""
+    batch, found = detected(images, embedder.device.type)
+    assert len(found) >= len(images)
+    crops = warp_crops(batch, found)
+    expected = [reference.crop(images[i], p) for i, p in zip(found.image_index, found.landmarks, strict=True)]
+    differences = np.abs(crops.permute(0, 2, 3, 1).cpu().numpy() - np.stack(expected)).max(axis=(1, 2, 3))
+    interpolated = spread(found.landmarks.cpu()) < 1.35 * spread(torch.tensor(FIVE_POINT_TEMPLATE))
+    assert interpolated.sum() >= len(found) - 2  # larger ones are averaged, where the reference skips pixels
+    assert differences[interpolated.numpy()].max() < 0.52  # the reference rounds to whole numbers
+    wanted = reference.features(expected)
+    same_crops = embedder(torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2).float()).cpu().numpy()
+    assert cosines(same_crops, wanted).min() >= 0.9999
+    ours: FloatArray = embedder(crops).cpu().numpy()
+    assert cosines(ours, wanted).min() >= 0.999
+    return ours
+
+
+def test_crops_and_embeddings_of_two_people(
+    reference: Reference, embedder: Embedder, hopper_path: Path, astronaut_path: Path
+) -> None:
+    found = check(reference, embedder, portraits(hopper_path, astronaut_path))
+    products = found @ found.T
+    # The vectors tell the two people apart, so they are no constant that any weights would give.
+    assert min(products[:3, :3].min(), products[3:, 3:].min()) > 0.6 > 0.3 > products[:3, 3:].max()
+
+
+@pytest.mark.faces
+def test_fifteen_photographs(reference: Reference, embedder: Embedder, faces_dir: Path) -> None:
+    photos = sorted((faces_dir / "lfw-view1" / "images").rglob("*.jpg"))[::100][:15]
+    assert len(photos) == 15
+    check(reference, embedder, [cv2.cvtColor(cv2.imread(str(p)), cv2.COLOR_BGR2RGB) for p in photos])
+
+
+def test_channels_in_the_other_order_are_another_answer(
+    reference: Reference, embedder: Embedder, hopper_path: Path, astronaut_path: Path
+) -> None:
+    """The network takes RGB: fed with BGR it gives what the reference does not."""
+    batch, found = detected(portraits(hopper_path, astronaut_path), embedder.device.type)
+    crops = warp_crops(batch, found)
+    wanted = reference.features([c.permute(1, 2, 0).round().byte().cpu().numpy() for c in crops])
+    assert cosines(embedder(crops).cpu().numpy(), wanted).min() >= 0.9999
+    assert cosines(embedder(crops.flip(1)).cpu().numpy(), wanted).max() < 0.99
+
+
+def test_the_detectors_landmarks_come_in_the_templates_order(
+    device: str, hopper_path: Path, astronaut_path: Path
+) -> None:
+    """In the crop, detected anew, each landmark lies nearer to its own place in the template than to the others."""
+    batch, found = detected(portraits(hopper_path, astronaut_path), device)
+    crops = warp_crops(batch, found, 224).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    _, again = detected([np.ascontiguousarray(crop) for crop in crops], device)
+    assert again.image_index.tolist() == list(range(len(crops)))
+    places = again.landmarks.cpu() / 2 - PIXEL_CENTRE
+    nearest = torch.cdist(places, torch.tensor(FIVE_POINT_TEMPLATE)).argmin(dim=2)
+    assert (nearest == torch.arange(5)).all()
+
+
+def test_the_conversion_gives_exactly_these_tensors(sface_cache: Path) -> None:
+    tensors = read_converted(cached_file(weight_set("sface"), sface_cache))
+    assert content_digest(tensors) == CONTENT_SHA256

@@ -1,0 +1,202 @@
+"""Devices by name, batches by halves, and the message for a torch that does not fit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pipeline.config import RunSettings
+from pipeline.errors import DeviceMissing, DeviceOutOfMemory
+from pipeline.runtime.device import (
+    CUDA_BATCHES,
+    batch_workers,
+    describe,
+    driver_uuid,
+    finish,
+    halving,
+    mismatch,
+    on_cuda,
+    own_stream,
+    padded,
+    resolve_device,
+    set_threads,
+    torch_problem,
+    usable_cores,
+)
+
+no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_cpu_and_auto() -> None:
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto") == torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+@no_cuda
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:3"])
+def test_cuda_asked_for_and_not_there_is_an_error(name: str) -> None:
+    with pytest.raises(DeviceMissing, match=f'"{name}" was asked for.*--device cpu'):
+        resolve_device(name)
+
+
+@cuda
+def test_cuda_is_named_with_its_index_and_computes_in_full_float32() -> None:
+    assert resolve_device("cuda") == torch.device("cuda:0")
+    assert not torch.backends.cudnn.allow_tf32
+    assert torch.cuda.get_device_name(0) in describe(resolve_device("cuda"))
+    with pytest.raises(DeviceMissing, match="this machine has"):
+        resolve_device(f"cuda:{torch.cuda.device_count()}")
+
+
+@cuda
+def test_a_device_is_known_to_the_driver_by_its_uuid() -> None:
+    names = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    uuids = [driver_uuid(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+    assert all(uuid and f"(UUID: {uuid})" in names for uuid in uuids)
+    assert len(set(uuids)) == len(uuids)
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [({"uuid": "01234567-89ab"}, "GPU-01234567-89ab"), ({}, None)],
+    ids=["torch says it", "torch does not"],
+)
+def test_a_device_of_which_torch_says_no_uuid_has_none(
+    properties: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(**properties))
+    assert driver_uuid(torch.device("cuda", 0)) == expected
+    assert driver_uuid(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "mps", "cuda:", "cuda:x", "cuda:-1", "CUDA", "cpu:0"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(DeviceMissing, match="auto, cpu, cuda or cuda:N"):
+        resolve_device(name)
+
+
+def test_threads_are_set_and_described(threads: None) -> None:
+    assert set_threads(1) == 1
+    assert describe(torch.device("cpu")) == "cpu (1 threads)"
+    assert set_threads(0) == usable_cores() == torch.get_num_threads()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_on_cuda_some_batches_are_under_way_at_once(device: str) -> None:
+    assert on_cuda(RunSettings(device=device))
+    assert batch_workers(RunSettings(device=device, threads=7)) == CUDA_BATCHES
+
+
+def test_on_a_cpu_every_thread_has_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cpu", "auto"):
+        assert not on_cuda(RunSettings(device=device))
+        assert batch_workers(RunSettings(device=device, threads=7)) == 7
+
+
+def test_threads_at_once_have_streams_of_their_own_and_leave_them_to_later_ones(device: str) -> None:
+    where = resolve_device(device)
+    if where.type == "cpu":
+        with own_stream(where):
+            finish(where)
+        return
+    with own_stream(where):
+        outer = torch.cuda.current_stream(where)
+        with own_stream(where):
+            inner = torch.cuda.current_stream(where)
+        finish(where)
+    assert len({outer, inner, torch.cuda.default_stream(where)}) == 3
+    seen = set()
+    for _ in range(40):
+        with own_stream(where):
+            seen.add(torch.cuda.current_stream(where))
+    assert seen <= {outer, inner}
+
+
+def test_few_shapes_reach_the_networks_of_cuda(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = resolve_device(device)
+    if device == "cpu":
+        items = torch.ones(5, 2)
+        assert padded(items) is items
+        monkeypatch.setattr("pipeline.runtime.device._FEW_SHAPES", {"cpu", "cuda"})
+    lengths = set()
+    for n in range(300):
+        items = torch.ones((n, 2), device=where)
+        more = padded(items)
+        assert torch.equal(more[:n], items)
+        assert not more[n:].any()
+        assert len(more) <= n + max(0, n // 4)
+        lengths.add(len(more))
+    assert len(lengths) < 35
+
+
+def batch_of_at_most(limit: int, calls: list[int]) -> object:
+    def squares(items: Sequence[int]) -> list[int]:
+        calls.append(len(items))
+        if len(items) > limit:
+            raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB\nmore")
+        return [i * i for i in items]
+
+    return squares
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+def test_halving_gives_what_the_whole_batch_would(limit: int) -> None:
+    calls: list[int] = []
+    assert halving(batch_of_at_most(limit, calls), range(11)) == [i * i for i in range(11)]  # type: ignore[arg-type]
+    assert calls[0] == 11
+    assert sum(n for n in calls if n <= limit) == 11
+
+
+def test_halving_of_nothing_is_one_call() -> None:
+    calls: list[int] = []
+    assert halving(batch_of_at_most(1, calls), []) == []  # type: ignore[arg-type, var-annotated]
+    assert calls == [0]
+
+
+def test_one_item_that_is_too_much_is_an_error() -> None:
+    with pytest.raises(DeviceOutOfMemory, match=r"Tried to allocate 20\.00 GiB") as caught:
+        halving(batch_of_at_most(0, []), [1, 2, 3])  # type: ignore[arg-type, var-annotated]
+    assert "more" not in str(caught.value)
+
+
+def test_other_errors_pass_unchanged() -> None:
+    def broken(items: Sequence[int]) -> list[int]:
+        raise ValueError(len(items))
+
+    with pytest.raises(ValueError, match=r"^3$"):
+        halving(broken, [1, 2, 3])
+
+
+def test_this_installation_is_fine() -> None:
+    assert torch_problem() is None
+
+
+def test_a_torchvision_of_another_torch_is_named_with_its_cure(tmp_path: Path) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    program = "from pipeline.runtime.device import torch_problem; print(torch_problem())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert "CPU-only torch" in done.stdout
+    assert "pip install --force-reinstall" in done.stdout
+
+
+def test_another_failure_is_not_blamed_on_the_trap() -> None:
+    assert "CPU-only" not in mismatch("2.6", "No module named 'torchvision'")

@@ -1,0 +1,242 @@
+"""The mode `fast` with its precisions, and the ways of resampling: what they change, and what a store and a calibration
+remember of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from pipeline.config import RunSettings, Settings, load_settings
+from pipeline.errors import BadValue, CalibrationInvalid, StoreMismatch
+from pipeline.extraction.embed import load_embedder
+from pipeline.jobs.calibration_file import read_calibration, write_calibration
+from pipeline.jobs.stores import load_extractor, make_identity, settings_of_store
+from pipeline.matching.error_bound import check_full_precision
+from pipeline.matching.score import Calibration
+from pipeline.models.onnx_runtime import choose_runtime
+from pipeline.models.registry import CASIA_WEBFACE
+from pipeline.models.weights import resolve
+from pipeline.runtime.device import resolve_device
+from pipeline.runtime.precision import check_fast_mode, fast_dtype, set_tf32
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def settings_with(weights_cache: Path, **flags: str) -> Settings:
+    keys = {
+        "mode": "run.mode",
+        "resampling": "align.resampling",
+        "precision": "run.precision",
+        "tf32": "run.tf32",
+        "jpeg": "run.jpeg",
+    }
+    fixed = {"model.weights": CASIA_WEBFACE, "model.cache": str(weights_cache), "run.device": "cpu"}
+    return load_settings(environ={}, flags={**fixed, **{keys[name]: value for name, value in flags.items()}})
+
+
+@pytest.fixture(scope="module")
+def crops() -> torch.Tensor:
+    """[5, 3, 160, 160]: smooth, as photos are."""
+    coarse = torch.rand((5, 3, 9, 9), generator=torch.Generator().manual_seed(0)) * 255
+    return torch.nn.functional.interpolate(coarse, size=160, mode="bilinear")
+
+
+@pytest.fixture
+def switches() -> Iterator[None]:
+    """Puts torch's switches back."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_auto_is_a_half_precision_where_that_pays() -> None:
+    assert fast_dtype("auto", CPU) == torch.float32
+    assert fast_dtype("auto", CUDA) == torch.float16
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_a_precision_asked_for_is_had(precision: str) -> None:
+    run = RunSettings(mode="fast", precision=precision)
+    check_fast_mode(run, CUDA)
+    assert fast_dtype(run.precision, CUDA) == getattr(torch, precision)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float16, 0.9999), (torch.bfloat16, 0.999)], ids=str)
+def test_half_precision_is_near_float32(
+    weights_cache: Path, crops: torch.Tensor, device: str, centred: bool, dtype: torch.dtype, least: float
+) -> None:
+    resolved, where = resolve(CASIA_WEBFACE, None, weights_cache), resolve_device(device)
+    exact = load_embedder(resolved, where, centred=centred)(crops)
+    embedder = load_embedder(resolved, where, centred=centred, dtype=dtype)
+    fast = embedder(crops)
+    assert embedder.backend.endswith(f" in {str(dtype).removeprefix('torch.')}")
+    assert fast.dtype == torch.float32
+    assert (fast.norm(dim=1) - 1).abs().max() < 1e-6
+    cosines = cosine_similarity(exact, fast)
+    assert cosines.min() > least
+    assert cosines.max() < 1 - 1e-7
+    single = torch.cat([embedder(crop[None]) for crop in crops])
+    assert cosine_similarity(single, fast).min() > least
+
+
+REDUCED = [
+    ({"precision": "float16"}, "float16"),
+    ({"precision": "bfloat16"}, "bfloat16"),
+    ({"tf32": True}, "true"),
+    ({"jpeg": "device"}, "device"),
+]
+
+
+@pytest.mark.parametrize(("asked", "value"), REDUCED)
+@pytest.mark.parametrize("device_known", [CPU, CUDA, None], ids=str)
+def test_the_mode_exact_refuses_what_is_less_exact(
+    asked: dict[str, object], value: str, device_known: torch.device | None
+) -> None:
+    run = RunSettings(**asked)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match=rf"run\.{next(iter(asked))}.* is {value}: the store's mode is exact"):
+        check_fast_mode(run, device_known)
+
+
+@pytest.mark.parametrize(("asked", "value"), REDUCED)
+def test_a_cpu_refuses_what_is_less_exact(asked: dict[str, object], value: str) -> None:
+    run = RunSettings(mode="fast", **asked)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match=rf"run\.{next(iter(asked))}.* is {value}: that is for CUDA.* device is cpu"):
+        check_fast_mode(run, CPU)
+    check_fast_mode(run, CUDA)
+    check_fast_mode(run)  # a store may be made where there is no such device
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("precision", ["auto", "float32"])
+def test_float32_is_for_every_mode_and_device(mode: str, precision: str) -> None:
+    for where in (CPU, CUDA, None):
+        check_fast_mode(RunSettings(mode=mode, precision=precision), where)
+
+
+def test_what_counts_is_the_mode_of_the_store(weights_cache: Path, tmp_path: Path) -> None:
+    exact, fast = (make_identity(settings_with(weights_cache, mode=mode)) for mode in ("exact", "fast"))
+    half = settings_with(weights_cache, precision="float16")
+    with pytest.raises(BadValue, match=r"run\.precision.*mode is exact"):
+        load_extractor(settings_of_store(half, exact, tmp_path), exact, tmp_path)
+    with pytest.raises(BadValue, match=r"run\.precision.*the device is cpu"):
+        load_extractor(settings_of_store(half, fast, tmp_path), fast, tmp_path)
+    with pytest.raises(BadValue, match=r"run\.precision.*mode is exact"):
+        make_identity(half)
+
+
+def test_a_fast_store_is_gone_on_with_in_float32(weights_cache: Path, crops: torch.Tensor, tmp_path: Path) -> None:
+    identity = make_identity(settings_with(weights_cache, mode="fast"))
+    found = {}
+    for precision in ("auto", "float32"):
+        settings = settings_of_store(settings_with(weights_cache, precision=precision), identity, tmp_path)
+        assert settings.output_hash() == identity.output_hash
+        embedder = load_extractor(settings, identity, tmp_path).embedder
+        assert embedder.backend.endswith(" in float32")
+        found[precision] = embedder(crops)
+    assert torch.equal(found["auto"], found["float32"])
+
+
+def test_a_store_does_not_remember_how_fast_worked(weights_cache: Path) -> None:
+    plain, other = (
+        make_identity(settings_with(weights_cache, mode="fast", **flags))
+        for flags in ({}, {"precision": "bfloat16", "tf32": "true", "jpeg": "device"})
+    )
+    assert plain == other
+    assert set(plain.output_settings) == {"decode", "detect", "align", "embed", "mode"}
+
+
+def test_tf32_is_switched_on_and_off_for_convolutions_on_cuda(switches: None) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for allowed in (True, False, True):
+        set_tf32(CUDA, allowed)
+        assert torch.backends.cudnn.allow_tf32 == allowed
+        check_full_precision(CUDA)  # the exact search has matrix products in float32, whatever the networks have
+        assert not torch.backends.cuda.matmul.allow_tf32
+    set_tf32(CPU, False)
+    assert torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize(("precision", "tf32"), [("auto", "false"), ("float32", "true"), ("bfloat16", "true")])
+def test_the_settings_reach_the_embedder_on_cuda(
+    weights_cache: Path, tmp_path: Path, crops: torch.Tensor, switches: None, precision: str, tf32: str
+) -> None:
+    settings = settings_with(weights_cache, mode="fast", precision=precision, tf32=tf32)
+    settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, device="cuda"))
+    embedder = load_extractor(settings, make_identity(settings), tmp_path).embedder
+    dtype = "float16" if precision == "auto" else precision
+    assert embedder.backend == f"torch {torch.__version__} in {dtype}{' with TF32' if tf32 == 'true' else ''}"
+    assert torch.backends.cudnn.allow_tf32 == (tf32 == "true")
+    exact = load_embedder(resolve(CASIA_WEBFACE, None, weights_cache), CPU, centred=True)(crops)
+    assert cosine_similarity(exact, embedder(crops).cpu()).min() > 0.998
+
+
+def test_on_a_cpu_fast_is_exact(weights_cache: Path, crops: torch.Tensor, tmp_path: Path) -> None:
+    resolved = resolve(CASIA_WEBFACE, None, weights_cache)
+    runtime = choose_runtime("auto", resolved.weight_set, CPU, tmp_path, 1)
+    exact, fast = (load_embedder(resolved, CPU, runtime=runtime, dtype=d) for d in (None, fast_dtype("auto", CPU)))
+    assert fast.backend == f"{exact.backend} in float32"
+    assert torch.equal(exact(crops), fast(crops))
+
+
+def test_the_mode_reaches_the_embedder(weights_cache: Path, tmp_path: Path) -> None:
+    settings = settings_with(weights_cache, mode="fast")
+    backend = load_extractor(settings, make_identity(settings), tmp_path).embedder.backend
+    assert backend.endswith(" in float32")
+
+
+def test_a_store_keeps_its_mode(weights_cache: Path, tmp_path: Path) -> None:
+    exact, fast = (settings_with(weights_cache, mode=mode) for mode in ("exact", "fast"))
+    made = make_identity(fast)
+    assert made.mode == made.output_settings["mode"] == "fast"
+    assert made.output_hash != make_identity(exact).output_hash
+    assert made.calibration == make_identity(exact).calibration
+    assert settings_of_store(exact, made, tmp_path).run.mode == "fast"  # exact is the default, so it is not a wish
+    assert settings_of_store(fast, made, tmp_path).run.mode == "fast"
+    with pytest.raises(StoreMismatch, match=r"run\.mode"):
+        settings_of_store(fast, make_identity(exact), tmp_path)
+    with pytest.raises(BadValue, match="exact or fast"):
+        settings_with(weights_cache, mode="faster")
+
+
+def test_a_store_keeps_its_resampling(weights_cache: Path, tmp_path: Path) -> None:
+    area, pillow = (settings_with(weights_cache, resampling=each) for each in ("area", "pillow"))
+    made = make_identity(pillow)
+    assert made.output_hash != make_identity(area).output_hash
+    assert settings_of_store(area, made, tmp_path).align.resampling == "pillow"
+    with pytest.raises(StoreMismatch, match=r"align\.resampling"):
+        settings_of_store(pillow, make_identity(area), tmp_path)
+
+
+def test_a_store_from_before_there_was_a_resampling_has_areas(weights_cache: Path, tmp_path: Path) -> None:
+    area, pillow = (settings_with(weights_cache, resampling=each) for each in ("area", "pillow"))
+    identity = make_identity(area)
+    older = dataclasses.replace(identity, output_settings={**identity.output_settings, "align": {"margin_px": 32}})
+    assert settings_of_store(area, older, tmp_path) == settings_of_store(area, identity, tmp_path)
+    with pytest.raises(StoreMismatch, match=r"align\.resampling"):
+        settings_of_store(pillow, older, tmp_path)
+
+
+def test_a_calibration_holds_in_both_modes_and_for_one_resampling(weights_cache: Path, tmp_path: Path) -> None:
+    fitted, file = Calibration(1.5, "photos", 1e-3, "a note"), tmp_path / "c.json"
+    identity = make_identity(settings_with(weights_cache))
+    write_calibration(file, fitted, identity, {})
+    content = json.loads(file.read_text())
+    for written in (
+        content,
+        {**content, "output_settings": {"align": {"margin_px": 32}, "mode": "exact"}},
+    ):  # as before
+        file.write_text(json.dumps(written))
+        for mode in ("exact", "fast"):
+            output = settings_with(weights_cache, mode=mode).output_settings()
+            assert read_calibration(file, identity.weights_sha256, output, identity.preprocessing) == fitted
+        output = settings_with(weights_cache, resampling="pillow").output_settings()
+        with pytest.raises(CalibrationInvalid, match="pillow"):
+            read_calibration(file, identity.weights_sha256, output, identity.preprocessing)
