@@ -17,6 +17,16 @@ hypothesis.settings.register_profile("facepipe", deadline=None)
 hypothesis.settings.load_profile("facepipe")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the slow randomised tests at full size")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether slow randomised tests run at full size."""
+    return bool(request.config.getoption("--full"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `faces` need the photographs at FACEPIPE_TEST_FACES."""
     if os.environ.get("FACEPIPE_TEST_FACES"):
