@@ -1,13 +1,13 @@
-"""The tables of docs/accuracy.md, each from its file under scripts/results/."""
+"""The tables of docs/accuracy.md, each from its file under scripts/bench/results/."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from bench_common import RESULTS
-
+RESULTS = Path(__file__).parent / "bench/results"
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the head, the rows
 
 USED = "box, margin 32"  # the way of the default settings

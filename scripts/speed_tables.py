@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md, each from its file under scripts/results/."""
+"""The tables of docs/speed.md, each from its file under scripts/bench/results/."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from accuracy_tables import Table
-from bench_common import RESULTS
+from accuracy_tables import RESULTS, Table
 
 from pipeline.config import EXACT, FAST
 

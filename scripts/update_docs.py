@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the tables of README.md, docs/accuracy.md and docs/speed.md from the code and from scripts/results/.
+"""Writes the tables of README.md, docs/accuracy.md and docs/speed.md from the code and from scripts/bench/results/.
 
 python scripts/update_docs.py            writes
 python scripts/update_docs.py --check    ends with 1 where something is out of date

@@ -29,8 +29,8 @@ def bench(source: Path, images: int, repeats: int, as_json: bool, **options: Any
     together), with the same settings, threads and weights; the faces of both are compared. Photos that the two would
     not see alike, or that are too small for the loop, are left out. Nothing is written but the cache of weights.
 
-    Both run in this process with all its cores. scripts/bench_extract.py also tries one process per core, and takes
-    whichever is faster for the reference.
+    Both run in this process with all its cores. scripts/bench/bench_extract.py also tries one process per core, and
+    takes whichever is faster for the reference.
 
     \b
     Examples:

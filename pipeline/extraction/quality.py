@@ -1,8 +1,8 @@
 """How good each face is for recognition: pose, sharpness, contrast, each in [0, 1].
 
 The measures follow ISO/IEC 29794-5 and its reference implementation OFIQ where they can, and where another measure
-foretold the training people's false non-matches better, that one: scripts/bench_quality.py has the error-versus-discard
-curves. All work on batches, on the device, without a loop over faces and without waiting for the device.
+foretold the training people's false non-matches better, that one: scripts/bench/bench_quality.py has the error-versus-
+discard curves. All work on batches, on the device, without a loop over faces and without waiting for the device.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def center_pose(landmarks: torch.Tensor) -> torch.Tensor:
     the camera, with landmarks off by 3 % of the eyes' distance (standard deviation), the angle has a root mean square
     error of 4.3 to 7.5 degrees up to 50; perspective adds 3 degrees to a face turned down, noise 5 to one seen face-on.
     A wide open mouth reads as a face turned up or down. Near-frontal portraits turned in their plane by 10 to 30
-    degrees and detected anew come out with one of 2.5, by 40 of 4.5 (all by scripts/bench_quality.py).
+    degrees and detected anew come out with one of 2.5, by 40 of 4.5 (all by scripts/bench/bench_quality.py).
 
     0 where there is no such face: landmarks that coincide, lie on a line or are mirrored, a face turned by 90
     degrees or more in the picture, non-finite values.

@@ -3,7 +3,7 @@
 A network trained on one kind of photo has a mean away from zero on another, which all faces share and which says
 nothing about whom they show. Taking it off and scaling to norm 1 again is the first step of every whitening (Jégou and
 Chum 2012, "Negative evidences and co-occurences in image retrieval"). What it gains is in docs/accuracy.md;
-scripts/fit_centre.py makes the files.
+scripts/bench/fit_centre.py makes the files.
 """
 
 from __future__ import annotations

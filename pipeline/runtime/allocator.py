@@ -3,8 +3,9 @@
 By default glibc gives new threads heaps of their own, up to eight per core; takes blocks of up to 32 MB from them once
 such a block was freed; and returns the end of a heap only when as much as 64 MB is free there. The pixels, tables and
 products of a batch are such blocks, and the threads that make them come and go: heap after heap grows to the largest
-batch that it ever served, so that the same photos need more memory each time (`scripts/bench_memory.py`). Arrow has an
-allocator of its own, which keeps for each thread what that thread once needed; it is told to use the C library's.
+batch that it ever served, so that the same photos need more memory each time (`scripts/bench/bench_memory.py`). Arrow
+has an allocator of its own, which keeps for each thread what that thread once needed; it is told to use the C
+library's.
 """
 
 from __future__ import annotations

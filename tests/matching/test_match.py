@@ -344,7 +344,7 @@ def test_the_registrys_calibration_maps_its_rate_to_the_default_threshold(name: 
     """The squared L2 distance that was measured at FMR 2e-4 becomes 0.54."""
     from pipeline.models.registry import weight_set
 
-    results = Path(__file__).resolve().parents[2] / "scripts/results"
+    results = Path(__file__).resolve().parents[2] / "scripts/bench/results"
     measured = json.loads((results / f"accuracy-{name}-cpu.json").read_text())["figures"]["calibration"]
     facts = weight_set(name).calibration
     assert measured["fmr"] == facts.fmr

@@ -39,7 +39,7 @@ class Forker:
 
     def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
         command = [*prefix, sys.executable, "-W", "ignore", "-m", "tests.serve.forker", str(folder)]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), "OMP_NUM_THREADS": "1"}
+        environ = {**os.environ, "PYTHONPATH": str(ROOT / "scripts/bench"), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ
         )

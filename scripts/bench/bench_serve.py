@@ -1,6 +1,6 @@
 """`POST /people` of a live server without model time, over a store of many identities.
 
-    python scripts/bench_serve.py --identities 100000 --rate 50
+    python scripts/bench/bench_serve.py --identities 100000 --rate 50
 
 The models are those of `coded_faces` (they read from the pixels whose face it is); everything else is `facepipe
 serve`: HTTP over a socket, credentials, decoding, exact search over the whole directory, object, transaction, every

@@ -1,7 +1,7 @@
 """An open-loop load on a server, from a process of its own: requests leave when their time has come, whether or not
 earlier ones were answered, so a server that stalls cannot make its clients wait politely (coordinated omission).
 
-    echo '{"url": ..., "authorization": ..., ...}' | python scripts/serve_load.py
+    echo '{"url": ..., "authorization": ..., ...}' | python scripts/bench/serve_load.py
 
 One JSON object in (`Load`), one out (`Answered` as columns). Half of the requests insert a new person, half
 recognise a planted one; their photos are those of `coded_faces`, filled up to `body_bytes`.

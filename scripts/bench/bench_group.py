@@ -1,7 +1,7 @@
 """Grouping of a stream of random faces, against the same growing sequence of bare matrix products and other libraries.
 
-    python scripts/bench_group.py --faces 100000 --sightings 2 --repeats 3
-    python scripts/bench_group.py --faces 1000000 --sightings 20 --repeats 1 --baselines
+    python scripts/bench/bench_group.py --faces 100000 --sightings 2 --repeats 3
+    python scripts/bench/bench_group.py --faces 1000000 --sightings 20 --repeats 1 --baselines
 
 Faces come in shards, as a run hands them over. All variants take their turn at each shard, so that a busy minute
 disturbs all alike; a variant's time is the sum over the shards. A shard is made from the seed when it is due and then

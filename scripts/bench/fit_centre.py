@@ -2,7 +2,7 @@
 
     facepipe run FOLDER/lfw-view1/images --store STORE --weights casia-webface --set embed.centre=false \\
         --min-cpq 0 --min-fsq 0 --min-fcq 0
-    python scripts/fit_centre.py --faces FOLDER/lfw-view1 --store STORE
+    python scripts/bench/fit_centre.py --faces FOLDER/lfw-view1 --store STORE
 
 Of each photo the face nearest the centre. Writes pipeline/models/centres/<weights>.npy and prints the SHA-256 that the
 registry names; four decimals, so that rounding elsewhere hardly ever gives another file. What a centre gains is

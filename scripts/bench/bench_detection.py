@@ -1,6 +1,6 @@
 """How many annotated faces of group photos the detector finds, and how often it is wrong.
 
-    python scripts/bench_detection.py --boxes FOLDER/groups-with-boxes
+    python scripts/bench/bench_detection.py --boxes FOLDER/groups-with-boxes
 
 FOLDER holds photos and their boxes as imglab writes them. Boxes of 40 px and more count, as the photos are annotated
 from there on; beside it all that there are. Asserts that a second look at one photo at a time finds the same.

@@ -1,6 +1,6 @@
 """The embedding networks alone: facepipe's in torch and in onnxruntime, and facenet-pytorch's module.
 
-    python scripts/bench_embed.py --faces FOLDER [--weights casia-webface sface] [--batches 1 8 32] [--device cpu]
+    python scripts/bench/bench_embed.py --faces FOLDER [--weights casia-webface sface] [--batches 1 8 32] [--device cpu]
 
 The crops are the middle of photos of FOLDER/lfw-view1/images. All run in this process, with a thread per core. Asserts
 a cosine of at least 0.99999 between the embeddings of all ways. (SFace is no model of facenet-pytorch's.)

@@ -1,6 +1,6 @@
 """Does our detector find what `facenet_pytorch.MTCNN` finds, and does it batch as it should?
 
-    python scripts/bench_detect_parity.py --faces FOLDER [--photos 300] [--device cpu]
+    python scripts/bench/bench_detect_parity.py --faces FOLDER [--photos 300] [--device cpu]
 
 FOLDER holds lfw-view1/ and groups-with-boxes/; the two portraits of the matplotlib and scikit-image wheels come
 with them. Asserts: at least 99 % of the reference's faces of probability 0.95 found at IoU 0.9, at most 1 % of ours

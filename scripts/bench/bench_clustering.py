@@ -1,6 +1,6 @@
 """Grouping all photos of Labeled Faces in the Wild, view 1, with and without a calibration.
 
-    python scripts/bench_clustering.py --faces FOLDER/lfw-view1 --work FOLDER [--weights casia-webface sface]
+    python scripts/bench/bench_clustering.py --faces FOLDER/lfw-view1 --work FOLDER [--weights casia-webface sface]
 
 `facepipe run` makes a store of each set of weights (in FOLDER, where it is not there yet) with the default threshold
 and the gate open, so that every face is grouped. Its faces are grouped again without the store, with the calibration

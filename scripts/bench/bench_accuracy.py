@@ -1,6 +1,6 @@
 """Accuracy on Labeled Faces in the Wild, view 1, from photo to decision, ours beside facenet-pytorch's own chain.
 
-    python scripts/bench_accuracy.py --faces FOLDER/lfw-view1 [--cache FILE.npz] [--weights casia-webface]
+    python scripts/bench/bench_accuracy.py --faces FOLDER/lfw-view1 [--cache FILE.npz] [--weights casia-webface]
 
 FOLDER/lfw-view1 holds images/, pairsDevTrain.txt and pairsDevTest.txt. Ours is decode, detect, align and embed with
 the default settings; the reference is `facenet_pytorch.MTCNN(keep_all=True)` with the same thresholds and

@@ -1,6 +1,6 @@
 """JPEG decoding as the extraction does it, against bare decoders: one thread, and a thread per core.
 
-    python scripts/bench_decode.py --faces FOLDER --work FOLDER [--only a b c] [--images 256] [--device cuda]
+    python scripts/bench/bench_decode.py --faces FOLDER --work FOLDER [--only a b c] [--images 256] [--device cuda]
 
 facepipe's decoding checks the file, applies the EXIF turn and hashes the pixels; the others decode, and nothing else.
 With --device its decoding on that device takes its turns, too: all files of a corpus in batches of 32, checked before.

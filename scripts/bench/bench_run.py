@@ -1,6 +1,6 @@
 """`facepipe run` over a folder of photos, and the same command again: images/s, peak memory, and no work twice.
 
-    python scripts/bench_run.py --source FOLDER [--store DIR] [--device cpu]
+    python scripts/bench/bench_run.py --source FOLDER [--store DIR] [--device cpu]
 
 The second run has an empty cache of weights, and must leave it empty: it needs none. Asserts: all
 files are in, `check` finds nothing, the second run decoded nothing, called no model and left the tables as they were.

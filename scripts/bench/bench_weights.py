@@ -1,7 +1,7 @@
 """Accuracy of one set of weights on Labeled Faces in the Wild, view 1, from photo to decision, as facepipe runs it.
 
     facepipe run FOLDER/lfw-view1/images --store STORE --weights sface --min-cpq 0 --min-fsq 0 --min-fcq 0
-    python scripts/bench_weights.py --faces FOLDER/lfw-view1 --store STORE
+    python scripts/bench/bench_weights.py --faces FOLDER/lfw-view1 --store STORE
 
 `bench_clustering.py` makes such stores, too. The protocol is that of bench_accuracy: accuracy on pairsDevTest at the
 threshold best on pairsDevTrain, FNMR at an FMR over all pairs of the test people, the calibration exponent from all

@@ -1,6 +1,6 @@
 """`facepipe serve` with the extractor of `coded_faces` where the models stand: for benchmarks and tests.
 
-    python scripts/coded_server.py CROP_BYTES --store DIR [the options of `facepipe serve`]
+    python scripts/bench/coded_server.py CROP_BYTES --store DIR [the options of `facepipe serve`]
 
 Says on standard error when its "models" are loaded, in seconds of the monotonic clock, which all processes share.
 """

@@ -2,7 +2,7 @@
 
 Variants are warmed up, then run in turns (A B A B ...), so that a busy machine disturbs all of them alike; the
 device is synchronised inside the timed region; median and spread are kept, and every single time. The result,
-with what it was measured on, is one JSON document under scripts/results/, checked against a small schema. A
+with what it was measured on, is one JSON document under scripts/bench/results/, checked against a small schema. A
 benchmark asserts that its output is right: a fast wrong answer is no result.
 """
 

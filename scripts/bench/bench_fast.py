@@ -1,6 +1,6 @@
 """What the mode `fast` changes: the identities and the verification accuracy of Labeled Faces in the Wild, view 1.
 
-    python scripts/bench_fast.py --faces FOLDER/lfw-view1 --work FOLDER [--weights casia-webface] [--device cuda]
+    python scripts/bench/bench_fast.py --faces FOLDER/lfw-view1 --work FOLDER [--weights casia-webface] [--device cuda]
         [--set run.jpeg=device]
 
 `facepipe run` makes a store in each mode (FOLDER/exact and FOLDER/fast, where they are not there yet; stopped runs go

@@ -1,7 +1,7 @@
 """What the crop costs in accuracy: each way of `crop_recipes` to cut the same faces, on the training people of LFW
 view 1 alone.
 
-    python scripts/bench_crops.py --faces FOLDER/lfw-view1 --cache FOLDER [--weights casia-webface] [--only WAY ...]
+    python scripts/bench/bench_crops.py --faces FOLDER/lfw-view1 --cache FOLDER [--weights WEIGHTS] [--only WAY ...]
 
 Every photo of the people of pairsDevTrain.txt is detected once; its face nearest the centre is cut and embedded in
 every way. Detections and embeddings are kept in the cache folder, one file a way, so that several of these can run

@@ -1,6 +1,6 @@
 """Exact top-k search of one face, and of 64, against the matrix products alone and against other libraries.
 
-    python scripts/bench_search.py --references 1000000 --repeats 9
+    python scripts/bench/bench_search.py --references 1000000 --repeats 9
 
 All variants read the same vectors in the same run, in turns, each time for another query. NumPy is the
 matrix-vector product and `argpartition`, torch `mv` and `topk`, faiss its exhaustive inner product search; these

@@ -1,6 +1,6 @@
 """The whole extraction, photo files to embedded faces, against the loop that facenet-pytorch's README shows.
 
-    python scripts/bench_extract.py --faces FOLDER --work FOLDER [--only a b c d] [--images 256] [--device cpu]
+    python scripts/bench/bench_extract.py --faces FOLDER --work FOLDER [--only a b c d] [--images 256] [--device cpu]
 
 FOLDER of --faces holds lfw-view1/images and groups-with-boxes; the corpora (see bench_corpora) are made in the folder
 of --work, once. Both sides run as one process with a thread per core and as one process per core with one thread, their

@@ -1,6 +1,6 @@
 """Do the quality measures foretell errors, and does the gate reject what it should? On LFW view 1.
 
-    python scripts/bench_quality.py --faces FOLDER/lfw-view1 [--cache FILE.npz] [--detections FILE.npz]
+    python scripts/bench/bench_quality.py --faces FOLDER/lfw-view1 [--cache FILE.npz] [--detections FILE.npz]
 
 Error versus discard (Grother & Tabassi 2007, "Performance of biometric quality measures"; ISO/IEC 29794-1): the
 threshold is where the FMR is 1e-3 over all impostor pairs of all photos of a list's people, and stays there. Then the

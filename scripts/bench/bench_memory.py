@@ -1,6 +1,6 @@
 """Memory of `facepipe run` over the same photos again and again in one process: does it grow?
 
-    python scripts/bench_memory.py --faces FOLDER --work FOLDER [--images 1000] [--repeats 10] [--device cpu]
+    python scripts/bench/bench_memory.py --faces FOLDER --work FOLDER [--images 1000] [--repeats 10] [--device cpu]
 
 Each repeat is one whole run, as a nightly one would be: scan, extraction, grouping and commits, into a store of its
 own, which is then deleted. The models are loaded once, as one run over ten times as many photos would load them. The

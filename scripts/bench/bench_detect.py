@@ -1,6 +1,6 @@
 """Face detection alone, from pixels to boxes, against facenet-pytorch's MTCNN on images of one size in one list.
 
-    python scripts/bench_detect.py --faces FOLDER --work FOLDER [--only a b c d] [--images 32] [--device cpu]
+    python scripts/bench/bench_detect.py --faces FOLDER --work FOLDER [--only a b c d] [--images 32] [--device cpu]
 
 Both run in this process, with a thread per core. Asserts the same faces as bench_extract does.
 """
