@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from pipeline.config import Settings
@@ -42,7 +43,6 @@ _AUTH_QUEUE: Final = 64
 _MAX_AUTH_THREADS: Final = 4  # each check takes 32 MiB
 _BODIES: Final = 16  # of the largest size, that memory holds at once
 _DRAINED: Final = 8  # times the largest body: what is read and dropped, so that its sender sees the answer
-_READ: Final = ("GET", "HEAD")
 
 logging.getLogger("facepipe").addHandler(logging.NullHandler())
 
@@ -61,7 +61,7 @@ def make_app(
     auth: Authenticator,
     ready: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = time.monotonic,
-) -> FastAPI:
+) -> Starlette:
     """The contract over HTTP, as an ASGI application with a lifespan: its end waits for the work in hand.
 
     `ready` is what /readyz tells. Raises UsageError where cloud hosting lacks its public address, or a store
@@ -81,46 +81,43 @@ def make_app(
     metrics = Metrics(lambda: _gauges(service, posts, calls, bodies))
     answers = Answers(ImageAddresses.from_settings(serve), _provider(client))
     context = Context(service, auth, bodies, posts, calls, answers, metrics)
-    app = FastAPI(
-        title="facepipe",
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
+    app = Starlette(
+        routes=_routes(context, Health(metrics, ready, calls), at_rest=serve.hosting == CLOUD),
+        middleware=[
+            Middleware(Outer, metrics=metrics, clock=clock),
+            Middleware(Drained, max_bytes=_DRAINED * serve.max_body_bytes),
+        ],
+        exception_handlers={FacepipeError: _failed, HTTPException: _unknown},
         lifespan=_lifespan((posts, calls, auth)),
     )
-    _add_routes(app, context, Health(metrics, ready, calls), at_rest=serve.hosting == CLOUD)
-    app.add_exception_handler(FacepipeError, _failed)
-    app.add_exception_handler(HTTPException, _unknown)
-    app.add_middleware(Drained, max_bytes=_DRAINED * serve.max_body_bytes)
-    app.add_middleware(Outer, metrics=metrics, clock=clock)
+    app.router.redirect_slashes = False
     return app
 
 
-def _add_routes(app: FastAPI, context: Context, health: Health, *, at_rest: bool) -> None:
+def _routes(context: Context, health: Health, *, at_rest: bool) -> list[Route]:
     people, images, docs = People(context), Images(context, at_rest=at_rest), Docs()
-    routes: list[tuple[str, tuple[str, ...], Handler]] = [
-        ("/people", ("POST",), people.post),
-        ("/people", _READ, people.all),
-        ("/rootpeople", _READ, people.roots),
-        ("/people/external/{external_id:path}", _READ, people.by_external_id),
-        ("/people/{person_id}", _READ, people.one),
-        ("/people/{person_id}", ("PUT",), people.put),
-        ("/people/{person_id}", ("DELETE",), people.delete),
-        ("/merge", ("PUT",), people.merge),
-        ("/unmerge", ("PUT",), people.unmerge),
-        ("/person/{person_id}/face", _READ, images.face),
-        ("/obj/imagekey", _READ, images.key),  # before /obj/{guid}: the name is reserved
-        ("/imagekey", _READ, images.key),
-        ("/obj/{guid}", _READ, images.object),
-        ("/healthz", _READ, health.alive),
-        ("/readyz", _READ, health.ready),
-        ("/metrics", _READ, health.metrics),
-        ("/docs", _READ, docs.page),
-        ("/openapi.json", _READ, docs.openapi),
+    routes: list[tuple[str, str, Handler]] = [
+        ("POST", "/people", people.post),
+        ("GET", "/people", people.all),
+        ("GET", "/rootpeople", people.roots),
+        ("GET", "/people/external/{external_id:path}", people.by_external_id),
+        ("GET", "/people/{person_id}", people.one),
+        ("PUT", "/people/{person_id}", people.put),
+        ("DELETE", "/people/{person_id}", people.delete),
+        ("PUT", "/merge", people.merge),
+        ("PUT", "/unmerge", people.unmerge),
+        ("GET", "/person/{person_id}/face", images.face),
+        ("GET", "/obj/imagekey", images.key),  # before /obj/{guid}: the name is reserved
+        ("GET", "/imagekey", images.key),
+        ("GET", "/obj/{guid}", images.object),
+        ("GET", "/healthz", health.alive),
+        ("GET", "/readyz", health.ready),
+        ("GET", "/metrics", health.metrics),
+        ("GET", "/docs", docs.page),
+        ("GET", "/openapi.json", docs.openapi),
     ]
-    for path, methods, handler in routes:
-        app.add_route(path, named(path, handler), methods=list(methods), include_in_schema=False)
+    # Starlette answers HEAD wherever it answers GET.
+    return [Route(path, named(path, handler), methods=[method]) for method, path, handler in routes]
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -165,9 +162,9 @@ def _gauges(service: IdentityService, posts: WorkPool, calls: WorkPool, bodies: 
 
 def _lifespan(
     closed_last: tuple[WorkPool | Authenticator, ...],
-) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
+) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         for pool in closed_last:
             pool.close()

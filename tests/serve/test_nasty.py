@@ -12,16 +12,26 @@ import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.serve import protocol
 from tests.serve.live import LiveServer, credentials, live_server
 
 MIB = 2**20
+NEWEST_UVICORN = (0, 54)  # tried with all tests of this folder; pyproject.toml caps uvicorn at the next one
+
+
+def test_uvicorn_is_a_version_that_was_tried() -> None:
+    """serve/protocol.py builds on the internals of uvicorn, so a newer one must be tried before the cap is raised."""
+    assert tuple(int(part) for part in uvicorn.__version__.split(".")[:2]) <= NEWEST_UVICORN
+    cap = f"{NEWEST_UVICORN[0]}.{NEWEST_UVICORN[1] + 1}"
+    assert f'"uvicorn>=0.30,<{cap}"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 @pytest.fixture(autouse=True)
