@@ -1,0 +1,70 @@
+"""A store and a configuration of facepipe 0.1.0, as its own commands left them, open and give the same answers.
+
+`data/store-0.1.0.tar.gz` was made by that version from photos of the two public-domain portraits: a finished run, a
+person who was posted to a server that was killed right after, and a second run that was extracted but not grouped.
+`data/store-0.1.0.json` is what that version exported and answered after it had grouped that run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import main
+from tests.integration.conftest import write_photos
+
+DATA = Path(__file__).parent / "data"
+ANSWERS = json.loads((DATA / "store-0.1.0.json").read_text())
+
+
+def facepipe(*words: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False, standalone_mode=False)
+    assert result.exception is None
+    return dict(json.loads(result.stdout))
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the store and its configuration, the second run grouped by today's version."""
+    folder = tmp_path_factory.mktemp("earlier")
+    with tarfile.open(DATA / "store-0.1.0.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    report = facepipe("group", "--store", str(folder / "store"), "--config", str(folder / "facepipe.yaml"))
+    assert (report["faces"], report["outcomes"]) == (2, {"matched": 2})
+    return folder
+
+
+def test_the_store_is_whole(earlier: Path) -> None:
+    assert facepipe("check", "--store", str(earlier / "store"))["problems"] == []
+
+
+def test_its_tables_are_the_same(earlier: Path, tmp_path: Path) -> None:
+    facepipe("export", "--store", str(earlier / "store"), "--to", str(tmp_path / "exported"))
+    for table in ("media", "faces", "persons"):
+        rows = pq.read_table(tmp_path / "exported" / f"{table}.parquet").to_pylist()
+        for row in rows:
+            row.update({key: value.isoformat() for key, value in row.items() if key == "added_at"})
+        assert rows == ANSWERS[table]
+    embeddings = pq.read_table(tmp_path / "exported" / "embeddings.parquet").sort_by("face_id")
+    vectors = np.stack(embeddings["embedding"].to_numpy(zero_copy_only=False))
+    digest = hashlib.sha256(embeddings["face_id"].to_numpy().tobytes() + vectors.tobytes()).hexdigest()
+    assert digest == ANSWERS["embeddings_sha256"]
+
+
+def test_a_search_finds_the_same_person(earlier: Path, tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> None:
+    write_photos(tmp_path / "photos", hopper_path, astronaut_path)
+    photo, store, config = (tmp_path / "photos" / "g1.webp", earlier / "store", earlier / "facepipe.yaml")
+    (face,) = facepipe("search", str(photo), "--store", str(store), "--config", str(config))["faces"]
+    expected = ANSWERS["search"]
+    assert face["box"] == pytest.approx(expected["box"], abs=0.5)
+    assert face["identity"]["person_id"] == expected["identity"]["person_id"]
+    scores = [entry["similarity_score"] for entry in face["similar"]]
+    assert scores == pytest.approx([entry["similarity_score"] for entry in expected["similar"]], abs=1e-3)
