@@ -285,7 +285,7 @@ class StoreFull(StoreError):
 
 
 class StoreMismatch(StoreError):
-    """The store {path} was made with {key} = {stored}, and this command has {given}. {cure}"""
+    """The store {path} was made with {key} = {stored}, and this command has {given}. Use the store's value, or make another store with --store."""  # noqa: E501
 
     exit_code = 45
 

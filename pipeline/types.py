@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -152,3 +152,24 @@ class Decisions:
     @property
     def matched(self) -> BoolArray:
         return (self.position >= 0) & ~self.inserted
+
+
+class Progress(Protocol):
+    """Receives how far a long piece of work is: a bar, a line a minute, or nothing. Called from any thread."""
+
+    def start(self, phase: str, total: int | None) -> None:
+        """A new phase begins; `total` steps, None where nobody knows yet."""
+
+    def advance(self, count: int = 1) -> None:
+        """`count` more steps are done."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should read."""
+
+
+class SilentProgress:
+    """Progress that shows nothing."""
+
+    def start(self, phase: str, total: int | None) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
+    def note(self, text: str) -> None: ...

@@ -11,17 +11,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol, TextIO
 
+from pipeline.types import Progress
+
 LINE_EVERY_S = 60.0
 SHOW_CURSOR = b"\x1b[?25h"  # the bars hide it
 STOPPING = b"\nFinishing the shard in hand; a second Ctrl-C ends at once.\n"
 
 
-class CommandProgress(Protocol):
-    """What the library calls (`run.Progress`), and the end of it."""
+class CommandProgress(Progress, Protocol):
+    """Progress of a command, which ends with it."""
 
-    def start(self, phase: str, total: int | None) -> None: ...
-    def advance(self, count: int = 1) -> None: ...
-    def note(self, text: str) -> None: ...
     def close(self) -> None: ...
 
 

@@ -1,7 +1,7 @@
-"""The file in which `facepipe calibrate` keeps what it fitted, and a new store finds it.
+"""The file that `facepipe calibrate --out` writes and a new store reads with `--calibration`.
 
-JSON: the calibration itself, and what it holds for: the weights by their hash, how the photos are cut out, and what is
-subtracted from the embeddings. With anything else a distance means something else.
+It is JSON: the calibration, and what it is valid for: the weights (by hash), the crop settings and the centre that is
+subtracted from the embeddings. A distance means something else as soon as one of these changes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pipeline.store.records import StoreIdentity
 
 NO_CALIBRATION: Final = "none"
 _FORMAT: Final = 1
-# What an embedding hardly depends on: which faces are found, which files are read, and (docs/speed.md) the mode. What
-# `embed` says, the centre's hash says more exactly.
+# An embedding hardly depends on which files are read, which faces are found and (docs/speed.md) the mode. The centre's
+# hash says more exactly what `embed` says.
 _OTHER_SETTINGS: Final = frozenset({"decode", "detect", "embed", "mode"})
 
 
 def write_calibration(file: Path, calibration: Calibration, identity: StoreIdentity, fit: Mapping[str, Any]) -> None:
-    """Writes `calibration`, fitted on embeddings of `identity`'s model; `fit` is what else there is to say, for people.
+    """Writes `calibration`, fitted on embeddings of `identity`'s model; `fit` are figures of the fit, for people only.
 
-    Raises StoreFull or StoreUnwritable of the folder.
+    Raises StoreFull or StoreUnwritable where the folder cannot be written.
     """
     content = {
         "facepipe_calibration": _FORMAT,
@@ -46,29 +46,32 @@ def write_calibration(file: Path, calibration: Calibration, identity: StoreIdent
 
 
 def read_calibration(
-    file: Path, weights_sha256: str, output_settings: Mapping[str, Any], preprocessing: Mapping[str, Any]
+    file: Path | str, weights_sha256: str, output_settings: Mapping[str, Any], preprocessing: Mapping[str, Any]
 ) -> Calibration:
-    """The calibration in `file`, for embeddings of these weights, settings and preprocessing.
+    """The calibration in `file` for embeddings of these weights, settings and preprocessing; "none": no calibration.
 
-    Raises CalibrationInvalid where it is none, or one for others.
+    Raises CalibrationInvalid where the file holds no calibration, or one for other embeddings.
     """
+    if str(file) == NO_CALIBRATION:
+        return Calibration(note="none: distances are the model's own")
+    file = Path(file)
     try:
         content = json.loads(file.read_text("utf-8"))
     except OSError as exc:
         raise _invalid(file, f"it cannot be read ({exc.strerror})") from exc
     except (ValueError, RecursionError) as exc:
-        raise _invalid(file, "it is no JSON, as `facepipe calibrate --out FILE` writes it") from exc
+        raise _invalid(file, "it is not JSON as `facepipe calibrate --out FILE` writes it") from exc
     if not isinstance(content, dict) or content.get("facepipe_calibration") != _FORMAT:
-        raise _invalid(file, f"it says nowhere that it is a facepipe calibration of format {_FORMAT}")
+        raise _invalid(file, f"it is not a facepipe calibration of format {_FORMAT}")
     if content.get("weights_sha256") != weights_sha256:
         other = f"{content.get('weights')} ({content.get('weights_sha256')})"
         raise _invalid(file, f"it was fitted for the weights {other}, and these are {weights_sha256}")
-    with_settings, wanted = content.get("output_settings"), _relevant(output_settings)
-    if not isinstance(with_settings, dict) or _relevant(with_settings) != wanted:
-        raise _invalid(file, f"it was fitted with {with_settings}, not {wanted}")
-    fitted, used = content.get("centre_sha256"), preprocessing.get("centre_sha256")
-    if fitted != used:
-        raise _invalid(file, f"it was fitted with {_centre(fitted)}, not {_centre(used)}")
+    fit_settings, own_settings = content.get("output_settings"), _relevant(output_settings)
+    if not isinstance(fit_settings, dict) or _relevant(fit_settings) != own_settings:
+        raise _invalid(file, f"it was fitted with {fit_settings}, not {own_settings}")
+    fit_centre, own_centre = content.get("centre_sha256"), preprocessing.get("centre_sha256")
+    if fit_centre != own_centre:
+        raise _invalid(file, f"it was fitted with {_centre(fit_centre)}, not {_centre(own_centre)}")
     if not isinstance(content.get("calibration"), dict):
         raise _invalid(file, "it holds no calibration")
     try:
@@ -80,7 +83,7 @@ def read_calibration(
 def _relevant(output_settings: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in output_settings.items() if key not in _OTHER_SETTINGS}
     align = kept.get("align")
-    # Files and stores from before there was a choice say nothing of it.
+    # Files and stores that are older than the choice of resampling don't name it.
     return {**kept, "align": {"resampling": AREA, **align}} if isinstance(align, dict) else kept
 
 

@@ -31,16 +31,11 @@ from pipeline.extraction.manifest import MANIFEST_SCHEMA
 from pipeline.extraction.sources.scan import ScanCounts, scan_source, source_kind
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import make_enroller
+from pipeline.jobs.models import load_extractor
 from pipeline.jobs.plan import PlanCounts, Planner
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.run_report import RunReport, WorkDone, make_report
-from pipeline.jobs.stores import (
-    load_extractor,
-    open_or_create_store,
-    settings_of_store,
-    settle_account,
-    unlock_store,
-)
+from pipeline.jobs.stores import open_or_create_store, settings_of_store, settle_account, unlock_store
 from pipeline.runtime.device import describe
 from pipeline.runtime.stage_times import DECIDE, LOAD, SCAN, WRITE
 from pipeline.store.catalog.opening import has_store

@@ -17,7 +17,8 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PersonView, PostRequest
-from pipeline.jobs.stores import find_account, load_extractor, settings_of_store
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.stores import find_account, settings_of_store
 from pipeline.store.connect import open_store
 from pipeline.store.remote import RemoteStore
 

@@ -20,7 +20,8 @@ from pipeline.errors import UsageError
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
-from pipeline.jobs.stores import load_extractor, settings_of_store, unlock_store
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.stores import settings_of_store, unlock_store
 from pipeline.serve.admin.listener import start_admin
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.protocol import LimitedProtocol, want_files

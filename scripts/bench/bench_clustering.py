@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from bench_accuracy import read_protocol
-from bench_common import Silent, result, write_result
+from bench_common import result, write_result
 
 from pipeline.config import MatchSettings, Settings, SourceSettings
 from pipeline.evaluation.clustering.measures import ClusteringResult, evaluate_clustering
@@ -31,7 +31,7 @@ from pipeline.matching.match import Matcher, ReferenceIndex
 from pipeline.matching.score import Calibration
 from pipeline.store.connect import Store, open_store
 from pipeline.store.files.shards import read_embeddings
-from pipeline.types import FaceBatch, FloatArray, IntArray
+from pipeline.types import FaceBatch, FloatArray, IntArray, SilentProgress
 
 _FACES = """
     SELECT f.face_id, f.media_id, m.path, m.sha256, f.person_id, f.x1, f.y1, f.x2, f.y2,
@@ -114,7 +114,7 @@ def measure(photos: Path, store: Path, test_people: set[str]) -> dict[str, Any]:
     found = {name: grouped(stored, calibration) for name, calibration in ways.items()}
     assert same_partition(found["calibrated"], stored.persons), "grouping again gives other identities"
     labels = replace(Settings(), source=SourceSettings(labels="parent"))
-    report = report_clustering(ClusteringRequest(photos, labels, store), Silent())
+    report = report_clustering(ClusteringRequest(photos, labels, store), SilentProgress())
     again = evaluated(stored, found["calibrated"])
     assert (report.result.pairwise, report.result.bcubed) == (again.pairwise, again.bcubed)
     return {

@@ -210,13 +210,3 @@ def write_result(document: Mapping[str, Any], folder: Path = RESULTS) -> Path:
     path = folder / f"{document['benchmark']}-{device}.json"
     path.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
     return path
-
-
-class Silent:
-    """Progress that nobody is told of."""
-
-    def start(self, phase: str, total: int | None) -> None:
-        pass
-
-    def advance(self, count: int = 1) -> None:
-        pass

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bench_common import Silent, result, write_result
+from bench_common import result, write_result
 
 from pipeline.config import Settings
 from pipeline.evaluation.detection.boxes import read_boxes
@@ -20,12 +20,13 @@ from pipeline.evaluation.detection.detected import load_detector
 from pipeline.evaluation.detection.report import DetectionRequest, report_detection
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
+from pipeline.types import SilentProgress
 
 LEAST_PX = (40, 0)
 
 
 def measure(folder: Path, min_px: float) -> dict[str, Any]:
-    report = report_detection(DetectionRequest([folder], None, Settings(), min_px), Silent())
+    report = report_detection(DetectionRequest([folder], None, Settings(), min_px), SilentProgress())
     assert not report.skipped.as_dict()["skipped"], report.skipped
     found = report.result
     return {

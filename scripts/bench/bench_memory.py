@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from bench_common import Silent, result, timing, write_result
+from bench_common import result, timing, write_result
 from bench_corpora import VERSION, Sources, add_arguments, corpus, given, read_sources, scene
 
 import pipeline.jobs.run
@@ -39,19 +39,13 @@ from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.runtime.allocator import settle_allocator
+from pipeline.types import SilentProgress
 
 MIXED, LARGE = "d", "c"
 LARGE_SHARE, HUGE_SHARE = 0.004, 0.001
 HUGE = (11_540, 8_660)  # 99.9 MP: the largest picture that the default settings take is one of 100
 SAMPLED_EVERY_S = 0.02
 FIRST_COUNTED = 1  # the second repeat: what the first leaves is caches, compiled code, arenas
-
-
-class Quiet(Silent):
-    """Progress of a run that nobody is told of."""
-
-    def note(self, text: str) -> None:
-        pass
 
 
 @dataclass
@@ -132,7 +126,7 @@ def settings_of(device: str, weights: str) -> Settings:
 def one_run(manifest: Path, settings: Settings) -> RunReport:
     """All photos into a store of their own."""
     with tempfile.TemporaryDirectory() as scratch:
-        return run(RunRequest(manifest, Path(scratch) / "store", settings), Quiet(), threading.Event())
+        return run(RunRequest(manifest, Path(scratch) / "store", settings), SilentProgress(), threading.Event())
 
 
 @contextmanager

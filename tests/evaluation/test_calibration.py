@@ -232,8 +232,8 @@ class TestFile:
         [
             (None, "cannot be read"),
             ("exponent: 1.3", "no JSON"),
-            ("[1]", "says nowhere"),
-            ('{"facepipe_calibration": 2}', "says nowhere"),
+            ("[1]", "is not a facepipe calibration of format 1"),
+            ('{"facepipe_calibration": 2}', "is not a facepipe calibration of format 1"),
             ("[" * 100_000, "no JSON"),
         ],
     )

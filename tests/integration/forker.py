@@ -67,7 +67,7 @@ def main() -> None:
     torch.set_num_threads(1)
     # The models are the same for every child: load them once, before the first fork.
     load = pipeline.jobs.run.load_extractor
-    from pipeline.jobs.stores import make_identity
+    from pipeline.jobs.models import make_identity
 
     extractor = load(SETTINGS, make_identity(SETTINGS), Path())
     pipeline.jobs.run.load_extractor = lambda *_: extractor

@@ -22,8 +22,9 @@ from pipeline.evaluation.photos.subjects import Portraits, from_images, from_sto
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
+from pipeline.jobs.models import make_identity
 from pipeline.jobs.run_report import RunReport
-from pipeline.jobs.stores import make_identity, settle_threshold
+from pipeline.jobs.stores import settle_threshold
 from pipeline.matching.score import Calibration
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.client import StoreClient

@@ -12,9 +12,9 @@ from PIL import Image
 
 from pipeline.config import Settings
 from pipeline.errors import StoreMismatch
+from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.search import search
-from pipeline.jobs.stores import load_extractor, make_identity
 from pipeline.store.client import StoreClient
 from tests.integration.snapshot import snapshot
 from tests.serve.live import live_server

@@ -25,7 +25,7 @@ from pipeline.extraction.embed import BATCH_CROPS, Embedder, load_embedder
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
-from pipeline.jobs.stores import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.models.files.converted import read_converted
 from pipeline.models.loops import load_kernels
 from pipeline.models.onnx_graph import read_onnx, read_outputs

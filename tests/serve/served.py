@@ -18,7 +18,8 @@ from pipeline.config import Settings, load_settings
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
-from pipeline.jobs.stores import load_extractor, open_or_create_store, settings_of_store
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.stores import open_or_create_store, settings_of_store
 from pipeline.serve.admin.listener import AdminDoor, start_admin
 from pipeline.store.client import StoreClient
 from pipeline.store.files import faults

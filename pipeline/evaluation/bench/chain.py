@@ -21,7 +21,7 @@ from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.manifest import EXTRACT
-from pipeline.jobs.stores import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.types import Detections, FloatArray
 
 

@@ -18,14 +18,13 @@ from pipeline.evaluation.photos.embedded import Embedded, embed_photos
 from pipeline.evaluation.photos.labels import read_labels
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.photos.subjects import Portraits
-from pipeline.evaluation.progress import Progress
 from pipeline.evaluation.statistics.rates import CONTRACT_THRESHOLD
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.stores import find_account
 from pipeline.matching.score import Calibration
 from pipeline.store.connect import open_store
-from pipeline.types import DUPLICATE_ROW
+from pipeline.types import DUPLICATE_ROW, Progress
 
 _RATES: Final = (1e-9, 0.1)
 NO_FACE_FOUND: Final = "no face found"

@@ -16,10 +16,10 @@ from pipeline.evaluation.clustering.thumbnails import Thumbnails
 from pipeline.evaluation.pages.page import Picture, Section, Table
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.progress import Progress
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.stores import find_account
 from pipeline.store.connect import open_store
+from pipeline.types import Progress
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pipeline.evaluation.detection.measures import IOU, DetectionResult, Found, 
 from pipeline.evaluation.pages.page import Section, Table
 from pipeline.evaluation.pages.plots import Axis, Series, line_plot
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.progress import Progress
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.stores import find_account, settings_of_store
 from pipeline.store.connect import open_store
+from pipeline.types import Progress
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,11 @@ from pipeline.evaluation.pages.plots import Axis, Series, line_plot
 from pipeline.evaluation.photos.embedded import Embedded, embed_photos
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.progress import Progress
 from pipeline.evaluation.statistics.rates import pairs_needed
 from pipeline.extraction.images.files import shown
 from pipeline.identities.decide import make_matcher
 from pipeline.runtime.device import resolve_device
-from pipeline.types import BoolArray
+from pipeline.types import BoolArray, Progress
 
 
 @dataclass(frozen=True)

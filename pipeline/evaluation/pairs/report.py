@@ -18,10 +18,10 @@ from pipeline.evaluation.pairs.pair_lists import PairList, photos_of_people, rea
 from pipeline.evaluation.pairs.scored import ScoredPairs, score_everybody, score_list, scored_of_list
 from pipeline.evaluation.photos.embedded import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.progress import Progress
 from pipeline.evaluation.statistics.resampling import Interval
 from pipeline.extraction.images.files import shown
 from pipeline.matching.score import Calibration
+from pipeline.types import Progress
 
 _BINS: Final = 80
 _HIGHEST_FMR: Final = max(FMRS)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from pipeline.config import Settings
 from pipeline.evaluation.photos.subjects import Portraits, from_images, from_store
-from pipeline.evaluation.progress import Progress
 from pipeline.extraction.images.decode import Decoder
-from pipeline.jobs.stores import load_extractor, make_identity, settings_of_store, settle_threshold
+from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.store.connect import open_store
 from pipeline.store.records import StoreIdentity
+from pipeline.types import Progress
 
 
 @dataclass(frozen=True)

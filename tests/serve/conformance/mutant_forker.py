@@ -67,7 +67,7 @@ def main() -> None:
 
     import pipeline.serve.server  # noqa: F401 - imported once, for all children
     from pipeline.config import load_settings
-    from pipeline.jobs.stores import load_extractor, make_identity
+    from pipeline.jobs.models import load_extractor, make_identity
 
     torch.set_num_threads(1)
     # The models are the same for every child: load them once, before the first fork.
