@@ -193,15 +193,15 @@ def run_python(code: str) -> None:
 def test_a_numba_that_cannot_be_imported_is_no_numba() -> None:
     run_python(
         "import sys; sys.modules['numba'] = None\n"
-        "from pipeline import quantized, references\n"
-        "quantized.prepare(); assert not quantized.available()\n"
+        "from pipeline.matching import int8_filter, references\n"
+        "int8_filter.prepare(); assert not int8_filter.available()\n"
         "assert references.ReferenceIndex(4, quantized=True).view().codes is None\n"
     )
 
 
 def test_numba_is_imported_only_when_it_is_needed() -> None:
     run_python(
-        "import sys; from pipeline import match, group, references\n"
+        "import sys; from pipeline.matching import match, group, references\n"
         "references.ReferenceIndex(4); assert 'numba' not in sys.modules\n"
     )
 
