@@ -1,4 +1,4 @@
-"""`make_app`: all routes over one service. HTTP and nothing else: every decision is the service's."""
+"""The ASGI application: all routes, their middleware and their error handlers over one IdentityService."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ from pipeline.config import Settings
 from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
 from pipeline.identities.service import IdentityService
 from pipeline.runtime.device import usable_cores
-from pipeline.serve.addresses import CLOUD, ImageAddresses
-from pipeline.serve.answers import Answers
 from pipeline.serve.auth import Authenticator
-from pipeline.serve.bodies import BodyReader, Drained
-from pipeline.serve.context import Context
 from pipeline.serve.docs.page import Docs
-from pipeline.serve.errors import error_response, request_id
-from pipeline.serve.health import Health
-from pipeline.serve.images import Images
+from pipeline.serve.handlers import Context, Health, Images, People
 from pipeline.serve.metrics import Gauges, Metrics
-from pipeline.serve.middleware import Handler, Outer, error_log, named
-from pipeline.serve.people import People
-from pipeline.serve.work_pool import WorkPool
+from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
+from pipeline.serve.request_body import BodyReader, DrainMiddleware
+from pipeline.serve.responses import error_response, request_id
+from pipeline.serve.serializer import CLOUD, ImageAddresses, Serializer
+from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.store.client import StoreClient
 
 _POST_THREADS: Final = 128
@@ -41,8 +37,8 @@ _CALL_THREADS: Final = 8
 _CALL_QUEUE: Final = 256
 _AUTH_QUEUE: Final = 64
 _MAX_AUTH_THREADS: Final = 4  # each check takes 32 MiB
-_BODIES: Final = 16  # of the largest size, that memory holds at once
-_DRAINED: Final = 8  # times the largest body: what is read and dropped, so that its sender sees the answer
+_MAX_BODIES: Final = 16  # bodies of the largest size that memory holds at once
+_MAX_DRAINED: Final = 8  # times the largest body: how much is read and dropped, so that its sender sees the answer
 
 logging.getLogger("facepipe").addHandler(logging.NullHandler())
 
@@ -62,30 +58,30 @@ def make_app(
     ready: Callable[[], bool] = lambda: True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Starlette:
-    """The contract over HTTP, as an ASGI application with a lifespan: its end waits for the work in hand.
+    """The HTTP contract as an ASGI application. The end of its lifespan waits for work that has begun.
 
-    `ready` is what /readyz tells. Raises UsageError where cloud hosting lacks its public address, or a store
-    that encrypts its images.
+    `ready` decides what /readyz answers. Raises UsageError where cloud hosting lacks its public address, or the store
+    does not encrypt its images.
     """
     serve = settings.serve
     if serve.hosting == CLOUD and not client.identity.encrypted:
         raise UsageError(message="Cloud hosting needs a store with encrypted images: make one with --encrypt.")
-    # A thread for each, because most of the time it waits: for the models, for a directory, for the disk.
+    # A thread for each post, because most of the time a post waits: for the models, for a directory, for the disk.
     room = (serve.workers or 2 * usable_cores()) + serve.queue_images
     threads = min(room, _POST_THREADS)
-    posts = WorkPool("posts", threads=threads, queue=room - threads)
-    calls = WorkPool("calls", threads=_CALL_THREADS, queue=_CALL_QUEUE)
+    posts = BoundedThreadPool("posts", threads=threads, queue=room - threads)
+    calls = BoundedThreadPool("calls", threads=_CALL_THREADS, queue=_CALL_QUEUE)
     bodies = BodyReader(
-        max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget_bytes=_BODIES * serve.max_body_bytes
+        max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget_bytes=_MAX_BODIES * serve.max_body_bytes
     )
     metrics = Metrics(lambda: _gauges(service, posts, calls, bodies))
-    answers = Answers(ImageAddresses.from_settings(serve), _provider(client))
-    context = Context(service, auth, bodies, posts, calls, answers, metrics)
+    serializer = Serializer(ImageAddresses.from_settings(serve), _provider(client))
+    context = Context(service, auth, bodies, posts, calls, serializer, metrics)
     app = Starlette(
         routes=_routes(context, Health(metrics, ready, calls), at_rest=serve.hosting == CLOUD),
         middleware=[
-            Middleware(Outer, metrics=metrics, clock=clock),
-            Middleware(Drained, max_bytes=_DRAINED * serve.max_body_bytes),
+            Middleware(RequestMiddleware, metrics=metrics, clock=clock),
+            Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
         ],
         exception_handlers={FacepipeError: _failed, HTTPException: _unknown},
         lifespan=_lifespan((posts, calls, auth)),
@@ -121,7 +117,7 @@ def _routes(context: Context, health: Health, *, at_rest: bool) -> list[Route]:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """A failure that has a class."""
+    """Answers one of the pipeline's own errors."""
     assert isinstance(error, FacepipeError)
     if error.http_status >= 500 and not isinstance(error, RequestError):
         error_log.error("id=%s %s: %s", request_id(request.scope), error.code, error, exc_info=error)
@@ -129,16 +125,16 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    """Starlette's own answers: no route, or no such method there."""
+    """Answers where Starlette finds no route, or no such method on it."""
     assert isinstance(error, HTTPException)
     if error.status_code == MethodUnknown.http_status:
-        allowed = {"Allow": ", ".join(_methods(request.scope))}
+        allowed = {"Allow": ", ".join(_allowed_methods(request.scope))}
         return error_response(request.scope, MethodUnknown(method=request.method), allowed)
     return error_response(request.scope, RouteUnknown())
 
 
-def _methods(scope: Scope) -> list[str]:
-    """All that the path takes: Starlette tells those of its first route only."""
+def _allowed_methods(scope: Scope) -> list[str]:
+    """The methods of all routes with this path: Starlette itself names those of the first route only."""
     routes = [route for route in scope["app"].routes if route.matches(scope)[0] is not Match.NONE]
     return sorted({method for route in routes for method in route.methods})
 
@@ -147,7 +143,7 @@ def _provider(client: StoreClient) -> str:
     return f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
 
 
-def _gauges(service: IdentityService, posts: WorkPool, calls: WorkPool, bodies: BodyReader) -> Gauges:
+def _gauges(service: IdentityService, posts: BoundedThreadPool, calls: BoundedThreadPool, bodies: BodyReader) -> Gauges:
     stats = service.stats()
     return {
         "directories": ("Directories that hold an identity.", stats.directories),
@@ -161,7 +157,7 @@ def _gauges(service: IdentityService, posts: WorkPool, calls: WorkPool, bodies: 
 
 
 def _lifespan(
-    closed_last: tuple[WorkPool | Authenticator, ...],
+    closed_last: tuple[BoundedThreadPool | Authenticator, ...],
 ) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -1,8 +1,8 @@
-"""Credentials: X-RPC-AUTHORIZATION to an account.
+"""Finds the account of a request by its X-RPC-AUTHORIZATION.
 
-A password's hash takes long to check on purpose, so what was verified is remembered for a short while, as a keyed
-hash that dies with the process. An unknown user costs the same work as a wrong password. Failures are counted per
-user id and peer: a guesser is held off, and the right password from elsewhere never is.
+Checking a password is slow on purpose, so verified credentials are remembered for a minute, as a keyed hash that dies
+with the process. An unknown user costs the same work as a wrong password. Failures are counted per user id and peer:
+that keeps off who guesses, and never locks out the right password from elsewhere.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from pipeline.errors import TooManyAttempts, Unauthorized
-from pipeline.serve.requests import header_text
-from pipeline.serve.work_pool import WorkPool
+from pipeline.serve.request_parsing import header_text
+from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.store.catalog.accounts import verify_password
 from pipeline.store.records import Credentials
 
 HEADER: Final = "X-RPC-AUTHORIZATION"
-VERIFIED_S: Final = 60.0  # a verified credential is trusted for so long
-MAX_FAILURES: Final = 10  # of a user id from a peer, in one window
+VERIFIED_S: Final = 60.0  # how long verified credentials are trusted
+MAX_FAILURES: Final = 10  # failed attempts with one user id from one peer in a window
 WINDOW_S: Final = 60.0
 _MAX_REMEMBERED: Final = 10_000  # verified credentials, and counted pairs of user and peer
-_IPV6_SITE_BITS: Final = 64  # one host has at least so many addresses of its own
+_IPV6_SITE_BITS: Final = 64  # a single host usually has a whole /64 to itself
 
 
 @dataclass
 class _Failures:
     count: int
-    until: float  # the end of the window
+    window_end: float
 
 
 class Authenticator:
-    """Verifies credentials, off the event loop. `lookup` is the store's; `clock` gives seconds.
+    """Verifies credentials on threads. `lookup` reads an account's credentials from the store; `clock` gives seconds.
 
-    Used from one event loop; `drop` may be called from any thread.
+    `account` must be called from one event loop; `drop` may be called from any thread.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Authenticator:
     ) -> None:
         self._lookup = lookup
         self._clock = clock
-        self._pool = WorkPool("auth", threads=threads, queue=queue)
+        self._pool = BoundedThreadPool("auth", threads=threads, queue=queue)
         self._secret = os.urandom(32)
         self._verified: OrderedDict[bytes, tuple[str, int, float]] = OrderedDict()
         self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
@@ -72,9 +72,9 @@ class Authenticator:
         if not colon:
             raise Unauthorized()
         digest = self._digest(user_id, password)
-        known = self._remembered(digest)
-        if known is not None:
-            return known
+        remembered = self._remembered(digest)
+        if remembered is not None:
+            return remembered
         peer = self._digest(user_id, _site(request.client.host if request.client else ""))
         account = await self._checked_once(digest, peer, user_id, password)
         if account is None:
@@ -82,7 +82,7 @@ class Authenticator:
         return account
 
     def drop(self, user_id: str) -> None:
-        """Forgets what was verified for a user: the password is another one now."""
+        """Forgets the verified credentials of a user whose password has changed."""
         with self._lock:
             self._drops += 1
             for digest in [key for key, (user, _, _) in self._verified.items() if user == user_id]:
@@ -93,18 +93,18 @@ class Authenticator:
 
     def _remembered(self, digest: bytes) -> int | None:
         with self._lock:
-            found = self._verified.get(digest)
-        return found[1] if found is not None and self._clock() < found[2] else None
+            _, account_id, expires = self._verified.get(digest, ("", None, 0.0))
+        return account_id if self._clock() < expires else None
 
     async def _checked_once(self, digest: bytes, peer: bytes, user_id: str, password: str) -> int | None:
-        """Clients that send the same credentials at the same moment share one check."""
+        """Requests that send the same credentials at the same moment share one check."""
         task = self._running.get(digest)
         if task is None:
             self._admit(peer)
             task = asyncio.create_task(self._check(digest, peer, user_id, password))
             self._running[digest] = task
             task.add_done_callback(lambda _: self._running.pop(digest))
-        # A client that goes away must not end the check that others wait for.
+        # A client that goes away must not cancel the check that others wait for.
         return await asyncio.shield(task)
 
     async def _check(self, digest: bytes, peer: bytes, user_id: str, password: str) -> int | None:
@@ -112,35 +112,35 @@ class Authenticator:
         try:
             account = await self._pool.run(lambda: self._verify(user_id, password))
         except BaseException:
-            self._forgive(peer)  # nothing was found out
+            self._forgive(peer)  # the check did not finish: this was no failure
             raise
         if account is not None:
             self._forgive(peer)
             with self._lock:
-                if drops == self._drops:  # else it may have been verified against the old password
+                if drops == self._drops:  # otherwise the check may have used the old password
                     self._verified[digest] = (user_id, account, self._clock() + VERIFIED_S)
                     _trim(self._verified)
         return account
 
     def _verify(self, user_id: str, password: str) -> int | None:
-        """Both forms of the password are tried whoever the user is, so the work tells nothing."""
-        found = self._lookup(user_id)
-        hashed = found.password_hash if found else None
+        """Tries both forms of the password for every user, known or not, so that the time reveals nothing."""
+        credentials = self._lookup(user_id)
+        hashed = credentials.password_hash if credentials else None
         for candidate in _passwords(password):
-            if verify_password(candidate, hashed) and found is not None:
-                return found.account_id
+            if verify_password(candidate, hashed) and credentials is not None:
+                return credentials.account_id
         return None
 
     def _admit(self, peer: bytes) -> None:
-        """Counts an attempt as failed until it is known not to be: parallel guesses are counted too."""
+        """Counts an attempt as failed until the check says otherwise, so that parallel guesses count too."""
         now = self._clock()
         failures = self._failures.get(peer)
-        if failures is None or now >= failures.until:
+        if failures is None or now >= failures.window_end:
             failures = self._failures[peer] = _Failures(0, now + WINDOW_S)
         self._failures.move_to_end(peer)
         _trim(self._failures)
         if failures.count >= MAX_FAILURES:
-            raise TooManyAttempts(retry_after_s=max(1, round(failures.until - now)))
+            raise TooManyAttempts(retry_after_s=max(1, round(failures.window_end - now)))
         failures.count += 1
 
     def _forgive(self, peer: bytes) -> None:
@@ -154,7 +154,7 @@ class Authenticator:
 
 
 def _passwords(password: str) -> list[str]:
-    """As it stands, and what it is the base64 of."""
+    """The password as sent, and the text it is the base64 of, if any."""
     try:
         decoded = base64.b64decode(password, validate=True).decode()
     except ValueError:  # binascii.Error is one
@@ -163,7 +163,7 @@ def _passwords(password: str) -> list[str]:
 
 
 def _site(host: str) -> str:
-    """What counts as one peer: an IPv4 address, or an IPv6 site."""
+    """The addresses that count as one peer: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

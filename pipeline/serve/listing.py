@@ -1,4 +1,4 @@
-"""`GET /rootpeople`: filters, order and pages."""
+"""The filters, the order and the pages of `GET /rootpeople`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import re2  # type: ignore[import-untyped]
 from pipeline.errors import ParameterInvalid
 from pipeline.identities.types import PersonView
 from pipeline.identities.views import epoch_ms
-from pipeline.serve.requests import Query
+from pipeline.serve.request_parsing import Query
 
 DEFAULT_COUNT: Final = 100
 MAX_PATTERN: Final = 1_000  # characters
-_PATTERN_BYTES: Final = 1 << 20  # what a compiled pattern may take
+_PATTERN_BYTES: Final = 1 << 20  # the memory a compiled pattern may take
 _CHECK_BYTES: Final = 6
 
-# What a page goes on after: the place of its last record in the order, ties by the order of insertion.
+# The position of a record in the order of a listing: its sort key, then its number in the order of insertion.
 Place = tuple[str | int, int]
 _INSERTION: Final = ""
 _KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
@@ -34,7 +34,7 @@ _KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
 
 @dataclass(frozen=True)
 class Page:
-    """A part of a listing. `next_state` continues it; None on the last page."""
+    """A part of a listing. `next_state` is the cursor of the next page, None on the last."""
 
     views: Sequence[PersonView]
     start_index: int
@@ -44,7 +44,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a `GET /rootpeople` asks for."""
+    """The parameters of a `GET /rootpeople`."""
 
     sort: str
     descending: bool
@@ -73,21 +73,21 @@ class Listing:
         )
 
     def page(self, views: Sequence[PersonView]) -> Page:
-        """The part of `views`, which come in the order of insertion."""
-        chosen = sorted(filter(self._wanted, views), key=self._place, reverse=self.descending)
+        """The page of `views`, which come in the order of insertion."""
+        chosen = sorted(filter(self._passes, views), key=self._place, reverse=self.descending)
         start = self._start(chosen)
         end = start + self.count if self.count else len(chosen)
         more = end < len(chosen)
         next_state = _state(self._place(chosen[end - 1]), self.sort, self.descending) if more else None
         return Page(chosen[start:end], start, len(chosen), next_state)
 
-    def _wanted(self, view: PersonView) -> bool:
+    def _passes(self, view: PersonView) -> bool:
         if self.external_ids and view.record.external_id not in self.external_ids:
             return False
         return self.name_matches is None or (view.record.name is not None and self.name_matches(view.record.name))
 
     def _start(self, chosen: Sequence[PersonView]) -> int:
-        """Behind the place of the cursor: what was inserted or deleted since shifts nothing."""
+        """The first index behind the cursor. Insertions and deletions since the page before shift nothing."""
         if self.after is None:
             return min(self.start, len(chosen))
         after = self.after
@@ -99,7 +99,7 @@ class Listing:
 
 
 def _pattern(pattern: str | None) -> Callable[[str], bool] | None:
-    """RE2: its time is linear in the name's length, whatever the pattern. Raises ParameterInvalid."""
+    """A search by RE2, whose time is linear in the length of the name for every pattern. Raises ParameterInvalid."""
     if not pattern:
         return None
     options = re2.Options()
@@ -116,30 +116,30 @@ def _pattern(pattern: str | None) -> Callable[[str], bool] | None:
 
 
 def _state(place: Place, sort: str, descending: bool) -> str:
-    """An opaque cursor, with a check sum: a mistake in copying it is noticed."""
+    """An opaque cursor. Its checksum reveals mistakes in copying."""
     data = json.dumps([sort, descending, *place]).encode()
-    return base64.urlsafe_b64encode(_check_sum(data) + data).decode().rstrip("=")
+    return base64.urlsafe_b64encode(_checksum(data) + data).decode().rstrip("=")
 
 
 def _place(state: str, sort: str, descending: bool) -> Place:
-    """Raises ParameterInvalid for what is no cursor, or one of another order."""
+    """Raises ParameterInvalid where `state` is no cursor, or the cursor of another order."""
     key_type = str if sort == "name" else int
     match _unpacked(state):
-        case [of_sort, of_descending, key, int(seq)] if (of_sort, of_descending) == (sort, descending):
+        case [its_sort, its_descending, key, int(seq)] if (its_sort, its_descending) == (sort, descending):
             if isinstance(key, key_type):
                 return key, seq
     raise ParameterInvalid(name="startIndexState", expected="a nextIndexState of the same listing")
 
 
 def _unpacked(state: str) -> object:
-    """The JSON in a cursor; None where its check sum is not right."""
+    """The JSON in a cursor; None where the checksum is wrong."""
     try:
         raw = base64.b64decode(state + "=" * (-len(state) % 4), altchars=b"-_", validate=True)
         check, data = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
-        return json.loads(data) if check == _check_sum(data) else None
+        return json.loads(data) if check == _checksum(data) else None
     except (ValueError, RecursionError):  # binascii.Error is a ValueError
         return None
 
 
-def _check_sum(data: bytes) -> bytes:
+def _checksum(data: bytes) -> bytes:
     return hashlib.sha256(b"rootpeople" + data).digest()[:_CHECK_BYTES]

@@ -1,4 +1,4 @@
-"""What Prometheus reads. No label names an account or a directory."""
+"""The metrics for Prometheus. No label names an account or a directory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pipeline.identities.types import PostResult
 
 _LATENCY_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
-UNMATCHED: Final = "unmatched"  # the route of what is at no route: a client must not make labels
+UNMATCHED: Final = "unmatched"  # the label of requests to no route: a client must not be able to make labels
 
 Gauges = Mapping[str, tuple[str, float]]
 
 
 class Metrics:
-    """Counters of one server. `gauges` tells, at each reading, name -> (help, value)."""
+    """The counters of one server. `gauges` is called at each scrape and returns name -> (help, value)."""
 
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._registry = CollectorRegistry()
@@ -44,7 +44,7 @@ class Metrics:
         self._latency.labels(route).observe(seconds)
 
     def posted(self, result: PostResult) -> None:
-        """Counts what a post found."""
+        """Counts the faces of a post."""
         self._faces.inc(len(result.faces))
         self._insertions.inc(sum(face.inserted for face in result.faces))
         self._matches.inc(sum(face.person is not None and not face.inserted for face in result.faces))
@@ -54,8 +54,8 @@ class Metrics:
         """The exposition format, version 0.0.4."""
         return generate_latest(self._registry)
 
-    def _counter(self, name: str, about: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(f"facepipe_{name}", about, labels, registry=self._registry)
+    def _counter(self, name: str, description: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(f"facepipe_{name}", description, labels, registry=self._registry)
 
 
 class _GaugeCollector(Collector):
@@ -63,8 +63,8 @@ class _GaugeCollector(Collector):
         self._gauges = gauges
 
     def describe(self) -> list[GaugeMetricFamily]:
-        return []  # asked when it is registered, when the gauges need not be there yet
+        return []  # called at registration, when the gauges may not exist yet
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        for name, (about, value) in self._gauges().items():
-            yield GaugeMetricFamily(f"facepipe_{name}", about, value=value)
+        for name, (description, value) in self._gauges().items():
+            yield GaugeMetricFamily(f"facepipe_{name}", description, value=value)

@@ -1,4 +1,4 @@
-"""Around every request: its id, its line in the log, its place in the metrics, and the net under it."""
+"""Wraps every request: gives it an id, logs and counts it, and answers 500 where nothing else caught an error."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.serve.errors import request_id, unexpected_response
 from pipeline.serve.metrics import UNMATCHED, Metrics
+from pipeline.serve.responses import request_id, unexpected_response
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 access_log = logging.getLogger("facepipe.access")
 error_log = logging.getLogger("facepipe.errors")
-GONE: Final = 499  # in the log and the metrics: the client went away before the answer
+GONE: Final = 499  # the status in the log and the metrics where the client went away before the answer
 
 
-class Outer:
-    """The outermost middleware. One line per request: never a header's value, a query or an id of a person."""
+class RequestMiddleware:
+    """The outermost middleware. The access log never contains the value of a header, a query, or a person's id."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._app = app
@@ -33,27 +33,27 @@ class Outer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = self._clock()
+        start = self._clock()
         scope["state"] = {**scope.get("state", {}), "request_id": os.urandom(8).hex()}
         _same_route_without_slash(scope)
-        answer = _Answer(send, request_id(scope))
+        answer = _AnswerSender(send, request_id(scope))
         try:
             await self._guarded(scope, receive, answer)
         finally:
-            self._tell(scope, answer.status, self._clock() - begun)
+            self._record(scope, answer.status, self._clock() - start)
 
-    async def _guarded(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _guarded(self, scope: Scope, receive: Receive, answer: _AnswerSender) -> None:
         try:
             await self._app(scope, receive, answer)
         except ClientDisconnect:
             pass
-        except Exception:  # the outermost frame of a request: whatever it is, the server stays up
+        except Exception:  # the outermost frame of a request: the server must stay up
             error_log.exception("unexpected error id=%s", request_id(scope))
-            if answer.status != GONE:  # it has begun: the connection is all that can be ended
+            if answer.status != GONE:  # an answer has begun already, so that only the connection can be ended
                 raise
             await unexpected_response(scope)(scope, receive, answer)
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope["state"].get("route", UNMATCHED)
         method = scope["method"]
         self._metrics.answered(method, route, status, seconds)
@@ -62,12 +62,12 @@ class Outer:
         )
 
 
-class _Answer:
-    """Passes an answer on with its id, and remembers its status."""
+class _AnswerSender:
+    """Sends an answer with the headers that all answers have, and remembers its status."""
 
-    def __init__(self, send: Send, name: str) -> None:
+    def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
-        self._headers = [(b"x-request-id", name.encode()), (b"x-content-type-options", b"nosniff")]
+        self._headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
         self.status = GONE
 
     async def __call__(self, message: Message) -> None:
@@ -78,7 +78,7 @@ class _Answer:
 
 
 def named(route: str, handler: Handler) -> Handler:
-    """The handler of a route, under whose template its requests are counted and logged."""
+    """The handler of a route. Its requests are counted and logged under the template `route`."""
 
     async def endpoint(request: Request) -> Response:
         request.scope["state"]["route"] = route
@@ -88,7 +88,7 @@ def named(route: str, handler: Handler) -> Handler:
 
 
 def _same_route_without_slash(scope: Scope) -> None:
-    """A slash at the end of the path is no other address; an encoded one is a character of an id."""
+    """Ignores a slash at the end of the path, unless it is encoded and so part of an id."""
     raw: bytes = scope.get("raw_path") or b""
     if len(raw) > 1 and raw.endswith(b"/"):
         scope["path"] = scope["path"].removesuffix("/")

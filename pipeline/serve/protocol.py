@@ -1,6 +1,7 @@
-"""uvicorn's HTTP/1.1 protocol with limits it does not have: on headers, on the time they take, on connections.
+"""uvicorn's HTTP/1.1 protocol with limits that it lacks: on headers, on the time they take, on connections.
 
-What no request comes of is answered here, in the one shape of errors.
+Input that never becomes a request is answered here, in the one shape of errors. This builds on the internals of
+uvicorn, whose version pyproject.toml therefore caps.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from pipeline.serve.encoding import MEDIA_TYPE, json_bytes
-from pipeline.serve.errors import error_body
+from pipeline.serve.responses import MEDIA_TYPE, error_body, json_bytes
 
 MAX_HEADER_BYTES: Final = 64 * 1024  # the request line, the headers, and the trailers
 MAX_CONNECTIONS: Final = 2_000
-_OTHER_FILES: Final = 256  # for the store and the libraries
+_OTHER_FILES: Final = 256  # open files for the store and the libraries
 HEADER_TIMEOUT_S: Final = 10.0
 _TOO_LARGE: Final = (431, "headers-too-large", f"The headers are larger than {MAX_HEADER_BYTES} bytes.")
 _MALFORMED: Final = (400, "request-malformed", "This is not a valid HTTP/1.1 request.")
@@ -25,18 +25,18 @@ _CROWDED: Final = (503, "overloaded", "The server has as many connections as it 
 _TIMEOUT: Final = (408, "headers-timeout", f"The headers did not arrive within {HEADER_TIMEOUT_S:g} seconds.")
 
 
-def want_files() -> None:
-    """Raises the process's limit on open files as far as connections need it and the system lets."""
+def raise_file_limit() -> None:
+    """Raises the process's limit on open files as far as connections need it and the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_CONNECTIONS + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    needed = MAX_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard)
         )
 
 
 def max_connections() -> int:
-    """How many may be open: the store must never lack a file because of them."""
+    """How many connections may be open, so that the store never lacks a file because of them."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -53,8 +53,8 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_headers = True
-        self._header_bytes = 0  # of the message that is coming
-        self._fed = 0  # bytes that came since the message before it
+        self._header_bytes = 0  # of the current message
+        self._fed = 0  # bytes since the end of the message before
         self._too_large = self._refused = False
         self._asks_upgrade = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -72,11 +72,11 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():
-            return  # what still comes is nobody's
+            return
         self._fed += len(data)
         self._unset_keepalive_if_required()
         self._parse(data)
-        # A header without an end never becomes one, so what was fed counts too.
+        # A header without an end never reaches on_header, so the bytes fed to the parser count too.
         if self._in_headers and self._fed > MAX_HEADER_BYTES and not self._refused:
             self._refuse(*_TOO_LARGE)
 
@@ -89,10 +89,10 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             self._refuse(*(_TOO_LARGE if self._too_large else _MALFORMED))
 
     def _parse_without_upgrade(self, rest: bytes) -> None:
-        """Begins anew with the request that asked for another protocol, as if it had not: we have none to offer,
-        and the parser would leave out its body. (Java's HttpClient asks for HTTP/2 with its first request.)"""
+        """Parses a request that asks for another protocol again, without that wish: this server speaks no other, and
+        the parser would skip the body. (Java's HttpClient asks for HTTP/2 with its first request.)"""
         head, self._asks_upgrade = self._asks_upgrade, b""
-        if not head:  # CONNECT: this is no proxy
+        if not head:  # CONNECT, which is for proxies
             self._refuse(*_MALFORMED)
             return
         self.parser = httptools.HttpRequestParser(self)
@@ -111,7 +111,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
-        if self._in_headers:  # trailers are no headers: a request that was let in must not change
+        if self._in_headers:  # not for trailers: they must not change a request whose headers were accepted
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -128,7 +128,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             self._fed = 0
 
     def _plain_head(self) -> bytes:
-        """The request line and headers that came, without what asks for another protocol."""
+        """The request line and headers, without those that ask for another protocol."""
         method: bytes = self.parser.get_method()
         if method == b"CONNECT":
             return b""
@@ -146,12 +146,12 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             raise _HeadersTooLarge
 
     def _refuse(self, status: int, reason: str, message: str) -> None:
-        """Answers outside of any request, and ends the connection."""
+        """Answers without a request, and closes the connection."""
         self._refused = True
         self._disarm()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            if not cycle.more_body:  # what is wrong came after a whole request: that is still answered
+            if not cycle.more_body:  # a complete request came before the bad input: that one is still answered
                 cycle.keep_alive = False
                 return
             cycle.disconnected = True

@@ -1,4 +1,4 @@
-"""`serve`: opens a store, loads its models, warms up, and answers until it is told to stop."""
+"""Opens a store, loads its models, warms them up, and serves until a signal stops it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store, unlock_store
 from pipeline.serve.admin.listener import start_admin
 from pipeline.serve.app import make_app, make_authenticator
-from pipeline.serve.protocol import LimitedProtocol, want_files
+from pipeline.serve.protocol import LimitedProtocol, raise_file_limit
 from pipeline.store.client import StoreClient
 from pipeline.types import DecodedImage
 
 _KEEP_ALIVE_S: Final = 65  # longer than clients keep theirs, so that none writes into a closing connection
 _BACKLOG: Final = 512
-_STOP_S: Final = 60  # for the requests in hand, when it is told to stop
+_STOP_S: Final = 60  # for the requests that are still running when a signal comes
 _WARM_UP_PX: Final = 320
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where the server answers: real ports, also where 0 was asked for."""
+    """The addresses of the server, with the real ports where the settings say 0."""
 
     scheme: str
     host: str
@@ -55,14 +55,14 @@ class Listening:
 
 
 def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]) -> None:
-    """Serves the store until SIGINT or SIGTERM; `announce` is called when requests are answered.
+    """Serves the store until SIGINT or SIGTERM, then finishes the running requests and returns.
 
-    Requests in hand are finished before it returns. Raises StoreError, ModelError, DeviceError, and UsageError
-    where the settings don't fit together or a port cannot be had.
+    `announce` is called when the server listens. Raises StoreError, ModelError, DeviceError, and UsageError where the
+    settings contradict each other or a port is taken.
     """
-    want_files()
+    raise_file_limit()
     with contextlib.ExitStack() as stack:
-        sockets = _listeners(settings.serve, stack)  # first: a port in use should not cost the loading of models
+        sockets = _listeners(settings.serve, stack)  # first: a taken port should show before the models are loaded
         client = stack.enter_context(StoreClient.open(store, command="serve"))
         unlock_store(client, settings)
         settings = settings_of_store(settings, client.identity, client.path)
@@ -72,7 +72,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         auth, ready = make_authenticator(client), threading.Event()
         app = make_app(service, client, settings, auth=auth, ready=ready.is_set)
         service.load()
-        # The collector would look through every identity again and again, and all requests would wait meanwhile.
+        # Otherwise each collection would walk over every identity while all requests wait.
         gc.collect()
         gc.freeze()
         stack.callback(gc.unfreeze)
@@ -80,16 +80,16 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         stack.enter_context(start_admin(client, service, auth.drop))
         listening = _listening(settings.serve, sockets, service.stats().identities)
 
-        def listens() -> None:
+        def on_listening() -> None:
             ready.set()
             announce(listening)
 
         stack.callback(ready.clear)
-        make_server(app, settings.serve, listens).run(sockets)
+        make_server(app, settings.serve, on_listening).run(sockets)
 
 
-def make_server(app: ASGIApp, settings: ServeSettings, listens: Callable[[], None]) -> uvicorn.Server:
-    """A uvicorn server with our limits; `listens` is called when it takes connections."""
+def make_server(app: ASGIApp, settings: ServeSettings, on_listening: Callable[[], None]) -> uvicorn.Server:
+    """A uvicorn server with our limits; it calls `on_listening` when it accepts connections."""
     config = uvicorn.Config(
         app,
         http=LimitedProtocol,
@@ -109,20 +109,20 @@ def make_server(app: ASGIApp, settings: ServeSettings, listens: Callable[[], Non
         config.load()
     except OSError as exc:  # ssl.SSLError is one
         raise UsageError(message=f"The TLS certificate or key cannot be used: {exc}") from exc
-    return _Server(config, listens)
+    return _Server(config, on_listening)
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens, and returns when it is stopped: uvicorn would raise the signal again, and SIGTERM
-    would then end the process before the store is closed."""
+    """Calls back when it listens, and returns after a signal. uvicorn would raise the signal again, and SIGTERM would
+    then end the process before the store is closed."""
 
-    def __init__(self, config: uvicorn.Config, listens: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
         super().__init__(config)
-        self._listens = listens
+        self._on_listening = on_listening
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._listens()
+        self._on_listening()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -132,13 +132,13 @@ class _Server(uvicorn.Server):
 
 
 def _warm_up(extractor: FaceExtractor) -> None:
-    """The first image costs the libraries their preparations."""
+    """Extracts an empty image: the first image makes the libraries prepare themselves."""
     pixels = np.zeros((_WARM_UP_PX, _WARM_UP_PX, 3), np.uint8)
     extractor.extract([DecodedImage(pixels, "png", "0" * 64)])
 
 
 def _listeners(settings: ServeSettings, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """One socket per port. Raises UsageError where one cannot be had."""
+    """One socket per port. Raises UsageError where a port is taken."""
     if bool(settings.tls_cert) != bool(settings.tls_key):
         raise UsageError(message="TLS needs both --tls-cert and --tls-key.")
     ports = [settings.port] if settings.object_port is None else [settings.port, settings.object_port]
@@ -146,7 +146,7 @@ def _listeners(settings: ServeSettings, stack: contextlib.ExitStack) -> list[soc
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """A socket that has its address; it takes connections only when uvicorn listens on it."""
+    """A bound socket. It accepts no connections before uvicorn listens on it."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -158,7 +158,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _listening(settings: ServeSettings, sockets: Sequence[socket.socket], identities: int) -> Listening:
-    ports = [int(each.getsockname()[1]) for each in sockets]
+    ports = [int(listener.getsockname()[1]) for listener in sockets]
     return Listening(
         scheme="https" if settings.tls_cert else "http",
         host=settings.host,

@@ -16,8 +16,8 @@ from PIL import Image
 
 from pipeline.config import ServeSettings
 from pipeline.errors import UsageError
-from pipeline.serve.addresses import ImageAddresses
 from pipeline.serve.app import make_app, make_authenticator
+from pipeline.serve.serializer import ImageAddresses
 from tests.serve.live import PASSWORD, LiveServer, live_settings
 
 OCTETS = {"Content-Type": "application/octet-stream"}

@@ -16,7 +16,7 @@ from pipeline.errors import ParameterInvalid
 from pipeline.identities.types import PersonView
 from pipeline.serve import listing as module
 from pipeline.serve.listing import Listing, Page
-from pipeline.serve.requests import Query
+from pipeline.serve.request_parsing import Query
 from pipeline.store.records import PersonRecord
 from tests.serve.asking import make_request
 

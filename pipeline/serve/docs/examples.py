@@ -1,4 +1,4 @@
-"""Examples for the OpenAPI description: answers of a real server, and one error per status."""
+"""Examples for the OpenAPI description: answers of a real server, and an error for each status."""
 
 from __future__ import annotations
 
@@ -128,19 +128,19 @@ _ERRORS: Final[dict[int, FacepipeError]] = {
     429: TooManyAttempts(retry_after_s=42),
     503: Overloaded(retry_after_s=1),
 }
-_UNTOLD: Final = "The server could not do this. Its log says why, under 5f0c7bd29e6d4d0f."
-_OTHERS: Final[dict[int, tuple[str, str]]] = {
+_HIDDEN: Final = "The server could not do this. Its log says why, under 5f0c7bd29e6d4d0f."
+_PRIVATE_ERRORS: Final[dict[int, tuple[str, str]]] = {
     403: ("too-many-directories", "The account holds as many directories as it may; nothing was stored."),
     431: ("headers-too-large", "The headers are larger than 65536 bytes."),
-    500: ("unexpected", _UNTOLD),
-    507: ("store-full", _UNTOLD),
+    500: ("unexpected", _HIDDEN),
+    507: ("store-full", _HIDDEN),
 }
 
 
 def error(status: int) -> Json:
     """An error answer with this status."""
-    found = _ERRORS.get(status)
-    reason, message = (found.code, str(found)) if found else _OTHERS[status]
+    public = _ERRORS.get(status)
+    reason, message = (public.code, str(public)) if public else _PRIVATE_ERRORS[status]
     return {
         "error": HTTPStatus(status).phrase,
         "errorReason": reason,

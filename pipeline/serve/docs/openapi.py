@@ -1,4 +1,4 @@
-"""The OpenAPI description, written by hand: the handlers parse by hand, so nothing could be derived from them."""
+"""The OpenAPI description. It is written by hand, because it cannot be derived from handlers that parse by hand."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from pipeline.serve.docs import examples, schemas
-from pipeline.serve.requests import MAX_SIMILAR
+from pipeline.serve.request_parsing import MAX_SIMILAR
 
 Json = dict[str, Any]
 
 _AUTHORIZATION: Final = "authorization"
-# What every route that needs credentials may answer besides its own; 431 and 408 come before any route.
+# The errors of every route that needs credentials. 431, and 408 for headers, come before any route.
 _COMMON_ERRORS: Final = {
     400: "A header or a parameter is missing or wrong.",
     401: "The credentials are missing or wrong.",
@@ -192,7 +192,7 @@ def _image_key() -> Json:
     answer = _json_answer("The key.", "ImageKey", {"key": examples.IMAGE_KEY})
     errors = _COMMON_ERRORS | {404: "The server is not in cloud hosting."}
     route = _route("Get the image key", "The account's key to its objects, in cloud hosting.", {"200": answer}, errors)
-    del route["operationId"]  # the route has two addresses
+    del route["operationId"]  # ids are unique, and this route has two paths
     return route
 
 
@@ -227,10 +227,10 @@ def _metrics() -> Json:
 # Parts
 
 
-def _json_answer(about: str, schema: str, given: Json) -> Json:
+def _json_answer(about: str, schema: str, values: Json) -> Json:
     content = {
         "schema": {"$ref": f"#/components/schemas/{schema}"},
-        "examples": {name: {"value": value} for name, value in given.items()},
+        "examples": {name: {"value": value} for name, value in values.items()},
     }
     return {"description": about, "content": {"application/json": content}}
 

@@ -1,4 +1,4 @@
-"""/openapi.json, and /docs: the same as one page that needs no script and nothing from elsewhere."""
+"""/openapi.json, and /docs: the same description as one page without scripts or anything from other hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.serve.docs.openapi import description
-from pipeline.serve.encoding import encoded_response, json_bytes
+from pipeline.serve.responses import encoded_response, json_bytes
 
 Json = dict[str, Any]
 
@@ -28,7 +28,7 @@ code { padding: .1rem .3rem } pre { padding: .8rem; overflow-x: auto } summary {
 
 
 class Docs:
-    """Each method answers one route. Both documents are made when they are first asked for."""
+    """The routes /openapi.json and /docs. Both documents are made at their first request."""
 
     async def openapi(self, _: Request) -> Response:
         return encoded_response(self._description)
@@ -59,7 +59,7 @@ def page(document: Json) -> str:
 
 
 def _route(verb: str, path: str, route: Json) -> str:
-    parameters = [_parameter(each) for each in route.get("parameters", ())]
+    parameters = [_parameter(parameter) for parameter in route.get("parameters", ())]
     table = f"<table><tr><th>parameter<th>in<th>meaning</tr>{''.join(parameters)}</table>" if parameters else ""
     body = "".join(
         f"<p>Body: <code>{_text(kind)}</code></p>{_examples(content)}"
@@ -73,11 +73,11 @@ def _route(verb: str, path: str, route: Json) -> str:
 
 
 def _parameter(parameter: Json) -> str:
-    needed = " (required)" if parameter["required"] else ""
+    required = " (required)" if parameter["required"] else ""
     example = f" Example: <code>{_text(parameter['example'])}</code>" if parameter["example"] != "" else ""
     return (
         f"<tr><td><code>{_text(parameter['name'])}</code><td>{parameter['in']}"
-        f"<td>{_inline(parameter['description'])}{needed}{example}</tr>"
+        f"<td>{_inline(parameter['description'])}{required}{example}</tr>"
     )
 
 
@@ -88,7 +88,7 @@ def _answer(status: str, answer: Json) -> str:
 
 
 def _examples(content: Json) -> str:
-    named = [(name, each["value"]) for name, each in content.get("examples", {}).items()]
+    named = [(name, example["value"]) for name, example in content.get("examples", {}).items()]
     single = [("", content["example"])] if "example" in content else []
     return "".join(f"{_text(name)}<pre>{_text(json.dumps(value, indent=2))}</pre>" for name, value in named + single)
 
@@ -98,7 +98,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Text in which `backticks` are code."""
+    """HTML of a text in which `backticks` mark code."""
     parts = _text(text).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 

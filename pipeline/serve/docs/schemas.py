@@ -1,11 +1,11 @@
-"""JSON schemas of the answers and bodies, for the OpenAPI description."""
+"""The JSON schemas of answers and bodies for the OpenAPI description."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from pipeline.serve.answers import LANDMARK_NAMES
-from pipeline.serve.requests import MAX_MERGED, MAX_TAGS, MAX_TEXT
+from pipeline.serve.request_parsing import MAX_MERGED, MAX_TAGS, MAX_TEXT
+from pipeline.serve.serializer import LANDMARK_NAMES
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ _GIVEN_TEXT: Final[Json] = {"type": ["string", "null"], "maxLength": MAX_TEXT}
 
 
 def _object(required: str, **properties: Json) -> Json:
-    """An object with these properties and no others; `required` names some of them."""
+    """An object with these properties and no others. `required` lists the names of those that are always there."""
     return {
         "type": "object",
         "properties": {name.replace("_", "-"): schema for name, schema in properties.items()},

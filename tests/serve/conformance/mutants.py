@@ -125,7 +125,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "landmarks-of-the-image": Mutant(
         "decisions: landmarks are fractions of the face box",
-        around("pipeline.serve.answers", "Answers._face", landmarks_of_the_image),
+        around("pipeline.serve.serializer", "Serializer._face", landmarks_of_the_image),
         "test_section_2.py::test_2_3_landmarks_are_relative_to_the_face_box",
     ),
     "child-instead-of-root": Mutant(
@@ -140,7 +140,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "null-instead-of-absent": Mutant(
         "decisions: a key without a value is absent",
-        lambda: replaced("pipeline.serve.answers", "_present", lambda _: dict),
+        lambda: replaced("pipeline.serve.serializer", "_present", lambda _: dict),
         "test_decided_listing.py::test_record_has_all_its_keys",
     ),
     "score-rounded": Mutant(
@@ -170,7 +170,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "error-without-verb": Mutant(
         "decisions: the one error shape",
-        around("pipeline.serve.errors", "error_body", without_key("verb")),
+        around("pipeline.serve.responses", "error_body", without_key("verb")),
         "test_decided_errors.py::test_requests_every_error_has_the_one_shape",
     ),
     "iv-at-the-end": Mutant(

@@ -80,13 +80,13 @@ def face_image_of_any_account() -> None:
 
 
 def one_directory_for_all() -> None:
-    from pipeline.serve.requests import directory
+    from pipeline.serve.request_parsing import directory_name
 
     def mutant(request: Any) -> str:
-        directory(request)
+        directory_name(request)
         return "main"
 
-    replaced("pipeline.serve.context", "directory", lambda _: mutant)
+    replaced("pipeline.serve.handlers", "directory_name", lambda _: mutant)
 
 
 def stranger_gets_the_first_person() -> None:
@@ -142,7 +142,7 @@ def created_is_ok() -> None:
     def change(json_response: Callable[..., Any]) -> Callable[..., Any]:
         return lambda body, status=200, headers=None: json_response(body, 200 if status == 201 else status, headers)
 
-    replaced("pipeline.serve.people", "json_response", change)
+    replaced("pipeline.serve.handlers", "json_response", change)
 
 
 def any_password() -> None:

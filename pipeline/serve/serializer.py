@@ -1,4 +1,5 @@
-"""What the service answers, in the contract's JSON shapes (2.2, 2.3). A key without a value is absent."""
+"""The service's results as the JSON of the contract (2.2, 2.3), with the addresses of images. Keys without a value are
+absent."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipeline.config import ServeSettings
+from pipeline.errors import UsageError
 from pipeline.identities.types import FaceResult, PersonView, PostResult, SimilarPerson
 from pipeline.identities.views import epoch_ms
-from pipeline.serve.addresses import ImageAddresses
 
 Json = dict[str, Any]
 
-# Raised when another detector, other weights or other defaults find other boxes.
+# Raised whenever another detector, other weights or other defaults give other boxes.
 DETECTION_VERSION: Final = 1
 LANDMARK_NAMES: Final = (
     "left-eye-center",
@@ -21,11 +23,37 @@ LANDMARK_NAMES: Final = (
     "left-mouth-corner",
     "right-mouth-corner",
 )
+LOCAL, CLOUD = "local", "cloud"
+_LOCAL_SCHEME = "cvos"
+_CLOUD_SCHEME = "https"
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Makes the JSON of answers; `provider` names the models."""
+class ImageAddresses:
+    """Where a client finds a stored image, by its guid (contract, 2.2)."""
+
+    prefix: str  # scheme://[host[/path]/]obj/
+
+    @classmethod
+    def from_settings(cls, settings: ServeSettings) -> ImageAddresses:
+        """`cvos://obj/` on a local host, or what `public_url` and `object_scheme` say; `https://<public host>/obj/`
+        in cloud hosting. Raises UsageError where cloud hosting has no `public_url`."""
+        scheme, _, place = (settings.public_url or "").strip().rstrip("/").rpartition("://")
+        if settings.hosting == CLOUD:
+            if not place:
+                raise UsageError(message="Cloud hosting needs --public-url, the host that clients reach.")
+            return cls(f"{settings.object_scheme or _CLOUD_SCHEME}://{place}/obj/")
+        if not place:
+            return cls(f"{settings.object_scheme or _LOCAL_SCHEME}://obj/")
+        return cls(f"{settings.object_scheme or scheme or 'http'}://{place}/obj/")
+
+    def of(self, guid: str) -> str:
+        return self.prefix + guid
+
+
+@dataclass(frozen=True)
+class Serializer:
+    """Turns the service's results into JSON. `provider` names the models in the attributes of a face."""
 
     addresses: ImageAddresses
     provider: str
@@ -39,7 +67,7 @@ class Answers:
         }
 
     def people(self, views: Sequence[PersonView]) -> Json:
-        """What `GET /people` and its kind answer."""
+        """The answer of `GET /people` and of the other routes that list records."""
         return {"people": [self.record(view) for view in views]}
 
     def record(self, view: PersonView) -> Json:
@@ -80,7 +108,7 @@ class Answers:
         if face.rejected:
             entry["rejectionReasons"] = list(face.rejected)
         if face.similar is not None:
-            entry["similar"] = [_similar(each) for each in face.similar]
+            entry["similar"] = [_similar(person) for person in face.similar]
         return entry
 
     def _attributes(self, face: FaceResult) -> Json:
@@ -108,7 +136,7 @@ def _landmarks(points: Sequence[float], box: tuple[float, float, float, float]) 
 
 
 def _identity(person: PersonView, score: float | None) -> Json:
-    """Who a face was recognised or inserted as: its root, with the root's names and the set's counters."""
+    """The person a face was recognised or inserted as: the root's names, the counters of the whole merged set."""
     root = person.root
     return _present(
         personId=root.person_id,

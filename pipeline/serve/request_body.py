@@ -1,4 +1,4 @@
-"""Bodies: read as they come, with a limit on size, on time, and on what all requests together hold in memory."""
+"""Request bodies, with limits on their size, their time, and the memory that the bodies of all requests take."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import BodyTimeout, BodyTooLarge, Overloaded
 from pipeline.identities.batcher import RETRY_AFTER_S
 
 _DRAIN_TIMEOUT_S: Final = 10.0
-_DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for so long is waiting for the answer
+_DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for this long waits for the answer
 
 
 class BodyReader:
@@ -28,64 +28,66 @@ class BodyReader:
 
     @property
     def held_bytes(self) -> int:
+        """The memory of the bodies of all requests now."""
         return self._held
 
     @contextlib.asynccontextmanager
     async def body(self, request: Request, max_bytes: int | None = None) -> AsyncIterator[bytes]:
         """The request's body, which counts against the budget until the block ends.
 
-        Raises BodyTooLarge (of a declared length: before anything is read), BodyTimeout, Overloaded where the
-        budget is spent, and ClientDisconnect.
+        Raises BodyTooLarge (for a declared length before anything is read), BodyTimeout, Overloaded where the budget
+        is spent, and ClientDisconnect.
         """
         limit = self.max_bytes if max_bytes is None else max_bytes
         declared = declared_length(request.scope)
         if declared > limit:
             raise BodyTooLarge(limit_bytes=limit)
-        came = _Came()
+        received = _Received()
         try:
-            # All of it now: were it counted as it comes, many large bodies at once would all end half-way.
-            self._take(came, declared)
-            yield await self._read(request, came, limit)
+            # The declared length counts at once: if bytes counted as they come, many large bodies at the same time
+            # would all fail half-way.
+            self._reserve(received, declared)
+            yield await self._read(request, received, limit)
         finally:
-            self._held -= came.counted
+            self._held -= received.counted
 
-    async def _read(self, request: Request, came: _Came, limit: int) -> bytes:
+    async def _read(self, request: Request, received: _Received, limit: int) -> bytes:
         try:
-            await asyncio.wait_for(self._collect(request, came, limit), self._timeout_s)
+            await asyncio.wait_for(self._collect(request, received, limit), self._timeout_s)
         except asyncio.TimeoutError:
             raise BodyTimeout(timeout_s=f"{self._timeout_s:g}") from None
-        return came.joined()
+        return received.joined()
 
-    async def _collect(self, request: Request, came: _Came, limit: int) -> None:
+    async def _collect(self, request: Request, received: _Received, limit: int) -> None:
         async for chunk in request.stream():
-            if came.size + len(chunk) > limit:
+            if received.size + len(chunk) > limit:
                 raise BodyTooLarge(limit_bytes=limit)
-            came.add(chunk)
-            self._take(came, came.size)
+            received.add(chunk)
+            self._reserve(received, received.size)
 
-    def _take(self, came: _Came, size: int) -> None:
-        """Counts a body as `size` bytes, if it did not count as more already. Raises Overloaded."""
-        more = max(0, size - came.counted)
+    def _reserve(self, received: _Received, size: int) -> None:
+        """Counts a body as `size` bytes unless it counts as more already. Raises Overloaded."""
+        more = max(0, size - received.counted)
         if self._held + more > self._budget:
             raise Overloaded(retry_after_s=RETRY_AFTER_S)
         self._held += more
-        came.counted += more
+        received.counted += more
 
 
-class _Came:
-    """What came of one body, in bytes."""
+class _Received:
+    """The part of one body that has arrived."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
         self.size = 0
-        self.counted = 0  # against the budget
+        self.counted = 0  # bytes against the budget
 
     def add(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
         self.size += len(chunk)
 
     def joined(self) -> bytes:
-        """All of it, once: the parts are let go, so that a body is in memory twice for a moment only."""
+        """The body; to be called once. The chunks are freed, so that two copies exist for a moment only."""
         body = b"".join(self._chunks)
         self._chunks.clear()
         return body
@@ -96,11 +98,11 @@ def declared_length(scope: Scope) -> int:
     return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
 
 
-class Drained:
-    """Reads and drops the rest of a body before its answer goes out.
+class DrainMiddleware:
+    """Reads and drops the rest of a body before the answer goes out.
 
-    An answer to a client that is still sending would be lost: the connection ends with a reset. What is too much
-    to drain, or does not come, is not waited for, and the connection is closed after the answer.
+    A client that is still sending would lose the answer, because the connection would end with a reset. If the rest is
+    too large or does not come, the connection is closed after the answer.
     """
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
@@ -111,39 +113,39 @@ class Drained:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        rest = _Rest(scope, receive)
+        rest = _RestOfBody(scope, receive)
 
-        async def answer(message: Message) -> None:
+        async def drain_and_send(message: Message) -> None:
             if message["type"] == "http.response.start" and not rest.complete:
                 drained = message["status"] != BodyTimeout.http_status and await rest.drain(self._max_bytes)
                 if not drained:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        await self._app(scope, rest.receive, answer)
+        await self._app(scope, rest.receive, drain_and_send)
 
 
-class _Rest:
-    """What is still to come of one request's body."""
+class _RestOfBody:
+    """The part of one request's body that is still to come."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         names = {name for name, _ in scope["headers"]}
         self._receive = receive
-        self._coming = declared_length(scope)
-        self._asked_first = b"expect" in names  # sends nothing before it is told to go on
-        self.complete = self._coming == 0 and b"transfer-encoding" not in names
+        self._declared_left = declared_length(scope)
+        self._waits_for_continue = b"expect" in names  # sends nothing before "100 Continue"
+        self.complete = self._declared_left == 0 and b"transfer-encoding" not in names
 
     async def receive(self) -> Message:
         message = await self._receive()
-        self._asked_first = False
+        self._waits_for_continue = False
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self.complete = True
-        self._coming -= len(message.get("body", b""))
+        self._declared_left -= len(message.get("body", b""))
         return message
 
     async def drain(self, max_bytes: int) -> bool:
-        """Whether all of it came."""
-        if self._asked_first or self._coming > max_bytes:
+        """Whether the rest arrived."""
+        if self._waits_for_continue or self._declared_left > max_bytes:
             return False
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._read(max_bytes), _DRAIN_TIMEOUT_S)
@@ -154,6 +156,3 @@ class _Rest:
         while not self.complete and size <= max_bytes:
             message = await asyncio.wait_for(self.receive(), _DRAIN_IDLE_S)
             size += len(message.get("body", b""))
-
-
-__all__ = ["BodyReader", "ClientDisconnect", "Drained", "declared_length"]

@@ -11,13 +11,12 @@ import pytest
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.identities.types import FaceResult, PersonView, PostResult, SimilarPerson
 from pipeline.identities.views import epoch_ms
-from pipeline.serve.addresses import ImageAddresses
-from pipeline.serve.answers import Answers
-from pipeline.serve.encoding import json_bytes
+from pipeline.serve.responses import json_bytes
+from pipeline.serve.serializer import ImageAddresses, Serializer
 from pipeline.store.records import PersonRecord
 
 DAY = datetime(2026, 1, 1, 0, 0, 0, 999_999)
-ANSWERS = Answers(ImageAddresses("cvos://obj/"), "models")
+SERIALIZER = Serializer(ImageAddresses("cvos://obj/"), "models")
 
 ROOT = PersonRecord(
     person_id="root",
@@ -57,7 +56,7 @@ def view(record: PersonRecord, children: tuple[str, ...] = ()) -> PersonView:
 
 
 def entry(face: FaceResult) -> dict[str, object]:
-    answer = ANSWERS.post(PostResult([face], 100, 200, "media", False, 3))
+    answer = SERIALIZER.post(PostResult([face], 100, 200, "media", False, 3))
     assert json_bytes(answer)
     found: dict[str, object] = answer["identifiedFaces"][0]
     return found
@@ -69,7 +68,7 @@ def test_a_time_is_in_whole_milliseconds() -> None:
 
 
 def test_a_root_without_names_has_no_keys_for_them() -> None:
-    assert ANSWERS.record(view(ROOT)) == {
+    assert SERIALIZER.record(view(ROOT)) == {
         "personId": "root",
         "rootPersonId": "root",
         "imageURI": "cvos://obj/g1",
@@ -84,13 +83,13 @@ def test_a_root_without_names_has_no_keys_for_them() -> None:
 
 
 def test_a_root_shows_the_images_of_its_set() -> None:
-    record = ANSWERS.record(view(ROOT, ("g2", "g3")))
+    record = SERIALIZER.record(view(ROOT, ("g2", "g3")))
     assert record["unmergedImageURIs"] == ["cvos://obj/g2", "cvos://obj/g3"]
     assert "unmergedImageURI" not in record
 
 
 def test_a_child_shows_its_own_image_beside_the_roots() -> None:
-    record = ANSWERS.record(view(CHILD))
+    record = SERIALIZER.record(view(CHILD))
     assert (record["imageURI"], record["unmergedImageURI"]) == ("cvos://obj/g1", "cvos://obj/g2")
     assert (record["personId"], record["rootPersonId"], record["name"], record["externalId"]) == (
         "child",

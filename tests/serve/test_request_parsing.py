@@ -20,11 +20,11 @@ from pipeline.errors import (
     PersonUnknown,
 )
 from pipeline.identities.types import PersonChange, PostRequest
-from pipeline.serve.people import EXTERNAL_PREFIX
-from pipeline.serve.requests import (
+from pipeline.serve.handlers import EXTERNAL_PREFIX
+from pipeline.serve.request_parsing import (
     check_media_type,
     checked_person_id,
-    directory,
+    directory_name,
     json_object,
     person_change,
     person_headers,
@@ -45,19 +45,19 @@ def b64(data: str | bytes) -> str:
 
 @pytest.mark.parametrize("name", ["main", "A-z_0.9", "a" * 64, "...", ".a"])
 def test_a_directory_name_is_taken(name: str) -> None:
-    assert directory(make_request({"X-RPC-DIRECTORY": name})) == name
+    assert directory_name(make_request({"X-RPC-DIRECTORY": name})) == name
 
 
 @pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "a b", "ä", "a" * 65, "a\x00", "%2e%2e"])
 def test_another_directory_name_is_refused(name: str) -> None:
     with pytest.raises(DirectoryInvalid):
-        directory(make_request({"X-RPC-DIRECTORY": name}))
+        directory_name(make_request({"X-RPC-DIRECTORY": name}))
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-RPC-DIRECTORY": ""}, {"X-RPC-DIRECTORY": "  "}])
 def test_a_missing_directory_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(DirectoryRequired):
-        directory(make_request(headers))
+        directory_name(make_request(headers))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Threads for work that blocks, with a bound on what may wait for them."""
+"""Threads for work that blocks, with a limit on how much may wait for them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.identities.batcher import RETRY_AFTER_S
 T = TypeVar("T")
 
 
-class WorkPool:
-    """`threads` at work, `queue` waiting; more are refused at once."""
+class BoundedThreadPool:
+    """`threads` work and `queue` more calls may wait; any beyond that are refused at once."""
 
     def __init__(self, name: str, *, threads: int, queue: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -25,13 +25,13 @@ class WorkPool:
 
     @property
     def pending(self) -> int:
-        """Work that waits or is being done."""
+        """How many calls run or wait."""
         return self._pending
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. Raises Overloaded where too much waits.
+        """What `work` returns or raises. Raises Overloaded where too many calls wait.
 
-        Cancelling the caller does not end work that has begun, and it counts until it is done.
+        Cancelling the caller does not end work that has begun; it counts as pending until it is done.
         """
         with self._lock:
             if self._pending >= self._room:
@@ -46,7 +46,7 @@ class WorkPool:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Waits for what was begun."""
+        """Waits for the work that has begun."""
         self._threads.shutdown()
 
     def _done(self, _: Future[T] | None) -> None:

@@ -1,8 +1,10 @@
-"""Every error that a client sees, in one JSON shape."""
+"""JSON responses, and the one shape of every error that a client sees."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -10,18 +12,33 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from pipeline.errors import FacepipeError, ImageRejected, RequestError, TooManyDirectories
-from pipeline.serve.encoding import json_response
 
-# What a client may read. All others tell of paths, accounts or the machine: their text goes to the log only.
-_TELLABLE: Final = (RequestError, ImageRejected)
+MEDIA_TYPE: Final = "application/json"
+# The errors whose text a client may read. The others name paths, accounts or the machine: their text is only logged.
+_PUBLIC: Final = (RequestError, ImageRejected)
 _MESSAGES: Final[dict[type[FacepipeError], str]] = {
     TooManyDirectories: "The account holds as many directories as it may; nothing was stored."
 }
 UNEXPECTED: Final = "unexpected"
 
 
+def json_bytes(body: Mapping[str, Any]) -> bytes:
+    """Compact UTF-8. Raises ValueError for NaN and infinity, which JSON does not have."""
+    return json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def json_response(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`body` as a response that no cache keeps."""
+    return encoded_response(json_bytes(body), status, headers)
+
+
+def encoded_response(data: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The same from JSON that is encoded already, by a thread off the event loop."""
+    return Response(data, status, {"Cache-Control": "no-store", **(headers or {})}, MEDIA_TYPE)
+
+
 def error_body(status: int, reason: str, message: str, path: str, verb: str) -> dict[str, Any]:
-    """The one shape. `reason` is the stable name of the error, `timestamp` epoch milliseconds."""
+    """The one shape of errors. `reason` is the stable name of the error; `timestamp` is in epoch milliseconds."""
     return {
         "error": HTTPStatus(status).phrase,
         "errorReason": reason,
@@ -34,20 +51,19 @@ def error_body(status: int, reason: str, message: str, path: str, verb: str) -> 
 
 
 def error_response(scope: Scope, error: FacepipeError, headers: dict[str, str] | None = None) -> Response:
-    """The answer to a request that failed with `error`."""
-    message = _MESSAGES.get(type(error)) or (str(error) if isinstance(error, _TELLABLE) else _hidden(scope))
+    """The response to a request that failed with `error`."""
+    message = _MESSAGES.get(type(error)) or (str(error) if isinstance(error, _PUBLIC) else _hidden(scope))
     return _response(scope, error.http_status, error.code, message, _headers(error) | (headers or {}))
 
 
 def unexpected_response(scope: Scope) -> Response:
-    """The answer to a request that met what nobody foresaw."""
+    """The response to a request that failed with an error nobody foresaw."""
     return _response(scope, 500, UNEXPECTED, _hidden(scope), {})
 
 
 def request_id(scope: Scope) -> str:
-    """The name of this request in the log and in its answer's X-Request-Id."""
-    found: str = scope["state"]["request_id"]
-    return found
+    """The id of this request in the log and in X-Request-Id."""
+    return str(scope["state"]["request_id"])
 
 
 def sent_path(scope: Scope) -> str:

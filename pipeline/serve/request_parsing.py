@@ -1,4 +1,5 @@
-"""Headers, parameters and JSON bodies to the service's types. All of it is checked here, by hand."""
+"""Turns headers, parameters and JSON bodies into the service's types. All checks of requests are here, by hand: their
+order and their errors are part of the contract."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from pipeline.errors import (
     PersonUnknown,
 )
 from pipeline.identities.types import PersonChange, PostRequest
-from pipeline.serve.errors import sent_path
+from pipeline.serve.responses import sent_path
 
 DIRECTORY: Final = "X-RPC-DIRECTORY"
 NAME: Final = "X-RPC-PERSON-NAME"
@@ -35,19 +36,19 @@ MAX_TAGS: Final = 100
 MAX_MERGED: Final = 1_000
 
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# Not float()'s own idea: that takes "nan", "1_0" and the digits of other scripts.
+# Stricter than float(), which takes "nan", "1_0" and the digits of other scripts.
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _IMAGE: Final = re.compile(r"image/[^/\s]+")
 _OCTETS: Final = "application/octet-stream"
 _BOOLEANS: Final = {"true": True, "false": False}
-_DEFAULT: Final = -1.0  # "the setting's", as a number
+_DEFAULT: Final = -1.0  # the number that stands for "as the server is set"
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, and for which directory."""
+    """The account that a request comes from, and the directory it names."""
 
     account_id: int
     directory: str
@@ -64,11 +65,11 @@ def text_of(data: bytes) -> str:
 def header_text(request: Request, name: str) -> str | None:
     """A header's text; None where it is missing or empty."""
     key = name.lower().encode()
-    found = next((value for header, value in request.scope["headers"] if header == key), b"")
-    return text_of(found).strip(" \t") or None
+    value = next((value for header, value in request.scope["headers"] if header == key), b"")
+    return text_of(value).strip(" \t") or None
 
 
-def directory(request: Request) -> str:
+def directory_name(request: Request) -> str:
     """Raises DirectoryRequired, DirectoryInvalid."""
     name = header_text(request, DIRECTORY)
     if name is None:
@@ -79,9 +80,9 @@ def directory(request: Request) -> str:
 
 
 def check_media_type(request: Request) -> None:
-    """Raises MediaTypeUnsupported unless the body is said to be an image, plain bytes, or nothing."""
-    given = (header_text(request, "Content-Type") or _OCTETS).partition(";")[0].strip().lower()
-    if given != _OCTETS and not _IMAGE.fullmatch(given):
+    """Raises MediaTypeUnsupported unless Content-Type names an image or plain bytes, or is missing."""
+    media_type = (header_text(request, "Content-Type") or _OCTETS).partition(";")[0].strip().lower()
+    if media_type != _OCTETS and not _IMAGE.fullmatch(media_type):
         raise MediaTypeUnsupported(expected=f"{_OCTETS} or image/*")
 
 
@@ -91,11 +92,11 @@ def person_headers(request: Request) -> tuple[str | None, str | None]:
 
 
 def _person_text(request: Request, plain: str, encoded: str) -> str | None:
-    given = header_text(request, encoded)
-    if given is None:
+    base64_text = header_text(request, encoded)
+    if base64_text is None:
         return _checked_text(header_text(request, plain) or "", plain) or None
     try:
-        text = text_of(base64.b64decode(given, validate=True))
+        text = text_of(base64.b64decode(base64_text, validate=True))
     except ValueError:
         raise HeaderInvalid(name=encoded, expected="base64") from None
     return _checked_text(text, encoded) or None
@@ -108,12 +109,12 @@ def _checked_text(text: str, header: str) -> str:
 
 
 def _is_text(text: str) -> bool:
-    """Whether a store can keep it: JSON can bring NUL and halves of surrogate pairs."""
+    """Whether a store can keep `text`: JSON can contain NUL and halves of surrogate pairs."""
     return len(text) <= MAX_TEXT and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 class Query:
-    """The query's parameters: unknown ones are ignored, of a repeated one the last counts."""
+    """The parameters of the query. Unknown ones are ignored; of a repeated one the last value counts."""
 
     def __init__(self, request: Request) -> None:
         query: bytes = request.scope["query_string"]
@@ -129,30 +130,30 @@ class Query:
 
     def flag(self, name: str, default: bool) -> bool:
         """Raises ParameterInvalid."""
-        given = self._last.get(name)
-        if given is None:
+        text = self._last.get(name)
+        if text is None:
             return default
-        if given.lower() not in _BOOLEANS:
+        if text.lower() not in _BOOLEANS:
             raise ParameterInvalid(name=name, expected="true or false")
-        return _BOOLEANS[given.lower()]
+        return _BOOLEANS[text.lower()]
 
     def whole(self, name: str, default: int, low: int, high: int | None = None) -> int:
         """Raises ParameterInvalid."""
-        given = self._last.get(name)
-        if given is None:
+        text = self._last.get(name)
+        if text is None:
             return default
-        number = int(given) if _WHOLE.fullmatch(given) else low - 1
+        number = int(text) if _WHOLE.fullmatch(text) else low - 1
         if number < low or (high is not None and number > high):
             limits = f"in [{low}, {high}]" if high is not None else f"of at least {low}"
             raise ParameterInvalid(name=name, expected=f"a whole number {limits}")
         return number
 
     def number(self, name: str, high: float) -> float | None:
-        """A number in [0, high]; None where it is missing or -1, the default. Raises ParameterInvalid."""
-        given = self._last.get(name)
-        if given is None:
+        """A number in [0, high]; None where it is missing or -1, which means the default. Raises ParameterInvalid."""
+        text = self._last.get(name)
+        if text is None:
             return None
-        number = finite(given)
+        number = finite(text)
         if number == _DEFAULT:
             return None
         if number is None or not 0 <= number <= high:
@@ -161,24 +162,24 @@ class Query:
 
 
 def finite(text: str) -> float | None:
-    """A decimal number; None for anything else, overflow too."""
+    """A decimal number; None for anything else, and for one too large for a float."""
     number = float(text) if _NUMBER.fullmatch(text) else float("nan")
     return number + 0.0 if abs(number) < float("inf") else None
 
 
 def threshold(request: Request) -> float | None:
-    """T in [0, 4]; None where it is missing or empty. Raises HeaderInvalid."""
-    given = header_text(request, THRESHOLD)
-    if given is None:
+    """The matching threshold T in [0, 4]; None where it is missing or empty. Raises HeaderInvalid."""
+    text = header_text(request, THRESHOLD)
+    if text is None:
         return None
-    number = finite(given)
+    number = finite(text)
     if number is None or not 0 <= number <= 4:
         raise HeaderInvalid(name=THRESHOLD, expected="a number in [0, 4]")
     return number
 
 
 def post_request(request: Request) -> PostRequest:
-    """What a `POST /people` asks for. Raises HeaderInvalid, ParameterInvalid."""
+    """The options of a `POST /people`. Raises HeaderInvalid, ParameterInvalid."""
     query = Query(request)
     name, external_id = person_headers(request)
     return PostRequest(
@@ -198,12 +199,12 @@ def post_request(request: Request) -> PostRequest:
 
 
 def person_id(request: Request) -> str:
-    """The person id of the path. Raises PersonUnknown where it can't be one."""
+    """The person id in the path. Raises PersonUnknown unless it has the form of a UUID."""
     return checked_person_id(request.path_params["person_id"])
 
 
 def checked_person_id(text: str) -> str:
-    """Raises PersonUnknown unless it has a UUID's form."""
+    """`text` in lower case. Raises PersonUnknown unless it has the form of a UUID."""
     lower = text.lower()
     if not _UUID.fullmatch(lower):
         raise PersonUnknown()
@@ -211,22 +212,22 @@ def checked_person_id(text: str) -> str:
 
 
 def rest_of_path(request: Request, prefix: str) -> str:
-    """What follows `prefix` in the path as it was sent, decoded: an encoded slash is a character of it, and a plain
-    one at the end is not."""
+    """The text after `prefix` in the path as it was sent, decoded. An encoded slash is part of the text; a plain
+    slash at the end is not."""
     raw = sent_path(request.scope).encode("latin-1")
-    given = raw.split(b"/", prefix.count("/"))[-1]
-    return text_of(unquote_to_bytes(given.removesuffix(b"/")))
+    rest = raw.split(b"/", prefix.count("/"))[-1]
+    return text_of(unquote_to_bytes(rest.removesuffix(b"/")))
 
 
 def json_object(data: bytes) -> dict[str, Any]:
     """Raises BodyInvalid."""
     try:
-        found = json.loads(data, parse_constant=_no_constant)
+        value = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise BodyInvalid(detail="it is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise BodyInvalid(detail="it must be a JSON object")
-    return found
+    return value
 
 
 def _no_constant(name: str) -> None:
@@ -234,7 +235,7 @@ def _no_constant(name: str) -> None:
 
 
 def person_change(body: dict[str, Any]) -> PersonChange:
-    """What a `PUT /people/{id}` changes: omitted or null is unchanged, blank is removed. Raises BodyInvalid."""
+    """The changes of a `PUT /people/{id}`: omitted or null is unchanged, blank is removed. Raises BodyInvalid."""
     tags = body.get("tags")
     if tags is not None:
         if not isinstance(tags, list) or len(tags) > MAX_TAGS:
@@ -263,10 +264,10 @@ def _text(key: str, value: object) -> str:
 
 
 def person_ids(body: dict[str, Any]) -> list[str]:
-    """The ids of a merge or an unmerge, each once. Raises BodyInvalid, PersonUnknown."""
-    given = body.get("personIds")
-    if not isinstance(given, list) or not 1 <= len(given) <= MAX_MERGED:
+    """The ids of a merge or an unmerge, without repetitions. Raises BodyInvalid, PersonUnknown."""
+    ids = body.get("personIds")
+    if not isinstance(ids, list) or not 1 <= len(ids) <= MAX_MERGED:
         raise BodyInvalid(detail=f"personIds must be a list of 1 to {MAX_MERGED:,} ids")
-    if not all(isinstance(each, str) for each in given):
+    if not all(isinstance(person, str) for person in ids):
         raise BodyInvalid(detail="personIds must hold texts")
-    return list(dict.fromkeys(checked_person_id(each) for each in given))
+    return list(dict.fromkeys(checked_person_id(person) for person in ids))

@@ -1,0 +1,232 @@
+"""The handlers: a method for each route of people, images and health. Each checks the credentials, then the request,
+calls the service on a thread, and answers in JSON."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.errors import BodyInvalid, NotReady, ObjectUnknown, PersonUnknown
+from pipeline.identities.batcher import RETRY_AFTER_S
+from pipeline.identities.service import IdentityService
+from pipeline.identities.types import PersonChange, StoredImage
+from pipeline.serve.auth import Authenticator
+from pipeline.serve.listing import Listing
+from pipeline.serve.metrics import Metrics
+from pipeline.serve.request_body import BodyReader
+from pipeline.serve.request_parsing import (
+    Caller,
+    Query,
+    check_media_type,
+    directory_name,
+    header_text,
+    json_object,
+    person_change,
+    person_headers,
+    person_id,
+    person_ids,
+    post_request,
+    rest_of_path,
+)
+from pipeline.serve.responses import encoded_response, json_bytes, json_response
+from pipeline.serve.serializer import Serializer
+from pipeline.serve.thread_pool import BoundedThreadPool
+
+MAX_PEOPLE: Final = 1_000  # in one answer of `GET /people`
+EXTERNAL_PREFIX: Final = "/people/external/"
+_MAX_JSON_BYTES: Final = 1 << 20
+_MAY_CHANGE: Final = "private, no-cache"  # the face of a person can be replaced: ask each time
+_NEVER_CHANGES: Final = "private, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the handlers of all routes share."""
+
+    service: IdentityService
+    auth: Authenticator
+    bodies: BodyReader
+    posts: BoundedThreadPool  # for images: their threads wait for the models
+    calls: BoundedThreadPool  # for everything else, so that nothing quick waits behind an image
+    serializer: Serializer
+    metrics: Metrics
+
+    async def caller(self, request: Request) -> Caller:
+        """Raises Unauthorized, TooManyAttempts, and only then DirectoryRequired, DirectoryInvalid."""
+        account_id = await self.auth.account(request)
+        return Caller(account_id, directory_name(request))
+
+
+class People:
+    """The routes /people, /rootpeople, /merge and /unmerge."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._service = context.service
+        self._serializer = context.serializer
+
+    async def post(self, request: Request) -> Response:
+        context = self._context
+        caller = await context.caller(request)
+        options = post_request(request)
+        check_media_type(request)
+        async with context.bodies.body(request) as data:
+            if not data:
+                raise BodyInvalid(detail="it is empty")
+            result = await context.posts.run(
+                lambda: self._service.post(caller.account_id, caller.directory, data, options)
+            )
+        context.metrics.posted(result)
+        return json_response(self._serializer.post(result), 201)
+
+    async def all(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        return await self._json(
+            lambda: self._serializer.people(self._service.people(caller.account_id, caller.directory)[:MAX_PEOPLE])
+        )
+
+    async def roots(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        listing = Listing.from_query(Query(request))
+        return await self._json(lambda: self._page(caller, listing))
+
+    def _page(self, caller: Caller, listing: Listing) -> dict[str, Any]:
+        page = listing.page(self._service.roots(caller.account_id, caller.directory))
+        position: dict[str, Any] = {"startIndex": page.start_index}
+        if page.next_state is not None:
+            position["nextIndexState"] = page.next_state
+        position |= {"countReturned": len(page.views), "totalCount": page.total}
+        return {**self._serializer.people(page.views), "personCollectionResponse": position}
+
+    async def one(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        person = person_id(request)
+        return await self._json(
+            lambda: self._serializer.people([self._service.person(caller.account_id, caller.directory, person)])
+        )
+
+    async def by_external_id(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        external_id = rest_of_path(request, EXTERNAL_PREFIX)
+
+        def work() -> dict[str, Any]:
+            people = self._service.people_by_external_id(caller.account_id, caller.directory, external_id)
+            if not people:
+                raise PersonUnknown()
+            return self._serializer.people(people)
+
+        return await self._json(work)
+
+    async def put(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        person = person_id(request)
+        async with self._context.bodies.body(request, _MAX_JSON_BYTES) as data:
+            change = person_change(json_object(data)) if data else PersonChange(*person_headers(request))
+        return await self._accepted(
+            lambda: self._service.update_person(caller.account_id, caller.directory, person, change)
+        )
+
+    async def delete(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        recursive = Query(request).flag("recursive", False)
+        person = person_id(request)
+        await self._context.calls.run(
+            lambda: self._service.delete_person(caller.account_id, caller.directory, person, recursive=recursive)
+        )
+        return Response(status_code=204)
+
+    async def merge(self, request: Request) -> Response:
+        caller, ids = await self._caller_and_ids(request)
+        return await self._accepted(lambda: self._service.merge(caller.account_id, caller.directory, ids))
+
+    async def unmerge(self, request: Request) -> Response:
+        caller, ids = await self._caller_and_ids(request)
+        return await self._accepted(lambda: self._service.unmerge(caller.account_id, caller.directory, ids))
+
+    async def _caller_and_ids(self, request: Request) -> tuple[Caller, list[str]]:
+        caller = await self._context.caller(request)
+        async with self._context.bodies.body(request, _MAX_JSON_BYTES) as data:
+            return caller, person_ids(json_object(data))
+
+    async def _accepted(self, work: Callable[[], None]) -> Response:
+        await self._context.calls.run(work)
+        return json_response({}, 202)
+
+    async def _json(self, work: Callable[[], dict[str, Any]]) -> Response:
+        """What `work` returns, encoded on the same thread: a large directory must not hold up other requests."""
+        return encoded_response(await self._context.calls.run(lambda: json_bytes(work())))
+
+
+class Images:
+    """The routes /person/{id}/face, /obj/{guid} and the image key. `at_rest`: objects go out as they lie on the disk,
+    encrypted, as in cloud hosting."""
+
+    def __init__(self, context: Context, *, at_rest: bool) -> None:
+        self._context = context
+        self._service = context.service
+        self._at_rest = at_rest
+
+    async def face(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        person = person_id(request)
+        image = await self._context.calls.run(
+            lambda: self._service.face_image(caller.account_id, caller.directory, person)
+        )
+        return _image_response(request, image, _MAY_CHANGE)
+
+    async def object(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        guid = request.path_params["guid"]
+        image = await self._context.calls.run(
+            lambda: self._service.stored_object(caller.account_id, caller.directory, guid, at_rest=self._at_rest)
+        )
+        return _image_response(request, image, _NEVER_CHANGES)
+
+    async def key(self, request: Request) -> Response:
+        caller = await self._context.caller(request)
+        if not self._at_rest:
+            raise ObjectUnknown()
+        key = await self._context.calls.run(lambda: self._service.image_key(caller.account_id))
+        return json_response({"key": base64.b64encode(key).decode()})
+
+
+def _image_response(request: Request, image: StoredImage, caching: str) -> Response:
+    """The image, or 304 where the client has it. The image behind a guid never changes, so the guid is its ETag."""
+    tag = f'"{image.guid}"'
+    headers = {"ETag": tag, "Cache-Control": caching}
+    if _matches(header_text(request, "If-None-Match") or "", tag):
+        return Response(status_code=304, headers=headers)
+    return Response(image.data, headers=headers, media_type=image.media_type)
+
+
+def _matches(condition: str, tag: str) -> bool:
+    """Whether an If-None-Match names `tag` (RFC 9110, 13.1.2: the weak comparison)."""
+    return condition == "*" or tag in [name.strip().removeprefix("W/") for name in condition.split(",")]
+
+
+class Health:
+    """The routes /healthz, /readyz and /metrics, which need no credentials. `ready` says whether requests can be
+    answered now; it may block."""
+
+    def __init__(self, metrics: Metrics, ready: Callable[[], bool], calls: BoundedThreadPool) -> None:
+        self._metrics = metrics
+        self._ready = ready
+        self._calls = calls
+
+    async def alive(self, _: Request) -> Response:
+        return json_response({"status": "ok"})
+
+    async def ready(self, _: Request) -> Response:
+        if not await self._calls.run(self._ready):
+            raise NotReady(retry_after_s=RETRY_AFTER_S)
+        return json_response({"status": "ready"})
+
+    async def metrics(self, _: Request) -> Response:
+        text = await self._calls.run(self._metrics.text)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"})
