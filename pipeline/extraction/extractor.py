@@ -14,6 +14,7 @@ from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.embed import Embedder
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.quality import assess_quality
+from pipeline.extraction.rows import face_schema, fixed_lists
 from pipeline.extraction.stored_picture import encode_reference_image, surroundings
 from pipeline.models.registry import FIVE_POINT
 from pipeline.runtime.device import halving
@@ -21,20 +22,7 @@ from pipeline.runtime.stage_times import CROP, EMBED, ENCODE, IMAGES, QUALITY, S
 from pipeline.runtime.threads import over_threads
 from pipeline.types import DecodedImage, Detections, DeviceImage, FaceCrops, FloatArray, IntArray
 
-QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
 BOX_CROP_PX = 160  # of box crops: the input of the embedders that take them, and what quality was fitted on
-
-
-def face_schema(embedding_size: int) -> pa.Schema:
-    """The columns of an extracted face; boxes are cut off at the image's edge, landmarks are not."""
-    columns = [
-        *(pa.field(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
-        pa.field("landmarks", pa.list_(pa.float32(), 10)),
-        *(pa.field(name, pa.float32()) for name in ("confidence", *QUALITIES)),
-        pa.field("embedding", pa.list_(pa.float32(), embedding_size)),
-        pa.field("crop", pa.binary()),  # the image to store, should the face become a reference
-    ]
-    return pa.schema(columns)
 
 
 class FaceExtractor:
@@ -103,11 +91,6 @@ class FaceExtractor:
             pa.array(crops, pa.binary()),
         ]
         return pa.table(columns, schema=self.schema)
-
-
-def fixed_lists(rows: FloatArray) -> pa.FixedSizeListArray:
-    """[n, d] float32 as an Arrow array of n fixed-size lists."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
 
 
 def _clipped(found: Detections, batch: ImageBatch) -> torch.Tensor:

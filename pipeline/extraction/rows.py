@@ -1,24 +1,85 @@
-"""Extracted rows as objects: what the engine wrote of each manifest row, joined with the manifest."""
+"""Rows through extraction: the manifest that goes in, the table that comes out, and both joined as objects.
+
+The manifest is decided before any image is decoded. The engine writes one row of `shard_schema` for each manifest row;
+`read_rows` joins the two.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.types import FloatArray
 
-_PLAIN = ("x1", "y1", "x2", "y2", "landmarks", "confidence")
-_QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
-FACE_COLUMNS = (*_PLAIN, *_QUALITIES)
+# What a run does with a manifest row.
+EXTRACT: Final = "extract"  # decode the image and find its faces
+REUSE_ROW: Final = "reuse_row"  # same bytes as an earlier row of this run: that row's faces count again
+REUSE_MEDIA: Final = "reuse_media"  # same bytes as an image in the store: that image's faces count again
+SKIP: Final = "skip"  # nothing to extract: rejected by the scan, or the same row twice
+
+MANIFEST_SCHEMA = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),  # from 0
+        pa.field("path", pa.string(), nullable=False),  # as shown
+        pa.field("file", pa.binary(), nullable=False),  # as opened: the file system's own bytes
+        pa.field("directory", pa.string(), nullable=False),
+        pa.field("name", pa.string()),
+        pa.field("external_id", pa.string()),
+        pa.field("extra", pa.string()),  # the source's further columns: a JSON object
+        pa.field("sha256", pa.string()),
+        pa.field("bytes", pa.int64()),
+        pa.field("action", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64()),  # of REUSE_ROW
+        pa.field("source_media", pa.int64()),  # of REUSE_MEDIA
+        pa.field("status", pa.string()),  # of SKIP
+        pa.field("reason", pa.string()),
+    ]
+)
+
+QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
+FACE_COLUMNS = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
+IMAGE_COLUMNS = ("pixel_sha256", "width", "height", "format")  # null where no image was decoded
+
+
+def face_schema(embedding_size: int) -> pa.Schema:
+    """The columns of an extracted face; boxes are clipped to the image, landmarks are not."""
+    columns = [
+        *(pa.field(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
+        pa.field("landmarks", pa.list_(pa.float32(), 10)),
+        *(pa.field(name, pa.float32()) for name in ("confidence", *QUALITIES)),
+        pa.field("embedding", pa.list_(pa.float32(), embedding_size)),
+        pa.field("crop", pa.binary()),  # the image to store if the face becomes a reference
+    ]
+    return pa.schema(columns)
+
+
+def shard_schema(embedding_size: int) -> pa.Schema:
+    """What extraction writes for each manifest row. `faces` is null where no image was decoded.
+
+    `sha256` is null where the file's bytes are unknown, because it changed or vanished after the scan: the next run
+    tries it again.
+    """
+    columns = [
+        ("row", pa.int64()),
+        ("status", pa.string()),
+        ("reason", pa.string()),
+        ("sha256", pa.string()),
+        ("pixel_sha256", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("format", pa.string()),
+        ("faces", pa.list_(pa.struct(list(face_schema(embedding_size))))),
+    ]
+    return pa.schema(columns)
 
 
 @dataclass(frozen=True)
 class ExtractedFace:
-    """One face; `fields` are FACE_COLUMNS, `crop` the image to store (None: to be cut from the file)."""
+    """One face; `fields` are FACE_COLUMNS, `crop` is the image to store (None: cut it from the file)."""
 
     fields: Mapping[str, Any]
     embedding: FloatArray  # [d] float32
@@ -38,45 +99,36 @@ class ExtractedRow:
     status: str
     reason: str | None
     sha256: str | None
-    image: dict[str, Any]  # pixel_sha256, width, height, format: None where nothing was decoded
+    image: dict[str, Any]  # IMAGE_COLUMNS
     faces: Sequence[ExtractedFace] = field(default_factory=tuple)
     duplicate_of: int | None = None  # the media_id whose faces these are
 
 
-IMAGE_COLUMNS = ("pixel_sha256", "width", "height", "format")
-
-
 def read_rows(manifest: pa.Table, shard: pa.Table) -> list[ExtractedRow]:
-    """Joins a shard's manifest rows with its extraction (engines' shard schema), row by row."""
-    faces = faces_of_rows(shard)
+    """Joins a shard's manifest rows with its extraction (`shard_schema`), row by row."""
+    lists = shard["faces"].combine_chunks()
+    faces = faces_of_table(pa.Table.from_struct_array(lists.flatten()))
+    ends = np.cumsum([count or 0 for count in lists.value_lengths().to_pylist()]).tolist()
     plain = shard.drop_columns(["faces"]).to_pylist()
     return [
-        ExtractedRow(m, r["status"], r["reason"], r["sha256"], {k: r[k] for k in IMAGE_COLUMNS}, f)
-        for m, r, f in zip(manifest.to_pylist(), plain, faces, strict=True)
+        ExtractedRow(m, r["status"], r["reason"], r["sha256"], {k: r[k] for k in IMAGE_COLUMNS}, faces[start:end])
+        for m, r, start, end in zip(manifest.to_pylist(), plain, [0, *ends[:-1]], ends, strict=True)
     ]
 
 
-def faces_of_rows(shard: pa.Table) -> list[list[ExtractedFace]]:
-    """The faces of each row of a shard."""
-    column = shard["faces"].combine_chunks()
-    flat = faces_of_table(pa.Table.from_struct_array(column.flatten()))
-    counts = [0 if c is None else c for c in column.value_lengths().to_pylist()]
-    ends = np.cumsum(counts).tolist()
-    return [flat[end - count : end] for count, end in zip(counts, ends, strict=True)]
-
-
 def faces_of_table(table: pa.Table) -> list[ExtractedFace]:
-    """A table with FACE_COLUMNS, `embedding` and perhaps `crop` as objects."""
+    """The rows of a table with FACE_COLUMNS, `embedding` and perhaps `crop`, as objects."""
     if len(table) == 0:
         return []
-    embeddings = embedding_matrix(table["embedding"])
+    column = table["embedding"].combine_chunks()
+    numbers = column.flatten().to_numpy(zero_copy_only=False)
+    # A copy: Arrow's own memory is read-only, which torch refuses.
+    embeddings = np.array(numbers, dtype=np.float32).reshape(len(table), -1)
     crops = table["crop"].to_pylist() if "crop" in table.column_names else [None] * len(table)
     fields = table.select(FACE_COLUMNS).to_pylist()
     return [ExtractedFace(f, e, c) for f, e, c in zip(fields, embeddings, crops, strict=True)]
 
 
-def embedding_matrix(column: pa.ChunkedArray) -> FloatArray:
-    """A column of fixed-size lists as [n, d] float32, a copy: Arrow's own memory is read-only, which torch refuses."""
-    array = column.combine_chunks()
-    numbers: FloatArray = array.flatten().to_numpy(zero_copy_only=False)
-    return np.array(numbers, dtype=np.float32).reshape(len(array), -1)
+def fixed_lists(rows: FloatArray) -> pa.FixedSizeListArray:
+    """[n, d] float32 as an Arrow array of n fixed-size lists."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import ImageChanged
-from pipeline.extraction.manifest import REUSE_MEDIA, REUSE_ROW
-from pipeline.extraction.rows import IMAGE_COLUMNS, ExtractedRow, faces_of_table, read_rows
+from pipeline.extraction.rows import IMAGE_COLUMNS, REUSE_MEDIA, REUSE_ROW, ExtractedRow, faces_of_table, read_rows
 from pipeline.store.client import StoreClient
 from pipeline.store.records import RunRow
 from pipeline.types import DUPLICATE, NO_FACE, OK, IntArray

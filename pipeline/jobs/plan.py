@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pipeline.errors import ImageRejected, TooManyDirectories
 from pipeline.extraction.images.files import hash_file
-from pipeline.extraction.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
+from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.store.connect import Store
 from pipeline.store.records import KNOWN_ROWS_SCHEMA
 from pipeline.store.schema import MAX_DIRECTORIES

@@ -23,12 +23,13 @@ import pyarrow as pa
 
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, UsageError
-from pipeline.extraction.engine.local import NETWORK_THREADS, LocalEngine
+from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import shown
-from pipeline.extraction.manifest import MANIFEST_SCHEMA
-from pipeline.extraction.sources.scan import ScanCounts, scan_source, source_kind
+from pipeline.extraction.rows import MANIFEST_SCHEMA
+from pipeline.extraction.sources.folder import ScanCounts
+from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import make_enroller
 from pipeline.jobs.models import load_extractor

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Settings
-from pipeline.extraction.extractor import QUALITIES
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
+from pipeline.extraction.rows import QUALITIES
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PersonView, PostRequest
 from pipeline.jobs.models import load_extractor

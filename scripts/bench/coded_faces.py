@@ -16,7 +16,7 @@ import pyarrow as pa
 from PIL import Image
 
 from pipeline.config import load_settings
-from pipeline.extraction.extractor import face_schema, fixed_lists
+from pipeline.extraction.rows import face_schema, fixed_lists
 from pipeline.matching.match import Calibration
 from pipeline.store.records import StoreIdentity
 from pipeline.types import DecodedImage, FloatArray

@@ -13,10 +13,8 @@ import pyarrow as pa
 from coded_faces import SIDE, CodedExtractor, Shown, coded_identity, photo, vector
 
 from pipeline.config import load_settings
-from pipeline.extraction.engine.local import shard_schema
-from pipeline.extraction.extractor import fixed_lists
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.manifest import EXTRACT, MANIFEST_SCHEMA
+from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, fixed_lists, shard_schema
 from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.client import StoreClient
 from pipeline.store.files.objects import object_file

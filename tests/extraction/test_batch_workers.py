@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipeline.extraction.engine.batch_workers import BatchWorkers
+from pipeline.extraction.batches import BatchWorkers
 
 
 def test_results_come_in_order_though_later_ones_are_done_first() -> None:

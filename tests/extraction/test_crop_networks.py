@@ -11,9 +11,8 @@ from facenet_pytorch.models.mtcnn import ONet, RNet
 from PIL import Image
 from torch import nn
 
-from pipeline.extraction.detection.crop_networks import CropNetwork, crop_network
 from pipeline.extraction.detection.kernels import load_kernels
-from pipeline.extraction.detection.networks import load_networks, normalise
+from pipeline.extraction.detection.networks import CropNetwork, crop_network, load_networks, normalise
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.models.weights import detector_files
 

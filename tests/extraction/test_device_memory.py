@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from pipeline.extraction.engine.device_memory import Room
+from pipeline.extraction.batches import DeviceMemory
 
 
 def test_several_are_inside_beside_each_other() -> None:
-    room, everybody = Room(), threading.Barrier(3)
+    memory, everybody = DeviceMemory(), threading.Barrier(3)
 
     def visit() -> None:
-        with room.beside_others():
+        with memory.shared():
             everybody.wait(30)
 
     threads = [threading.Thread(target=visit) for _ in range(3)]
@@ -23,32 +23,32 @@ def test_several_are_inside_beside_each_other() -> None:
 
 
 def test_alone_waits_for_all_and_holds_newcomers_back() -> None:
-    room = Room()
+    memory = DeviceMemory()
     order: list[str] = []
     leave = threading.Event()
     waits = threading.Event()
 
     def first() -> None:
-        with room.beside_others():
+        with memory.shared():
             assert leave.wait(30)
             order.append("first left")
 
     def alone() -> None:
         waits.set()
-        with room.alone():
+        with memory.alone():
             order.append("alone")
 
     def newcomer() -> None:
-        with room.beside_others():
+        with memory.shared():
             order.append("newcomer")
 
     threads = [threading.Thread(target=work) for work in (first, alone, newcomer)]
     threads[0].start()
-    while not room._inside:
+    while not memory._users:
         pass
     threads[1].start()
     assert waits.wait(30)
-    while not room._wanted_alone:
+    while not memory._waiting_alone:
         pass
     threads[2].start()
     threads[2].join(0.2)
@@ -60,13 +60,13 @@ def test_alone_waits_for_all_and_holds_newcomers_back() -> None:
 
 
 def test_two_alone_are_alone_one_after_the_other() -> None:
-    room, inside, most = Room(), 0, 0
+    memory, inside, most = DeviceMemory(), 0, 0
     lock = threading.Lock()
 
     def work() -> None:
         nonlocal inside, most
         for _ in range(50):
-            with room.alone():
+            with memory.alone():
                 with lock:
                     inside += 1
                     most = max(most, inside)
@@ -82,12 +82,12 @@ def test_two_alone_are_alone_one_after_the_other() -> None:
 
 
 def test_who_fails_inside_has_left() -> None:
-    room = Room()
-    for enter in (room.alone, room.beside_others, room.alone):
+    memory = DeviceMemory()
+    for enter in (memory.alone, memory.shared, memory.alone):
         try:
             with enter():
                 raise ValueError
         except ValueError:
             pass
-    with room.alone():
+    with memory.alone():
         pass

@@ -18,11 +18,11 @@ from PIL import Image
 
 from pipeline.config import RunSettings, Settings
 from pipeline.errors import DeviceOutOfMemory
-from pipeline.extraction.engine.local import LocalEngine
+from pipeline.extraction.engine import LocalEngine
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import hash_file
-from pipeline.extraction.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
+from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
 from pipeline.types import DUPLICATE_ROW
 
 
@@ -219,7 +219,7 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
     files[2].write_bytes(broken)
     shards = _shards([_row(k, file) for k, file in enumerate(files)], 5)
     ((_, reference),) = _engine(extractor).run_shards(shards, lambda _: None)
-    monkeypatch.setattr("pipeline.extraction.engine.local.decodes_on_device", lambda _: True)
+    monkeypatch.setattr("pipeline.extraction.engine.decodes_on_device", lambda _: True)
     decoder = Decoder(Settings().decode)
     ((_, table),) = _engine(extractor, decoder).run_shards(shards, lambda _: None)
     assert decoder.calls == 5

@@ -145,7 +145,7 @@ def test_no_images_and_no_levels(photos: list[np.ndarray]) -> None:
 
 @needs_numba
 def test_sums_may_wrap_around() -> None:
-    from pipeline.extraction.detection.pnet_kernels import average_row, bins, scratch_room
+    from pipeline.extraction.images.resampling_kernels import average_row, bins, scratch_room
 
     white = np.full((3000, 3 * 3000), 255, np.uint8)  # adds up to 2.3e9: over 2^31
     left, right, widths = np.empty(24, np.int64), np.empty(24, np.int64), np.empty(24, np.float32)

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
-from pipeline.extraction.detection.canvases import CanvasMaps, TileTable
+from pipeline.extraction.detection.canvases import CanvasMaps, TilePixels, TileTable
 from pipeline.extraction.detection.pyramid import Level, pack, pyramid
-from pipeline.extraction.detection.tile_pixels import TilePixels
 from pipeline.extraction.images.batch import ImageBatch
 
 SIDE = 64

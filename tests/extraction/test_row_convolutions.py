@@ -70,7 +70,7 @@ def test_two_rows_of_weights_need_three_products() -> None:
 @pytest.mark.parametrize("width", [1, 2, 3, 40])
 def test_rows_are_averaged_as_numpy_does(width: int) -> None:
     """All numbers of rows that are added up at a time, and a rectangle that ends with the picture."""
-    from pipeline.extraction.detection.pnet_kernels import average_row, bins, scratch_room
+    from pipeline.extraction.images.resampling_kernels import average_row, bins, scratch_room
 
     pixels = np.random.default_rng(width).integers(0, 256, (12, width + 2, 3), dtype=np.uint8)
     left, right, widths = np.empty(2, np.int64), np.empty(2, np.int64), np.empty(2, np.float32)

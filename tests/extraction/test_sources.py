@@ -31,8 +31,9 @@ from pipeline.errors import (
     SourceEmpty,
     SourceMissing,
 )
-from pipeline.extraction.images.files import shown
-from pipeline.extraction.sources.scan import ScanCounts, hash_file, read_file, scan_source, source_kind
+from pipeline.extraction.images.files import hash_file, read_file, shown
+from pipeline.extraction.sources.folder import ScanCounts
+from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.types import ImageRef
 
 JPEG = b"\xff\xd8\xff\xe0 the rest does not matter to a scan"

@@ -13,8 +13,8 @@ import pyarrow as pa
 from PIL import Image
 
 from pipeline.config import Settings, load_settings
-from pipeline.extraction.extractor import face_schema
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.rows import face_schema
 from pipeline.identities.service import IdentityService
 from pipeline.matching.match import Calibration
 from pipeline.store.client import StoreClient

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.errors import ImageMissing, TooManyDirectories
 from pipeline.extraction.images.files import hash_file
-from pipeline.extraction.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
+from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
 from pipeline.jobs import plan
 from pipeline.jobs.plan import Planner
 from pipeline.store.client import StoreClient

@@ -18,8 +18,9 @@ from pipeline.errors import ImageRejected, UsageError
 from pipeline.extraction.align import cut_crops
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
+from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.quality import assess_quality
-from pipeline.extraction.sources.scan import hash_file, scan_source
+from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs import sample_photos as samples
 from pipeline.jobs.sample_photos import COLLINS, HOPPER, Sample, expected_counts, write_samples
 from pipeline.types import (

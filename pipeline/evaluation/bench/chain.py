@@ -16,11 +16,11 @@ import torch
 from pipeline.config import PILLOW, EmbedSettings, Settings
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.extraction.align import cut_crops
-from pipeline.extraction.engine.local import NETWORK_THREADS, LocalEngine
+from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.manifest import EXTRACT
+from pipeline.extraction.rows import EXTRACT
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.types import Detections, FloatArray
 

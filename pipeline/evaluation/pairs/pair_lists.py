@@ -16,8 +16,7 @@ from typing import Final, NoReturn
 
 from pipeline.errors import PairsInvalid, SourceMissing
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.extraction.images.files import file_problem, shown
-from pipeline.extraction.images.formats import IMAGE_SUFFIXES
+from pipeline.extraction.images.files import IMAGE_SUFFIXES, file_problem, shown
 
 COLUMNS: Final = ("path_a", "path_b", "same")
 REPEATED: Final = "the same pair once more"

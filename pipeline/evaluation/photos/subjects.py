@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from pipeline.evaluation.photos.decoded import decoded_batches
 from pipeline.evaluation.photos.stored import HAS_DELETED, NOT_IN_STORE, NOT_KEPT, unusable
-from pipeline.extraction.extractor import QUALITIES, FaceExtractor
+from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import shown
+from pipeline.extraction.rows import QUALITIES
 from pipeline.matching.references import check_embeddings
 from pipeline.store.connect import Store
 from pipeline.store.files.shards import damaged_file, read_embeddings, vectors_of

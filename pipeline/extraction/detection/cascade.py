@@ -15,9 +15,8 @@ from typing import Final
 import torch
 
 from pipeline.config import DetectSettings
-from pipeline.extraction.detection.crop_networks import CropNetwork, crop_network
-from pipeline.extraction.detection.kernels import Kernels, load_kernels
-from pipeline.extraction.detection.networks import MtcnnNetworks
+from pipeline.extraction.detection.kernels import DetectionKernels, load_kernels
+from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network
 from pipeline.extraction.detection.nms import grouped_nms, grouped_nms_min
 from pipeline.extraction.detection.proposals import CanvasCells, CompiledCells, LikelyCells
 from pipeline.extraction.detection.pyramid import CELL, STRIDE, pyramid
@@ -121,7 +120,7 @@ class MtcnnDetector:
         return faces.pick(keep), landmarks[keep]
 
 
-def _likely_cells(networks: MtcnnNetworks, kernels: Kernels | None) -> LikelyCells:
+def _likely_cells(networks: MtcnnNetworks, kernels: DetectionKernels | None) -> LikelyCells:
     """What runs P-Net on the networks' device."""
     return CanvasCells(networks.pnet) if kernels is None else CompiledCells(networks.pnet, kernels)
 

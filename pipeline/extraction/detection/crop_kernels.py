@@ -17,11 +17,11 @@ import numpy as np
 from pipeline.extraction.detection import packed_layers, row_convolutions
 from pipeline.extraction.detection.packed_layers import OUTPUTS
 from pipeline.extraction.detection.row_convolutions import convolve_pair, four_products, row_room
-from pipeline.runtime import vector_code as instructions
+from pipeline.runtime import vector_code
 from pipeline.runtime.compiled import FUSED, compiled
 
 _LANES: Final = 8  # one vector
-_INLINED: Final = (instructions, packed_layers, row_convolutions)
+_INLINED: Final = (vector_code, packed_layers, row_convolutions)
 
 
 @compiled(**FUSED)

@@ -1,15 +1,11 @@
-"""The compiled loops of detection on the CPU: averages over rectangles, and P-Net, straight from the pixels.
+"""The compiled loop of P-Net on the CPU, straight from an image's pixels.
 
-Where `summed_area` makes a table of 12 bytes a pixel and reads four corners an average, `average_row` adds up the
-pixels themselves, in vector instructions along the rows: several times faster for a photograph, and without memory.
-Sums are of whole numbers and there is one division, so both give the same bits.
+`scan_level` runs P-Net over one pyramid level, two rows at a time. Of each layer only the last rows are kept, as many
+as the next two rows need: a level of any size takes a few hundred kilobytes, which stay in the processor's cache, and
+no canvas, padding or mask. Products and sums may be fused (`contract`), in an order of our own: probabilities differ
+from torch's by rounding, as those of any two libraries do.
 
-`scan_level` runs P-Net over one pyramid level, by pairs of rows. Of each layer only the last rows are kept, as many as
-the next pair looks at: a level of any size needs a few hundred kilobytes, which stay in the processor's cache, and no
-canvas, padding or mask. Products and sums may be fused (`contract`), in an order of our own: probabilities differ from
-torch's by rounding, as those of any two libraries do.
-
-Importing this module needs numba and compiles, or loads what an earlier process compiled.
+Importing this module needs numba; it compiles, or loads what an earlier process compiled.
 """
 
 from __future__ import annotations
@@ -21,108 +17,13 @@ import numpy as np
 from pipeline.extraction.detection import packed_layers, row_convolutions
 from pipeline.extraction.detection.packed_layers import OUTPUTS
 from pipeline.extraction.detection.row_convolutions import convolve_pair, four_products, row_room
-from pipeline.extraction.images import column_sums
-from pipeline.extraction.images.column_sums import add_along, sums_between
-from pipeline.runtime import vector_code as instructions
-from pipeline.runtime.compiled import EXACT, FUSED, compiled
+from pipeline.extraction.images import resampling_kernels
+from pipeline.extraction.images.resampling_kernels import average_row, bins, scratch_room
+from pipeline.runtime import vector_code
+from pipeline.runtime.compiled import FUSED, compiled
 
 _CHANNELS1: Final = 10  # of the first layer, which is padded to 12
 _SURE: Final = 1e-3  # of logits: far more than their rounding
-
-
-@compiled(**EXACT)
-def bins(length: int, left: Any, right: Any, widths: Any) -> None:
-    """The part [left, right) of `length` pixels that each of the arrays' places averages, as torch's adaptive pooling
-    divides them; `widths` float32 says how many."""
-    size = len(left)
-    for j in range(size):
-        left[j], right[j] = (j * length) // size, ((j + 1) * length + size - 1) // size
-        widths[j] = right[j] - left[j]
-
-
-@compiled(**EXACT)
-def _add_rows(pixels: Any, start: int, end: int, first: int, last: int, sums: Any) -> None:
-    """The sums of the columns start .. end - 1 over the rows first .. last - 1: fills `sums` [end - start].
-
-    Several rows at a time: the sums are read and written less often.
-    """
-    row = pixels[first, start:end]
-    for i in range(len(row)):
-        sums[i] = row[i]
-    y = first + 1
-    while last - y >= 4:
-        row, below = pixels[y, start:end], pixels[y + 1, start:end]
-        third, fourth = pixels[y + 2, start:end], pixels[y + 3, start:end]
-        for i in range(len(row)):
-            sums[i] += np.int32(row[i]) + np.int32(below[i]) + np.int32(third[i]) + np.int32(fourth[i])
-        y += 4
-    if (last - y) % 2:
-        row, y = pixels[y, start:end], y + 1
-        for i in range(len(row)):
-            sums[i] += np.int32(row[i])
-    if y < last:
-        row, below = pixels[y, start:end], pixels[y + 1, start:end]
-        for i in range(len(row)):
-            sums[i] += np.int32(row[i]) + np.int32(below[i])
-
-
-@compiled(**EXACT)
-def scratch_room(width: int) -> int:
-    """How many numbers `average_row` asks for."""
-    return 7 * width + 5
-
-
-@compiled(**EXACT)
-def average_row(
-    pixels: Any, x0: int, x1: int, first: int, last: int, left: Any, right: Any, widths: Any, scratch: Any, out: Any
-) -> None:
-    """Rows first .. last - 1 and columns x0 .. x1 - 1 of a picture, averaged to one row of as many pixels as `bins`
-    divided x1 - x0 into.
-
-    `pixels` [height, width * 3] uint8; `scratch` [>= scratch_room(x1 - x0)] int32; `out` [3, >= size] float32. The
-    sums run on along the row and may wrap around: their differences are exact modulo 2^32.
-    """
-    width = x1 - x0
-    sums, running = scratch[: 3 * width], scratch[3 * width + 1 :]
-    _add_rows(pixels, 3 * x0, 3 * x1, first, last, sums)
-    add_along(scratch, width, running)
-    sums_between(running, left, right, len(left), out, out.shape[1])
-    rows = np.float32(last - first)
-    for channel in range(3):
-        averages = out[channel]
-        for j in range(len(left)):
-            averages[j] /= rows * widths[j]  # a product of whole numbers, rounded once, as the number of pixels is
-
-
-@compiled(
-    "void(u1[::1], i8[:,::1], i8[::1], i8[::1], i8[:,::1], f4[:,:,:,::1])",
-    inlined=(instructions, column_sums),
-    **EXACT,
-)
-def area_crops(flat: Any, sizes: Any, starts: Any, image: Any, boxes: Any, out: Any) -> None:
-    """Rectangles of many pictures, each averaged to a square: fills `out` [n, 3, size, size].
-
-    `flat` holds the pictures' bytes one after the other, picture k of `sizes[k]` (height, width) from byte
-    `starts[k]` on; `image` [n] says which, `boxes` [n, 4] xyxy where: half open, inside and not empty.
-    """
-    size, widest = out.shape[3], 0
-    for k in range(len(image)):
-        widest = max(widest, boxes[k, 2] - boxes[k, 0])
-    scratch = np.zeros(scratch_room(widest), np.int32)
-    left, right, widths = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.float32)
-    top, bottom, heights = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.float32)
-    row = np.empty((3, size), np.float32)
-    for k in range(len(image)):
-        start, height, width = starts[image[k]], sizes[image[k], 0], sizes[image[k], 1]
-        pixels = flat[start : start + 3 * height * width].reshape(height, 3 * width)
-        x0, y0, x1, y1 = boxes[k]
-        bins(x1 - x0, left, right, widths)
-        bins(y1 - y0, top, bottom, heights)
-        for i in range(size):
-            average_row(pixels, x0, x1, y0 + top[i], y0 + bottom[i], left, right, widths, scratch, row)
-            for channel in range(3):
-                for j in range(size):  # one assignment of the row would compile for seconds
-                    out[k, channel, i, j] = row[channel, j]
 
 
 @compiled(**FUSED)
@@ -205,7 +106,7 @@ def _write_cells(
 @compiled(
     "i8(u1[:,::1], i8, i8, f4[:,::1], f4[:,::1], f4[:,::1], Tuple((f4[:,::1], f4[::1])), Tuple((f4[:,::1], f4[::1])),"
     " f4, i4[:,::1], f4[:,::1])",
-    inlined=(instructions, column_sums, packed_layers, row_convolutions),
+    inlined=(vector_code, resampling_kernels, packed_layers, row_convolutions),
     **FUSED,
 )
 def scan_level(

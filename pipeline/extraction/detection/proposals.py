@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline.extraction.detection.canvases import CanvasMaps, TileTable
-from pipeline.extraction.detection.kernels import Kernels
+from pipeline.extraction.detection.canvases import CanvasMaps, TilePixels, TileTable
+from pipeline.extraction.detection.kernels import DetectionKernels
 from pipeline.extraction.detection.networks import CanvasPNet, normalise
 from pipeline.extraction.detection.packed_layers import packed_layer
 from pipeline.extraction.detection.pyramid import Level, pack
-from pipeline.extraction.detection.tile_pixels import TilePixels
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.counts import NetworkCounts
 from pipeline.runtime.threads import over_threads
@@ -98,7 +97,7 @@ class CanvasCells:
 class CompiledCells:
     """By compiled loops, level by level, on as many threads as torch uses. Nothing depends on the batch."""
 
-    def __init__(self, pnet: CanvasPNet, kernels: Kernels) -> None:
+    def __init__(self, pnet: CanvasPNet, kernels: DetectionKernels) -> None:
         self._kernels = kernels
         self._layers = _layers(pnet)
 

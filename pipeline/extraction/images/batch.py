@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.extraction.images.kernels import load_kernels
 from pipeline.extraction.images.summed_area import SummedAreaTables
 from pipeline.runtime.threads import over_threads, parts
 from pipeline.types import ByteArray

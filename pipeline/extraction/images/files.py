@@ -1,6 +1,10 @@
-"""Reading image files: nothing here blocks on a pipe, opens a device, or reads more than was asked for.
+"""Image files: reading them safely, and telling their format from their first bytes.
 
-Paths may hold any bytes (`os.fsdecode`'s surrogates); `shown` is how reports and the store name them.
+Nothing here blocks on a pipe, opens a device, reads more than was asked for, or decodes pixels. Paths may hold any
+bytes (`os.fsdecode`'s surrogates); `shown` is how reports and the store write them.
+
+Signatures are those of the formats' specifications (JPEG: ITU-T T.81 B.1; PNG: W3C PNG 5.2; GIF89a 17; WebP: RFC
+9649; TIFF 6.0 section 2; ISO base media file format, ISO/IEC 14496-12 4.3).
 """
 
 from __future__ import annotations
@@ -10,34 +14,56 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from pipeline.errors import ImageIsFolder, ImageMissing, ImageRejected, ImageTooLarge, ImageUnreadable
 
 _CHUNK_BYTES = 2**20
-# Opening a pipe waits for its other end unless told not to; Windows has neither flag.
+# Without O_NONBLOCK, opening a pipe waits for its other end; Windows has neither flag.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
-# What is escaped: undecodable bytes (as os.fsdecode gives them), NUL, and a backslash that would read as an escape.
+# Escaped: undecodable bytes (as os.fsdecode gives them), NUL, and a backslash that would read as an escape.
 _ESCAPED = re.compile(r"[\udc80-\udcff\x00]|\\(?=x[0-9a-f]{2})")
+
+SNIFF_BYTES: Final = 32  # what `sniff` needs of a file
+# Files with these suffixes are images, whatever their bytes.
+IMAGE_SUFFIXES: Final = frozenset(
+    {
+        *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff"),
+        *(".gif", ".avif", ".heic", ".heif", ".ico"),
+    }
+)
+# Camera raw files begin as TIFF files do, but hold sensor data, which we do not read.
+RAW_SUFFIXES: Final = frozenset(
+    {
+        *(".3fr", ".arw", ".cr2", ".cr3", ".dcr", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mrw", ".nef", ".nrw"),
+        *(".orf", ".pef", ".raf", ".raw", ".rw2", ".sr2", ".srf", ".srw", ".x3f"),
+    }
+)
+
+_AVIF_BRANDS = (b"avif", b"avis")
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1")
+_TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_BMP_HEADER_SIZES = (12, 16, 40, 52, 56, 64, 108, 124)
 
 
 def shown(path: str | os.PathLike[str]) -> str:
     r"""`path` as valid UTF-8 text; two different paths never become the same text.
 
-    Bytes that are no UTF-8 appear as `\xff`; a backslash that a name itself has before `x` and two digits appears
-    as `\x5c`. All other names, odd as they are, stay what they are.
+    Bytes that are not UTF-8 appear as `\xff`; a backslash in the name before `x` and two digits appears as `\x5c`. All
+    other names, however odd, stay as they are.
     """
     text = _ESCAPED.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", os.fspath(path))
-    # Surrogates that stand for no byte (a manifest may hold them): no such file can exist, it only must be shown.
+    # Surrogates that stand for no byte (a manifest may hold them): no such file can exist, but its name is shown.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def file_problem(path: Path) -> ImageRejected | None:
-    """What keeps `path` from being read as a file, as far as its directory entry tells; None if nothing does."""
+    """Why `path` cannot be read as a file, as far as its directory entry tells; None if it can."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as exc:
@@ -50,7 +76,7 @@ def file_problem(path: Path) -> ImageRejected | None:
 
 
 def rejection(exc: OSError | ValueError) -> ImageRejected:
-    """The row's reason for a failed file operation (ValueError: a NUL or a lone surrogate in the name)."""
+    """The rejection for a failed file operation (ValueError: a NUL or a lone surrogate in the name)."""
     if isinstance(exc, OSError) and exc.errno not in _MISSING:
         if exc.errno == errno.EISDIR:
             return ImageIsFolder()
@@ -60,8 +86,8 @@ def rejection(exc: OSError | ValueError) -> ImageRejected:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    # Asked before opening, because opening a device can already do something; and again afterwards, because the
-    # name may have come to mean another file.
+    # Checked before opening, because opening a device can have effects; and again afterwards, because the name may
+    # have come to mean another file.
     problem = file_problem(path)
     if problem is not None:
         raise problem
@@ -82,7 +108,7 @@ def hash_file(path: Path) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
     piece = memoryview(bytearray(_CHUNK_BYTES))
     with _opened(path) as file:
-        while count := file.readinto(piece):  # type: ignore[attr-defined]  # an unbuffered file has it
+        while count := file.readinto(piece):  # type: ignore[attr-defined]  # unbuffered files have it
             digest.update(piece[:count])
             size += count
     return digest.hexdigest(), size
@@ -95,7 +121,7 @@ def read_head(path: Path, count: int) -> bytes:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """The bytes of a file. At most `max_bytes` are held, also of a file that grows meanwhile.
+    """The bytes of a file. At most about `max_bytes` are read, even if the file grows meanwhile.
 
     Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
     """
@@ -103,15 +129,144 @@ def read_file(path: Path, max_bytes: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
             raise too_many_bytes(size, max_bytes)
-        pieces, held = [], 0
-        while piece := file.read(_CHUNK_BYTES if held >= size else size - held):
+        pieces, total = [], 0
+        while piece := file.read(_CHUNK_BYTES if total >= size else size - total):
             pieces.append(piece)
-            held += len(piece)
-            if held > max_bytes:
-                raise too_many_bytes(held, max_bytes)
+            total += len(piece)
+            if total > max_bytes:
+                raise too_many_bytes(total, max_bytes)
     return b"".join(pieces)
 
 
 def too_many_bytes(size: int, max_bytes: int) -> ImageTooLarge:
     """The rejection of a file of `size` bytes where `decode.max_bytes` is `max_bytes`."""
     return ImageTooLarge(what=f"a file of {size:,} bytes", limit=f"{max_bytes:,} bytes (decode.max_bytes)")
+
+
+def sniff(head: bytes) -> str | None:
+    """The format whose signature `head` (at least SNIFF_BYTES bytes, or the whole file) begins with, or None.
+
+    One of jpeg, png, gif, webp, bmp, tiff, ico, avif, heic.
+    """
+    return next((name for name, test in _SIGNATURES.items() if test(head)), None)
+
+
+def _is_bmp(head: bytes) -> bool:
+    # Texts may begin with "BM" too, so the size of the second header must fit as well.
+    return head[:2] == b"BM" and len(head) >= 18 and struct.unpack_from("<I", head, 14)[0] in _BMP_HEADER_SIZES
+
+
+def _is_ico(head: bytes) -> bool:
+    return head[:4] == b"\0\0\1\0" and len(head) >= 22 and head[4:6] != b"\0\0" and head[9:10] == b"\0"
+
+
+_SIGNATURES: Final[dict[str, Callable[[bytes], bool]]] = {
+    "jpeg": lambda head: head[:3] == b"\xff\xd8\xff",
+    "png": lambda head: head[:8] == b"\x89PNG\r\n\x1a\n",
+    "gif": lambda head: head[:6] in (b"GIF87a", b"GIF89a"),
+    "webp": lambda head: head[:4] == b"RIFF" and head[8:12] == b"WEBP",
+    "tiff": lambda head: head[:4] in _TIFF_MAGIC,
+    "avif": lambda head: head[4:8] == b"ftyp" and head[8:12] in _AVIF_BRANDS,
+    "heic": lambda head: head[4:8] == b"ftyp" and head[8:12] in _HEIC_BRANDS,
+    "bmp": _is_bmp,
+    "ico": _is_ico,
+}
+
+
+def ends_early(data: bytes) -> bool:
+    """Whether the file `data` ends before its own headers say it should: it was cut, not otherwise damaged.
+
+    False where the format does not tell (ICO, unknown formats). Only for naming a failure: a decoder may still read a
+    file that "ends early", such as a JPEG without its last two bytes.
+    """
+    test = _ENDS.get(sniff(data[:SNIFF_BYTES]) or "")
+    try:
+        return test is not None and test(data)
+    except (struct.error, IndexError):  # the headers themselves are cut
+        return True
+
+
+def _jpeg_ends_early(data: bytes) -> bool:
+    at = 2
+    while data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if marker == 0xDA:  # start of scan: after it only the end-of-image marker matters
+            return data.rfind(b"\xff\xd9", at) < 0  # from the end, where it should be
+        at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+    return False
+
+
+def _png_ends_early(data: bytes) -> bool:
+    at = 8
+    while data[at + 4 : at + 8] != b"IEND":
+        at += 12 + struct.unpack_from(">I", data, at)[0]
+    return False
+
+
+def _webp_ends_early(data: bytes) -> bool:
+    return 8 + int(struct.unpack_from("<I", data, 4)[0]) > len(data)
+
+
+def _bmp_ends_early(data: bytes) -> bool:
+    return int(struct.unpack_from("<I", data, 2)[0]) > len(data)
+
+
+def _gif_ends_early(data: bytes) -> bool:
+    return not data.rstrip(b"\0").endswith(b";")
+
+
+def _tiff_ends_early(data: bytes) -> bool:
+    order = "<" if data[:2] == b"II" else ">"
+    if data[2:4] in (b"+\0", b"\0+"):  # BigTIFF
+        return int(struct.unpack_from(order + "Q", data, 8)[0]) >= len(data)
+    return int(struct.unpack_from(order + "I", data, 4)[0]) >= len(data)
+
+
+def _boxes_end_early(data: bytes) -> bool:
+    at, kinds = 0, set()
+    while at < len(data):
+        kinds.add(data[at + 4 : at + 8])
+        size = int(struct.unpack_from(">I", data, at)[0])
+        if size == 1:  # the 64-bit size follows the type
+            size = int(struct.unpack_from(">Q", data, at + 8)[0])
+        if size < 8:  # 0: to the end of the file; 1 to 7: not a box
+            return False
+        at += size
+    # A file cut just between two boxes lacks the coded picture ("mdat", or "idat" inside "meta").
+    return at > len(data) or (b"mdat" not in kinds and b"idat" not in data)
+
+
+_ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
+    "jpeg": _jpeg_ends_early,
+    "png": _png_ends_early,
+    "webp": _webp_ends_early,
+    "bmp": _bmp_ends_early,
+    "gif": _gif_ends_early,
+    "tiff": _tiff_ends_early,
+    "avif": _boxes_end_early,
+    "heic": _boxes_end_early,
+}
+
+
+def ico_pixels(data: bytes) -> int:
+    """The pixels of the largest picture inside an ICO file, as that picture's own header says; 0 for none.
+
+    The directory of an ICO holds sides up to 256 only, but the PNG or BMP that it points at may have any size.
+    """
+    count = struct.unpack_from("<H", data, 4)[0]
+    return max((_ico_entry_pixels(data, 6 + 16 * entry) for entry in range(count)), default=0)
+
+
+def _ico_entry_pixels(data: bytes, at: int) -> int:
+    try:
+        start = struct.unpack_from("<I", data, at + 12)[0]
+        if data[start : start + 8] == b"\x89PNG\r\n\x1a\n":
+            width, height = struct.unpack_from(">II", data, start + 16)
+        else:  # a BMP without its file header; the height counts picture and mask
+            width, height = struct.unpack_from("<ii", data, start + 4)
+    except struct.error:
+        return 0
+    return abs(int(width) * int(height))

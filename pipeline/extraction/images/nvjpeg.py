@@ -17,8 +17,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from pipeline.config import DEVICE, FAST, DecodeSettings, RunSettings
 from pipeline.errors import ImageRejected
-from pipeline.extraction.images.decode import ARRAY_TURNS, decode_image
-from pipeline.extraction.images.remarks import silence_decoders
+from pipeline.extraction.images.decode import ARRAY_TURNS, decode_image, silence_decoders
 from pipeline.runtime.device import finish, on_cuda
 from pipeline.runtime.threads import over_threads
 from pipeline.types import DecodedImage, DeviceImage, EncodedImage

@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.errors import ImageOutside, ImageRejected, ImageUnreadable, InputError
-from pipeline.extraction.images.files import file_problem, read_head, shown
-from pipeline.extraction.images.formats import IMAGE_SUFFIXES, RAW_SUFFIXES, SNIFF_BYTES, sniff
+from pipeline.extraction.images.files import (
+    IMAGE_SUFFIXES,
+    RAW_SUFFIXES,
+    SNIFF_BYTES,
+    file_problem,
+    read_head,
+    shown,
+    sniff,
+)
 
 FILE: Final = "file"
 FOLDER: Final = "folder"

@@ -24,12 +24,10 @@ from pipeline.errors import (
     SourceEmpty,
     SourceMissing,
 )
-from pipeline.extraction.images.files import file_problem, hash_file, read_file, shown
+from pipeline.extraction.images.files import file_problem, shown
 from pipeline.extraction.sources.folder import Found, ScanCounts, is_within, walk_folder
 from pipeline.extraction.sources.manifest_file import ManifestRow, read_manifest
 from pipeline.types import ImageRef
-
-__all__ = ["ScanCounts", "SourceKind", "hash_file", "read_file", "scan_source", "source_kind"]
 
 SourceKind: TypeAlias = Literal["folder", "csv", "jsonl", "parquet"]
 _MANIFESTS: Final[dict[str, SourceKind]] = {

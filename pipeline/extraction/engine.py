@@ -1,7 +1,7 @@
-"""The local engine: reading and decoding in threads, the models on one device, on a CPU a batch on each core.
+"""The engine: manifest shards to tables of extracted faces, on this machine.
 
-It turns manifest shards into tables of extracted faces. Files are read ahead across shard bounds, so that the
-device does not wait at the end of a shard; what is read ahead is bounded in images and in pixels.
+Threads read and decode files, and the models run on one device: on a CPU a batch on each core. Files are read ahead
+across the ends of shards, so that the device does not wait there; reading ahead is bounded in images and in pixels.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -21,43 +21,21 @@ import pyarrow.compute as pc
 
 from pipeline.config import Settings
 from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageRejected, ImageUnreadable
-from pipeline.extraction.engine.batch_workers import BatchWorkers
-from pipeline.extraction.engine.device_batches import DeviceBatches
-from pipeline.extraction.engine.pixel_budget import Gate
-from pipeline.extraction.extractor import FaceExtractor, face_schema
+from pipeline.extraction.batches import BatchWorkers, DeviceBatches, PixelBudget
+from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.nvjpeg import decodes_on_device
-from pipeline.extraction.manifest import EXTRACT
+from pipeline.extraction.rows import EXTRACT, IMAGE_COLUMNS, shard_schema
 from pipeline.runtime.device import batch_threads, batch_workers, thread_count
 from pipeline.runtime.stage_times import DECODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
 from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage, EncodedImage
 
 NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
-_BATCHES_PER_WORKER = 4  # of a shard, unless they are smaller than
-_FEW_IMAGES = 8  # which a core works on as fast as on more, image for image
-_OF_PIXELS = ("pixel_sha256", "width", "height", "format")  # columns that only decoding fills
-
-
-def shard_schema(embedding_size: int) -> pa.Schema:
-    """What extraction leaves of each manifest row. `faces` is null where no image was decoded.
-
-    `sha256` is null for a file whose bytes are not known (it changed or vanished meanwhile): the next run takes
-    it up.
-    """
-    face = pa.struct(list(face_schema(embedding_size)))
-    columns = [
-        ("row", pa.int64()),
-        ("status", pa.string()),
-        ("reason", pa.string()),
-        ("sha256", pa.string()),
-        ("pixel_sha256", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("format", pa.string()),
-        ("faces", pa.list_(face)),
-    ]
-    return pa.schema(columns)
+# A shard gives each worker this many batches, so that none waits long for the last one,
+_BATCHES_PER_WORKER = 4
+# unless they would be smaller than this: from here on a core takes equally long per image.
+_SMALL_BATCH = 8
 
 
 @dataclass
@@ -66,15 +44,15 @@ class _Item:
 
     shard: int
     last: bool  # of its shard
-    fields: dict[str, Any]  # of shard_schema, but for the faces
-    most: int  # images in its batch
+    fields: dict[str, Any]  # of shard_schema, except the faces
+    batch_images: int  # the most in its batch
     number: int = 0  # among the items that are decoded
     image: Future[DecodedImage | EncodedImage] | None = None
     faces: pa.Table | None = None
 
 
 class _NotRead(Exception):
-    """The file's bytes could not be had, though the scan could read them."""
+    """The file cannot be read any more, though the scan could read it."""
 
     def __init__(self, problem: ImageRejected) -> None:
         self.problem = problem
@@ -83,7 +61,7 @@ class _NotRead(Exception):
 class LocalEngine:
     """Runs extraction on this machine. The models are loaded when the first image needs them.
 
-    `load` gives an extractor that several threads may use at once, its networks each on NETWORK_THREADS.
+    `load` returns an extractor that several threads may use at once, its networks each on NETWORK_THREADS.
     """
 
     def __init__(
@@ -107,55 +85,54 @@ class LocalEngine:
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
     ) -> Generator[tuple[int, pa.Table], None, None]:
         """(number, manifest rows) -> (number, table of `shard_schema`), in order; `advance(n)` as rows are done."""
-        gate = Gate(2 * self._settings.run.batch_pixels)
+        budget = PixelBudget(2 * self._settings.run.batch_pixels)
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="decode") as pool,
             BatchWorkers(self._workers, self._extract, batch_threads(self._settings.run)) as workers,
             self._times.engine(self._workers),
         ):
             try:
-                items = self._read_ahead(shards, pool, gate)
-                yield from self._collect(workers.in_order(self._loaded(self._batches(items, gate))), advance)
+                items = self._read_ahead(shards, pool, budget)
+                yield from self._collect(workers.in_order(self._loaded(self._batches(items, budget))), advance)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-                gate.close()
+                budget.close()
 
     def _read_ahead(
-        self, shards: Iterable[tuple[int, pa.Table]], pool: ThreadPoolExecutor, gate: Gate
+        self, shards: Iterable[tuple[int, pa.Table]], pool: ThreadPoolExecutor, budget: PixelBudget
     ) -> Iterator[_Item]:
         """Items in order, a bounded number of them being decoded."""
         ahead: deque[_Item] = deque()
         numbers = count()
         limit = self._settings.run.batch_images + 2 * self._threads
         for number, rows in shards:
-            most = self._most(rows)
+            batch_images = self._batch_images(rows)
             for position, row in enumerate(rows.to_pylist()):
-                item = _Item(number, position == len(rows) - 1, _fields(row), most)
+                item = _Item(number, position == len(rows) - 1, _fields(row), batch_images)
                 if row["action"] == EXTRACT:
                     item.number = next(numbers)
-                    item.image = pool.submit(self._decode, row, item.number, gate)
+                    item.image = pool.submit(self._decode, row, item.number, budget)
                 ahead.append(item)
                 while len(ahead) >= limit:
                     yield ahead.popleft()
         yield from ahead
 
-    def _most(self, rows: pa.Table) -> int:
-        """The most images of a batch of this shard: so few that the workers share it evenly, and that none waits long
-        for the last batch."""
+    def _batch_images(self, rows: pa.Table) -> int:
+        """The most images of a batch of this shard: few enough for the workers to share the shard evenly."""
         images = pc.sum(pc.equal(rows["action"], EXTRACT)).as_py() or 0
         batches = -(-images // self._settings.run.batch_images)
         if self._workers > 1:
-            batches = max(batches, min(_BATCHES_PER_WORKER * self._workers, images // _FEW_IMAGES))
+            batches = max(batches, min(_BATCHES_PER_WORKER * self._workers, images // _SMALL_BATCH))
         return -(-images // (-(-batches // self._workers) * self._workers or 1))
 
-    def _decode(self, row: dict[str, Any], number: int, gate: Gate) -> DecodedImage | EncodedImage:
+    def _decode(self, row: dict[str, Any], number: int, budget: PixelBudget) -> DecodedImage | EncodedImage:
         with self._times.held_back():
-            gate.enter(number)
+            budget.enter(number)
         data = self._read(row)
         with self._times.stage(DECODE):
             image = self._prepare(data)
         self._times.images_waiting.add(1)
-        gate.count(image.width * image.height)
+        budget.add(image.width * image.height)
         return image
 
     def _read(self, row: dict[str, Any]) -> bytes:
@@ -172,15 +149,15 @@ class LocalEngine:
             raise _NotRead(ImageChanged())
         return data
 
-    def _batches(self, items: Iterable[_Item], gate: Gate) -> Iterator[list[_Item]]:
+    def _batches(self, items: Iterable[_Item], budget: PixelBudget) -> Iterator[list[_Item]]:
         """Items up to the batch limits or the end of a shard."""
         batch: list[_Item] = []
         images = pixels = 0
         for item in items:
             with self._times.waiting(FOR_IMAGES, self._workers):
-                size = _settle(item, gate)
+                size = _await_image(item, budget)
             self._times.images_waiting.add(-bool(size))
-            if images and (images >= item.most or pixels + size > self._settings.run.batch_pixels):
+            if images and (images >= item.batch_images or pixels + size > self._settings.run.batch_pixels):
                 yield batch
                 batch, images, pixels = [], 0, 0
             batch.append(item)
@@ -212,16 +189,14 @@ class LocalEngine:
     def _extract(self, batch: list[_Item]) -> None:
         self._times.batches_waiting.add(-1)
         with self._times.worker():
-            self._find_faces(batch)
+            pairs = [(item, item.image.result()) for item in batch if item.image is not None]
+            if pairs:
+                self._find_faces(*zip(*pairs, strict=True))
 
-    def _find_faces(self, batch: list[_Item]) -> None:
-        decoded = [item for item in batch if item.image is not None]
-        if not decoded:
-            return
-        images = [item.image.result() for item in decoded if item.image is not None]
+    def _find_faces(self, decoded: Sequence[_Item], images: Sequence[DecodedImage | EncodedImage]) -> None:
         for item, faces in zip(decoded, self._batches_on_device(self._load(), images), strict=True):
             if isinstance(faces, ImageRejected):
-                _refuse(item, faces)
+                _reject(item, faces)
                 continue
             item.faces, item.image = faces, None
             item.fields["status"] = OK if len(faces) else NO_FACE
@@ -237,31 +212,31 @@ class LocalEngine:
 
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:
-    """What is known before decoding; a row that is not extracted keeps the plan's status or is a duplicate."""
-    fields = dict.fromkeys(_OF_PIXELS)
+    """The fields before decoding; a row that is not extracted keeps the plan's status or is a duplicate."""
+    fields = dict.fromkeys(IMAGE_COLUMNS)
     return {**fields, **{k: row[k] for k in ("row", "sha256", "reason")}, "status": row["status"] or DUPLICATE}
 
 
-def _settle(item: _Item, gate: Gate) -> int:
-    """Waits for the item's image and returns its number of pixels; a refused image becomes a status."""
+def _await_image(item: _Item, budget: PixelBudget) -> int:
+    """Waits for the item's image and returns its number of pixels, 0 without one; a rejection becomes a status."""
     if item.image is None:
         return 0
-    gate.want(item.number)
+    budget.expect(item.number)
     try:
         image = item.image.result()
     except (ImageRejected, _NotRead) as exc:
-        _refuse(item, exc.problem if isinstance(exc, _NotRead) else exc)
+        _reject(item, exc.problem if isinstance(exc, _NotRead) else exc)
         if isinstance(exc, _NotRead):
             item.fields["sha256"] = None
         return 0
-    gate.count(-image.width * image.height)
+    budget.add(-image.width * image.height)
     item.fields.update(pixel_sha256=image.pixel_sha256, width=image.width, height=image.height, format=image.format)
     return image.width * image.height
 
 
-def _refuse(item: _Item, problem: ImageRejected) -> None:
+def _reject(item: _Item, problem: ImageRejected) -> None:
     item.image = None
-    item.fields.update(dict.fromkeys(_OF_PIXELS), status=problem.status, reason=problem.reason)
+    item.fields.update(dict.fromkeys(IMAGE_COLUMNS), status=problem.status, reason=problem.reason)
 
 
 def _nested(tables: list[pa.Table | None], kind: pa.DataType) -> pa.ListArray:

@@ -1,0 +1,200 @@
+"""Batches of images in several threads at once: workers, the device's memory, and a bound on decoded pixels.
+
+`BatchWorkers` runs a function over batches and returns them in order; the engine gives it one that calls
+`DeviceBatches`. `PixelBudget` holds the decoders back while enough images wait for a batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+import torch
+
+from pipeline.config import Settings
+from pipeline.errors import DeviceOutOfMemory, ImageRejected
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.nvjpeg import DeviceDecoder
+from pipeline.runtime.device import own_stream, own_threads
+from pipeline.runtime.stage_times import JPEGS, StageTimes
+from pipeline.types import DecodedImage, DeviceImage, EncodedImage
+
+Batch = TypeVar("Batch")
+_DONE_PER_WORKER = 4  # finished batches that wait for an earlier one: they hold faces, no pixels
+
+
+class BatchWorkers(Generic[Batch]):
+    """`workers` threads that run `work(batch)`, which changes the batch; a context manager that ends them. torch uses
+    `threads` cores in each.
+
+    On CUDA one batch is uploaded, and another one written down, while the device is busy with a third. On a CPU each
+    core takes a batch of its own, from the pixels to the embeddings, and every operation runs on that core alone.
+    Splitting each operation over the cores would make them wait for each other several hundred times a batch, and with
+    small images most of the work besides matrix products runs on one core anyway. Processes would not share the
+    interpreter's lock, but the loops and networks release it, and each process would hold the weights again.
+    """
+
+    def __init__(self, workers: int, work: Callable[[Batch], None], threads: int = 1) -> None:
+        self._workers = workers
+        self._work = work
+        # One more than there are workers, so that a worker finds its next batch ready.
+        self._room = threading.Semaphore(workers + 1)
+        self._pool = ThreadPoolExecutor(
+            workers, thread_name_prefix="batch", initializer=own_threads, initargs=(threads,)
+        )
+
+    def __enter__(self) -> BatchWorkers[Batch]:
+        torch.get_num_threads()  # fixes this thread's own number, before the workers set theirs
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        # Otherwise every later thread would start with the workers' number.
+        torch.set_num_threads(torch.get_num_threads())
+
+    def in_order(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+        """The batches in their order, each when its work is done. Raises what the work raised, at that batch's place.
+
+        At most `workers` + 1 batches wait or are worked on, and one more has been taken from `batches`.
+        """
+        taken: deque[tuple[Batch, Future[None]]] = deque()
+        for batch in batches:
+            self._room.acquire()
+            future = self._pool.submit(self._work, batch)
+            future.add_done_callback(lambda _: self._room.release())
+            taken.append((batch, future))
+            while taken and (taken[0][1].done() or len(taken) > _DONE_PER_WORKER * self._workers):
+                yield _result(*taken.popleft())
+        while taken:
+            yield _result(*taken.popleft())
+
+
+def _result(batch: Batch, future: Future[None]) -> Batch:
+    future.result()
+    return batch
+
+
+class DeviceBatches:
+    """Images to faces on the device: decoding of what is still encoded, and extraction. Safe to call from many
+    threads."""
+
+    def __init__(self, settings: Settings, times: StageTimes) -> None:
+        self._decode = DeviceDecoder(settings.decode)
+        self._times = times
+        self._memory = DeviceMemory()
+
+    def __call__(
+        self, extractor: FaceExtractor, images: Sequence[DecodedImage | EncodedImage]
+    ) -> list[pa.Table | ImageRejected]:
+        """For each image its faces (`face_schema`), or why its file is rejected after all.
+
+        A batch that runs out of memory beside others is tried again with the device to itself; raises
+        DeviceOutOfMemory if that fails too.
+        """
+        with own_stream(extractor.device):
+            try:
+                with self._memory.shared():
+                    return self._extract(extractor, images)
+            except DeviceOutOfMemory:
+                pass
+            with self._memory.alone():
+                return self._extract(extractor, images)
+
+    def _extract(
+        self, extractor: FaceExtractor, images: Sequence[DecodedImage | EncodedImage]
+    ) -> list[pa.Table | ImageRejected]:
+        decoded: Sequence[DecodedImage | DeviceImage | ImageRejected]
+        decoded = [image for image in images if isinstance(image, DecodedImage)]
+        if len(decoded) < len(images):
+            with self._times.on_device(JPEGS):
+                decoded = self._decode(images, extractor.device)
+        sound = [image for image in decoded if not isinstance(image, ImageRejected)]
+        tables = iter(extractor.extract(sound, self._times))
+        return [image if isinstance(image, ImageRejected) else next(tables) for image in decoded]
+
+
+class DeviceMemory:
+    """A device's memory, which any number of threads share, or one has alone. A thread that waits to be alone goes
+    before newcomers."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._users = 0
+        self._waiting_alone = 0  # including the one that is alone
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Waits until no thread is alone or waits to be."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting_alone)
+            self._users += 1
+        with self._leaving():
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits until no other thread uses the memory."""
+        with self._changed:
+            self._waiting_alone += 1
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._users)
+                self._users += 1
+            with self._leaving():
+                yield
+        finally:
+            with self._changed:
+                self._waiting_alone -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+
+class PixelBudget:
+    """Holds decoders back while the decoded images that wait for a batch have more than `limit` pixels.
+
+    The image that the next batch waits for always passes, so that nothing waits for ever. Each decoder thread may pass
+    once while there is room: at most that many images come on top of the limit.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._pixels = 0
+        self._next = -1
+        self._closed = False
+
+    def enter(self, number: int) -> None:
+        """Waits until image `number` may be decoded."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._pixels <= self._limit or number <= self._next)
+
+    def expect(self, number: int) -> None:
+        """The next batch waits for image `number`."""
+        with self._changed:
+            self._next = number
+            self._changed.notify_all()
+
+    def add(self, pixels: int) -> None:
+        """So many pixels were decoded, or (negative) moved into a batch."""
+        with self._changed:
+            self._pixels += pixels
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Lets everything pass: nobody takes images any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

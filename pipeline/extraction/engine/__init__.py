@@ -1,1 +1,0 @@
-"""The shards of a run through the stages, on this machine."""
