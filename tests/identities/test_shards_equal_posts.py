@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from pipeline.extraction.engine.local import shard_schema
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.manifest import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW
+from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, shard_schema
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PostRequest
 from pipeline.store.client import StoreClient
