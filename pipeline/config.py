@@ -1,8 +1,8 @@
 """Settings: one frozen object per stage, from defaults, a YAML file, the environment and flags, in this order.
 
 Nothing below this module reads the environment. `FACEPIPE_DETECT__MIN_FACE_PX=40` sets `detect.min_face_px`;
-FACEPIPE_CONFIG names the file where no flag does, FACEPIPE_CACHE is another name of `model.cache`.
-An unknown key is refused with the nearest known one. `Settings.output_hash()` covers what changes the stored
+FACEPIPE_CONFIG names the file where no flag does; FACEPIPE_CACHE sets `model.cache`.
+An unknown key is refused, and the message names the nearest known one. `Settings.output_hash()` covers what changes the stored
 numbers (decoding, detection, alignment, centring, mode); it is fixed per store generation.
 """
 
@@ -29,7 +29,7 @@ from pipeline.errors import BadValue, UnknownKey, UsageError
 ENV_PREFIX = "FACEPIPE_"
 ENV_CONFIG = "FACEPIPE_CONFIG"
 ENV_CACHE = "FACEPIPE_CACHE"
-# Variables with the prefix that are no settings: these two, and what the scripts and the tests read.
+# Variables with the prefix that are not settings: these two, and those that the scripts and the tests read.
 ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
 
 AREA, PILLOW = "area", "pillow"  # how crops are resampled
@@ -78,11 +78,11 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class MatchSettings:
-    threshold: float = 0.54  # T of the contract, in [0, 4]; NaN: what the calibration has for `threshold_fmr`
+    threshold: float = 0.54  # T of the contract, in [0, 4]; NaN until the calibration turns `threshold_fmr` into one
     min_cpq: float = 0.59
     min_fsq: float = 0.40
     min_fcq: float = 0.45
-    threshold_fmr: float | None = None  # the false match rate that was asked for, as `threshold: fmr:1e-4`
+    threshold_fmr: float | None = None  # the false match rate of `threshold: fmr:1e-4`
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class SecuritySettings:
-    encrypt: bool = False  # a new store's images at rest; settled when it is made
+    encrypt: bool = False  # a new store's images at rest; fixed when the store is made
     master_key_file: str | None = None  # None: the user's configuration folder
     master_key: str | None = field(default=None, repr=False)  # base64 of 32 bytes; for the environment
 
@@ -192,7 +192,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "serve.queue_images": (1, 100_000),
     "serve.workers": (0, 1024),
 }
-# Not set by itself, but by what `match.threshold` is given as.
+# Set only through `match.threshold`.
 _DERIVED = frozenset({"match.threshold_fmr"})
 _THRESHOLD = "match.threshold"
 _FMR = "fmr:"
@@ -211,8 +211,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def _check(key: str, value: Any, where: str) -> None:
-    """Raises BadValue where `value` is out of the key's range or none of its choices."""
-    # The comparison is False for NaN, and right for whole numbers that no float can hold.
+    """Raises BadValue where `value` is outside the key's range or not one of its choices."""
+    # False for NaN, and correct for whole numbers too large for a float.
     if key in _RANGES and not _RANGES[key][0] <= value <= _RANGES[key][1]:
         low, high = _RANGES[key]
         raise BadValue(key=key, where=where, value=value, expected=f"must be in [{_number(low)}, {_number(high)}]")
@@ -290,56 +290,56 @@ def _from_yaml(file: Path) -> dict[str, Any]:
 
 
 def _problem(exc: Exception) -> str:
-    """Without the lines of the file that YAML's own message repeats: they may hold the master key."""
+    """The problem without the file's lines, which YAML's own message repeats: they may hold the master key."""
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
         return f"{exc.problem} in line {exc.problem_mark.line + 1}"
     return str(exc)
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML where a key given twice is an error: plain YAML keeps the last and forgets the first."""
+    """YAML that refuses a key given twice: plain YAML silently keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for position, (key, _) in enumerate(node.value):
             if isinstance(key, yaml.ScalarNode) and key.value in keys[:position]:
-                raise yaml.constructor.ConstructorError(None, None, f'"{key.value}" stands twice', key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f'"{key.value}" is given twice', key.start_mark)
         return super().construct_mapping(node, deep)
 
 
 def _accepted(key: str, value: Any, where: str) -> Any:
-    """`value` as the key's type. Raises UnknownKey or BadValue, which name `where` it was given."""
+    """`value` as the key's type. Raises UnknownKey or BadValue, both naming `where` it was given."""
     if key not in known_keys():
         raise UnknownKey(key=key, where=where, hint=_nearest(key, known_keys()))
     if key == _THRESHOLD and isinstance(value, str) and value.strip().lower().startswith(_FMR):
-        return _asked_rate(value, where)
-    converted = _convert(key, value, where)
-    _check(key, converted, where)
-    return converted
+        return _parse_rate(value, where)
+    parsed = _convert(key, value, where)
+    _check(key, parsed, where)
+    return parsed
 
 
 @dataclass(frozen=True)
-class _AskedRate:
-    """A threshold that was given as a false match rate."""
+class _FalseMatchRate:
+    """A threshold given as a false match rate."""
 
     fmr: float
 
 
-def _asked_rate(text: str, where: str) -> _AskedRate:
-    """What `fmr:1e-4` says. Raises BadValue."""
+def _parse_rate(text: str, where: str) -> _FalseMatchRate:
+    """The rate in `fmr:1e-4`. Raises BadValue."""
     rate = _as_type(float, text.strip()[len(_FMR) :])
     if rate is None or not 0 < rate < 1:
-        expected = "must be a number in [0, 4], or fmr: and a rate between 0 and 1, as in fmr:1e-4"
+        expected = "must be a number in [0, 4], or a false match rate between 0 and 1, as in fmr:1e-4"
         raise BadValue(key=_THRESHOLD, where=where, value=repr(text), expected=expected)
-    return _AskedRate(rate)
+    return _FalseMatchRate(rate)
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    """The known key that was probably meant: the same name in another section, or a similar spelling."""
-    known, name = list(known), key.rpartition(".")[2]
-    same_name = [each for each in known if each.rpartition(".")[2] == name]
-    close = same_name or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f' Did you mean "{close[0]}"?' if close else f" Known: {', '.join(sorted(known))}."
+def _nearest(key: str, keys: Iterable[str]) -> str:
+    """A hint at the key that was probably meant: the same name in another section, or a similar spelling."""
+    keys, name = list(keys), key.rpartition(".")[2]
+    same_name = [other for other in keys if other.rpartition(".")[2] == name]
+    close = same_name or difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    return f' Did you mean "{close[0]}"?' if close else f" Known: {', '.join(sorted(keys))}."
 
 
 def _convert(key: str, value: Any, where: str) -> Any:
@@ -350,10 +350,10 @@ def _convert(key: str, value: Any, where: str) -> Any:
             return None
         raise BadValue(key=key, where=where, value="empty", expected=f"must be {_type_name(options)}")
     for option in options:
-        converted = _as_type(option, value)
-        if converted is not None:
-            return converted
-    shown = "of another kind" if key in _SECRET else repr(value)
+        parsed = _as_type(option, value)
+        if parsed is not None:
+            return parsed
+    shown = "of the wrong type" if key in _SECRET else repr(value)
     raise BadValue(key=key, where=where, value=shown, expected=f"must be {_type_name(options)}")
 
 
@@ -370,7 +370,7 @@ def _as_type(option: Any, value: Any) -> Any:
         number = option(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    # int() cuts a fraction off without a word.
+    # int() would silently drop a fraction.
     return None if option is int and isinstance(value, float) and value != number else number
 
 
@@ -386,8 +386,9 @@ def _build(values: Mapping[str, Any]) -> Settings:
     by_section: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, name = key.split(".")
-        given = {"threshold": math.nan, "threshold_fmr": value.fmr} if isinstance(value, _AskedRate) else {name: value}
-        by_section.setdefault(section, {}).update(given)
+        is_rate = isinstance(value, _FalseMatchRate)
+        fields = {"threshold": math.nan, "threshold_fmr": value.fmr} if is_rate else {name: value}
+        by_section.setdefault(section, {}).update(fields)
     return dataclasses.replace(
         settings,
         **{s: dataclasses.replace(getattr(settings, s), **v) for s, v in by_section.items()},

@@ -1,9 +1,9 @@
-"""Every failure a user can meet, as one tree.
+"""Every failure that a user can meet, as one tree.
 
     FacepipeError
-      UsageError (2)                 the command line or the configuration is off
+      UsageError (2)                 the command line or the configuration is wrong
         UnknownKey, BadValue
-      InputError                     the source as a whole cannot be worked on
+      InputError                     the source as a whole cannot be used
         SourceMissing (10), SourceEmpty (11), ManifestInvalid (12), TooManyDirectories (13), BoxesInvalid (15),
         PairsInvalid (16), TooLittleData (17)
       ImageRejected (1)              one image: becomes a row with a status and a reason, never stops a run
@@ -18,7 +18,7 @@
         StoreMissing (40), StoreLocked (41), StoreTooNew (42), StoreDamaged (43), StoreFull (44),
         StoreMismatch (45), AccountUnknown (46), AccountExists (47), StoreUnwritable (48), MasterKeyMissing (49),
         MasterKeyWrong (50), DirectoryUnknown (51), ServerUnreachable (52)
-      RequestError (14)              one request to the server: answered with its status, nothing else happens
+      RequestError (14)              one request to the server: answered with its HTTP status
         Unauthorized, TooManyAttempts, DirectoryRequired, DirectoryInvalid, ParameterInvalid, HeaderInvalid,
         BodyInvalid, BodyTooLarge, BodyTimeout, MediaTypeUnsupported, PersonHeadersRequired, ExternalIdTaken,
         PersonUnknown, ObjectUnknown, RouteUnknown, MethodUnknown, Overloaded, NotReady,
@@ -26,10 +26,10 @@
       SelfCheckFailed (8)            `demo` or `doctor` found something wrong
       Interrupted (9)                Ctrl-C: the shard in hand was finished
 
-A class *is* its message template and its exit code (the scheme is borg's). The first line of the docstring is
-the template, filled with the keyword arguments of the constructor; `exit_code` is what the command line ends
-with; `http_status` is what the server answers. Exit codes are unique per class from 3 up, and part of the
-documented surface: a class may be added, a code never changes its meaning.
+A class *is* its message template and its exit code (the scheme is borg's). The first line of the docstring is the
+template, filled with the constructor's keyword arguments. The command line ends with `exit_code`, the server answers with
+`http_status`. Exit codes are unique per class from 3 up and part of the documented surface: a class may be added, a code
+never changes its meaning.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class TooLittleData(InputError):
 
 
 class TooManyDirectories(InputError):
-    """The run would give account "{account}" {count} directories; an account holds at most {limit}. Put people of one use into one directory, or use a second account."""  # noqa: E501
+    """The run would give account "{account}" {count} directories; an account holds at most {limit}. Put people of one purpose into one directory, or use a second account."""  # noqa: E501
 
     exit_code = 13
     http_status = 403
@@ -218,25 +218,25 @@ class WeightsMissing(ModelError):
 
 
 class WeightsCorrupt(ModelError):
-    """The weights file {path} is not what it should be: {detail}. {cure}"""
+    """The weights file {path} is not the expected file: {detail}. {cure}"""
 
     exit_code = 32
 
 
 class DownloadFailed(ModelError):
-    """Downloading {url} failed: {detail}. What came is kept, and the same command goes on from there; or get the file elsewhere and give it with --weights-file."""  # noqa: E501
+    """Downloading {url} failed: {detail}. The part that arrived is kept: run the same command again to continue, or download the file elsewhere and give it with --weights-file."""  # noqa: E501
 
     exit_code = 33
 
 
 class EmbeddingInvalid(ModelError):
-    """An embedding is {size} finite float32 numbers of norm 1, and {detail}. The model or the store it comes from is at fault."""  # noqa: E501
+    """An embedding must be {size} finite float32 numbers of norm 1, but {detail}. The model or the store that it comes from is damaged."""  # noqa: E501
 
     exit_code = 34
 
 
 class CacheUnwritable(ModelError):
-    """The weights' cache folder {path} cannot be used: {detail}. Make room or give rights there, or set FACEPIPE_CACHE to another folder."""  # noqa: E501
+    """The weights' cache folder {path} cannot be used: {detail}. Free some space or change its permissions, or set FACEPIPE_CACHE to another folder."""  # noqa: E501
 
     exit_code = 35
 
@@ -278,7 +278,7 @@ class StoreDamaged(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk of {path} is full ({detail}). What was committed is safe; make room and run the same command again."""
+    """The disk of {path} is full ({detail}). Everything committed is safe: free some space and run the same command again."""
 
     exit_code = 44
     http_status = 507
@@ -311,7 +311,7 @@ class StoreUnwritable(StoreError):
 
 
 class MasterKeyMissing(StoreError):
-    """The images of the store {path} are encrypted, and there is no master key: {detail}. Give it with security.master_key_file or FACEPIPE_SECURITY__MASTER_KEY; without it the images cannot be read by anybody."""  # noqa: E501
+    """The images of the store {path} are encrypted, and there is no master key: {detail}. Give it with security.master_key_file or FACEPIPE_SECURITY__MASTER_KEY; without it nobody can read the images."""  # noqa: E501
 
     exit_code = 49
 
@@ -427,7 +427,7 @@ class MethodUnknown(RequestError):
 
 
 class Overloaded(RequestError):
-    """The server has as much to do as it can queue. Try again in {retry_after_s} seconds."""
+    """The server is busy and its queue is full. Try again in {retry_after_s} seconds."""
 
     http_status = 503
 
@@ -451,14 +451,14 @@ class SelfCheckFailed(FacepipeError):
 
 
 class Interrupted(FacepipeError):
-    """Stopped: {detail}. The same command goes on from there."""
+    """Stopped: {detail}. Run the same command again to continue."""
 
     exit_code = 9
 
 
 def all_errors(root: type[FacepipeError] = FacepipeError) -> list[type[FacepipeError]]:
-    """Every class of the tree, parents before children: the README's table and the tests are made from it."""
-    found = [root]
+    """Every class of the tree, parents before children, for the README's table and the tests."""
+    classes = [root]
     for child in root.__subclasses__():
-        found.extend(all_errors(child))
-    return found
+        classes.extend(all_errors(child))
+    return classes

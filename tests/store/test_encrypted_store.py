@@ -164,7 +164,7 @@ def test_without_the_key_images_are_closed_and_the_rest_is_open(tmp_path: Path, 
             lambda: locked.commit_directory(post(ann)),
             lambda: locked.write_run_shard(locked.last_run(None, None).run_id, 1, pa.table({"row": [0]}), {}),  # type: ignore[union-attr]
         ):
-            with pytest.raises(MasterKeyMissing, match="without it the images cannot be read by anybody"):
+            with pytest.raises(MasterKeyMissing, match="without it nobody can read the images"):
                 closed()
         assert locked.accounts() == ["ann"]
         assert check_store(locked).problems == []
