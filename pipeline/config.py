@@ -1,9 +1,9 @@
 """Settings: one frozen object per stage, from defaults, a YAML file, the environment and flags, in this order.
 
 Nothing below this module reads the environment. `FACEPIPE_DETECT__MIN_FACE_PX=40` sets `detect.min_face_px`;
-FACEPIPE_CONFIG names the file where no flag does; FACEPIPE_CACHE sets `model.cache`.
-An unknown key is refused, and the message names the nearest known one. `Settings.output_hash()` covers what changes the stored
-numbers (decoding, detection, alignment, centring, mode); it is fixed per store generation.
+FACEPIPE_CONFIG names the file where no flag does; FACEPIPE_CACHE sets `model.cache`. An unknown key is refused, and
+the message names the nearest known one. `Settings.output_hash()` covers what changes the stored numbers (decoding,
+detection, alignment, centring, mode); it is fixed per store generation.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@
       Interrupted (9)                Ctrl-C: the shard in hand was finished
 
 A class *is* its message template and its exit code (the scheme is borg's). The first line of the docstring is the
-template, filled with the constructor's keyword arguments. The command line ends with `exit_code`, the server answers with
-`http_status`. Exit codes are unique per class from 3 up and part of the documented surface: a class may be added, a code
-never changes its meaning.
+template, filled with the constructor's keyword arguments. The command line ends with `exit_code`, the server
+answers with `http_status`. Exit codes are unique per class from 3 up and part of the documented surface: a class
+may be added, a code never changes its meaning.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class StoreDamaged(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk of {path} is full ({detail}). Everything committed is safe: free some space and run the same command again."""
+    """The disk of {path} is full ({detail}). Everything committed is safe: free some space and run the same command again."""  # noqa: E501
 
     exit_code = 44
     http_status = 507

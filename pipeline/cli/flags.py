@@ -48,7 +48,7 @@ _FLAGS = (
     Flag("--weights", "model.weights", "NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
     Flag("--weights-file", "model.weights_file", "FILE", "The weights as a file, instead of from the cache."),
     Flag("--calibration", "model.calibration", "FILE|none", "A new store's calibration, of `facepipe calibrate`."),
-    Flag("--encrypt", "security.encrypt", "", "Encrypt a new store's images; fixed when the store is made.", is_switch=True),
+    Flag("--encrypt", "security.encrypt", "", "Encrypt a new store's images (fixed from then on).", is_switch=True),
     Flag("--master-key-file", "security.master_key_file", "FILE", "The master key of an encrypted store's images."),
     Flag("--host", "serve.host", "ADDRESS", "Where to listen; 0.0.0.0 is everywhere (then use TLS)."),
     Flag("--port", "serve.port", "N", "The port; 0 takes a free one."),
