@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Settings
-from pipeline.jobs.run import Progress, RunRequest, run
+from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.sample_photos import Sample, write_samples
 from pipeline.store.client import StoreClient
-from pipeline.types import ACCEPTED_STATUSES, NO_FACE
+from pipeline.types import ACCEPTED_STATUSES, NO_FACE, Progress
 
 # What the store says of each file: its last row, and that row's largest face.
 _FOUND = """

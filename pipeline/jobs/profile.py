@@ -1,45 +1,192 @@
-"""Measures what `--profile` tells of a command: its stages, and how busy the processor and the device are."""
+"""What `--profile` measures of a command and reports: what each stage took, how long the queues were, how busy the
+processor and the device were, and which part is the wall: the bottleneck.
+
+Imports torch only where a profile is asked for: an unchanged run does without.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-
-import torch
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.config import RunSettings
-from pipeline.jobs.run_profile import Lanes, RunProfile, make_profile
-from pipeline.runtime.device import batch_workers, driver_uuid, finish, thread_count, usable_cores
 from pipeline.runtime.device_meter import DeviceMeter
-from pipeline.runtime.stage_times import StageTimes
+from pipeline.runtime.stage_times import (
+    CROP,
+    DECIDE,
+    DECODE,
+    EMBED,
+    ENCODE,
+    HASH,
+    IMAGES,
+    JPEGS,
+    LOAD,
+    ONET,
+    PNET,
+    QUALITY,
+    READ,
+    RNET,
+    SCAN,
+    WRITE,
+    Gauge,
+    StageTimes,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+DECODING, NETWORKS = "decoding", "networks"
+# part -> group -> stages, in a run's order. Parts have threads of their own.
+PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "scan": {"hashing": (SCAN,)},
+    "models": {"loading": (LOAD,)},
+    DECODING: {"reading": (READ, HASH), "decoding": (DECODE,)},
+    NETWORKS: {
+        "decoding": (JPEGS,),
+        "detection": (IMAGES, PNET, RNET, ONET),
+        "crops and quality": (CROP, QUALITY, ENCODE),
+        "embedding": (EMBED,),
+    },
+    "store": {"writing": (WRITE,), "deciding": (DECIDE,)},
+}
+STAGES: Final = tuple(stage for groups in PARTS.values() for stages in groups.values() for stage in stages)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Threads of the parts that have several; any other part has one."""
+
+    decoding: int
+    networks: int
+
+    def of(self, part: str) -> int:
+        return {DECODING: self.decoding, NETWORKS: self.networks}.get(part, 1)
+
+
+@dataclass(frozen=True)
+class StageProfile:
+    """One stage: wall-clock seconds over its threads, and its share of all stages' seconds."""
+
+    calls: int
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class QueueProfile:
+    """Items that waited: their mean over the time, and the most at once."""
+
+    mean: float
+    most: int
+
+
+@dataclass(frozen=True)
+class RunProfile:
+    """Where the time of a command went."""
+
+    wall: str  # the part whose threads worked longest
+    wall_shares: dict[str, float]  # shares of all work, by this part's groups
+    stages: dict[str, StageProfile]
+    images_waiting: QueueProfile  # decoded
+    batches_waiting: QueueProfile  # complete
+    workers: int  # batches that can be in work at the same time
+    workers_waited_s: float  # summed over the workers
+    workers_waited_for: dict[str, float]  # the part of it that went to images in decoding, and to loading models
+    decoding_held_back_s: float  # summed over the decoding threads, while enough images were waiting
+    cpu_busy_share: float  # of all cores
+    device_busy_share: float | None  # of a CUDA device, where its driver tells
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        shares = sorted(((name, share) for name, share in self.wall_shares.items() if share), key=lambda item: -item[1])
+        yield f"wall        the {self.wall}: {', '.join(f'{name} {share:.0%}' for name, share in shares)} of the work"
+        for name, stage in self.stages.items():
+            yield f"            {name:<8}{stage.seconds:>10.2f} s {stage.share:>5.0%}{stage.calls:>10,} calls"
+        device = "" if self.device_busy_share is None else f", device {self.device_busy_share:.0%}"
+        yield f"busy        CPU {self.cpu_busy_share:.0%}{device}"
+        images, batches = self.images_waiting, self.batches_waiting
+        yield f"queues      {images.mean:.1f} decoded images (at most {images.most}), {batches.mean:.1f} batches"
+        waited = ", ".join(f"for {what} {seconds:.1f} s" for what, seconds in self.workers_waited_for.items())
+        yield (
+            f"waited      {self.workers} workers {self.workers_waited_s:.1f} s in all ({waited});"
+            f" decoding was held back {self.decoding_held_back_s:.1f} s"
+        )
 
 
 class Profiler:
-    """`times` is to be handed to what works; it always measures. Only where the profile is `wanted` do stages wait for
-    the device, and is the device watched."""
+    """Measures one command. The workers time their stages with `times`, profile or not; only for a profile do stages
+    wait for the device and is the device watched."""
 
-    def __init__(self, wanted: bool, settings: RunSettings) -> None:
-        self._wanted = wanted
-        self._lanes = Lanes(thread_count(settings.threads), batch_workers(settings))
-        self._device = torch.device("cpu")  # until one is used
+    def __init__(self, enabled: bool, settings: RunSettings) -> None:
+        self._enabled = enabled
+        self._settings = settings
+        self._device: torch.device | None = None  # until the models are loaded
         self._meter: DeviceMeter | None = None
-        self._held = ExitStack()
+        self._resources = ExitStack()
         self._begun, self._cpu_begun = time.perf_counter(), time.process_time()
-        self.times = StageTimes(lambda: finish(self._device)) if wanted else StageTimes()
+        self.times = StageTimes(self._finish) if enabled else StageTimes()
 
     def watch(self, device: torch.device) -> None:
         """From now on the networks run on `device`."""
-        if self._wanted and self._meter is None:
+        if self._enabled and self._meter is None:
+            from pipeline.runtime.device import driver_uuid
+
             self._device = device
-            self._meter = self._held.enter_context(DeviceMeter(driver_uuid(device)))
+            self._meter = self._resources.enter_context(DeviceMeter(driver_uuid(device)))
+
+    def _finish(self) -> None:
+        """Waits for the device's work of this stage."""
+        if self._device is not None:
+            from pipeline.runtime.device import finish
+
+            finish(self._device)
 
     def profile(self) -> RunProfile | None:
-        """What was measured so far; None where it is not wanted."""
-        if not self._wanted:
+        """The measurements so far; None where no profile is asked for."""
+        if not self._enabled:
             return None
+        from pipeline.runtime.device import batch_workers, thread_count, usable_cores
+
+        lanes = Lanes(thread_count(self._settings.threads), batch_workers(self._settings))
         busy = (time.process_time() - self._cpu_begun) / (time.perf_counter() - self._begun) / usable_cores()
-        return make_profile(self.times, self._lanes, busy, None if self._meter is None else self._meter.busy_share)
+        return make_profile(self.times, lanes, busy, None if self._meter is None else self._meter.busy_share)
 
     def close(self) -> None:
         """Ends the watch of the device."""
-        self._held.close()
+        self._resources.close()
+
+
+def make_profile(times: StageTimes, lanes: Lanes, cpu_busy_share: float, device_busy_share: float | None) -> RunProfile:
+    """The profile of what was measured so far."""
+    seconds = {stage: times.stages[stage].seconds for stage in STAGES if stage in times.stages}
+    total = sum(seconds.values()) or 1.0
+    wall = max(PARTS, key=lambda part: sum(_groups(part, seconds).values()) / lanes.of(part))
+    return RunProfile(
+        wall=wall,
+        wall_shares={group: own / total for group, own in _groups(wall, seconds).items()},
+        stages={stage: StageProfile(times.stages[stage].calls, own, own / total) for stage, own in seconds.items()},
+        images_waiting=_queue(times.images_waiting),
+        batches_waiting=_queue(times.batches_waiting),
+        workers=lanes.networks,
+        workers_waited_s=times.idle_s,
+        workers_waited_for=dict(times.idle_for),
+        decoding_held_back_s=times.held_back_s,
+        cpu_busy_share=cpu_busy_share,
+        device_busy_share=device_busy_share,
+    )
+
+
+def _groups(part: str, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each group of a part."""
+    return {group: sum(seconds.get(stage, 0.0) for stage in stages) for group, stages in PARTS[part].items()}
+
+
+def _queue(gauge: Gauge) -> QueueProfile:
+    return QueueProfile(gauge.mean, gauge.most)

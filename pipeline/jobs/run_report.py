@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.jobs.run_profile import RunProfile
+from pipeline.jobs.profile import RunProfile
 from pipeline.store.connect import Store
 from pipeline.types import ACCEPTED_STATUSES
 

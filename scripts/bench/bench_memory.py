@@ -33,13 +33,12 @@ import psutil
 from bench_common import result, timing, write_result
 from bench_corpora import VERSION, Sources, add_arguments, corpus, given, read_sources, scene
 
-import pipeline.jobs.run
+import pipeline.jobs.shard_stages
 from pipeline.config import ENV_CACHE, Settings, load_settings
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.runtime.allocator import settle_allocator
-from pipeline.types import SilentProgress
 
 MIXED, LARGE = "d", "c"
 LARGE_SHARE, HUGE_SHARE = 0.004, 0.001
@@ -126,24 +125,24 @@ def settings_of(device: str, weights: str) -> Settings:
 def one_run(manifest: Path, settings: Settings) -> RunReport:
     """All photos into a store of their own."""
     with tempfile.TemporaryDirectory() as scratch:
-        return run(RunRequest(manifest, Path(scratch) / "store", settings), SilentProgress(), threading.Event())
+        return run(RunRequest(manifest, Path(scratch) / "store", settings))
 
 
 @contextmanager
 def models_loaded_once() -> Iterator[None]:
     """All runs in the block share the first one's models."""
-    load, loaded = pipeline.jobs.run.load_extractor, list[FaceExtractor]()
+    load, loaded = pipeline.jobs.shard_stages.load_extractor, list[FaceExtractor]()
 
     def load_once(*arguments: Any) -> FaceExtractor:
         if not loaded:
             loaded.append(load(*arguments))
         return loaded[0]
 
-    pipeline.jobs.run.load_extractor = load_once
+    pipeline.jobs.shard_stages.load_extractor = load_once
     try:
         yield
     finally:
-        pipeline.jobs.run.load_extractor = load
+        pipeline.jobs.shard_stages.load_extractor = load
 
 
 def measure(files: Sequence[Path], settings: Settings, repeats: int) -> list[Repeat]:

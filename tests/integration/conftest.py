@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 
 
-class SilentProgress:
-    """Progress that only remembers what it was told."""
+class RecordedProgress:
+    """Progress that keeps what it receives."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -72,6 +71,6 @@ def runner(tmp_path: Path, settings: Settings) -> Callable[..., RunReport]:
         request = RunRequest(source=source, store=tmp_path / "store", settings=settings)
         for name, value in changes.items():
             object.__setattr__(request, name, value)
-        return run(request, SilentProgress(), threading.Event())
+        return run(request)
 
     return go

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections import Counter
@@ -21,10 +20,10 @@ from typing import Any
 
 import torch
 
-import pipeline.jobs.run
+import pipeline.jobs.shard_stages
 from pipeline.config import load_settings
+from pipeline.jobs.run import RunRequest, run
 from pipeline.store.files import faults
-from tests.integration.conftest import SilentProgress
 
 SETTINGS = load_settings(
     environ={},
@@ -41,8 +40,8 @@ def child(order: dict[str, Any]) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     faults.install(hook)
-    request = pipeline.jobs.run.RunRequest(source=Path(order["source"]), store=Path(order["store"]), settings=SETTINGS)
-    pipeline.jobs.run.run(request, SilentProgress(), threading.Event())
+    request = RunRequest(source=Path(order["source"]), store=Path(order["store"]), settings=SETTINGS)
+    run(request)
     Path(order["points"]).write_text(json.dumps(counts))
     return 0
 
@@ -66,11 +65,11 @@ def run_child(order: dict[str, Any]) -> int:
 def main() -> None:
     torch.set_num_threads(1)
     # The models are the same for every child: load them once, before the first fork.
-    load = pipeline.jobs.run.load_extractor
+    load = pipeline.jobs.shard_stages.load_extractor
     from pipeline.jobs.models import make_identity
 
     extractor = load(SETTINGS, make_identity(SETTINGS), Path())
-    pipeline.jobs.run.load_extractor = lambda *_: extractor
+    pipeline.jobs.shard_stages.load_extractor = lambda *_: extractor
     for line in sys.stdin:
         print(json.dumps({"status": run_child(json.loads(line))}), flush=True)
 

@@ -24,7 +24,7 @@ from pipeline.jobs.search import search
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.master_key import load_master_key
-from tests.integration.conftest import SilentProgress
+from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import snapshot
 
 JPEG = b"\xff\xd8\xff"
@@ -64,7 +64,7 @@ def held_open(store: Path) -> list[Path]:
 def test_a_run_makes_an_encrypted_store_and_its_images_decrypt(
     few: Path, encrypting: Settings, settings: Settings, key: Path, tmp_path: Path
 ) -> None:
-    store, progress = tmp_path / "store", SilentProgress()
+    store, progress = tmp_path / "store", RecordedProgress()
     report = run(RunRequest(source=few, store=store, settings=encrypting), progress, threading.Event())
     assert report.persons == 2
     assert any(str(key) in note and "Keep a copy" in note for note in progress.notes)
@@ -83,14 +83,14 @@ def test_a_run_makes_an_encrypted_store_and_its_images_decrypt(
             assert data.startswith(JPEG)
             assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape[0] > 50
 
-    run(RunRequest(source=few, store=tmp_path / "plain", settings=settings), SilentProgress(), threading.Event())
+    run(RunRequest(source=few, store=tmp_path / "plain", settings=settings))
     assert len(held_open(tmp_path / "plain")) == 2  # so it would have been seen
     assert snapshot(store) == snapshot(tmp_path / "plain")
 
     # Searching needs no key, and a key that was there before is not told of again.
     (face,) = search(few / "b2.jpg", store, settings, None, "main", 1)
     assert face.identity is not None
-    again = SilentProgress()
+    again = RecordedProgress()
     run(RunRequest(source=few, store=store, settings=with_key(settings, key)), again, threading.Event())
     assert again.notes == []
 
@@ -98,28 +98,28 @@ def test_a_run_makes_an_encrypted_store_and_its_images_decrypt(
 def test_what_extraction_leaves_is_encrypted_and_a_run_without_the_key_ends_before_it_begins(
     few: Path, encrypting: Settings, settings: Settings, key: Path, tmp_path: Path
 ) -> None:
-    store, stop = tmp_path / "store", threading.Event()
-    scan(RunRequest(source=few, store=store, settings=encrypting), SilentProgress(), stop)
+    store = tmp_path / "store"
+    scan(RunRequest(source=few, store=store, settings=encrypting))
     rest = RunRequest(source=None, store=store, settings=with_key(settings, key))
-    extract(rest, SilentProgress(), stop)
+    extract(rest)
     shards = list(store.glob("runs/*/shards/*.parquet"))
     assert len(shards) == 1
     assert not any(b"PAR1" in shard.read_bytes() for shard in shards)
     assert held_open(store) == []
 
     lost = key.rename(tmp_path / "elsewhere")
-    progress = SilentProgress()
+    progress = RecordedProgress()
     for work in (group, run):
         with pytest.raises(MasterKeyMissing, match=r"no file .*master\.key"):
-            work(dataclasses.replace(rest, source=few), progress, stop)
+            work(dataclasses.replace(rest, source=few), progress)
     key.write_text(base64.b64encode(bytes(32)).decode())
     key.chmod(0o600)
     with pytest.raises(MasterKeyWrong, match=str(key)):
-        group(rest, progress, stop)
+        group(rest, progress)
     assert progress.advanced == 0
 
     lost.replace(key)
-    assert group(rest, SilentProgress(), stop).persons == 2
+    assert group(rest).persons == 2
     with StoreClient.open(store, command="test") as client:
         assert check_store(client).problems == []
     assert held_open(store) == []
@@ -130,11 +130,7 @@ def test_a_plain_store_is_refused_where_encryption_is_asked_for(
 ) -> None:
     StoreClient.open_or_create(tmp_path / "store", lambda: make_identity(settings), command="test").close()
     with pytest.raises(StoreMismatch, match=r"security\.encrypt = false"):
-        run(
-            RunRequest(source=few, store=tmp_path / "store", settings=encrypting),
-            SilentProgress(),
-            threading.Event(),
-        )
+        run(RunRequest(source=few, store=tmp_path / "store", settings=encrypting))
     assert not key.exists()
     with StoreClient.open(tmp_path / "store", command="test") as client:  # and the lock is free again
         assert client.accounts() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import pipeline.jobs.run
+import pipeline.jobs.shard_stages
 from pipeline.config import Settings
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
@@ -26,7 +26,7 @@ Runner = Callable[..., RunReport]
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
+    monkeypatch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.store.client import StoreClient
 from pipeline.store.commits.removal import remove_persons
-from tests.integration.conftest import SilentProgress, write_photos
+from tests.integration.conftest import write_photos
 from tests.serve.served import SETTINGS, serving
 
 HOPPER, COLLINS = "Grace Hopper", "Eileen Collins"
@@ -58,7 +57,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astrona
     rows = [f"photos/{path},{name},{'gallery' if path in GALLERY else 'probe'}" for path, name in LABELS.items()]
     (folder / "labels.csv").write_text("path,name,set\n" + "\n".join(rows) + "\n", "utf-8")
     request = RunRequest(source=folder / "photos", store=folder / "store", settings=SETTINGS)
-    run(request, SilentProgress(), threading.Event())
+    run(request)
     return folder
 
 

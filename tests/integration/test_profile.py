@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli import main
-from pipeline.jobs.run_profile import STAGES
+from pipeline.jobs.profile import STAGES
 from pipeline.runtime.stage_times import JPEGS
 from pipeline.store.client import StoreClient
 

@@ -17,7 +17,7 @@ from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.search import search
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from tests.integration.conftest import SilentProgress
+from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import snapshot
 
 Runner = Callable[..., RunReport]
@@ -114,14 +114,13 @@ def test_scan_extract_group_are_the_run_in_steps(
     runner(photos)
     steps = RunRequest(source=photos, store=tmp_path / "steps", settings=settings)
     rest = dataclasses.replace(steps, source=None)
-    stop = threading.Event()
-    assert scan(steps, SilentProgress(), stop).new == 10
+    assert scan(steps).new == 10
     with pytest.raises(UsageError, match="extract"):
-        group(rest, SilentProgress(), stop)
+        group(rest)
     with pytest.raises(UsageError, match="planned already"):
-        scan(steps, SilentProgress(), stop)
-    assert extract(rest, SilentProgress(), stop).persons == 0
-    report = group(rest, SilentProgress(), stop)
+        scan(steps)
+    assert extract(rest).persons == 0
+    report = group(rest)
     assert (report.persons, report.work.decoded) == (2, 0)
     assert snapshot(tmp_path / "steps") == snapshot(tmp_path / "store")
 
@@ -131,7 +130,7 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
 ) -> None:
     stop = threading.Event()
 
-    class StopSoon(SilentProgress):
+    class StopSoon(RecordedProgress):
         def advance(self, count: int = 1) -> None:
             super().advance(count)
             if self.phases[-1] == "run":
@@ -140,7 +139,7 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     request = RunRequest(source=photos, store=tmp_path / "store", settings=settings)
     with pytest.raises(Interrupted, match="1 of 4 shards"):
         run(request, StopSoon(), stop)
-    progress = SilentProgress()
+    progress = RecordedProgress()
     report = run(request, progress, threading.Event())
     assert (report.images, report.persons, report.already_in) == (10, 2, 10)
     assert report.work.decoded == 6

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-import pipeline.jobs.run
+import pipeline.jobs.shard_stages
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, SourceEmpty, StoreFull, StoreMissing
 from pipeline.extraction.extractor import FaceExtractor
@@ -21,7 +21,7 @@ from pipeline.jobs.run_report import RunReport
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.files import faults
-from tests.integration.conftest import SilentProgress
+from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import snapshot
 
 Runner = Callable[..., RunReport]
@@ -29,7 +29,7 @@ Runner = Callable[..., RunReport]
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
+    monkeypatch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def two(photos: Path, tmp_path: Path) -> Path:
     return folder
 
 
-class _AtStart(SilentProgress):
+class _AtStart(RecordedProgress):
     """Does something when the image work begins: between the scan and the reading."""
 
     def __init__(self, act: Callable[[], object]) -> None:
@@ -75,7 +75,7 @@ def test_deleted_persons_come_back_with_a_new_photo_only(
     store = tmp_path / "store"
     assert runner(two).persons == 2
     shutil.copy(two / "a1.jpg", two / "d1.jpg")
-    scan(RunRequest(two, store, settings), SilentProgress(), threading.Event())
+    scan(RunRequest(two, store, settings))
     with StoreClient.open(store, command="test") as client:
         client.delete_directory(client.account_id("default"), "main")
     report = runner(two)
@@ -98,8 +98,8 @@ def test_a_source_is_the_same_by_any_spelling(two: Path, runner: Runner, monkeyp
 def test_the_store_in_the_source_is_no_photo(two: Path, settings: Settings) -> None:
     store = two / "my store"
     request = RunRequest(two, store, settings)
-    run(request, SilentProgress(), threading.Event())
-    again = run(request, SilentProgress(), threading.Event())
+    run(request)
+    again = run(request)
     assert (again.new, again.already_in, again.other_files) == (0, 3, 0)
     assert len(snapshot(store)["objects"]) == 1
 
@@ -108,9 +108,9 @@ def test_an_empty_source_leaves_no_store(tmp_path: Path, settings: Settings) -> 
     (tmp_path / "empty").mkdir()
     request = RunRequest(tmp_path / "empty", tmp_path / "store", settings)
     with pytest.raises(SourceEmpty):
-        run(request, SilentProgress(), threading.Event())
+        run(request)
     with pytest.raises(StoreMissing):
-        extract(dataclasses.replace(request, source=None), SilentProgress(), threading.Event())
+        extract(dataclasses.replace(request, source=None))
     assert not (tmp_path / "store").exists()
 
 
@@ -125,7 +125,7 @@ def test_a_scan_that_was_cut_off_binds_nobody(
     monkeypatch.setattr("pipeline.jobs.plan._CHUNK_ROWS", 1)
     stop = threading.Event()
 
-    class StopSoon(SilentProgress):
+    class StopSoon(RecordedProgress):
         def advance(self, count: int = 1) -> None:
             super().advance(count)
             if self.advanced == 2:
@@ -135,7 +135,7 @@ def test_a_scan_that_was_cut_off_binds_nobody(
     with pytest.raises(Interrupted, match="scan was not finished"):
         run(request, StopSoon(), stop)
     later = dataclasses.replace(request, settings=_other(settings, 1.5), directory="second")
-    report = run(later, SilentProgress(), threading.Event())
+    report = run(later)
     with StoreClient.open(tmp_path / "store", command="test") as client:
         (row,) = client.read("SELECT run_id, directory FROM core.runs").to_pylist()
         assert (str(row["run_id"]), row["directory"]) == (report.run_id, "second")
@@ -148,7 +148,7 @@ def test_a_planned_run_keeps_its_thresholds_and_says_so(two: Path, settings: Set
     request = RunRequest(two, tmp_path / "store", settings)
     with pytest.raises(Interrupted, match="0 of 3 shards are in"):  # asked to stop before the first
         run(request, _AtStart(stop.set), stop)
-    progress = SilentProgress()
+    progress = RecordedProgress()
     later = dataclasses.replace(request, settings=_other(settings, 4.0), directory="second")
     report = run(later, progress, threading.Event())
     assert "threshold = 0.54, directory = main" in progress.notes[0]
@@ -173,7 +173,7 @@ def full_disk() -> Iterator[None]:
 @pytest.mark.usefixtures("full_disk")
 def test_an_error_leaves_no_threads(photos: Path, settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(StoreFull) as caught:
-        run(RunRequest(photos, tmp_path / "store", settings), SilentProgress(), threading.Event())
+        run(RunRequest(photos, tmp_path / "store", settings))
     # `caught` holds the traceback, and with it every frame that the error left.
     assert caught.tb is not None
     assert [t.name for t in threading.enumerate() if t.name.startswith(("decode", "hash", "store"))] == []

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pipeline.jobs.run_profile import PARTS, STAGES, Lanes, make_profile
+from pipeline.jobs.profile import PARTS, STAGES, Lanes, make_profile
 from pipeline.runtime.stage_times import (
     DECIDE,
     DECODE,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,10 @@ from typing import Any
 
 import pytest
 
-import pipeline.jobs.run
+import pipeline.jobs.shard_stages
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.store.client import StoreClient
-from tests.integration.conftest import SilentProgress
 from tests.serve.live import live_server, live_settings
 
 PHOTOS = int(os.environ.get("TEST_BULK_PHOTOS", "60"))
@@ -59,7 +57,7 @@ def photos(faces_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
+    monkeypatch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
 
 
 def manifest_of(photos: Path, target: Path, *, named: bool) -> list[dict[str, str]]:
@@ -75,7 +73,7 @@ def manifest_of(photos: Path, target: Path, *, named: bool) -> list[dict[str, st
 
 
 def by_run(manifest: Path, store: Path) -> Found:
-    run(RunRequest(source=manifest, store=store, settings=live_settings()), SilentProgress(), threading.Event())
+    run(RunRequest(source=manifest, store=store, settings=live_settings()))
     with StoreClient.open(store, command="test") as client:
         rows = client.read(
             "SELECT m.path, f.ordinal, f.outcome, f.person_id::VARCHAR AS person, f.rejection_reasons AS reasons,"

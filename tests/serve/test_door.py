@@ -20,8 +20,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-import pipeline.jobs.run
 import pipeline.jobs.search
+import pipeline.jobs.shard_stages
 from pipeline.cli import main
 from pipeline.errors import (
     AccountExists,
@@ -40,7 +40,7 @@ from pipeline.store.connect import open_store
 from pipeline.store.files import faults
 from pipeline.store.remote import RemoteStore
 from pipeline.store.wire import TOKEN_HEADER
-from tests.integration.conftest import SilentProgress, write_photos
+from tests.integration.conftest import RecordedProgress, write_photos
 from tests.integration.snapshot import snapshot
 from tests.serve.served import SETTINGS, Served, serving
 
@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pipeline.jobs.run, pipeline.jobs.search):
+    for module in (pipeline.jobs.shard_stages, pipeline.jobs.search):
         monkeypatch.setattr(module, "load_extractor", lambda *_: extractor)
 
 
@@ -65,8 +65,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory, photos: Path, extractor: Fac
     """A store that a run filled without a server."""
     store = tmp_path_factory.mktemp("plain") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline.jobs.run, "load_extractor", lambda *_: extractor)
-        run(_request(photos, store), SilentProgress(), threading.Event())
+        patch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
+        run(_request(photos, store))
     return store
 
 
@@ -87,7 +87,7 @@ def _request(source: Path | None, store: Path, **changes: Any) -> RunRequest:
 
 
 def _run(source: Path, store: Path) -> Any:
-    return run(_request(source, store), SilentProgress(), threading.Event())
+    return run(_request(source, store))
 
 
 def _is_clean(store: Path) -> bool:
@@ -128,13 +128,12 @@ def test_a_run_through_the_server_equals_a_run_without(
 def test_the_stages_work_through_the_server(
     photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
 ) -> None:
-    stop = threading.Event()
     with serving(tmp_path / "store", extractor):
-        scan(_request(photos, tmp_path / "store"), SilentProgress(), stop)
-        extract(_request(None, tmp_path / "store"), SilentProgress(), stop)
+        scan(_request(photos, tmp_path / "store"))
+        extract(_request(None, tmp_path / "store"))
     # What was begun with a server goes on without, and the other way round.
     with serving(tmp_path / "store", extractor):
-        assert group(_request(None, tmp_path / "store"), SilentProgress(), stop).persons == 2
+        assert group(_request(None, tmp_path / "store")).persons == 2
     assert snapshot(tmp_path / "store") == snapshot(plain)
 
 
@@ -143,7 +142,7 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
 ) -> None:
     stop = threading.Event()
 
-    class StopSoon(SilentProgress):
+    class StopSoon(RecordedProgress):
         def advance(self, count: int = 1) -> None:
             if self.phases[-1] == "run":
                 stop.set()
@@ -183,11 +182,10 @@ def _server(store: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 RUN = """
-import os, signal, sys, threading
+import os, signal, sys
 from pathlib import Path
 from pipeline.store.files import faults
 from pipeline.jobs.run import RunRequest, run
-from tests.integration.conftest import SilentProgress
 from tests.serve.served import SETTINGS
 met = []
 def hook(name):
@@ -196,7 +194,7 @@ def hook(name):
         os.kill(os.getpid(), signal.SIGKILL)
 faults.install(hook)
 request = RunRequest(source=Path(sys.argv[1]), store=Path(sys.argv[2]), settings=SETTINGS)
-run(request, SilentProgress(), threading.Event())
+run(request)
 """
 
 
@@ -257,10 +255,9 @@ def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
 ) -> None:
     security = dataclasses.replace(SETTINGS.security, encrypt=True, master_key_file=str(tmp_path / "master.key"))
     settings = dataclasses.replace(SETTINGS, security=security)
-    stop = threading.Event()
     with serving(tmp_path / "store", extractor, settings):
-        scan(_request(photos, tmp_path / "store"), SilentProgress(), stop)
-        extract(_request(None, tmp_path / "store"), SilentProgress(), stop)
+        scan(_request(photos, tmp_path / "store"))
+        extract(_request(None, tmp_path / "store"))
         shards = sorted((tmp_path / "store" / "runs").rglob("*.parquet"))
         assert [path.read_bytes()[:4] == b"PAR1" for path in shards] == [
             True,
@@ -269,7 +266,7 @@ def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
             False,
             False,
         ]  # but the manifest
-        assert group(_request(None, tmp_path / "store"), SilentProgress(), stop).persons == 2
+        assert group(_request(None, tmp_path / "store")).persons == 2
 
 
 # Other commands

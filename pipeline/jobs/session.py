@@ -1,0 +1,100 @@
+"""What every stage of a run needs: the open store, its account and settings, and where progress goes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.config import Settings
+from pipeline.extraction.images.files import shown
+from pipeline.extraction.sources.scan import scan_source, source_kind
+from pipeline.jobs.profile import Profiler
+from pipeline.jobs.stores import open_or_create_store, settings_of_store, settle_account, unlock_store
+from pipeline.store.catalog.opening import has_store
+from pipeline.store.connect import Store, open_store
+from pipeline.store.records import RunRow
+from pipeline.store.remote import RemoteStore
+from pipeline.types import Progress, SilentProgress
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the user asks for. `source` may be None for `extract` and `group`, which take the unfinished run."""
+
+    source: Path | None
+    store: Path
+    settings: Settings
+    account: str | None = None
+    directory: str = "main"
+    command: str = "run"
+    profile: bool = False  # whether the report tells where the time went
+
+
+@dataclass(frozen=True)
+class Session:
+    """A command at work on an open store, which no other run can enter meanwhile."""
+
+    request: RunRequest
+    progress: Progress
+    stop: threading.Event  # set: finish the shard in hand, then raise Interrupted
+    store: Store
+    settings: Settings  # with the store's values for all that is fixed in it
+    account: str
+    account_id: int
+    source: str | None  # as the store and the reports name it
+    profiler: Profiler
+    started: float = field(default_factory=time.monotonic)
+
+    def unfinished_run(self) -> RunRow | None:
+        """The source's run that was not finished, planned or still scanning; without a source, the latest."""
+        return self.store.unfinished_run(self.source, self.account_id)
+
+
+@contextmanager
+def open_session(
+    request: RunRequest, progress: Progress | None, stop: threading.Event | None, *, create: bool = True
+) -> Iterator[Session]:
+    """Opens the request's store, or makes it where `create` is set, and keeps other runs out of it.
+
+    Raises InputError for a source that cannot be worked on, StoreError, UsageError, and ModelError for a new store.
+    """
+    started = time.monotonic()
+    progress = progress or SilentProgress()
+    _require_source(request)
+    with (
+        closing(Profiler(request.profile, request.settings.run)) as profiler,
+        _open(request, create) as store,
+        store.lock_runs(request.command),
+    ):
+        if not create:
+            unlock_store(store, request.settings)
+        settings = settings_of_store(request.settings, store.identity, request.store)
+        account, account_id = settle_account(store, request.account)
+        if isinstance(store, RemoteStore):
+            progress.note("A server holds the store: its faces are decided and stored there.")
+        if store.master_key is not None and store.master_key.made:
+            progress.note(store.master_key.notice)
+        # Without "..", but with its links: the name that the rows' own paths begin with.
+        source = None if request.source is None else shown(os.path.abspath(request.source))  # noqa: PTH100
+        stop = stop or threading.Event()
+        yield Session(request, progress, stop, store, settings, account, account_id, source, profiler, started=started)
+
+
+def _require_source(request: RunRequest) -> None:
+    """A source that is missing, empty or no manifest must not leave an empty store behind."""
+    if request.source is None:
+        return
+    source_kind(request.source)
+    if not has_store(request.store.absolute()):
+        next(scan_source(request.source, request.settings.source), None)
+
+
+def _open(request: RunRequest, create: bool) -> Store:
+    if create:
+        return open_or_create_store(request.store, request.settings, request.command)
+    return open_store(request.store, command=request.command)

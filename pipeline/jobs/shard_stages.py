@@ -1,0 +1,142 @@
+"""The stages of a run that work shard by shard: extraction, which writes a file per shard, and grouping, which commits
+each shard in one transaction.
+
+This module loads torch. A run that finds nothing new never imports it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+
+import pyarrow as pa
+
+from pipeline.errors import Interrupted, UsageError
+from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.directory import Directories
+from pipeline.identities.shards import make_enroller
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.run_report import WorkDone
+from pipeline.jobs.session import Session
+from pipeline.runtime.device import describe
+from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE
+from pipeline.store.records import RunRow
+from pipeline.store.remote import RemoteStore
+
+
+class ShardStages:
+    """Extracts and commits the shards of planned runs, in order. The models load with the first shard to extract."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._store = session.store
+        self._times = session.profiler.times
+        self._decoder = Decoder(session.settings.decode)
+        self._extractor: FaceExtractor | None = None
+        self._image_seconds = 0.0
+
+    def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
+        """Brings the pending shards of a planned run into the store.
+
+        Without `commit` they are only extracted. Raises Interrupted once the session's stop is set, and UsageError
+        without `extract` while a shard is not extracted yet.
+        """
+        shards = int(run.shards or 0)
+        committed = self._store.committed_shards(run.run_id)
+        pending = [k for k in range(shards) if k not in committed]
+        missing = [k for k in pending if not self._store.has_run_shard(run.run_id, k)]
+        if missing and not extract:
+            raise UsageError(
+                message=f"{len(missing)} of {shards} shards are not extracted yet: `facepipe extract` first."
+            )
+        if not commit:
+            pending = missing
+        phase = "extract" if not commit else "group" if not extract else "run"
+        self._session.progress.start(phase, _row_count(run, pending))
+        commit_shard = self._committer(run) if commit else None
+        # Closed whatever happens, so that no decoder thread outlives an error or works on for nobody.
+        with closing(self._extracted(run, pending, set(missing))) as extracted:
+            for shards_left in range(len(pending), 0, -1):
+                if self._session.stop.is_set():
+                    verb = "in" if commit else "extracted"
+                    raise Interrupted(detail=f"{shards - shards_left} of {shards} shards are {verb}")
+                shard, manifest, table = next(extracted)
+                if commit_shard is not None:
+                    with self._times.stage(DECIDE):
+                        commit_shard(shard, manifest, table)
+
+    def work_done(self) -> WorkDone:
+        """What these stages did so far. The time of the command and its profile are not theirs to tell."""
+        extractor = self._extractor
+        return WorkDone(
+            device=describe(extractor.detector.networks.device) if extractor else None,
+            backend=extractor.embedder.backend if extractor else None,
+            image_seconds=round(self._image_seconds, 3),
+            decoded=self._decoder.calls,
+            detector_calls=extractor.detector.counts.pnet.calls if extractor else 0,
+            embedder_calls=extractor.embedder.counts.calls if extractor else 0,
+        )
+
+    def _committer(self, run: RunRow) -> Callable[[int, pa.Table, pa.Table], None]:
+        """What decides and commits a shard: this process, or the server that holds the store."""
+        store = self._store
+        if isinstance(store, RemoteStore):
+            return lambda shard, _manifest, _extracted: store.enrol_shard(run.run_id, shard)
+        directories = Directories(store)
+        return make_enroller(store, run, self._decoder, directories, self._session.settings.decode.max_bytes).commit
+
+    def _extracted(
+        self, run: RunRow, pending: list[int], missing: set[int]
+    ) -> Generator[tuple[int, pa.Table, pa.Table], None, None]:
+        """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it down."""
+        identity = self._store.identity
+        metadata = {
+            "weights_sha256": identity.weights_sha256,
+            "output_hash": identity.output_hash,
+            "mode": identity.mode,
+        }
+        engine = LocalEngine(
+            self._session.settings, identity.embedding_size, self._decoder, self._load_extractor, self._times
+        )
+        rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
+        results = engine.run_shards(rows, self._session.progress.advance)
+        try:
+            for shard in pending:
+                manifest = self._manifest(run, shard)
+                if shard not in missing:
+                    table = self._store.read_run_shard(run.run_id, shard)
+                    self._session.progress.advance(len(manifest))
+                else:
+                    begun = time.monotonic()
+                    number, table = next(results)
+                    self._image_seconds += time.monotonic() - begun
+                    with self._times.stage(WRITE):
+                        self._store.write_run_shard(run.run_id, number, table, metadata)
+                yield shard, manifest, table
+        finally:
+            results.close()
+
+    def _load_extractor(self) -> FaceExtractor:
+        if self._extractor is None:
+            session = self._session
+            with self._times.stage(LOAD):
+                self._extractor = load_extractor(
+                    session.settings, self._store.identity, session.request.store, NETWORK_THREADS
+                )
+            session.profiler.watch(self._extractor.detector.networks.device)
+        return self._extractor
+
+    def _manifest(self, run: RunRow, shard: int) -> pa.Table:
+        return self._store.read_manifest(run.run_id, _shard_rows(run), shard)
+
+
+def _row_count(run: RunRow, shards: Iterable[int]) -> int:
+    size = _shard_rows(run)
+    return sum(min(size, int(run.rows or 0) - k * size) for k in shards)
+
+
+def _shard_rows(run: RunRow) -> int:
+    return int(run.settings["shard_rows"])

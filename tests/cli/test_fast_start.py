@@ -1,0 +1,56 @@
+"""Commands that compute nothing start without torch, whose import takes longer than their work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import main
+from pipeline.store.client import StoreClient
+from tests.cli.test_commands import IDENTITY
+
+COMMANDS = {
+    "help": "--help",
+    "account list": "account list --store {store}",
+    "directory list": "directory list --store {store}",
+    "models list": "models list",
+    "check": "check --store {store}",
+    "unchanged run": "run {photos} --store {store}",
+}
+CODE = """
+import sys
+from pipeline.cli import main
+try:
+    main(sys.argv[1:], prog_name="facepipe")
+finally:
+    heavy = {"torch", "torchvision", "numba", "onnxruntime", "openvino"} & sys.modules.keys()
+    print("loaded:", *sorted(heavy), file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A store that has the one file of a folder: a broken photo, which needs no weights."""
+    folder = tmp_path_factory.mktemp("start")
+    places = {"store": folder / "store", "photos": folder / "photos"}
+    places["photos"].mkdir()
+    (places["photos"] / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    StoreClient.open_or_create(places["store"], lambda: IDENTITY, command="test").close()
+    result = CliRunner().invoke(main, ["run", str(places["photos"]), "--store", str(places["store"])])
+    assert "1 new" in result.stdout, result.output
+    return places
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_torch(command: str, places: dict[str, Path]) -> None:
+    words = COMMANDS[command].format(**places).split()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    result = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stderr) == (0, "loaded:\n")
+    if command == "unchanged run":
+        assert "1 were in already" in result.stdout
