@@ -15,7 +15,7 @@ from pipeline.cli.output import emit, output_options
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.jobs.accounts import AccountSummary
+    from pipeline.store.records import AccountSummary
 
 password_option = click.option(
     "--password-stdin", is_flag=True, help="Take the password from the first line of standard input."
@@ -73,11 +73,10 @@ def list_(store: Path, as_json: bool) -> None:
     Example:
       facepipe account list --store ~/people
     """
-    from pipeline.jobs.accounts import list_accounts
     from pipeline.store.connect import open_store
 
     with open_store(store, command="account list") as client:
-        accounts = list_accounts(client)
+        accounts = client.account_summaries()
     lines = [_line(each) for each in accounts] or ["no accounts"]
     emit({"accounts": [asdict(each) for each in accounts]}, lines, as_json)
 

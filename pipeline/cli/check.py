@@ -34,14 +34,13 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
       facepipe check --store ~/people
       facepipe check --store ~/people --repair --json
     """
-    from pipeline.jobs.check_and_export import check as check_store
     from pipeline.store.connect import open_store
 
     def tell(what: str) -> None:
         long.progress.start(f"checking {what}", None)
 
     with open_store(store, command="check") as opened, LongWork() as long:
-        checked = check_store(opened, repair=repair, progress=tell)
+        checked = opened.check(repair=repair, progress=tell)
     report = checked.report
     result = {
         "problems": [asdict(problem) for problem in report.problems],

@@ -23,10 +23,9 @@ def export(store: Path, to: Path, as_json: bool) -> None:
     Example:
       facepipe export --store ~/people --to ~/people-parquet
     """
-    from pipeline.jobs.check_and_export import export as export_store
     from pipeline.store.connect import open_store
 
     with open_store(store, command="export") as opened:
-        rows = export_store(opened, to)
+        rows = opened.export(to)
     lines = [f"{name + '.parquet':<20}{count} rows" for name, count in rows.items()]
     emit({"to": str(to), "rows": rows}, [*lines, f"in {to}"], as_json)

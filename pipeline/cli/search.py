@@ -14,7 +14,7 @@ from pipeline.cli.output import emit, end_with, output_options
 from pipeline.errors import ImageRejected
 
 if TYPE_CHECKING:
-    from pipeline.jobs.search import Candidate, FaceAnswer
+    from pipeline.store.records import Candidate, FaceAnswer
 
 
 @click.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,9 @@ class DuplicateResolver:
         if not rows:
             return
         first_row = int(rows[0].manifest["row"])
-        media_ids = self._media_ids([r.manifest["source_row"] for r in rows if r.manifest["action"] == REUSE_ROW])
+        media_ids = self._client.media_of_rows(
+            self._run.run_id, [r.manifest["source_row"] for r in rows if r.manifest["action"] == REUSE_ROW]
+        )
         for row in rows:
             if row.manifest["action"] == REUSE_ROW:
                 number = int(row.manifest["source_row"])
@@ -58,10 +59,11 @@ class DuplicateResolver:
             return
         media_ids = sorted({int(r.manifest["source_media"]) for r in rows})
         table = self._client.faces_of_media(media_ids)
-        incomplete = self._incomplete(media_ids)  # asked last: a server may delete somebody at any time
+        # Asked last: a server may delete somebody at any time.
+        incomplete = self._client.media_with_removed_faces(media_ids)
         owners = table["media_id"].to_numpy()
         faces = faces_of_table(table)
-        images = self._images(media_ids)
+        images = self._client.images_of_media(media_ids)
         for row in rows:
             media_id = int(row.manifest["source_media"])
             if media_id in incomplete:
@@ -70,17 +72,6 @@ class DuplicateResolver:
             own = np.flatnonzero(owners == media_id).tolist()
             row.status, row.duplicate_of, row.faces = DUPLICATE, media_id, [faces[k] for k in own]
             row.image = images[media_id]
-
-    def _incomplete(self, media_ids: Sequence[int]) -> set[int]:
-        """The images that lost a face with its person since the scan: only their pixels show it again."""
-        sql = "SELECT DISTINCT media_id FROM core.faces WHERE outcome = 'removed' AND media_id IN (SELECT unnest(?))"
-        return set(self._client.read(sql, [list(media_ids)])["media_id"].to_pylist())
-
-    def _images(self, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """What is known of each image, also of those without a face."""
-        columns = ", ".join(IMAGE_COLUMNS)
-        sql = f"SELECT media_id, {columns} FROM core.media WHERE media_id IN (SELECT unnest(?))"
-        return {row.pop("media_id"): row for row in self._client.read(sql, [list(media_ids)]).to_pylist()}
 
     def _find_last_use(self) -> IntArray:
         """[shards] the last shard that needs each shard's extraction: its own, or one with a duplicate."""
@@ -95,13 +86,6 @@ class DuplicateResolver:
         run_id = self._run.run_id
         manifest = self._client.read_manifest(run_id, self._shard_rows, shard)
         return read_rows(manifest, self._client.read_run_shard(run_id, shard))
-
-    def _media_ids(self, rows: Sequence[int]) -> dict[int, int]:
-        if not rows:
-            return {}
-        sql = "SELECT row, media_id FROM core.media WHERE run_id = ? AND row IN (SELECT unnest(?))"
-        found = self._client.read(sql, [self._run.run_id, list(rows)])
-        return dict(zip(found["row"].to_pylist(), found["media_id"].to_pylist(), strict=True))
 
 
 def _copy(row: ExtractedRow, original: ExtractedRow, media_id: int) -> None:

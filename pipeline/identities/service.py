@@ -155,12 +155,13 @@ class IdentityService:
                 held.apply(self._client.commit_directory(commit), commit.deleted)
                 self._housekeeper.note_change()
 
-    def delete_directory(self, account_id: int, directory: str) -> None:
-        """Everything of every person in it goes. Raises DirectoryUnknown."""
+    def delete_directory(self, account_id: int, directory: str) -> int:
+        """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
         with self._directories.using(account_id, directory) as held, self._directories.writing(held):
-            self._client.delete_directory(account_id, directory)
+            deleted = self._client.delete_directory(account_id, directory)
             held.clear()
         self._housekeeper.note_change()
+        return deleted
 
     def enrol_shard(self, run_id: str, shard: int) -> None:
         """Decides and commits an extracted shard of a planned run, between the requests. Raises StoreError."""

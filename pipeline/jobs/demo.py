@@ -13,28 +13,9 @@ from pipeline.config import Settings
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.sample_photos import Sample, write_samples
-from pipeline.store.client import StoreClient
+from pipeline.store.connect import open_store
+from pipeline.store.records import PhotoRecord
 from pipeline.types import ACCEPTED_STATUSES, NO_FACE, Progress
-
-# What the store says of each file: its last row, and that row's largest face.
-_FOUND = """
-SELECT m.path, m.status, f.person_id::VARCHAR AS person_id, f.rejection_reasons,
-       (SELECT count(*) FROM core.faces AS every WHERE every.media_id = m.media_id) AS faces
-FROM core.media m
-LEFT JOIN core.faces f ON f.media_id = m.media_id AND f.ordinal = 0
-QUALIFY row_number() OVER (PARTITION BY m.path ORDER BY m.media_id DESC) = 1
-ORDER BY m.path
-"""
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the store holds of one file."""
-
-    status: str
-    faces: int
-    person_id: str | None
-    rejection: str | None
 
 
 @dataclass(frozen=True)
@@ -104,10 +85,9 @@ def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, 
     """
     samples = write_samples(photos)
     report = run(RunRequest(photos, store, settings, command="demo"), progress, stop)
-    with StoreClient.open(store, command="demo") as client:
-        rows = client.read(_FOUND).to_pylist()
-        identities = client.read("SELECT count(*) AS n FROM core.persons")["n"][0].as_py()
-    found = {Path(row["path"]).name: _found(row) for row in rows}
+    with open_store(store, command="demo") as opened:
+        found = {Path(path).name: photo for path, photo in opened.photo_records().items()}
+        identities = sum(directory.identities for directory in opened.directories())
     return DemoResult(
         report=report,
         photos=photos,
@@ -122,17 +102,13 @@ def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, 
     )
 
 
-def _found(row: Mapping[str, Any]) -> Found:
-    return Found(row["status"], row["faces"], row["person_id"], row["rejection_reasons"] or None)
-
-
-def _rejected(found: Iterable[Found]) -> dict[str, int]:
+def _rejected(found: Iterable[PhotoRecord]) -> dict[str, int]:
     """Refused faces by quality measure, refused files by status."""
     reasons = [reason for each in found for reason in (each.rejection or "").split(",") if reason]
     return dict(Counter([*reasons, *(each.status for each in found if each.status not in ACCEPTED_STATUSES)]))
 
 
-def compare(samples: Sequence[Sample], found: Mapping[str, Found], identities: int) -> list[str]:
+def compare(samples: Sequence[Sample], found: Mapping[str, PhotoRecord], identities: int) -> list[str]:
     """How the store differs from the samples' table, a line each: files, statuses, rejections, and who is who."""
     known = {sample.file: sample for sample in samples}
     differences = [f"{name}: not in the table of samples" for name in sorted(found.keys() - known.keys())]
@@ -146,7 +122,7 @@ def compare(samples: Sequence[Sample], found: Mapping[str, Found], identities: i
     return differences
 
 
-def _compare_file(sample: Sample, found: Found | None) -> list[str]:
+def _compare_file(sample: Sample, found: PhotoRecord | None) -> list[str]:
     if found is None:
         return [f"{sample.file}: not in the store"]
     pairs = [
@@ -157,7 +133,7 @@ def _compare_file(sample: Sample, found: Found | None) -> list[str]:
     return [f"{sample.file}: {what} {is_} instead of {should}" for what, should, is_ in pairs if should != is_]
 
 
-def _compare_person(person: str, samples: Sequence[Sample], found: Mapping[str, Found]) -> list[str]:
+def _compare_person(person: str, samples: Sequence[Sample], found: Mapping[str, PhotoRecord]) -> list[str]:
     """All accepted photos of one person are one identity, and no photo of another person is."""
     own = {s.file for s in samples if s.person == person and s.rejection is None}
     ids = {found[name].person_id for name in own if name in found}

@@ -25,7 +25,7 @@ from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.session import Session
 from pipeline.runtime.stage_times import SCAN
-from pipeline.store.connect import Store
+from pipeline.store.operations import Store
 from pipeline.store.records import KNOWN_ROWS_SCHEMA, RunRow
 from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef

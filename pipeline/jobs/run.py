@@ -17,7 +17,6 @@ from pipeline.errors import UsageError
 from pipeline.jobs.plan import Plan, plan_run
 from pipeline.jobs.run_report import RunReport, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session
-from pipeline.store.client import StoreClient
 from pipeline.store.records import RunRow
 from pipeline.types import Progress
 
@@ -44,8 +43,7 @@ def run(request: RunRequest, progress: Progress | None = None, stop: threading.E
         plan = command.scan()
         if plan.run is not None:
             command.work(plan.run)
-        if isinstance(session.store, StoreClient):
-            session.store.fold()  # a server does it by itself, when it has little to do
+        session.store.fold()
         return command.report()
 
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.jobs.profile import RunProfile
-from pipeline.store.connect import Store
+from pipeline.store.operations import Store
 from pipeline.types import ACCEPTED_STATUSES
-
-_LISTED = 1000  # label conflicts and shared ids are listed up to here
 
 
 @dataclass(frozen=True)
@@ -108,61 +106,24 @@ class RunReport:
 
 
 def make_report(
-    client: Store, account_id: int, run_ids: Sequence[str], counts: dict[str, int], work: WorkDone
+    store: Store, account_id: int, run_ids: Sequence[str], counts: dict[str, int], work: WorkDone
 ) -> RunReport:
     """Counts the rows of `run_ids`. `counts`: new, changed, already_in and other_files of the scan."""
-    statuses = _count(client, "SELECT status FROM core.media WHERE list_contains(?, run_id)", run_ids)
-    faces = (
-        "FROM core.faces f JOIN core.media m USING (media_id)"
-        " LEFT JOIN core.persons p USING (person_id) WHERE list_contains(?, m.run_id)"
-    )
-    outcomes = _count(client, f"SELECT f.outcome {faces}", run_ids)
-    reasons = f"SELECT unnest(string_split(f.rejection_reasons, ',')) {faces} AND f.outcome = 'rejected'"
-    rejected = Counter(_count(client, reasons, run_ids))
-    rejected.update({status: n for status, n in statuses.items() if status not in ACCEPTED_STATUSES})
-    persons = client.read(
-        "SELECT count(*) AS n FROM core.persons JOIN core.directories USING (directory_id) WHERE account_id = ?",
-        [account_id],
-    )
+    found = store.run_counts(account_id, run_ids)
+    rejected = Counter(found.rejections)
+    rejected.update({status: n for status, n in found.statuses.items() if status not in ACCEPTED_STATUSES})
     return RunReport(
         run_id=run_ids[-1] if run_ids else None,
-        images=sum(statuses.values()),
-        faces=sum(outcomes.values()),
-        persons=int(persons["n"][0].as_py()),
-        new_persons=outcomes.get("inserted", 0),
-        statuses=statuses,
-        outcomes=outcomes,
+        images=sum(found.statuses.values()),
+        faces=sum(found.outcomes.values()),
+        persons=found.persons,
+        new_persons=found.outcomes.get("inserted", 0),
+        statuses=found.statuses,
+        outcomes=found.outcomes,
         rejected=dict(rejected),
-        label_conflicts=_label_conflicts(client, faces, run_ids),
-        shared_external_id=_shared_external_ids(client, account_id),
-        weights=client.identity.weights,
+        label_conflicts=found.label_conflicts,
+        shared_external_id=found.shared_external_ids,
+        weights=store.identity.weights,
         work=work,
         **counts,
     )
-
-
-def _count(client: Store, sql: str, run_ids: Sequence[str]) -> dict[str, int]:
-    table = client.read(f"SELECT k, count(*) AS n FROM ({sql}) t(k) GROUP BY k ORDER BY k", [list(run_ids)])
-    return dict(zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True))
-
-
-def _label_conflicts(client: Store, faces: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Named photos whose face is the person of another name or external id; the match stands."""
-    sql = (
-        "SELECT m.path, m.name, m.external_id, p.person_id::VARCHAR AS person_id, p.name AS person_name,"
-        f" p.external_id AS person_external_id {faces} AND f.outcome = 'matched' AND f.ordinal = 0"
-        " AND (m.name <> p.name OR m.external_id <> p.external_id) ORDER BY m.media_id"
-    )
-    rows: list[dict[str, Any]] = client.read(f"{sql} LIMIT {_LISTED}", [list(run_ids)]).to_pylist()
-    return rows
-
-
-def _shared_external_ids(client: Store, account_id: int) -> list[dict[str, Any]]:
-    """External ids that several persons of a directory have: allowed, but seldom meant."""
-    sql = (
-        "SELECT d.name AS directory, p.external_id, count(*) AS persons FROM core.persons p"
-        " JOIN core.directories d USING (directory_id) WHERE d.account_id = ? AND p.external_id IS NOT NULL"
-        f" GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT {_LISTED}"
-    )
-    rows: list[dict[str, Any]] = client.read(sql, [account_id]).to_pylist()
-    return rows

@@ -16,9 +16,9 @@ from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, settle_account, unlock_store
 from pipeline.store.catalog.opening import has_store
-from pipeline.store.connect import Store, open_store
+from pipeline.store.connect import open_store
+from pipeline.store.operations import Store
 from pipeline.store.records import RunRow
-from pipeline.store.remote import RemoteStore
 from pipeline.types import Progress, SilentProgress
 
 
@@ -75,7 +75,7 @@ def open_session(
             unlock_store(store, request.settings)
         settings = settings_of_store(request.settings, store.identity, request.store)
         account, account_id = settle_account(store, request.account)
-        if isinstance(store, RemoteStore):
+        if store.served:
             progress.note("A server holds the store: its faces are decided and stored there.")
         if store.master_key is not None and store.master_key.made:
             progress.note(store.master_key.notice)

@@ -7,7 +7,7 @@ This module loads torch. A run that finds nothing new never imports it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import closing
 
 import pyarrow as pa
@@ -23,8 +23,9 @@ from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
 from pipeline.runtime.device import describe
 from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE
+from pipeline.store.client import StoreClient
+from pipeline.store.operations import CommitShard
 from pipeline.store.records import RunRow
-from pipeline.store.remote import RemoteStore
 
 
 class ShardStages:
@@ -56,7 +57,7 @@ class ShardStages:
             pending = missing
         phase = "extract" if not commit else "group" if not extract else "run"
         self._session.progress.start(phase, _row_count(run, pending))
-        commit_shard = self._committer(run) if commit else None
+        commit_shard = self._store.shard_committer(run, self._commit_here) if commit else None
         # Closed whatever happens, so that no decoder thread outlives an error or works on for nobody.
         with closing(self._extracted(run, pending, set(missing))) as extracted:
             for shards_left in range(len(pending), 0, -1):
@@ -80,13 +81,9 @@ class ShardStages:
             embedder_calls=extractor.embedder.counts.calls if extractor else 0,
         )
 
-    def _committer(self, run: RunRow) -> Callable[[int, pa.Table, pa.Table], None]:
-        """What decides and commits a shard: this process, or the server that holds the store."""
-        store = self._store
-        if isinstance(store, RemoteStore):
-            return lambda shard, _manifest, _extracted: store.enrol_shard(run.run_id, shard)
-        directories = Directories(store)
-        return make_enroller(store, run, self._decoder, directories, self._session.settings.decode.max_bytes).commit
+    def _commit_here(self, store: StoreClient, run: RunRow) -> CommitShard:
+        limit = self._session.settings.decode.max_bytes
+        return make_enroller(store, run, self._decoder, Directories(store), limit).commit
 
     def _extracted(
         self, run: RunRow, pending: list[int], missing: set[int]

@@ -11,10 +11,10 @@ from pipeline.config import AREA, AlignSettings, DecodeSettings, DetectSettings,
 from pipeline.errors import StoreMismatch, UsageError
 from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.score import Calibration
-from pipeline.store.client import StoreClient
-from pipeline.store.connect import Store, through_door
+from pipeline.store.connect import open_or_create
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.master_key import load_master_key, load_or_make_master_key
+from pipeline.store.operations import Store
 from pipeline.store.records import StoreIdentity
 
 _OUTPUT_SECTIONS: Final[Mapping[str, Any]] = {
@@ -49,7 +49,7 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
         settle_threshold(settings, identity)  # fails before there is a store that could not do what is asked
         return identity
 
-    store = through_door(lambda: StoreClient.open_or_create(path, make, command=command))
+    store = open_or_create(path, make, command=command)
     try:
         unlock_store(store, settings, master_key)
     except BaseException:
@@ -67,7 +67,7 @@ def unlock_store(store: Store, settings: Settings, master_key: MasterKey | None 
     encrypted = store.identity.encrypted
     if settings.security.encrypt and not encrypted:
         raise StoreMismatch(path=store.path, key="security.encrypt", stored="false", given="true")
-    if encrypted and isinstance(store, StoreClient):
+    if store.locked:
         store.unlock(master_key or load_master_key(settings.security, store.path))
 
 

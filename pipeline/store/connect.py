@@ -1,30 +1,31 @@
-"""The door to a store: the store itself while nobody holds it, else the server that does.
+"""Opens a store, or the way to it through the server that holds it, so every command works with and without a server.
 
-So every command works the same with and without a server. A holder that is no server, or one that is starting or
-stopping, is told as StoreLocked, as ever.
+Where the process that holds the store is no server, or one that is starting or stopping, StoreLocked is raised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 from pipeline.errors import StoreLocked
 from pipeline.store.client import StoreClient
+from pipeline.store.operations import Store
+from pipeline.store.records import StoreIdentity
 from pipeline.store.remote import RemoteStore
-
-# What commands work on. A union and no protocol: the type checker compares the two method by method.
-Store: TypeAlias = StoreClient | RemoteStore
 
 
 def open_store(path: Path, *, command: str) -> Store:
     """Opens the store at `path`. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
-    return through_door(lambda: StoreClient.open(path, command=command))
+    return _or_through_server(lambda: StoreClient.open(path, command=command))
 
 
-def through_door(open_it: Callable[[], StoreClient]) -> Store:
-    """What `open_it` gives, or the way through the server that already holds the store."""
+def open_or_create(path: Path, make_identity: Callable[[], StoreIdentity], *, command: str) -> Store:
+    """The same, or makes a store with what `make_identity` returns; that is called only then."""
+    return _or_through_server(lambda: StoreClient.open_or_create(path, make_identity, command=command))
+
+
+def _or_through_server(open_it: Callable[[], StoreClient]) -> Store:
     try:
         return open_it()
     except StoreLocked as locked:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import UsageError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
-from pipeline.store.client import StoreClient
+from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
 from pipeline.store.records import embeddings_schema
@@ -22,7 +22,7 @@ _ORDER = {"media": "media_id", "faces": "face_id", "persons": "added_at, person_
 _CHUNK_ROWS = 65_536
 
 
-def export_store(client: StoreClient, to: Path) -> dict[str, int]:
+def export_store(store: CatalogThread, to: Path) -> dict[str, int]:
     """Writes media, faces, persons and embeddings as `<name>.parquet` into a new or empty folder.
 
     Returns the rows of each. Raises UsageError where the folder holds something, StoreDamaged, and StoreFull or
@@ -32,8 +32,8 @@ def export_store(client: StoreClient, to: Path) -> dict[str, int]:
         raise UsageError(message=f"{to} is not an empty folder. Give a new one, so that nothing is overwritten.")
     folder = Folder(to.absolute())
     Folder(folder.root.parent).make(folder.root.name)
-    rows = {view: client.submit(partial(_export_view, folder=folder, view=view)) for view in VIEWS}
-    rows["embeddings"] = _export_embeddings(client, folder)
+    rows = {view: store.submit(partial(_export_view, folder=folder, view=view)) for view in VIEWS}
+    rows["embeddings"] = _export_embeddings(store, folder)
     return rows
 
 
@@ -48,12 +48,12 @@ def _export_view(catalog: Catalog, folder: Folder, view: str) -> int:
     return int(rows)
 
 
-def _export_embeddings(client: StoreClient, folder: Folder) -> int:
-    size = client.identity.embedding_size
-    faces = client.read(
+def _export_embeddings(store: CatalogThread, folder: Folder) -> int:
+    size = store.identity.embedding_size
+    faces = store.read(
         "SELECT face_id FROM core.embeddings WHERE generation = $1"
         " UNION SELECT face_id FROM core.pending_embeddings WHERE generation = $1 ORDER BY face_id",
-        [client.generation],
+        [store.generation],
     )["face_id"].to_numpy()
     columns = embeddings_schema(size)
     with (
@@ -62,8 +62,8 @@ def _export_embeddings(client: StoreClient, folder: Folder) -> int:
     ):
         for start in range(0, len(faces), _CHUNK_ROWS):
             ids = faces[start : start + _CHUNK_ROWS]
-            load = partial(load_embeddings, generation=client.generation, size=size, face_ids=ids)
-            vectors = client.submit(load)
+            load = partial(load_embeddings, face_ids=ids)
+            vectors = store.submit(load)
             column = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(vectors)), size)
             with disk_errors(folder.root):
                 w.write_table(pa.table([pa.array(ids), column], schema=columns))

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
 
-from pipeline.errors import MasterKeyMissing, MasterKeyWrong, StoreDamaged
+from pipeline.errors import MasterKeyWrong, StoreDamaged
 from pipeline.store.catalog import accounts
-from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.files.crypto import MasterKey
-from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_row, open_image, read_object
 from pipeline.store.records import StoreIdentity
 
-T = TypeVar("T")
 _ENCRYPTED = "application/octet-stream"
 
 
-class StoredImages(ABC):
+class StoredImages(CatalogThread):
     """The images of a store. Of an encrypted one they can be read and written once it is unlocked; everything else
     needs no key."""
 
-    folder: Folder
-    identity: StoreIdentity
-
-    def __init__(self) -> None:
+    def __init__(self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str) -> None:
+        super().__init__(root, make_identity, command)
         self.master_key: MasterKey | None = None
-        self._image_keys: dict[int, bytes] = {}
+        self._image_keys: dict[int, bytes | None] = {}
 
-    @abstractmethod
-    def submit(self, work: Callable[[Catalog], T]) -> T:
-        """Does `work` with the catalog."""
+    @property
+    def locked(self) -> bool:
+        """Whether the images cannot be read or written yet."""
+        return self.identity.encrypted and self.master_key is None
 
     def unlock(self, master_key: MasterKey) -> None:
         """Takes the key of an encrypted store; for a store that is not encrypted does nothing.
@@ -43,25 +39,17 @@ class StoredImages(ABC):
         if master_key.key_id != self.identity.master_key_id:
             detail = f" (its id is {master_key.key_id}, the store's {self.identity.master_key_id})"
             raise MasterKeyWrong(source=master_key.source, path=self.folder.root, detail=detail)
-        self.master_key = master_key
-
-    def require_master_key(self) -> MasterKey | None:
-        """None for a store that is not encrypted. Raises MasterKeyMissing while an encrypted one is locked."""
-        if self.identity.encrypted and self.master_key is None:
-            raise MasterKeyMissing(path=self.folder.root, detail="the store was opened without one")
-        return self.master_key
+        self.master_key = self._catalog.master_key = master_key
 
     def image_key(self, account_id: int) -> bytes | None:
         """The 32 byte AES key of an account's images; None in a store that is not encrypted.
 
         Raises MasterKeyMissing, and StoreDamaged where the key does not open.
         """
-        master_key = self.require_master_key()
-        if master_key is None:
+        if not self.identity.encrypted:
             return None
         if account_id not in self._image_keys:
-            key = self.submit(lambda catalog: accounts.image_key(catalog, account_id, master_key))
-            self._image_keys[account_id] = key
+            self._image_keys[account_id] = self.submit(lambda catalog: accounts.image_key(catalog, account_id))
         return self._image_keys[account_id]
 
     def read_object(self, guid: str) -> bytes:
@@ -69,8 +57,8 @@ class StoredImages(ABC):
         return read_object(self.folder, guid)
 
     def read_image(self, account_id: int, guid: str, *, at_rest: bool = False) -> tuple[bytes, str]:
-        """A stored image of the account, decrypted unless it is wanted as it is at rest; and its media type, which
-        is "application/octet-stream" of what is encrypted.
+        """A stored image of the account, decrypted unless `at_rest`; and its media type, which is
+        "application/octet-stream" of what is encrypted.
 
         Raises ObjectUnknown, StoreDamaged, and MasterKeyMissing.
         """

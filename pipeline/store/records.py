@@ -8,9 +8,9 @@ are given by name and belong to the account of the commit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,10 +25,8 @@ def _column(name: str, kind: pa.DataType) -> pa.Field:
 
 _LANDMARKS = pa.list_(pa.float32(), LANDMARK_NUMBERS)
 _BOX = [_column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")]
-_QUALITIES = [
-    _column(name, pa.float32())
-    for name in ("confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
-]
+QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
+_SCORES = [_column(name, pa.float32()) for name in ("confidence", *QUALITIES)]
 
 MEDIA_SCHEMA = pa.schema(
     [
@@ -62,7 +60,7 @@ FACES_SCHEMA = pa.schema(
         pa.field("similarity_score", pa.float64()),
         *_BOX,
         _column("landmarks", _LANDMARKS),
-        *_QUALITIES,
+        *_SCORES,
     ]
 )
 
@@ -102,7 +100,7 @@ def faces_of_media_schema(size: int) -> pa.Schema:
             _column("ordinal", pa.int32()),
             *_BOX,
             _column("landmarks", _LANDMARKS),
-            *_QUALITIES,
+            *_SCORES,
             _column("embedding", embedding_type(size)),
             pa.field("pixel_sha256", pa.string()),
             pa.field("width", pa.int32()),
@@ -145,6 +143,28 @@ class RunRow:
     started_at: datetime  # UTC, naive
     finished_at: datetime | None
     summary: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """What runs brought, and the persons of their account."""
+
+    statuses: dict[str, int]  # of images
+    outcomes: dict[str, int]  # of faces
+    rejections: dict[str, int]  # of rejected faces, by quality measure
+    persons: int  # in all directories
+    label_conflicts: list[dict[str, Any]]
+    shared_external_ids: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PhotoRecord:
+    """What became of a file."""
+
+    status: str
+    faces: int
+    person_id: str | None  # of the largest face
+    rejection: str | None  # of the largest face: the quality measures, comma-joined
 
 
 @dataclass(frozen=True)
@@ -266,13 +286,61 @@ class Credentials:
     password_hash: str | None  # None: no password opens it
 
 
-class DirectoryRow(NamedTuple):
+@dataclass(frozen=True)
+class AccountSummary:
+    """An account, and how much it holds."""
+
+    account: str
+    password_set: bool  # without one nobody gets in by the server
+    directories: int
+    identities: int
+
+
+@dataclass(frozen=True)
+class DirectoryRow:
     """A directory that holds identities."""
 
     account_id: int
     user_id: str
     name: str
     identities: int
+
+
+@dataclass(frozen=True)
+class SearchQuery:
+    """Who is in an encoded image, from the identities of one directory?"""
+
+    image: bytes
+    account_id: int
+    directory: str
+    top: int  # how many of the most similar identities to answer for each face
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An identity (of a merged set its root) and how similar it is: a score of 1.0 or more is a match (contract,
+    section 4.3)."""
+
+    person_id: str
+    name: str | None
+    external_id: str | None
+    similarity_score: float
+
+
+@dataclass(frozen=True)
+class FaceAnswer:
+    """One face of a photo that was searched for, the largest first."""
+
+    box: tuple[float, float, float, float]  # xyxy in pixels of the upright photo
+    confidence: float
+    quality: dict[str, float]
+    identity: Candidate | None  # the best match, if any
+    similar: list[Candidate]  # the most similar identities, best first
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; no `identity` where nobody matches."""
+        return {k: v for k, v in asdict(self).items() if v is not None}
 
 
 @dataclass(frozen=True)

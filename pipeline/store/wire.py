@@ -1,17 +1,19 @@
-"""How the two sides of the door write things down: JSON, or Arrow's streaming format for tables.
+"""How the two sides of the admin port write arguments and answers: JSON, or Arrow's streaming format for a table.
 
-An error crosses the door as its class and its fields, so that a command ends with the same message and exit code
-on either side of it.
+JSON loses types, so the reader decodes by the types that the operation declares. An error crosses the port as its
+class and its fields, so that a command ends with the same message and exit code on either side of it.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from collections.abc import Mapping, Set
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, Union, cast, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
@@ -22,21 +24,14 @@ JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 
 
-def pack(value: Any) -> tuple[str, bytes]:
-    """(media type, body) of a table, or of what JSON can say; dataclasses become objects, sets sorted lists."""
+def pack(value: object) -> tuple[str, bytes]:
+    """(media type, body) of a table, or of plain values, dataclasses, sets, datetimes, paths and bytes, nested."""
     if not isinstance(value, pa.Table):
         return JSON, json.dumps(value, default=_plain).encode()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, value.schema) as writer:
         writer.write_table(value)
     return ARROW, sink.getvalue().to_pybytes()
-
-
-def unpack(media_type: str, body: bytes) -> Any:
-    """A table, or plain JSON values. Raises ValueError (ArrowInvalid is one) for what `pack` did not write."""
-    if media_type == ARROW:
-        return pa.ipc.open_stream(body).read_all()
-    return json.loads(body)
 
 
 def _plain(value: object) -> object:
@@ -48,9 +43,56 @@ def _plain(value: object) -> object:
         return sorted(value)
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{type(value).__name__} does not go through the door")
+    raise TypeError(f"{type(value).__name__} cannot be sent through the admin port")
+
+
+def unpack(media_type: str, body: bytes, kind: Any) -> Any:
+    """The value of type `kind` that `pack` wrote. Raises ValueError or TypeError for any other."""
+    if media_type == ARROW:
+        return pa.ipc.open_stream(body).read_all()
+    return decode(json.loads(body), kind)
+
+
+def decode(value: Any, kind: Any) -> Any:
+    """The value of type `kind` that JSON wrote as `value`. Raises ValueError or TypeError where it is none."""
+    if kind is Any:
+        return value
+    origin, parameters = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        if value is None and NoneType in parameters:
+            return None
+        (kind,) = (parameter for parameter in parameters if parameter is not NoneType)
+        return decode(value, kind)
+    if dataclasses.is_dataclass(kind):
+        types = get_type_hints(kind)
+        fields = {name: decode(part, types.get(name)) for name, part in _typed(value, dict).items()}
+        return cast("type[Any]", kind)(**fields)
+    if origin is tuple:
+        return tuple(decode(part, part_kind) for part, part_kind in zip(_typed(value, list), parameters, strict=True))
+    if origin is not None and issubclass(origin, Mapping):
+        return {decode(key, parameters[0]): decode(part, parameters[1]) for key, part in _typed(value, dict).items()}
+    if origin is not None:  # a list, a sequence or a set
+        parts = [decode(part, parameters[0]) for part in _typed(value, list)]
+        return set(parts) if issubclass(origin, Set) else parts
+    if kind is datetime:
+        return datetime.fromisoformat(value)
+    if kind is bytes:
+        return base64.b64decode(value, validate=True)
+    if kind is Path:
+        return Path(value)
+    if kind is float:
+        return float(_typed(value, (int, float)))
+    return _typed(value, NoneType if kind is None else kind)
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{value!r:.40} is of another type than the operation declares")
+    return value
 
 
 def pack_error(error: FacepipeError) -> bytes:

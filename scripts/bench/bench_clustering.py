@@ -29,8 +29,9 @@ from pipeline.evaluation.clustering.report import ClusteringRequest, report_clus
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher, ReferenceIndex
 from pipeline.matching.score import Calibration
-from pipeline.store.connect import Store, open_store
+from pipeline.store.connect import open_store
 from pipeline.store.files.shards import read_embeddings
+from pipeline.store.operations import Store
 from pipeline.types import FaceBatch, FloatArray, IntArray, SilentProgress
 
 _FACES = """

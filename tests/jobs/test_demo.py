@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.jobs.demo import Found, compare
+from pipeline.jobs.demo import compare
 from pipeline.jobs.sample_photos import Sample
+from pipeline.store.records import PhotoRecord
 
 SAMPLES = [
     Sample("a-blurred.jpg", "Ann", "ok", "sharpness", ""),
@@ -18,12 +19,12 @@ SAMPLES = [
     Sample("f-broken.jpg", None, "truncated", None, ""),
 ]
 FOUND = {
-    "a-blurred.jpg": Found("ok", 1, None, "sharpness"),
-    "b-ann.jpg": Found("ok", 1, "1", None),
-    "c-ann.jpg": Found("ok", 1, "1", None),
-    "d-bea.jpg": Found("ok", 1, "2", None),
-    "e-cup.jpg": Found("no_face", 0, None, None),
-    "f-broken.jpg": Found("truncated", 0, None, None),
+    "a-blurred.jpg": PhotoRecord("ok", 1, None, "sharpness"),
+    "b-ann.jpg": PhotoRecord("ok", 1, "1", None),
+    "c-ann.jpg": PhotoRecord("ok", 1, "1", None),
+    "d-bea.jpg": PhotoRecord("ok", 1, "2", None),
+    "e-cup.jpg": PhotoRecord("no_face", 0, None, None),
+    "f-broken.jpg": PhotoRecord("truncated", 0, None, None),
 }
 
 
@@ -51,6 +52,6 @@ def test_a_difference_is_named(file: str, change: dict[str, str], difference: st
 def test_files_and_identities_too_many_or_too_few() -> None:
     fewer = {name: found for name, found in FOUND.items() if name != "e-cup.jpg"}
     assert compare(SAMPLES, fewer, 2) == ["e-cup.jpg: not in the store"]
-    more = {**FOUND, "z.jpg": Found("no_face", 0, None, None)}
+    more = {**FOUND, "z.jpg": PhotoRecord("no_face", 0, None, None)}
     assert compare(SAMPLES, more, 2) == ["z.jpg: not in the table of samples"]
     assert compare(SAMPLES, FOUND, 3) == ["3 identities instead of 2"]

@@ -24,19 +24,10 @@ from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.stores import find_account
 from pipeline.matching.score import Calibration
 from pipeline.store.connect import open_store
-from pipeline.types import DUPLICATE_ROW, Progress
+from pipeline.types import Progress
 
 _RATES: Final = (1e-9, 0.1)
 NO_FACE_FOUND: Final = "no face found"
-
-# Of each path its latest row. A name that a run was given is a label; the identities are not: they were made with
-# the distances that are to be calibrated.
-_NAMED: Final = f"""
-    SELECT path, name FROM core.media
-    WHERE account_id = $1 AND directory = $2 AND path IS NOT NULL AND status <> '{DUPLICATE_ROW}'
-    QUALIFY row_number() OVER (PARTITION BY path ORDER BY media_id DESC) = 1 AND name IS NOT NULL
-    ORDER BY path
-"""
 
 
 @dataclass(frozen=True)
@@ -145,8 +136,9 @@ def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Pa
         raise UsageError(message="Name labelled photos, a list of pairs, or a store whose rows have names (--store).")
     with open_store(request.store, command="calibrate") as opened:
         _, account_id = find_account(opened, request.account)
-        table = opened.read(_NAMED, [account_id, request.directory])
-    names = dict(zip(table["path"].to_pylist(), table["name"].to_pylist(), strict=True))
+        # A name that a run was given is a label; the identities are not: they were made with the distances that are
+        # to be calibrated.
+        names = opened.named_photos(account_id, request.directory)
     if not names:
         raise InputError(message=f'No row of the directory "{request.directory}" of {request.store} has a name.')
     return {path: Path(path) for path in names}, names

@@ -10,27 +10,12 @@ from typing import Any, Final
 from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.photos.stored import HAS_DELETED, LATEST_ROWS, NOT_IN_STORE, unusable
+from pipeline.evaluation.photos.stored import NOT_IN_STORE, unusable
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
-from pipeline.store.connect import Store
+from pipeline.store.operations import Store
 
 CLUSTER: Final = "cluster"
-
-# Of each path its latest row; of each photo one row: the face whose centre lies nearest the photo's centre (squares
-# of twice the distance, which order alike), and how many faces there are. Faces of one photo that are equally near
-# are taken in the order of their ids: the larger one first.
-_NEAREST: Final = f"""
-    SELECT m.path, m.status, m.reason, {HAS_DELETED} AS deleted, p.root_person_id AS identity,
-        count(f.face_id) OVER (PARTITION BY m.media_id) AS faces
-    FROM ({LATEST_ROWS}) JOIN core.media m USING (media_id)
-    LEFT JOIN main.faces f ON f.media_id = m.media_id
-    LEFT JOIN main.persons p ON p.person_id = f.person_id
-    QUALIFY row_number() OVER (
-        PARTITION BY m.media_id
-        ORDER BY (f.x1 + f.x2 - m.width) ** 2 + (f.y1 + f.y2 - m.height) ** 2, f.face_id
-    ) = 1
-"""
 
 
 @dataclass(frozen=True)
@@ -43,18 +28,18 @@ class Grouped:
     unlabelled: int  # further photos with a face, that have no label
 
 
-def from_store(client: Store, account_id: int, directory: str, paths: Sequence[str], skipped: Skipped) -> Grouped:
+def from_store(store: Store, account_id: int, directory: str, paths: Sequence[str], skipped: Skipped) -> Grouped:
     """The identities (of merged sets their roots) of the faces nearest the centres of the photos at `paths`.
 
     Photos that the directory does not know, or knows without a face, or of which a person was deleted, are counted in
     `skipped`. Raises StoreError,
     and InputError where the directory knows none of them.
     """
-    table = client.read(_NEAREST, [account_id, directory])
+    table = store.central_identities(account_id, directory)
     row_of = {path: row for row, path in enumerate(table["path"].to_pylist())}
     if not any(path in row_of for path in paths):
         raise InputError(
-            message=f'The directory "{directory}" of the store {client.path} holds none of the {len(paths):,} labelled '
+            message=f'The directory "{directory}" of the store {store.path} holds none of the {len(paths):,} labelled '
             f"photos (such as {paths[0]}). Give the labels with the paths of the run, or another --directory."
         )
     columns = {name: table[name].to_pylist() for name in table.column_names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,22 +14,15 @@ from pipeline.evaluation.detection.boxes import AnnotatedImage
 from pipeline.evaluation.detection.measures import Found
 from pipeline.evaluation.photos.decoded import decoded_batches
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.photos.stored import HAS_DELETED, LATEST_ROWS, NOT_IN_STORE, unusable
+from pipeline.evaluation.photos.stored import NOT_IN_STORE, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
 from pipeline.models.weights import detector_files
 from pipeline.runtime.device import halving, resolve_device, set_threads
-from pipeline.store.connect import Store
+from pipeline.store.operations import Store
 from pipeline.types import DecodedImage, FloatArray
-
-# Of each path its latest row, with its faces; a row without boxes where there is none.
-_FACES: Final = f"""
-    SELECT m.path, m.status, m.reason, {HAS_DELETED} AS deleted, f.x1, f.y1, f.x2, f.y2, f.confidence
-    FROM ({LATEST_ROWS}) JOIN core.media m USING (media_id) LEFT JOIN main.faces f ON f.media_id = m.media_id
-    ORDER BY m.path, f.face_id
-"""
 
 
 def load_detector(settings: Settings) -> MtcnnDetector:
@@ -74,14 +66,14 @@ def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[Fou
 
 
 def stored_faces(
-    client: Store, account_id: int, directory: str, images: Sequence[AnnotatedImage], skipped: Skipped
+    store: Store, account_id: int, directory: str, images: Sequence[AnnotatedImage], skipped: Skipped
 ) -> tuple[list[AnnotatedImage], list[Found]]:
     """The images that a directory of the store knows by their path, and the faces it has of each, rejected ones too.
 
     The others are counted in `skipped`, those of which a person was deleted as well. Raises StoreError, and InputError
     where it knows none.
     """
-    table = client.read(_FACES, [account_id, directory])
+    table = store.detected_faces(account_id, directory)
     rows = _rows_of(table["path"].to_pylist())
     states = list(zip(*(table[name].to_pylist() for name in ("status", "reason", "deleted")), strict=True))
     numbers = np.stack([_floats(table[name]) for name in ("x1", "y1", "x2", "y2", "confidence")], axis=1)
@@ -97,7 +89,7 @@ def stored_faces(
         found.append(Found(faces[:, :4], faces[:, 4]))
     if not any(image.path in rows for image in images):
         raise InputError(
-            message=f'The directory "{directory}" of the store {client.path} holds none of the {len(images):,} '
+            message=f'The directory "{directory}" of the store {store.path} holds none of the {len(images):,} '
             f"annotated images (such as {images[0].path}). --images says where they are, --directory names another one."
         )
     return kept, found

@@ -9,21 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.evaluation.photos.decoded import decoded_batches
-from pipeline.evaluation.photos.stored import HAS_DELETED, NOT_IN_STORE, NOT_KEPT, unusable
+from pipeline.evaluation.photos.stored import NOT_IN_STORE, NOT_KEPT, unusable
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.rows import QUALITIES
 from pipeline.matching.references import check_embeddings
-from pipeline.store.connect import Store
 from pipeline.store.files.shards import damaged_file, read_embeddings, vectors_of
-from pipeline.types import DUPLICATE_ROW, BoolArray, DecodedImage, FloatArray
+from pipeline.store.operations import Store
+from pipeline.types import BoolArray, DecodedImage, FloatArray
 
 
 @dataclass(frozen=True)
@@ -88,40 +88,14 @@ def _central(faces: pa.Table, image: DecodedImage, size: int) -> tuple[FloatArra
     return vectors_of(faces["embedding"], size)[row : row + 1], quality
 
 
-# Of each path the rows with its latest bytes; of each row the face whose centre lies nearest the photo's centre
-# (squares of twice the distance, which order alike; of equals the larger face, which has the lower id); of these
-# faces of one path one whose embedding is stored, if any is: another directory's gate may have rejected it. A row
-# with a path is of a run, so its embeddings are in shards and never pending.
-_NEAREST: Final = f"""
-    WITH wanted AS (SELECT DISTINCT unnest($2::VARCHAR[]) AS path),
-    latest AS (
-        SELECT m.* FROM core.media m WHERE m.path IN (SELECT path FROM wanted) AND m.status <> '{DUPLICATE_ROW}'
-        QUALIFY sha256 IS NOT DISTINCT FROM first_value(sha256) OVER (PARTITION BY path ORDER BY media_id DESC)
-    ),
-    nearest AS (
-        SELECT m.media_id, m.path, m.status, m.reason, f.face_id, f.{", f.".join(QUALITIES)}
-        FROM latest m LEFT JOIN main.faces f ON f.media_id = m.media_id
-        QUALIFY row_number() OVER (
-            PARTITION BY m.media_id
-            ORDER BY (f.x1 + f.x2 - m.width) ** 2 + (f.y1 + f.y2 - m.height) ** 2, f.face_id
-        ) = 1
-    )
-    SELECT m.*, s.file, {HAS_DELETED} AS deleted
-    FROM nearest m
-    LEFT JOIN core.embeddings e ON e.face_id = m.face_id AND e.generation = $1
-    LEFT JOIN core.embedding_shards s ON s.embedding_shard_id = e.embedding_shard_id
-    QUALIFY row_number() OVER (PARTITION BY m.path ORDER BY s.file IS NULL, m.media_id DESC) = 1
-"""
-
-
-def from_store(client: Store, paths: Sequence[str]) -> Portraits:
+def from_store(store: Store, paths: Sequence[str]) -> Portraits:
     """What the store's current generation has of the photos at `paths`, in whatever directory; nothing is computed.
 
     In `skipped`: photos that the store does not know, that it could not read, of persons who were deleted, and those
     whose face its quality gate rejected, for of these it keeps no embedding. Raises StoreDamaged where an embedding
     that should be there is not, and EmbeddingInvalid.
     """
-    table = client.read(_NEAREST, [client.generation, list(paths)])
+    table = store.central_faces(list(paths))
     position = {path: row for row, path in enumerate(table["path"].to_pylist())}
     columns = {name: table[name].to_pylist() for name in ("status", "reason", "face_id", "file", "deleted")}
     skipped: dict[str, str] = {}
@@ -135,7 +109,7 @@ def from_store(client: Store, paths: Sequence[str]) -> Portraits:
     rows = np.array([position[path] for path in kept], dtype=np.int64)
     picked = table.take(pa.array(rows))
     quality = np.stack([picked[name].to_numpy().astype(np.float32) for name in QUALITIES], axis=1)
-    return Portraits(kept, _stored_vectors(client, picked), quality, skipped)
+    return Portraits(kept, _stored_vectors(store, picked), quality, skipped)
 
 
 def _why_not(columns: dict[str, list[Any]], row: int | None) -> str | None:
@@ -147,9 +121,9 @@ def _why_not(columns: dict[str, list[Any]], row: int | None) -> str | None:
     return NOT_KEPT if reason is None and gated else reason
 
 
-def _stored_vectors(client: Store, table: pa.Table) -> FloatArray:
+def _stored_vectors(store: Store, table: pa.Table) -> FloatArray:
     """[n, d] the embeddings of the faces in `table`, NaN where it has no face."""
-    size = client.identity.embedding_size
+    size = store.identity.embedding_size
     vectors = np.full((table.num_rows, size), np.nan, np.float32)
     faces, files = table["face_id"].to_pylist(), table["file"].to_pylist()
     rows_of: dict[str, list[int]] = {}
@@ -157,11 +131,11 @@ def _stored_vectors(client: Store, table: pa.Table) -> FloatArray:
         if file is not None:
             rows_of.setdefault(file, []).append(row)
     for file, rows in rows_of.items():
-        ids, stored = read_embeddings(client.folder, file, size)
+        ids, stored = read_embeddings(store.folder, file, size)
         place = {face: k for k, face in enumerate(ids.tolist())}
         missing = [faces[row] for row in rows if faces[row] not in place]
         if missing:
-            raise damaged_file(client.folder, file, f"it has no embedding of face {missing[0]}")
+            raise damaged_file(store.folder, file, f"it has no embedding of face {missing[0]}")
         vectors[rows] = stored[[place[faces[row]] for row in rows]]
         check_embeddings(vectors[rows], size)  # one of NaN would pass for a photo without a face
     return vectors

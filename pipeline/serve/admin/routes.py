@@ -1,26 +1,22 @@
-"""The server's side of the door: routes under /admin for the commands that find the store held by this server.
+"""The admin port: the operations of a store, for the commands that find it held by this server.
 
-They are served on a port of their own that is bound to the loopback, so nothing of them can be reached from
-elsewhere; a browser on this machine is kept out by the token and by the Host header (DNS rebinding).
+It is bound to the loopback and apart from the public port, so nothing of it can be reached from elsewhere; a browser
+on this machine is kept out by the token and by the Host header (DNS rebinding).
 
-What a call keeps waiting: everything that asks the catalog goes through its one thread, in turn. `check` asks it
-in pieces; `export` copies each table in one piece, and posts that store something wait for it.
+Calls wait for each other where they need the catalog, which has one thread. `check` asks it in pieces; `export` copies
+each table in one piece, and requests that store something wait for it.
 """
 
 from __future__ import annotations
 
-import base64
 import hmac
 import ipaddress
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import duckdb
-import pyarrow as pa
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -34,162 +30,88 @@ from pipeline.errors import (
     FacepipeError,
     Forbidden,
     MethodUnknown,
-    StoreUnwritable,
-    UsageError,
 )
 from pipeline.identities.service import IdentityService
-from pipeline.jobs.check_and_export import check, export
 from pipeline.jobs.search import answers
-from pipeline.store.catalog.connection import Catalog
+from pipeline.store.checks.problems import Checked
 from pipeline.store.client import StoreClient
-from pipeline.store.wire import JSON, TOKEN_HEADER, pack, pack_error
+from pipeline.store.operations import operations, parameter_types
+from pipeline.store.records import FaceAnswer, SearchQuery
+from pipeline.store.remote import Hello
+from pipeline.store.wire import JSON, TOKEN_HEADER, decode, pack, pack_error
 
 _log = logging.getLogger(__name__)
 
-# Methods of StoreClient that can be called as they are: arguments and answers are plain, and nothing that the
-# service keeps in memory depends on them.
-_PLAIN: Final = frozenset(
-    {
-        "account_id",
-        "accounts",
-        "begin_run",
-        "committed_shards",
-        "create_account",
-        "directories",
-        "directories_with_identities",
-        "finish_run",
-        "known_media",
-        "known_rows",
-        "last_run",
-        "plan_run",
-        "rebegin_run",
-        "run_row",
-        "unfinished_run",
-    }
-)
-_ONE_SELECT: Final = "Only a single SELECT can be read, and nothing written."
-_MAX_BODY_BYTES: Final = 256 * 2**20
+_MAX_BODY_BYTES: Final = 2**29  # an image of `decode.max_bytes` in base64
 
 Answer = Callable[[Request, bytes], object]
 
 
 def make_admin_app(
-    client: StoreClient, service: IdentityService, token: str, password_changed: Callable[[str], None]
+    store: StoreClient, service: IdentityService, token: str, password_changed: Callable[[str], None]
 ) -> ASGIApp:
-    """The routes of the door. `password_changed` is told the user id whose cached credentials no longer hold."""
-    door = _Door(client, service, password_changed)
+    """The routes of the admin port. `password_changed` is called with the user id whose cached credentials expire."""
+    port = _AdminPort(store, service, password_changed)
     app = Starlette(
         routes=[
-            Route("/admin/hello", _endpoint(door.hello), methods=["GET"]),
-            Route("/admin/call/{method}", _endpoint(door.call), methods=["POST"]),
-            Route("/admin/shards", _endpoint(door.shards), methods=["POST"]),
-            Route("/admin/check", _endpoint(door.check), methods=["POST"]),
-            Route("/admin/export", _endpoint(door.export), methods=["POST"]),
-            Route("/admin/search", _endpoint(door.search), methods=["POST"]),
+            Route("/admin/hello", _endpoint(port.hello), methods=["GET"]),
+            Route("/admin/call/{name}", _endpoint(port.call), methods=["POST"]),
         ]
     )
     return _Guard(app, token)
 
 
-class _Door:
-    """What the routes do. Each method runs on a thread of its own and returns what `pack` takes."""
+class _AdminPort:
+    """The answers. Each method runs on a thread of its own and returns what `pack` takes."""
 
-    def __init__(self, client: StoreClient, service: IdentityService, password_changed: Callable[[str], None]) -> None:
-        self._client = client
+    def __init__(self, store: StoreClient, service: IdentityService, password_changed: Callable[[str], None]) -> None:
+        self._store = store
         self._service = service
         self._password_changed = password_changed
-        self._calls: Mapping[str, Callable[..., object]] = {
-            **{name: getattr(client, name) for name in _PLAIN},
-            "read": self._read,
-            "run_key": self._run_key,
-            "set_password": self._set_password,
+        # What needs more than the store, or changes what the service keeps in memory.
+        own: dict[str, Callable[..., object]] = {
+            "check": self._check,
             "delete_directory": service.delete_directory,
+            "enrol_shard": service.enrol_shard,
+            "export": store.export,
+            "search": self._search,
+            "set_password": self._set_password,
+        }
+        self._calls = {
+            **{name: (getattr(store, name), operation.parameters) for name, operation in operations().items()},
+            **{name: (function, parameter_types(function)) for name, function in own.items()},
         }
 
-    def hello(self, _request: Request, _body: bytes) -> object:
+    def hello(self, _request: Request, _body: bytes) -> Hello:
         """Which store this is."""
-        client = self._client
-        return {
-            "version": version("facepipe"),
-            "path": client.path,
-            "identity": client.identity,
-            "generation": client.generation,
-        }
+        return Hello(version("facepipe"), self._store.path, self._store.identity, self._store.generation)
 
     def call(self, request: Request, body: bytes) -> object:
-        """A method of the store: a JSON list of arguments, and what it returns."""
-        name, arguments = request.path_params["method"], _json(body, list)
+        """The answer of an operation of the store to a JSON list of arguments."""
+        name = request.path_params["name"]
         if name not in self._calls:
             raise MethodUnknown(method=name)
+        function, parameters = self._calls[name]
         try:
-            return self._calls[name](*arguments)
-        except (TypeError, duckdb.Error) as exc:
-            raise BodyInvalid(detail=str(exc).split("\n")[0]) from exc
-
-    def _read(self, sql: str, params: list[object]) -> pa.Table:
-        """The store cannot be written by this. Files can be read, by DuckDB's functions: as whoever has the token, who
-        is this user or root, can read them anyway."""
-        return self._client.submit(lambda catalog: _select(catalog, sql, params))
-
-    def _run_key(self, run_id: str) -> str | None:
-        key = self._client.run_key(run_id)
-        return None if key is None else base64.b64encode(key).decode()
+            values = json.loads(body)
+            arguments = [decode(value, kind) for value, kind in zip(values, parameters, strict=True)]
+        except (TypeError, ValueError) as exc:
+            raise BodyInvalid(detail=f"it holds no arguments of {name}: {exc}") from exc
+        return function(*arguments)
 
     def _set_password(self, user_id: str, password_hash: str) -> None:
-        self._client.set_password(user_id, password_hash)
+        self._store.set_password(user_id, password_hash)
         self._password_changed(user_id)
 
-    def shards(self, _request: Request, body: bytes) -> object:
-        """Takes over an extracted shard: its files lie in the store's folder."""
-        said = _json(body, dict)
-        self._service.enrol_shard(str(said["run_id"]), int(said["shard"]))
-        return None
+    def _check(self, repair: bool) -> Checked:
+        return self._store.check(repair=repair)
 
-    def check(self, _request: Request, body: bytes) -> object:
-        """Reads the whole store, and repairs it where asked to."""
-        return check(self._client, repair=bool(_json(body, dict)["repair"]))
-
-    def export(self, _request: Request, body: bytes) -> object:
-        """Writes the tables into a folder of this machine; answers their rows."""
-        return export(self._client, Path(_json(body, dict)["to"]))
-
-    def search(self, request: Request, body: bytes) -> object:
-        """Who is in the image that is the body."""
-        query = request.query_params
-        faces = answers(
-            self._service,
-            int(query["account_id"]),
-            query["directory"],
-            body,
-            top=int(query["top"]),
-            threshold=float(query["threshold"]),
-        )
-        return [face.as_dict() for face in faces]
-
-
-def _select(catalog: Catalog, sql: str, params: list[object]) -> pa.Table:
-    statements = catalog.connection.extract_statements(sql)
-    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-        raise UsageError(message=_ONE_SELECT)
-    try:
-        with catalog.read_only():  # a SELECT may begin with a DELETE: WITH gone AS (DELETE ... RETURNING ...)
-            return catalog.read(sql, params)
-    except StoreUnwritable as exc:
-        raise UsageError(message=_ONE_SELECT) from exc
-
-
-def _json(body: bytes, kind: type[Any]) -> Any:
-    try:
-        value = json.loads(body)
-    except ValueError as exc:
-        raise BodyInvalid(detail=f"it is no JSON: {exc}") from exc
-    if not isinstance(value, kind):
-        raise BodyInvalid(detail=f"it is no JSON {kind.__name__}")
-    return value
+    def _search(self, query: SearchQuery) -> list[FaceAnswer]:
+        return answers(self._service, query)
 
 
 def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """An ASGI endpoint of an answer: on a thread, its errors in the door's form."""
+    """The ASGI endpoint of an answer, which runs on a thread; errors are packed."""
 
     async def endpoint(request: Request) -> Response:
         try:

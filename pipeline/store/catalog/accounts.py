@@ -10,11 +10,11 @@ import re
 import secrets
 import unicodedata
 
-from pipeline.errors import AccountExists, AccountUnknown, StoreDamaged, UsageError
+from pipeline.errors import AccountExists, AccountUnknown, MasterKeyMissing, StoreDamaged, UsageError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.files.crypto import MasterKey, new_image_key, unwrap_key, wrap_key
-from pipeline.store.records import Credentials
+from pipeline.store.records import AccountSummary, Credentials
 
 # About 180 ms and 32 MiB a try: what OWASP's Password Storage Cheat Sheet asks of scrypt at this size.
 _N, _R, _P = 2**15, 8, 3
@@ -74,7 +74,20 @@ def _encode(data: bytes) -> str:
 
 
 def user_ids(catalog: Catalog) -> list[str]:
+    """The oldest first."""
     return [user_id for (user_id,) in catalog.rows("SELECT user_id FROM core.accounts ORDER BY account_id")]
+
+
+def summaries(catalog: Catalog) -> list[AccountSummary]:
+    """All accounts, the oldest first."""
+    rows = catalog.rows(
+        "SELECT a.user_id, a.password_hash IS NOT NULL, coalesce(d.directories, 0), coalesce(d.identities, 0)"
+        " FROM core.accounts a LEFT JOIN (SELECT d.account_id, count(DISTINCT d.directory_id) AS directories,"
+        " count(p.person_id) AS identities FROM core.directories d LEFT JOIN core.persons p"
+        " ON p.directory_id = d.directory_id GROUP BY d.account_id) d ON d.account_id = a.account_id"
+        " ORDER BY a.account_id"
+    )
+    return [AccountSummary(*row) for row in rows]
 
 
 def account_id(catalog: Catalog, user_id: str) -> int:
@@ -92,8 +105,12 @@ def credentials(catalog: Catalog, user_id: str) -> Credentials | None:
     return Credentials(int(rows[0][0]), rows[0][1]) if rows else None
 
 
-def create_account(catalog: Catalog, user_id: str, password_hash: str | None, master_key: MasterKey | None) -> int:
-    """The new account's id; with a master key it has an image key. Raises AccountExists, UsageError."""
+def create_account(catalog: Catalog, user_id: str, password_hash: str | None) -> int:
+    """The new account's id; without a hash no password opens it. In an encrypted store it gets an image key.
+
+    Raises AccountExists, UsageError, and MasterKeyMissing while an encrypted store is locked.
+    """
+    master_key = _require_master_key(catalog)
     check_user_id(user_id)
     with catalog.transaction("account"):
         if catalog.rows("SELECT 1 FROM core.accounts WHERE user_id = ?", [user_id]):
@@ -115,8 +132,14 @@ def set_password(catalog: Catalog, user_id: str, password_hash: str) -> None:
         catalog.execute("UPDATE core.accounts SET password_hash = ? WHERE account_id = ?", [password_hash, account])
 
 
-def image_key(catalog: Catalog, account: int, master_key: MasterKey) -> bytes:
-    """The 32 byte image key of an account of an encrypted store. Raises StoreDamaged where it does not open."""
+def image_key(catalog: Catalog, account: int) -> bytes | None:
+    """The 32 byte AES key of an account's images; None in a store that is not encrypted.
+
+    Raises MasterKeyMissing while the store is locked, StoreDamaged where the key does not open.
+    """
+    master_key = _require_master_key(catalog)
+    if master_key is None:
+        return None
     rows = catalog.rows("SELECT image_key FROM core.accounts WHERE account_id = ?", [account])
     try:
         return unwrap_key(master_key, account, rows[0][0] or "" if rows else "")
@@ -124,3 +147,10 @@ def image_key(catalog: Catalog, account: int, master_key: MasterKey) -> bytes:
         root = catalog.folder.root
         detail = f"the image key of account {account} cannot be unwrapped"
         raise StoreDamaged(path=root, detail=detail, cure="Restore the store from a backup.") from exc
+
+
+def _require_master_key(catalog: Catalog) -> MasterKey | None:
+    """None for a store that is not encrypted. Raises MasterKeyMissing while an encrypted one is locked."""
+    if catalog.identity.encrypted and catalog.master_key is None:
+        raise MasterKeyMissing(path=catalog.folder.root, detail="the store was opened without one")
+    return catalog.master_key

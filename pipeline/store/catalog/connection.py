@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from pipeline.errors import StoreDamaged, StoreError, StoreFull, StoreUnwritable
 from pipeline.store import schema
+from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.faults import point
+from pipeline.store.records import StoreIdentity
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     # Otherwise DuckDB would look for missing extensions on the network.
@@ -64,6 +66,10 @@ def connect(file: Path, root: Path) -> duckdb.DuckDBPyConnection:
 
 class Catalog:
     """An open catalog. Methods raise StoreDamaged, StoreFull and StoreUnwritable."""
+
+    identity: StoreIdentity  # this and the generation are set by `open_catalog`
+    generation: int
+    master_key: MasterKey | None = None  # of an encrypted store that is unlocked
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Folder, file: Path) -> None:
         self.connection = connection

@@ -52,12 +52,12 @@ def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], no
     )
 
 
-def drop_if_empty(catalog: Catalog, generation: int, directory: int) -> None:
+def drop_if_empty(catalog: Catalog, directory: int) -> None:
     """Without an identity a directory goes, its reference matrix too."""
     if catalog.rows("SELECT 1 FROM core.persons WHERE directory_id = ? LIMIT 1", [directory]):
         return
     catalog.execute("DELETE FROM core.directories WHERE directory_id = ?", [directory])
-    deletes.add(catalog, matrix.files(matrix.stem(generation, directory)))
+    deletes.add(catalog, matrix.files(matrix.stem(catalog.generation, directory)))
 
 
 def directories(catalog: Catalog) -> list[DirectoryRow]:
@@ -69,6 +69,16 @@ def directories(catalog: Catalog) -> list[DirectoryRow]:
         " ON p.directory_id = d.directory_id ORDER BY d.account_id, d.directory_id"
     )
     return [DirectoryRow(*row) for row in rows]
+
+
+def directories_with_identities(catalog: Catalog, account_id: int) -> set[str]:
+    """The names of an account's directories."""
+    rows = catalog.rows(
+        "SELECT name FROM core.directories WHERE account_id = ?"
+        " AND directory_id IN (SELECT directory_id FROM core.persons)",
+        [account_id],
+    )
+    return {name for (name,) in rows}
 
 
 def _user_id(catalog: Catalog, account_id: int) -> str:

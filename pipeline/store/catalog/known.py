@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,6 +13,8 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.records import KNOWN_ROWS_SCHEMA, Counters, faces_of_media_schema
 from pipeline.types import DUPLICATE, NO_FACE, OK
+
+_THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
 
 def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
@@ -33,7 +36,7 @@ def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
     return table.cast(KNOWN_ROWS_SCHEMA)
 
 
-def known_media(catalog: Catalog, generation: int, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
+def known_media(catalog: Catalog, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
     """sha256 -> media_id of an earlier row with these bytes whose faces all have a stored embedding.
 
     Of the same account: nothing may tell one account what another one holds. And of a run: the row of a posted
@@ -57,13 +60,13 @@ def known_media(catalog: Catalog, generation: int, account_id: int, hashes: Sequ
                 (SELECT media_id FROM theirs WHERE face_id NOT IN (SELECT face_id FROM stored))
             GROUP BY sha256
             """,
-            [account_id, OK, NO_FACE, DUPLICATE, generation, generation],
+            [account_id, OK, NO_FACE, DUPLICATE, catalog.generation, catalog.generation],
         )
     return {sha256: int(media_id) for sha256, media_id in rows}
 
 
-def faces_of_media(catalog: Catalog, generation: int, size: int, media_ids: Sequence[int]) -> pa.Table:
-    """faces_of_media_schema(size): all faces of these media that have detections, by media_id and ordinal.
+def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
+    """faces_of_media_schema(d): all faces of these media that have detections, by media_id and ordinal.
 
     Raises StoreDamaged where a face has no stored embedding.
     """
@@ -78,21 +81,31 @@ def faces_of_media(catalog: Catalog, generation: int, size: int, media_ids: Sequ
             WHERE f.media_id IN (SELECT media_id FROM wanted_media)
             ORDER BY f.media_id, f.ordinal
             """,
-            [generation],
+            [catalog.generation],
         )
-    vectors = load_embeddings(catalog, generation, size, table["face_id"].to_numpy())
+    size = catalog.identity.embedding_size
+    vectors = load_embeddings(catalog, table["face_id"].to_numpy())
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), size)
     columns = faces_of_media_schema(size)
     return table.append_column("embedding", column).select(columns.names).cast(columns)
 
 
-def directories_with_identities(catalog: Catalog, account_id: int) -> set[str]:
-    rows = catalog.rows(
-        "SELECT name FROM core.directories WHERE account_id = ?"
-        " AND directory_id IN (SELECT directory_id FROM core.persons)",
-        [account_id],
-    )
-    return {name for (name,) in rows}
+def media_with_removed_faces(catalog: Catalog, media_ids: Sequence[int]) -> set[int]:
+    """Those of the images that lost a face with its person: only their pixels show it again."""
+    sql = f"SELECT DISTINCT media_id FROM core.faces WHERE outcome = 'removed' AND {_THESE_MEDIA}"
+    return {media_id for (media_id,) in catalog.rows(sql, [list(media_ids)])}
+
+
+def images_of_media(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """media_id -> pixel_sha256, width, height and format, also of images without a face."""
+    sql = f"SELECT media_id, pixel_sha256, width, height, format FROM core.media WHERE {_THESE_MEDIA}"
+    return {row.pop("media_id"): row for row in catalog.read(sql, [list(media_ids)]).to_pylist()}
+
+
+def media_of_rows(catalog: Catalog, run_id: str, rows: Sequence[int]) -> dict[int, int]:
+    """Row of the run's manifest -> media_id, for those of the rows that are in."""
+    sql = "SELECT row, media_id FROM core.media WHERE run_id = ? AND row IN (SELECT unnest(?::BIGINT[]))"
+    return dict(catalog.rows(sql, [run_id, list(rows)])) if rows else {}
 
 
 def counters(catalog: Catalog) -> Counters:

@@ -185,6 +185,7 @@ def open_catalog(folder: Folder) -> Catalog:
     catalog = _connected(folder, name)
     try:
         _check_catalog(catalog)
+        catalog.identity, catalog.generation = _read_identity(catalog)
     except BaseException:
         catalog.close()
         raise
@@ -214,7 +215,7 @@ def _damaged(root: Path, detail: str) -> StoreDamaged:
     return StoreDamaged(path=root, detail=detail, cure=check_cure(root))
 
 
-def read_identity(catalog: Catalog) -> tuple[StoreIdentity, int]:
+def _read_identity(catalog: Catalog) -> tuple[StoreIdentity, int]:
     """What the store was made with, and its current generation. Raises StoreDamaged."""
     row = catalog.read("SELECT * FROM core.store").to_pylist()[0]
     try:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.catalog.connection import Catalog, check_cure
+from pipeline.store.catalog.directories import directory_id
 from pipeline.store.files import matrix
 from pipeline.store.files.shards import read_embeddings, vectors_of_bytes
 from pipeline.store.records import PersonRecord, References
@@ -32,21 +33,22 @@ _REFERENCES = """
 """
 
 
-def reference_rows(catalog: Catalog, generation: int, directory: int | None) -> pa.Table:
+def reference_rows(catalog: Catalog, directory: int | None) -> pa.Table:
     """One row per reference of a directory, in the order of the identities."""
-    return catalog.read(_REFERENCES, [generation, directory])
+    return catalog.read(_REFERENCES, [catalog.generation, directory])
 
 
-def references(catalog: Catalog, generation: int, size: int, directory: int | None) -> References:
-    """All references of a directory, in the order of the identities. Raises StoreDamaged."""
-    table = reference_rows(catalog, generation, directory)
+def references(catalog: Catalog, account_id: int, directory: str) -> References:
+    """The current references of a directory, in the order of its identities. Raises StoreDamaged."""
+    number = directory_id(catalog, account_id, directory)
+    table = reference_rows(catalog, number)
     faces: IntArray = table["face_id"].to_numpy()
     vectors = matrix.load(
         catalog.folder,
-        matrix.stem(generation, directory or 0),
+        matrix.stem(catalog.generation, number or 0),
         table["reference_seq"].to_numpy(),
-        size,
-        lambda rows: load_embeddings(catalog, generation, size, faces[rows]),
+        catalog.identity.embedding_size,
+        lambda rows: load_embeddings(catalog, faces[rows]),
     )
     return References(
         vectors=vectors,
@@ -71,45 +73,42 @@ class NewRows:
         return len(self.seq) < _GROWN_ROWS
 
 
-def new_rows(
-    catalog: Catalog, generation: int, size: int, directory: int, held: IntArray, vectors: FloatArray
-) -> NewRows:
+def new_rows(catalog: Catalog, directory: int, held: IntArray, vectors: FloatArray) -> NewRows:
     """What came after the matrix's last row. The caller has the vectors [h, d] of the faces `held` [h], ascending:
     those need not be read."""
-    name = matrix.stem(generation, directory)
+    size, name = catalog.identity.embedding_size, matrix.stem(catalog.generation, directory)
     table = catalog.read(
         "SELECT r.seq, r.face_id FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
         " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
-        [generation, _last(catalog, name, size), directory, _GROWN_ROWS],
+        [catalog.generation, _last(catalog, name), directory, _GROWN_ROWS],
     )
     faces: IntArray = table["face_id"].to_numpy()
     own = np.isin(faces, held)
     found = np.empty((len(faces), size), np.float32)
     found[own] = vectors[np.searchsorted(held, faces[own])]
     if not own.all():
-        found[~own] = load_embeddings(catalog, generation, size, faces[~own])
+        found[~own] = load_embeddings(catalog, faces[~own])
     return NewRows(name, table["seq"].to_numpy(), found)
 
 
-def append_rows(catalog: Catalog, generation: int, rows: NewRows) -> None:
+def append_rows(catalog: Catalog, rows: NewRows) -> None:
     """Adds them, but for those that the matrix got meanwhile, and those that were deleted meanwhile: nothing would take
     these out of the matrix of a directory that is gone."""
     if not len(rows.seq):
         return
-    size = rows.vectors.shape[1]
     current = catalog.read(
         "SELECT seq FROM core.reference_faces WHERE generation = ? AND seq BETWEEN ? AND ?",
-        [generation, int(rows.seq[0]), int(rows.seq[-1])],
+        [catalog.generation, int(rows.seq[0]), int(rows.seq[-1])],
     )
-    wanted = np.isin(rows.seq, current["seq"].to_numpy()) & (rows.seq > _last(catalog, rows.name, size))
+    wanted = np.isin(rows.seq, current["seq"].to_numpy()) & (rows.seq > _last(catalog, rows.name))
     if wanted.any():
         vectors = rows.vectors[wanted]
-        matrix.append(catalog.folder, rows.name, rows.seq[wanted], size, lambda part: vectors[part])
+        matrix.append(catalog.folder, rows.name, rows.seq[wanted], vectors.shape[1], lambda part: vectors[part])
 
 
-def _last(catalog: Catalog, name: str, size: int) -> int:
+def _last(catalog: Catalog, name: str) -> int:
     """The highest number in a matrix."""
-    return int(matrix.numbers(catalog.folder, name, size).max(initial=0))
+    return int(matrix.numbers(catalog.folder, name, catalog.identity.embedding_size).max(initial=0))
 
 
 def _persons(table: pa.Table) -> list[PersonRecord]:
@@ -132,8 +131,9 @@ def _hashes(table: pa.Table) -> list[tuple[str, ...]]:
     return [tuple(value for value in pair if value is not None) for pair in pairs]
 
 
-def load_embeddings(catalog: Catalog, generation: int, size: int, face_ids: IntArray) -> FloatArray:
-    """The stored embeddings [n, size] of distinct faces [n], in their order. Raises StoreDamaged."""
+def load_embeddings(catalog: Catalog, face_ids: IntArray) -> FloatArray:
+    """The stored embeddings [n, d] of distinct faces [n], in their order. Raises StoreDamaged."""
+    generation, size = catalog.generation, catalog.identity.embedding_size
     order = np.argsort(face_ids)
     wanted = face_ids[order]
     found = np.zeros(len(wanted), bool)

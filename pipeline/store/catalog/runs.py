@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.errors import StoreError
 from pipeline.store.catalog import deletes
+from pipeline.store.catalog.accounts import image_key
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import to_json, utc_now
 from pipeline.store.files.shards import manifest_file
@@ -40,6 +41,22 @@ def run_row(catalog: Catalog, run_id: str) -> RunRow:
     if not found:
         raise StoreError(message=f'The store {catalog.folder.root} has no run "{run_id}".')
     return found[0]
+
+
+def unfinished_run(catalog: Catalog, source: str | None, account_id: int | None) -> RunRow | None:
+    """The latest run that is not finished, of this source and account (None: of any)."""
+    condition, params = of_source(source, account_id)
+    return next(iter(find_runs(catalog, f"state <> '{FINISHED}' AND {condition}", params)), None)
+
+
+def last_run(catalog: Catalog, source: str | None, account_id: int | None) -> RunRow | None:
+    """The latest run in any state, of this source and account (None: of any)."""
+    return next(iter(find_runs(catalog, *of_source(source, account_id))), None)
+
+
+def run_key(catalog: Catalog, run_id: str) -> bytes | None:
+    """The key of what extraction leaves of a run, its account's; None in a store that is not encrypted."""
+    return image_key(catalog, run_row(catalog, run_id).account_id)
 
 
 def of_source(source: str | None, account_id: int | None) -> tuple[str, list[object]]:
@@ -113,4 +130,5 @@ def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:
 
 
 def committed_shards(catalog: Catalog, run_id: str) -> set[int]:
+    """The numbers of the run's shards that are in."""
     return {int(shard) for (shard,) in catalog.rows("SELECT shard FROM core.shards WHERE run_id = ?", [run_id])}

@@ -3,61 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.references import references
+from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks import files as check_files
 from pipeline.store.checks.orphans import check_orphans, list_files
 from pipeline.store.checks.problems import REPAIRABLE, CheckReport, Problem
 from pipeline.store.checks.tables import check_tables
-from pipeline.store.client import StoreClient
 from pipeline.store.files import matrix
-from pipeline.store.records import StoreIdentity
 from pipeline.store.schema import TABLES
 
 __all__ = ["CheckReport", "Problem", "check_store", "repair_store"]
 
 
-def check_store(client: StoreClient, progress: Callable[[str], None] | None = None) -> CheckReport:
+def check_store(store: CatalogThread, progress: Callable[[str], None] | None = None) -> CheckReport:
     """Reads every table and every file of the store; `progress` is told what is being read.
 
     It asks the catalog piece by piece, and each piece is true of one moment: other commits may come in between.
-    A store so damaged that it can't be opened is reported by `StoreClient.open` (StoreDamaged).
+    A store so damaged that it can't be opened is reported by opening it (StoreDamaged).
     """
     tell = progress or (lambda _: None)
     problems: list[Problem] = []
     waiting: set[str] = set()
-    pieces = client.submit(lambda catalog: _pieces(catalog, client.identity, client.generation, tell, waiting))
-    while (found := client.submit(lambda _: next(pieces, None))) is not None:
+    pieces = store.submit(lambda catalog: _pieces(catalog, tell, waiting))
+    while (found := store.submit(lambda _: next(pieces, None))) is not None:
         problems += found
     if any(problem.kind == "catalog" for problem in problems):
         return CheckReport(problems, {})
     tell("orphans")
-    with client.without_folding():
-        files = list(list_files(client.path))
-        problems += client.submit(lambda catalog: check_orphans(catalog, files))
+    with store.without_folding():
+        files = list(list_files(store.path))
+        problems += store.submit(lambda catalog: check_orphans(catalog, files))
     # Of what came meanwhile somebody is taking care.
-    problems += [_waits(path) for path in client.submit(deletes.pending) if path in waiting]
-    return CheckReport(problems, client.submit(_counts))
+    problems += [_waits(path) for path in store.submit(deletes.pending) if path in waiting]
+    return CheckReport(problems, store.submit(_counts))
 
 
-def _pieces(
-    catalog: Catalog, identity: StoreIdentity, generation: int, tell: Callable[[str], None], waiting: set[str]
-) -> Iterator[list[Problem]]:
+def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) -> Iterator[list[Problem]]:
     """What is wrong with the tables and the files they speak of; `waiting` gets the deletes that are pending."""
     tell("catalog")
     problems: list[Problem] = []
-    for found in check_tables(catalog, generation):
+    for found in check_tables(catalog):
         problems += found
         yield found
     if any(problem.kind == "catalog" for problem in problems):
         return  # without the tables nothing says what the files should be
     waiting.update(deletes.pending(catalog))
-    yield from check_files.check_embeddings(catalog, identity, tell)
+    yield from check_files.check_embeddings(catalog, tell)
     if not any("pending embedding" in problem.detail for problem in problems):
-        yield check_files.check_pending(catalog, identity.embedding_size)
+        yield check_files.check_pending(catalog)
     yield from check_files.check_objects(catalog, tell)
-    yield from check_files.check_matrices(catalog, generation, identity.embedding_size, tell)
+    yield from check_files.check_matrices(catalog, tell)
 
 
 def _waits(path: str) -> Problem:
@@ -70,7 +69,7 @@ def _counts(catalog: Catalog) -> dict[str, int]:
     return {name: int(catalog.one(f"SELECT count(*) FROM core.{name}")) for name in names}
 
 
-def repair_store(client: StoreClient, report: CheckReport) -> list[Problem]:
+def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
     """Cures the repairable problems of `report` and returns them: orphans go, matrices are made anew, deletes replayed.
 
     Raises StoreUnwritable.
@@ -88,14 +87,14 @@ def repair_store(client: StoreClient, report: CheckReport) -> list[Problem]:
                     catalog.folder.unlink(stem + end)
         deletes.replay(catalog)
 
-    with client.without_folding():
-        client.submit(work)
+    with store.without_folding():
+        store.submit(work)
     if any(problem.kind == "matrix" for problem in cured):
-        _rebuild_matrices(client)
+        _rebuild_matrices(store)
     return cured
 
 
-def _rebuild_matrices(client: StoreClient) -> None:
-    for row in client.read("SELECT account_id, name, directory_id FROM core.directories").to_pylist():
-        if not client.folder.path(matrix.stem(client.generation, row["directory_id"]) + ".seq").exists():
-            client.references(row["account_id"], row["name"])
+def _rebuild_matrices(store: CatalogThread) -> None:
+    for row in store.read("SELECT account_id, name, directory_id FROM core.directories").to_pylist():
+        if not store.folder.path(matrix.stem(store.generation, row["directory_id"]) + ".seq").exists():
+            store.submit(partial(references, account_id=row["account_id"], directory=row["name"]))

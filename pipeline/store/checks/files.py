@@ -20,7 +20,7 @@ from pipeline.store.files import matrix
 from pipeline.store.files.crypto import looks_encrypted
 from pipeline.store.files.objects import object_file
 from pipeline.store.files.shards import embedding_metadata, read_metadata, vectors_of, vectors_of_bytes
-from pipeline.store.records import StoreIdentity, embeddings_schema
+from pipeline.store.records import embeddings_schema
 from pipeline.types import BoolArray, FloatArray
 
 Progress = Callable[[str], None]
@@ -30,7 +30,7 @@ _OBJECTS = 64  # checked at a time: a few MB
 _MAGIC = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG\r\n\x1a\n", "image/webp": b"RIFF"}
 
 
-def check_embeddings(catalog: Catalog, identity: StoreIdentity, progress: Progress) -> Iterator[list[Problem]]:
+def check_embeddings(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
     """Every embedding shard, one by one: bytes, hash, columns, metadata, face ids, norms."""
     sql = (
         "SELECT embedding_shard_id, generation, file, bytes, sha256 FROM core.embedding_shards WHERE file > ?"
@@ -42,7 +42,7 @@ def check_embeddings(catalog: Catalog, identity: StoreIdentity, progress: Progre
         last = file
         progress(file)
         details = list(_file_faults(catalog, file, size, sha256)) or list(
-            _embedding_faults(catalog, identity, shard_id, generation, file)
+            _embedding_faults(catalog, shard_id, generation, file)
         )
         yield [Problem("embedding", file, detail, RESTORE) for detail in details]
 
@@ -59,9 +59,8 @@ def _file_faults(catalog: Catalog, file: str, size: int, sha256: str) -> Iterato
         yield "its SHA-256 is not the recorded one"
 
 
-def _embedding_faults(
-    catalog: Catalog, identity: StoreIdentity, shard_id: int, generation: int, file: str
-) -> Iterator[str]:
+def _embedding_faults(catalog: Catalog, shard_id: int, generation: int, file: str) -> Iterator[str]:
+    identity = catalog.identity
     try:
         table = pq.read_table(io.BytesIO(catalog.folder.path(file).read_bytes()))
         metadata = read_metadata(table.schema)
@@ -78,10 +77,12 @@ def _embedding_faults(
         yield "it holds embeddings whose norm is not 1"
 
 
-def check_pending(catalog: Catalog, size: int) -> list[Problem]:
+def check_pending(catalog: Catalog) -> list[Problem]:
     """The norms of the embeddings that are in no shard yet; `check_tables` has seen to their size."""
     table = catalog.read("SELECT face_id, embedding FROM core.pending_embeddings ORDER BY 1")
-    wrong = table["face_id"].to_numpy()[~_is_unit(vectors_of_bytes(table["embedding"], size))]
+    wrong = table["face_id"].to_numpy()[
+        ~_is_unit(vectors_of_bytes(table["embedding"], catalog.identity.embedding_size))
+    ]
     return [Problem("embedding", f"face {face}", "its pending embedding's norm is not 1", RESTORE) for face in wrong]
 
 
@@ -154,25 +155,26 @@ def _magic_faults(catalog: Catalog, file: str, media_type: str) -> Iterator[str]
         yield f"is not {media_type}"
 
 
-def check_matrices(catalog: Catalog, generation: int, size: int, progress: Progress) -> Iterator[list[Problem]]:
+def check_matrices(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
     """Every reference matrix that is there, one by one, bit by bit against the embeddings. An absent one is made when
     needed."""
     for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
-        stem = matrix.stem(generation, directory)
+        stem = matrix.stem(catalog.generation, directory)
         if catalog.folder.path(stem + ".f32").exists() or catalog.folder.path(stem + ".seq").exists():
             progress(stem + ".f32")
-            yield list(_matrix_problems(catalog, generation, size, directory, stem))
+            yield list(_matrix_problems(catalog, directory, stem))
 
 
-def _matrix_problems(catalog: Catalog, generation: int, size: int, directory: int, stem: str) -> Iterator[Problem]:
+def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Problem]:
     """Rows that are missing, dead or torn are no problem: they do no harm. A row that would mislead is one."""
+    size = catalog.identity.embedding_size
     stored = matrix.numbers(catalog.folder, stem, size)
     seq_file = catalog.folder.path(stem + ".seq")
     unreadable = len(stored) == 0 and seq_file.exists() and seq_file.stat().st_size > 0
     if unreadable or np.any(stored >= known.counters(catalog).next_person_seq):
         yield Problem("matrix", stem + ".seq", "its rows are not of references", REBUILD)
         return
-    references = reference_rows(catalog, generation, directory)
+    references = reference_rows(catalog, directory)
     face_of = dict(zip(references["reference_seq"].to_pylist(), references["face_id"].to_pylist(), strict=True))
     rows = np.array([row for row, seq in enumerate(stored.tolist()) if seq in face_of], np.int64)
     faces = np.array([face_of[seq] for seq in stored[rows].tolist()], np.int64)
@@ -180,7 +182,7 @@ def _matrix_problems(catalog: Catalog, generation: int, size: int, directory: in
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
         try:
-            truth = load_embeddings(catalog, generation, size, faces[chunk])
+            truth = load_embeddings(catalog, faces[chunk])
         except StoreError:
             return  # reported with the embedding shard
         if truth.astype(matrix.VECTOR_TYPE).tobytes() != vectors[rows[chunk]].tobytes():

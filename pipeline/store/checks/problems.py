@@ -34,3 +34,11 @@ class CheckReport:
     @property
     def clean(self) -> bool:
         return not self.problems
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is wrong with a store, and what was repaired before that was found out."""
+
+    report: CheckReport
+    repaired: Sequence[Problem]

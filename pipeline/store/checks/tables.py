@@ -158,7 +158,7 @@ def _rules(generation: int) -> Iterator[tuple[str, str]]:
         yield what, query.replace("{g}", str(generation))
 
 
-def check_tables(catalog: Catalog, generation: int) -> Iterator[list[Problem]]:
+def check_tables(catalog: Catalog) -> Iterator[list[Problem]]:
     """Everything that is wrong inside the catalog, piece by piece, each rule's first rows.
 
     Ends early where a block or an index is broken: the rules would only meet the same again.
@@ -173,7 +173,7 @@ def check_tables(catalog: Catalog, generation: int) -> Iterator[list[Problem]]:
         yield broken
     if broken:
         return
-    for what, query in _rules(generation):
+    for what, query in _rules(catalog.generation):
         rows = catalog.rows(query)
         more = [(f"{len(rows) - _SHOWN} more",)] if len(rows) > _SHOWN else []
         yield [Problem("reference", where, what, RESTORE) for (where,) in [*rows[:_SHOWN], *more]]

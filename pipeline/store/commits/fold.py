@@ -33,20 +33,19 @@ class Submit(Protocol):
 
 def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: int, min_pending: int) -> int:
     """Does all of it; returns how many embeddings moved. One at a time. Raises StoreDamaged, StoreFull."""
-    size = identity.embedding_size
     moved = 0
-    waiting = submit(lambda catalog: _count_pending(catalog, generation))
+    waiting = submit(lambda catalog: count_pending(catalog))
     while moved < waiting and waiting >= min_pending:
-        table = submit(lambda catalog: pending(catalog, generation, size))
+        table = submit(lambda catalog: pending(catalog))
         if table.num_rows == 0:  # the rest was removed meanwhile
             break
         written = write_pending(folder, identity, generation, table)
-        submit(partial(commit_pending, generation=generation, table=table, file=written))
+        submit(partial(commit_pending, table=table, file=written))
         moved += table.num_rows
-    for planned in submit(lambda catalog: plan_rewritings(catalog, generation)):
+    for planned in submit(lambda catalog: plan_rewritings(catalog)):
         rewritten = rewrite(folder, identity, generation, planned)
         submit(partial(commit_rewriting, rewriting=planned, file=rewritten))
-    submit(lambda catalog: blank_matrices(catalog, generation, size))
+    submit(lambda catalog: blank_matrices(catalog))
     return moved
 
 
@@ -61,16 +60,18 @@ def sweep(catalog: Catalog) -> None:
         catalog.folder.unlink(file)
 
 
-def _count_pending(catalog: Catalog, generation: int) -> int:
-    return int(catalog.one("SELECT count(*) FROM core.pending_embeddings WHERE generation = ?", [generation]))
+def count_pending(catalog: Catalog) -> int:
+    """How many embeddings wait for `fold`."""
+    return int(catalog.one("SELECT count(*) FROM core.pending_embeddings WHERE generation = ?", [catalog.generation]))
 
 
-def pending(catalog: Catalog, generation: int, size: int) -> pa.Table:
+def pending(catalog: Catalog) -> pa.Table:
     """Up to SHARD_ROWS pending embeddings, the oldest faces first, as the rows of an embedding shard."""
     table = catalog.read(
         "SELECT face_id, embedding FROM core.pending_embeddings WHERE generation = ? ORDER BY face_id LIMIT ?",
-        [generation, SHARD_ROWS],
+        [catalog.generation, SHARD_ROWS],
     )
+    size = catalog.identity.embedding_size
     vectors = vectors_of_bytes(table["embedding"], size)
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), size)
     return pa.table([table["face_id"].combine_chunks(), column], schema=embeddings_schema(size))
@@ -82,8 +83,9 @@ def write_pending(folder: Folder, identity: StoreIdentity, generation: int, tabl
     return write_embeddings(folder, file, table, embedding_metadata(identity, generation))
 
 
-def commit_pending(catalog: Catalog, generation: int, table: pa.Table, file: WrittenFile) -> None:
+def commit_pending(catalog: Catalog, table: pa.Table, file: WrittenFile) -> None:
     """The transaction: these embeddings are in the shard from now on."""
+    generation = catalog.generation
     with catalog.tables(folded=table.select(["face_id"])), catalog.transaction("fold"):
         shard_id = int(catalog.one("SELECT coalesce(max(embedding_shard_id), 0) + 1 FROM core.embedding_shards"))
         catalog.insert(
@@ -107,12 +109,13 @@ def commit_pending(catalog: Catalog, generation: int, table: pa.Table, file: Wri
         catalog.execute(f"DELETE FROM core.pending_embeddings WHERE {these}", [generation])
 
 
-def blank_matrices(catalog: Catalog, generation: int, size: int) -> None:
+def blank_matrices(catalog: Catalog) -> None:
     """Overwrites what the reference matrices hold of references that are gone."""
     for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
         current = catalog.read(
             "SELECT r.seq FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
             " WHERE r.generation = ? AND p.directory_id = ?",
-            [generation, directory],
+            [catalog.generation, directory],
         )
-        matrix.blank(catalog.folder, matrix.stem(generation, directory), current["seq"].to_numpy(), size)
+        stem, size = matrix.stem(catalog.generation, directory), catalog.identity.embedding_size
+        matrix.blank(catalog.folder, stem, current["seq"].to_numpy(), size)

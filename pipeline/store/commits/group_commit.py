@@ -51,11 +51,11 @@ class GroupCommit:
             # An earlier call has taken it along: it is decided there.
         return waiting.answer.result()
 
-    def commit_next(self, catalog: Catalog, generation: int, ids: PromisedIds) -> None:
+    def commit_next(self, catalog: Catalog, ids: PromisedIds) -> None:
         """On the writer thread: commits what waits, none where an earlier call has done it."""
         group = self._take()
         if group:
-            _commit(catalog, generation, group, ids)
+            _commit(catalog, group, ids)
 
     def _take(self) -> list[_Waiting]:
         """The oldest, and those after it up to the first that touches a person whom one of them touches."""
@@ -68,17 +68,17 @@ class GroupCommit:
         return group
 
 
-def _commit(catalog: Catalog, generation: int, group: Sequence[_Waiting], ids: PromisedIds) -> None:
+def _commit(catalog: Catalog, group: Sequence[_Waiting], ids: PromisedIds) -> None:
     """One change that is refused must not fail the others: each half then has a transaction of its own."""
     try:
-        answers = commit_changes(catalog, generation, [each.change for each in group], ids)
+        answers = commit_changes(catalog, [each.change for each in group], ids)
     except RolledBack as exc:
         if len(group) == 1:
             group[0].answer.set_exception(exc.__cause__)
             return
         middle = len(group) // 2
-        _commit(catalog, generation, group[:middle], ids)
-        _commit(catalog, generation, group[middle:], ids)
+        _commit(catalog, group[:middle], ids)
+        _commit(catalog, group[middle:], ids)
     except BaseException as exc:  # noqa: BLE001 - it belongs to those who wait
         for each in group:
             each.answer.set_exception(exc)

@@ -15,21 +15,24 @@ from pipeline.store.commits.shard import PreparedShard
 from pipeline.store.files.shards import vectors_of
 
 
-def grow_matrices(submit: Submit, prepared: PreparedShard, size: int) -> None:
+def grow_matrices(submit: Submit, prepared: PreparedShard) -> None:
     """Adds to the matrices of the directories in which the committed shard inserted persons."""
     embeddings = prepared.tables["embeddings"].sort_by("face_id")
     for name in prepared.tables["persons"]["directory"].unique().to_pylist():
-        plan = partial(_next_rows, prepared=prepared, size=size, name=name, embeddings=embeddings)
+        plan = partial(_next_rows, prepared=prepared, name=name, embeddings=embeddings)
         while (rows := submit(plan)) is not None:
-            submit(partial(append_rows, generation=prepared.generation, rows=rows))
+            submit(partial(append_rows, rows=rows))
             if rows.last:
                 break
 
 
-def _next_rows(catalog: Catalog, prepared: PreparedShard, size: int, name: str, embeddings: pa.Table) -> NewRows | None:
+def _next_rows(catalog: Catalog, prepared: PreparedShard, name: str, embeddings: pa.Table) -> NewRows | None:
     """None where the directory is gone again."""
     directory = directory_id(catalog, prepared.commit.account_id, name)
     if directory is None:
         return None
-    held, vectors = embeddings["face_id"].to_numpy(), vectors_of(embeddings["embedding"], size)
-    return new_rows(catalog, prepared.generation, size, directory, held, vectors)
+    held, vectors = (
+        embeddings["face_id"].to_numpy(),
+        vectors_of(embeddings["embedding"], catalog.identity.embedding_size),
+    )
+    return new_rows(catalog, directory, held, vectors)

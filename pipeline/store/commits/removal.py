@@ -20,7 +20,7 @@ _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
 
-def remove_references(catalog: Catalog, generation: int, directory: int, person_ids: Sequence[str]) -> None:
+def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
     """The current references of these persons go, so that others can take their place.
 
     Raises StoreError unless each is a person of the directory.
@@ -30,11 +30,12 @@ def remove_references(catalog: Catalog, generation: int, directory: int, person_
     old = catalog.rows(
         "SELECT r.face_id, r.image_guid FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
         f" WHERE r.generation = ? AND p.directory_id = ? AND r.{_THESE_PERSONS}",
-        [generation, directory, list(person_ids)],
+        [catalog.generation, directory, list(person_ids)],
     )
     _require_all(len(old), person_ids)
     catalog.execute(
-        f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}", [generation, list(person_ids)]
+        f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}",
+        [catalog.generation, list(person_ids)],
     )
     _remove_images(catalog, [guid for _, guid in old])
     faces = catalog.rows(

@@ -129,9 +129,7 @@ class _Placed:
         return {reference.person_id: reference.image_guid for reference in self.change.commit.references}
 
 
-def commit_changes(
-    catalog: Catalog, generation: int, changes: Sequence[Change], ids: PromisedIds
-) -> list[list[PersonRecord]]:
+def commit_changes(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds) -> list[list[PersonRecord]]:
     """One transaction for all; of each the inserted and updated persons as they are afterwards. No two may touch the
     same person.
 
@@ -142,7 +140,7 @@ def commit_changes(
     with catalog.transaction("directory_commit"):
         try:
             placed = _placed(catalog, changes, ids, now)
-            _write(catalog, generation, placed, now)
+            _write(catalog, placed, now)
         except Exception as exc:
             raise RolledBack from exc
     if any(each.replaced or each.change.commit.deleted for each in placed):
@@ -177,15 +175,15 @@ def _placed(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: 
     return placed
 
 
-def _write(catalog: Catalog, generation: int, placed: Sequence[_Placed], now: datetime) -> None:
+def _write(catalog: Catalog, placed: Sequence[_Placed], now: datetime) -> None:
     """One statement for each table: what a statement costs hardly depends on its rows."""
     for each in placed:
-        remove_references(catalog, generation, each.directory, list(each.replaced))
+        remove_references(catalog, each.directory, list(each.replaced))
     posted = [
         posted_rows(
             each.change.commit,
             each.change.objects,
-            generation=generation,
+            generation=catalog.generation,
             media_id=each.media_id,
             face_id=each.face_id,
             seqs={**each.new, **each.replaced},
@@ -199,7 +197,7 @@ def _write(catalog: Catalog, generation: int, placed: Sequence[_Placed], now: da
     catalog.insert("persons", [_person_row(person, each.directory) for each in placed for person in each.inserted])
     for each in placed:
         _update_persons(catalog, each.directory, each.updated)
-        _delete_persons(catalog, generation, each.directory, each.change.commit.deleted)
+        _delete_persons(catalog, each.directory, each.change.commit.deleted)
 
 
 def _directory(catalog: Catalog, commit: DirectoryCommit, now: datetime) -> int:
@@ -248,17 +246,17 @@ def _update_persons(catalog: Catalog, directory: int, persons: Sequence[PersonRe
             raise StoreError(message=f"The person {person.person_id} is not in the directory.")
 
 
-def _delete_persons(catalog: Catalog, generation: int, directory: int, person_ids: Sequence[str]) -> None:
+def _delete_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
     if person_ids:
         remove_persons(catalog, directory, person_ids)
-        drop_if_empty(catalog, generation, directory)
+        drop_if_empty(catalog, directory)
 
 
-def delete_directory(catalog: Catalog, generation: int, account_id: int, name: str) -> int:
+def delete_directory(catalog: Catalog, account_id: int, name: str) -> int:
     """All persons of a directory go, in one transaction; returns how many. Raises DirectoryUnknown."""
     with catalog.transaction("directory_commit"):
         directory = require_directory(catalog, account_id, name)
         persons = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ?", [directory])
-        _delete_persons(catalog, generation, directory, [person for (person,) in persons])
+        _delete_persons(catalog, directory, [person for (person,) in persons])
     deletes.replay_committed(catalog)
     return len(persons)

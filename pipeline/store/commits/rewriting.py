@@ -36,28 +36,28 @@ class Rewriting:
     face_ids: pa.Array
 
 
-def plan_rewritings(catalog: Catalog, generation: int) -> list[Rewriting]:
+def plan_rewritings(catalog: Catalog) -> list[Rewriting]:
     """What is due: each shard with more rows than the catalog has faces in it, and the small shards when many."""
     stale = catalog.rows(
         "SELECT embedding_shard_id, file, sha256 FROM core.embedding_shards s WHERE generation = ? AND rows >"
         " (SELECT count(*) FROM core.embeddings e WHERE e.embedding_shard_id = s.embedding_shard_id) ORDER BY 1",
-        [generation],
+        [catalog.generation],
     )
     groups = [[row] for row in stale]
     taken = {shard for shard, _, _ in stale}
-    small = [row for row in _small_shards(catalog, generation) if row[0] not in taken]
+    small = [row for row in _small_shards(catalog) if row[0] not in taken]
     if len(small) >= _SMALL_SHARDS:
         groups.append(small)
     return [_rewriting(catalog, group) for group in groups]
 
 
-def _small_shards(catalog: Catalog, generation: int) -> Iterator[tuple[int, str, str]]:
+def _small_shards(catalog: Catalog) -> Iterator[tuple[int, str, str]]:
     """Shards of posted images, the oldest first, that fit into one."""
     held = 0
     for shard, file, sha256, rows in catalog.rows(
         'SELECT embedding_shard_id, file, sha256, "rows" FROM core.embedding_shards'
         ' WHERE generation = ? AND run_id IS NULL AND "rows" <= ? ORDER BY 1',
-        [generation, SHARD_ROWS // 2],
+        [catalog.generation, SHARD_ROWS // 2],
     ):
         held += rows
         if held > SHARD_ROWS:

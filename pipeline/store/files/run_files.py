@@ -30,7 +30,7 @@ class RunFiles(ABC):
         self._manifest: tuple[str, pq.ParquetFile] | None = None
 
     @abstractmethod
-    def run_key(self, run_id: str) -> bytes | None:
+    def key_of_run(self, run_id: str) -> bytes | None:
         """The key of what extraction leaves of a run: it holds faces cut from the photos. None: not encrypted."""
 
     def lock_runs(self, command: str) -> StoreLock:
@@ -45,7 +45,7 @@ class RunFiles(ABC):
         self, run_id: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, shard_rows: int = 256
     ) -> int:
         """Streams the manifest to disk; returns its number of rows. What `batches` raises passes."""
-        self._forget_manifest()
+        self.forget_manifest()
         return shards.write_manifest(self.folder, run_id, batches, schema, shard_rows)
 
     def read_manifest(self, run_id: str, shard_rows: int, shard: int) -> pa.Table:
@@ -53,7 +53,7 @@ class RunFiles(ABC):
         file = shards.manifest_file(run_id)
         try:
             if self._manifest is None or self._manifest[0] != run_id:
-                self._forget_manifest()
+                self.forget_manifest()
                 self._manifest = run_id, pq.ParquetFile(self.folder.path(file))
             return shards.read_rows(self._manifest[1], shard * shard_rows, (shard + 1) * shard_rows)
         except (OSError, pa.ArrowException) as exc:
@@ -63,7 +63,8 @@ class RunFiles(ABC):
         """Some columns of the whole manifest."""
         return shards.read_parquet(self.folder, shards.manifest_file(run_id), columns)
 
-    def _forget_manifest(self) -> None:
+    def forget_manifest(self) -> None:
+        """Closes the manifest that was read last."""
         if self._manifest is not None:
             self._manifest[1].close()
             self._manifest = None
@@ -71,13 +72,13 @@ class RunFiles(ABC):
     def write_run_shard(self, run_id: str, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Writes what extraction made of a shard, atomically."""
         file = shards.run_shard_file(run_id, shard)
-        data, key = shards.parquet_bytes(table, metadata), self.run_key(run_id)
+        data, key = shards.parquet_bytes(table, metadata), self.key_of_run(run_id)
         self.folder.make(file.rpartition("/")[0])
         self.folder.write(file, data if key is None else encrypt_image(key, data), "shard")
 
     def read_run_shard(self, run_id: str, shard: int) -> pa.Table:
         """The table that was written, without its metadata."""
-        return shards.read_parquet(self.folder, shards.run_shard_file(run_id, shard), key=self.run_key(run_id))
+        return shards.read_parquet(self.folder, shards.run_shard_file(run_id, shard), key=self.key_of_run(run_id))
 
     def has_run_shard(self, run_id: str, shard: int) -> bool:
         """A file at its final name is whole."""

@@ -1,0 +1,115 @@
+"""Holding a store: its lock, and the one thread that owns its catalog."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog import deletes, intents, opening
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.commits import fold
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.lock import StoreLock
+from pipeline.store.records import StoreIdentity
+
+T = TypeVar("T")
+
+
+class CatalogThread:
+    """An open, locked store's catalog. What the methods ask of it waits in the queue of its thread, so they may be
+    called from any thread, and a Ctrl-C in the caller never cuts a transaction."""
+
+    def __init__(self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str) -> None:
+        """Opens the store at `root`, or makes it there with the identity from `make_identity`, if that is given.
+
+        Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, StoreFull, StoreUnwritable.
+        """
+        self.folder = Folder(root)
+        self.path = root
+        self._lock = StoreLock.acquire(root, command)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        self._closed = False
+        self._embedding_files = threading.Lock()  # held while files of embeddings are on their way into the catalog
+        try:
+            self._catalog = self._writer.submit(_open_catalog, self.folder, make_identity).result()
+        except BaseException:
+            self._writer.shutdown()
+            self._lock.release()
+            raise
+        self.identity = self._catalog.identity
+        self.generation = self._catalog.generation
+
+    def announce(self, url: str | None) -> None:
+        """Writes into the lock where this process takes the work of other commands; None: nowhere any more."""
+        self._lock.announce(url)
+
+    def close(self) -> None:
+        """Closes the catalog and frees the lock; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._writer.submit(_close_catalog, self._catalog).result()
+        finally:
+            self._writer.shutdown()
+            self._lock.release()
+
+    def submit(self, work: Callable[[Catalog], T]) -> T:
+        """Does `work` on the thread that owns the catalog, and returns what it returns."""
+        return self.begin(work).result()
+
+    def begin(self, work: Callable[[Catalog], T]) -> Future[T]:
+        """The same without waiting. Raises StoreError after `close`."""
+        if self._closed:
+            raise StoreError(message=f"The store {self.path} is closed.")
+        return self._writer.submit(_work, work, self._catalog)
+
+    def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
+        """The rows that an SQL query answers. For this package and its tests: others call operations."""
+        return self.submit(lambda catalog: catalog.read(sql, params))
+
+    @contextmanager
+    def without_folding(self) -> Iterator[None]:
+        """For the block no file of embeddings is on its way into the catalog but those of unfinished runs."""
+        with self._embedding_files:
+            yield
+
+
+def _work(work: Callable[[Catalog], T], catalog: Catalog) -> T:
+    """On the writer thread."""
+    try:
+        return work(catalog)
+    finally:
+        catalog.keep_log_short()
+
+
+def _close_catalog(catalog: Catalog) -> None:
+    try:
+        intents.undo(catalog)
+    finally:
+        catalog.close()
+
+
+def _open_catalog(folder: Folder, make_identity: Callable[[], StoreIdentity] | None) -> Catalog:
+    """Under the lock, on the writer thread."""
+    if make_identity is None:
+        opening.require_store(folder.root)
+    elif not opening.has_store(folder.root):
+        opening.create_store(folder, make_identity())
+    catalog = opening.open_catalog(folder)
+    try:
+        deletes.sweep(folder)
+        deletes.replay(catalog)
+        intents.undo(catalog)
+        fold.sweep(catalog)
+    except BaseException:
+        catalog.close()
+        raise
+    return catalog

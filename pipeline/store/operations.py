@@ -1,0 +1,191 @@
+"""Store: what every command can do with a store, whether this process holds it or a server does.
+
+An operation is a function on the catalog that is named once, in `Store`. A `StoreClient` runs it on the thread of its
+catalog. A `RemoteStore` sends the call to the server's admin port, which allows the operations of `Store` and no
+others, and decodes the answer by the function's types. What the two do differently is an abstract method.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints, overload
+
+import pyarrow as pa
+
+from pipeline.store.catalog import accounts, directories, known, photo_faces, run_counts, runs
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.checks.problems import Checked
+from pipeline.store.commits import request
+from pipeline.store.files.crypto import MasterKey
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.run_files import RunFiles
+from pipeline.store.records import FaceAnswer, RunRow, SearchQuery, StoreIdentity
+
+if TYPE_CHECKING:
+    from pipeline.store.client import StoreClient
+
+P = ParamSpec("P")
+S = TypeVar("S", bound="Store")
+T = TypeVar("T")
+CommitShard = Callable[[int, pa.Table, pa.Table], None]  # a shard's number, its manifest rows, its extraction
+
+
+class Operation(Generic[P, T]):
+    """A function on the catalog as a method of an open store."""
+
+    def __init__(self, function: Callable[Concatenate[Catalog, P], T]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, store: None, owner: type) -> Operation[P, T]: ...
+    @overload
+    def __get__(self, store: Caller, owner: type) -> Callable[P, T]: ...
+    def __get__(self, store: Caller | None, owner: type) -> Operation[P, T] | Callable[P, T]:
+        return self if store is None else partial(store.perform, self)
+
+    @cached_property
+    def parameters(self) -> list[Any]:
+        """The types of its parameters but the catalog."""
+        return parameter_types(self.function)[1:]
+
+    @cached_property
+    def answer(self) -> Any:
+        """The type of what it returns."""
+        return get_type_hints(self.function)["return"]
+
+    def positional(self, *args: P.args, **kwargs: P.kwargs) -> list[object]:
+        """The arguments of a call in the order of the parameters."""
+        names = list(inspect.signature(self.function).parameters)
+        return [*args, *(kwargs[name] for name in names[1 + len(args) :] if name in kwargs)]
+
+
+def parameter_types(function: Callable[..., object]) -> list[Any]:
+    """The types of a function's parameters, in their order."""
+    types = get_type_hints(function)
+    return [types[name] for name in inspect.signature(function).parameters]
+
+
+class Caller(ABC):
+    """What runs operations."""
+
+    @abstractmethod
+    def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs an operation. Raises what its function does."""
+
+
+class Store(Caller, RunFiles):
+    """An open store. Every method raises StoreDamaged, StoreFull or StoreUnwritable where it meets them, and
+    ServerUnreachable where a server holds the store and goes away."""
+
+    path: Path
+    identity: StoreIdentity
+    generation: int
+    served: bool  # a server holds it; it decides and stores the faces of runs
+    master_key: MasterKey | None  # of an encrypted store that this process has unlocked
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder)
+        self._run_keys: dict[str, bytes | None] = {}
+
+    # Accounts and directories
+    account_id = Operation(accounts.account_id)
+    account_summaries = Operation(accounts.summaries)
+    create_account = Operation(accounts.create_account)
+    set_password = Operation(accounts.set_password)
+    accounts = Operation(accounts.user_ids)
+    directories_with_identities = Operation(directories.directories_with_identities)
+    directories = Operation(directories.directories)
+    delete_directory = Operation(request.delete_directory)
+
+    # Runs
+    begin_run = Operation(runs.begin_run)
+    rebegin_run = Operation(runs.rebegin_run)
+    plan_run = Operation(runs.plan_run)
+    finish_run = Operation(runs.finish_run)
+    run_row = Operation(runs.run_row)
+    unfinished_run = Operation(runs.unfinished_run)
+    last_run = Operation(runs.last_run)
+    committed_shards = Operation(runs.committed_shards)
+    run_key = Operation(runs.run_key)
+    run_counts = Operation(run_counts.run_counts)
+    known_rows = Operation(known.known_rows)
+    known_media = Operation(known.known_media)
+
+    # Photos and their faces
+    photo_records = Operation(photo_faces.photo_records)
+    named_photos = Operation(photo_faces.named_photos)
+    detected_faces = Operation(photo_faces.detected_faces)
+    central_faces = Operation(photo_faces.central_faces)
+    central_identities = Operation(photo_faces.central_identities)
+
+    def key_of_run(self, run_id: str) -> bytes | None:
+        if self.identity.encrypted and run_id not in self._run_keys:
+            self._run_keys[run_id] = self.run_key(run_id)
+        return self._run_keys.get(run_id)
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    # What the process that holds the store does itself, and others ask it for
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the work on the store; a second call does nothing."""
+
+    @property
+    @abstractmethod
+    def locked(self) -> bool:
+        """Whether it is encrypted, and images need a key first."""
+
+    @abstractmethod
+    def unlock(self, master_key: MasterKey) -> None:
+        """Takes the key of an encrypted store. Raises MasterKeyWrong."""
+
+    @abstractmethod
+    def fold(self) -> int:
+        """Moves embeddings of posted faces into shards and takes those of removed faces out of the files; returns how
+        many moved. A server does that by itself, when it has little to do."""
+
+    @abstractmethod
+    def shard_committer(self, run: RunRow, here: Callable[[StoreClient, RunRow], CommitShard]) -> CommitShard:
+        """What decides the faces of the run's shards and commits them: what `here` returns, or the server, which reads
+        the shard's files itself."""
+
+    @abstractmethod
+    def search(
+        self, query: SearchQuery, here: Callable[[StoreClient, SearchQuery], list[FaceAnswer]]
+    ) -> list[FaceAnswer]:
+        """The faces of an image and who they are: what `here` answers, or the server with its models.
+
+        Raises ImageRejected.
+        """
+
+    @abstractmethod
+    def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
+        """Reads the whole store; with `repair`, repairs what can be repaired without loss and reads it again.
+
+        `progress` is called with what is being read, where this process reads it. Raises StoreUnwritable.
+        """
+
+    @abstractmethod
+    def export(self, to: Path) -> dict[str, int]:
+        """Writes the tables as Parquet files into the new or empty folder `to`; returns the rows of each.
+
+        Raises UsageError, StoreFull and StoreUnwritable of the target.
+        """
+
+
+def operations() -> dict[str, Operation[..., Any]]:
+    """The operations of `Store` by name: what the admin port allows."""
+    return {name: value for name, value in vars(Store).items() if isinstance(value, Operation)}
