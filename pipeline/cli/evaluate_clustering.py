@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,5 +54,4 @@ def clustering(
     request = ClusteringRequest(source, settings, store, account, directory, clusters)
     with showing_progress() as progress:
         report = report_clustering(request, progress)
-    sections = partial(report.sections, settings.decode)
-    emit_results(report, out, "clustering", "Clustering", sections, as_json)
+    emit_results(report, out, "clustering", "Clustering", as_json)

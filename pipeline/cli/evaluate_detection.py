@@ -61,4 +61,4 @@ def detection(
     request = DetectionRequest(boxes, images, settings, min_px, store, account, directory)
     with showing_progress() as progress:
         report = report_detection(request, progress)
-    emit_results(report, out, "detection", "Detection", report.sections, as_json)
+    emit_results(report, out, "detection", "Detection", as_json)

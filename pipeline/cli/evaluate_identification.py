@@ -55,4 +55,4 @@ def identification(
     request = IdentificationRequest(source, settings, gallery_per_person or 0, store)
     with showing_progress() as progress:
         report = report_identification(request, progress)
-    emit_results(report, out, "identification", "Identification", report.sections, as_json)
+    emit_results(report, out, "identification", "Identification", as_json)

@@ -62,4 +62,4 @@ def pairs(
     request = PairsRequest(pairs, settings, images, train, all_pairs, store)
     with showing_progress() as progress:
         report = report_pairs(request, progress)
-    emit_results(report, out, "pairs", "Pairs of photos", report.sections, as_json)
+    emit_results(report, out, "pairs", "Pairs of photos", as_json)

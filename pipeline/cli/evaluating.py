@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,9 +17,7 @@ from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
 
 if TYPE_CHECKING:
-    from pipeline.evaluation.pages.page import Section
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+    from pipeline.evaluation.pages.report import Report
 
 # The settings that say how embeddings are made, and what their distances mean.
 MODEL_FLAGS = ("run.device", "run.threads", "model.weights", "model.weights_file")
@@ -63,32 +61,18 @@ def showing_progress() -> Iterator[CommandProgress]:
         progress.close()
 
 
-class Report(Protocol):
-    """What an experiment found."""
-
-    def as_dict(self) -> Mapping[str, Any]: ...
-    def lines(self) -> Iterable[str]: ...
-
-
-def emit_results(
-    report: Report, out: Path | None, name: str, title: str, sections: Callable[[], Iterable[Section]], as_json: bool
-) -> None:
-    """Writes `<name>.json` and `<name>.html` into the folder `out`, if there is one (without it the page is not made
-    either), and prints the report.
+def emit_results(report: Report[Any], out: Path | None, name: str, title: str, as_json: bool) -> None:
+    """Writes `<name>.json` and the page `<name>.html` into the folder `out`, if there is one, and prints the report.
 
     Raises StoreFull or StoreUnwritable of the folder.
     """
     figures = report.as_dict()
-    written = [] if out is None else _write(out, name, title, figures, sections)
+    written: list[Path] = []
+    if out is not None:
+        from pipeline.evaluation.pages.page import write_page
+        from pipeline.store.files.durable import Folder
+
+        written = [out / f"{name}.json", out / f"{name}.html"]
+        Folder(out).write(written[0].name, (dumps(figures) + "\n").encode(), "figures")
+        write_page(written[1], title, report.sections)
     emit(figures, [*report.lines(), *(f"written     {file}" for file in written)], as_json)
-
-
-def _write(
-    out: Path, name: str, title: str, figures: Mapping[str, Any], sections: Callable[[], Iterable[Section]]
-) -> list[Path]:
-    from pipeline.evaluation.pages.page import write_page
-    from pipeline.store.files.durable import Folder
-
-    Folder(out).write(f"{name}.json", (dumps(figures) + "\n").encode(), "figures")
-    write_page(out / f"{name}.html", title, sections())
-    return [out / f"{name}.json", out / f"{name}.html"]

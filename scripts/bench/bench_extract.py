@@ -33,7 +33,7 @@ from facepipe_chain import benchmark_settings
 from stage_costs import stage_costs
 
 from pipeline.config import EXACT, FAST, RunSettings
-from pipeline.evaluation.bench.chain import FacepipeChain, embeddings_of_boxes
+from pipeline.evaluation.bench.facepipe import FacepipeChain, embeddings_of_boxes
 from pipeline.evaluation.bench.parity import Extracted, compare_faces, cosines, matched_cosines
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized, image_size
 from pipeline.models.weights import cache_folder, resolve

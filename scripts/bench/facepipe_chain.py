@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from pipeline.config import ENV_CACHE, EXACT, Settings, load_settings
-from pipeline.evaluation.bench.chain import comparable
+from pipeline.evaluation.bench.facepipe import comparable
 
 
 def benchmark_settings(device: str, threads: int, weights: str, margin_px: int, mode: str = EXACT) -> Settings:

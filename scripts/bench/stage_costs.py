@@ -24,7 +24,7 @@ from jpeg_decoders import installed
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.config import Settings
-from pipeline.evaluation.bench.chain import FacepipeChain
+from pipeline.evaluation.bench.facepipe import FacepipeChain
 from pipeline.extraction.detection.pyramid import pyramid
 from pipeline.extraction.images.decode import Decoder
 from pipeline.types import DecodedImage

@@ -231,10 +231,10 @@ class TestFile:
         ("text", "message"),
         [
             (None, "cannot be read"),
-            ("exponent: 1.3", "no JSON"),
+            ("exponent: 1.3", "not JSON"),
             ("[1]", "is not a facepipe calibration of format 1"),
             ('{"facepipe_calibration": 2}', "is not a facepipe calibration of format 1"),
-            ("[" * 100_000, "no JSON"),
+            ("[" * 100_000, "not JSON"),
         ],
     )
     def test_what_is_no_calibration_is_refused(self, tmp_path: Path, text: str | None, message: str) -> None:

@@ -88,9 +88,8 @@ def test_faces_in_no_identity_are_left_out_and_then_counted_as_alone() -> None:
     assert found.pairwise_with_ungrouped.recall == pytest.approx(1 / 3)
     assert found.bcubed_with_ungrouped is not None
     assert found.bcubed_with_ungrouped.recall == pytest.approx((2 / 3 + 2 / 3 + 1 / 3 + 1) / 4)
-    plain = found.as_dict()
-    assert plain["pairwise"] == {"precision": 1.0, "recall": 1.0, "f": 1.0}
-    assert plain["people"] == 1
+    assert found.pairwise.as_dict() == {"precision": 1.0, "recall": 1.0, "f": 1.0}
+    assert found.counts["people"] == 1
 
 
 def test_where_all_are_in_an_identity_nothing_is_said_of_others() -> None:

@@ -100,7 +100,7 @@ def test_nothing_found_has_no_precision() -> None:
     result = evaluate_detection([image((0, 0, 9, 9))], [NOTHING])
     assert (result.recall, result.average_precision) == (0, 0)
     assert math.isnan(result.precision)
-    assert [each["missed"] for each in result.as_dict()["worst_images"]] == [1]
+    assert [errors.missed for errors in result.worst_images] == [1]
 
 
 @pytest.mark.parametrize("truth", [[], [image()], [image((0, 0, 9, 9))], [image((0, 0, 50, 50), ignored=(True,))]])

@@ -110,7 +110,7 @@ def test_without_strangers_there_is_no_fpir() -> None:
     assert found.curve_fpir == found.curve_fnir == ()
     assert found.rank_1 == 1
     assert found.rank_1_interval_95 == (1, 1)
-    assert found.as_dict()["gallery_people"] == 1
+    assert found.gallery_people == 1
 
 
 @pytest.mark.parametrize(

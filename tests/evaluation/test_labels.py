@@ -12,7 +12,7 @@ from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, SourceEmpty, SourceMissing, UsageError
 from pipeline.evaluation.clustering.grouped import from_table
 from pipeline.evaluation.photos.labels import NO_NAME, REPEATED, read_labels
-from pipeline.evaluation.photos.skipped import EXAMPLES, Skipped
+from pipeline.evaluation.photos.skipped import Skipped
 
 PLAIN = SourceSettings()
 PARENT = SourceSettings(labels="parent")
@@ -121,16 +121,3 @@ def test_a_table_that_cannot_be_used(tmp_path: Path, text: str, message: str) ->
 def test_a_folder_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(ManifestInvalid, match="it is a folder"):
         from_table(tmp_path, PLAIN, ["/a"], Skipped())
-
-
-def test_what_was_skipped_is_counted_in_full_and_shown_in_part() -> None:
-    skipped = Skipped()
-    for k in range(25):
-        skipped.add("gone", f"/{k}.jpg")
-    skipped.add("odd", "/odd.jpg")
-    assert skipped.counts == {"gone": 25, "odd": 1}
-    assert len(skipped.as_dict()["skipped_examples"]["gone"]) == EXAMPLES
-    assert list(skipped.lines()) == [
-        "skipped     25: gone (such as /0.jpg)",
-        "skipped     1: odd (such as /odd.jpg)",
-    ]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import StoreUnwritable
-from pipeline.evaluation.pages.page import Picture, Section, Table, write_page
+from pipeline.evaluation.pages.page import write_page
 from pipeline.evaluation.pages.plots import Axis, Series, histogram, line_plot
+from pipeline.evaluation.pages.report import Picture, Report, Row, Section, Table
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = '<script>alert("x")</script>&\udcff'
@@ -49,10 +50,11 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     pictures = [Picture("data:image/png;base64,AA==", "one"), Picture(None, "two")]
     table = Table(("name", "count", "photos"), [("Ada", 3, pictures)])
-    write_page(page, "Title", [Section("First", "Some text.", table, [curve("ROC"), curve("DET")]), Section("Empty")])
+    section = Section("First", text="Some text.", listing=lambda: table, plots=lambda: [curve("ROC"), curve("DET")])
+    write_page(page, "Title", [section, Section("Empty", text="No text.")])
     reader = read(page)
     names = [name for name, _ in reader.tags]
-    assert names.count("h2") == 2
+    assert names.count("h2") == 1  # sections with nothing to show are left out
     assert names.count("svg") == 2
     assert names.count("td") == 3
     assert not {"script", "link", "iframe"} & set(names)
@@ -65,11 +67,30 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     table = Table((NASTY,), [(NASTY,), ([Picture('data:," onerror="x', NASTY)],)])
-    write_page(page, NASTY, [Section(NASTY, NASTY, table)])
+    rows = [Row(NASTY, NASTY, explanation=NASTY)]
+    write_page(page, NASTY, [Section(NASTY, rows, NASTY, lambda: table)])
     reader = read(page)
     assert "script" not in [name for name, _ in reader.tags]
     (image,) = [attributes for name, attributes in reader.tags if name == "img"]
     assert image.keys() == {"src", "alt"}
+
+
+def test_one_list_of_rows_makes_json_lines_and_tables() -> None:
+    rows = [
+        Row("recall", "50.00%", {"recall": 0.5}, "the share that was found"),
+        Row("", "and a second line", {"found": 1}),
+        Row("F", "0.6", {"f": 0.6}, detail=True),
+        Row(values={"curve": [1, 2]}),
+    ]
+    plain = Section("Plain", [Row("images", "2", {"images": 2})], listing=lambda: Table(("name",), []))
+    report = Report(None, [Section("Rates", rows), plain])
+    assert report.as_dict() == {"recall": 0.5, "found": 1, "f": 0.6, "curve": [1, 2], "images": 2}
+    assert list(report.lines()) == ["recall      50.00%", "            and a second line", "images      2"]
+    tables = [table for section in report.sections for table in section.tables()]
+    assert [table.head for table in tables] == [("what", "value", "meaning"), ("what", "value")]
+    assert tables[0].rows[0] == ("recall", "50.00%", "the share that was found")
+    assert [row[0] for row in tables[0].rows] == ["recall", "", "F"]
+    assert tables[1].rows == [("images", "2")]
 
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import InputError, StoreMissing, TooLittleData
+from pipeline.evaluation.pages.report import Report
 from pipeline.evaluation.photos.skipped import EXAMPLES, Skipped
 from pipeline.evaluation.photos.stored import NOT_IN_STORE, NOT_KEPT
 
@@ -18,10 +19,15 @@ def filled() -> Skipped:
 
 
 def test_counts_the_most_frequent_first_with_a_few_examples() -> None:
-    found = filled().as_dict()
-    assert list(found["skipped"].items()) == [(NOT_IN_STORE, EXAMPLES + 1), ("missing: no such file", 1)]
-    assert len(found["skipped_examples"][NOT_IN_STORE]) == EXAMPLES
-    assert next(filled().lines()) == f"skipped     {EXAMPLES + 1}: not in the store (such as /0.jpg)"
+    report = Report(None, [filled().section()])
+    figures = report.as_dict()
+    assert list(figures["skipped"].items()) == [(NOT_IN_STORE, EXAMPLES + 1), ("missing: no such file", 1)]
+    assert len(figures["skipped_examples"][NOT_IN_STORE]) == EXAMPLES
+    assert list(report.lines()) == [
+        f"skipped     {EXAMPLES + 1}: not in the store (such as /0.jpg)",
+        "skipped     1: missing: no such file (such as /a.jpg)",
+    ]
+    assert not list(Report(None, [Skipped().section()]).lines())
 
 
 def test_too_little_input_is_explained() -> None:
@@ -38,7 +44,6 @@ def test_too_little_input_is_explained() -> None:
 
 def test_faces_that_the_gate_rejected_are_remarked_on() -> None:
     skipped = filled()
-    assert "flatters" not in "".join(skipped.lines()) + next(skipped.sections()).text
+    assert "flatters" not in str(skipped.section().rows)
     skipped.add(f"a photo of the pair: {NOT_KEPT}", "/b.jpg")
-    assert "flatters" in "".join(skipped.lines())
-    assert "flatters" in next(skipped.sections()).text
+    assert "flatters" in skipped.section().rows[-1].line

@@ -18,7 +18,7 @@ from facepipe_chain import benchmark_settings
 from PIL import Image
 from stage_costs import network_flops, pyramid_flops, stage_costs
 
-from pipeline.evaluation.bench.chain import FacepipeChain, embeddings_of_boxes
+from pipeline.evaluation.bench.facepipe import FacepipeChain, embeddings_of_boxes
 from pipeline.evaluation.bench.parity import Extracted, compare_faces, cosines, matched_cosines
 from pipeline.evaluation.bench.reference import ReferenceChain, equal_sized, image_size
 from pipeline.models.weights import resolve

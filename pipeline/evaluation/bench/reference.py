@@ -1,13 +1,14 @@
-"""The reference: what a user would write today with the same models and the README of facenet-pytorch.
+"""The reference: what a user would write today with facenet-pytorch, its README beside them.
 
-`MTCNN(keep_all=True)` finds and cuts the faces of a list of PIL images of equal size, `InceptionResnetV1` embeds those
-of the whole list at once, without gradients. Images of other sizes wait for another list. Only the EXIF turn is added,
-so that both sides see the same picture.
+`MTCNN(keep_all=True)` finds the faces of a list of PIL images of equal size, a network embeds those of the whole list
+at once, without gradients. Images of other sizes wait for another list. With facenet-pytorch's own InceptionResnetV1
+MTCNN also cuts the crops; for SFace, which facenet-pytorch does not have, each face is turned upright by its landmarks
+and goes through facepipe's plain torch network. Only the EXIF turn is added, so that both sides see the same picture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,25 @@ import numpy as np
 import torch
 from facenet_pytorch import MTCNN, InceptionResnetV1
 from PIL import Image, ImageOps
+from torch.nn import functional
 
 from pipeline.config import DetectSettings
 from pipeline.evaluation.bench.parity import Extracted, Faces
+from pipeline.extraction.align import FIVE_POINT_TEMPLATE, PIXEL_CENTRE
 from pipeline.models.files.converted import read_converted
+from pipeline.models.load import load_torch_network
 from pipeline.models.networks.inception_resnet import CLASSIFIER
+from pipeline.models.registry import FIVE_POINT
 from pipeline.models.weights import ResolvedWeights
+from pipeline.types import FloatArray
 
-ARCHITECTURE = "inception-resnet-v1"  # the one embedder that facenet-pytorch has
-# Of images of one size that are done at once. One, 8 and 32 images in a list took 145, 120 and 106 ms of one core an
-# image at 250 x 250, 416, 393 and 400 at 1 MP, 393, 410 and 364 in a mix with group photos.
+# Images of one size in a list. Lists of one, 8 and 32 images took 145, 120 and 106 ms of one core an image at
+# 250 x 250, 416, 393 and 400 at 1 MP, 393, 410 and 364 in a mix with group photos.
 LIST_IMAGES, LIST_PIXELS = 32, 24_000_000
 _ORIENTATION_TAG = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations whose rows are the columns of the upright picture
+
+Embed = Callable[[torch.Tensor], torch.Tensor]
 
 
 class ReferenceChain:
@@ -38,7 +45,8 @@ class ReferenceChain:
         self.device = torch.device(device)
         self.mtcnn = make_reference(settings, device)
         self.mtcnn.margin = margin_px
-        self.network = reference_network(weights).to(self.device)
+        self.embed = reference_embedder(weights, self.device)
+        self._weight_set = weights.weight_set
         self._lists: Sequence[Sequence[Path]] = []
 
     def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
@@ -46,23 +54,32 @@ class ReferenceChain:
         self._lists = lists
 
     def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
-        """The faces of the files of these lists."""
-        found: dict[Path, Extracted] = {}
+        """The faces of the files in the lists of these numbers."""
+        faces: dict[Path, Extracted] = {}
         for number in numbers:
             files = self._lists[number]
-            found.update(zip(files, self.extract([read_image(file) for file in files]), strict=True))
-        return found
+            faces.update(zip(files, self.extract([read_image(file) for file in files]), strict=True))
+        return faces
 
     @torch.no_grad()
     def extract(self, images: Sequence[Image.Image]) -> list[Extracted]:
         """The faces of images of one size."""
         boxes, scores, landmarks = self.mtcnn.detect(list(images), landmarks=True)
-        crops = [c for c in self.mtcnn.extract(list(images), boxes, None) if c is not None]
-        embeddings = self.network(torch.cat(crops).to(self.device)).cpu().numpy() if crops else np.zeros((0, 512))
-        ends = np.cumsum([0 if b is None else len(b) for b in boxes])
+        detected = [faces_of(*arrays) for arrays in zip(boxes, landmarks, scores, strict=True)]
+        if self._weight_set.preprocessing.alignment == FIVE_POINT:
+            size = self._weight_set.input_size
+            crops = [
+                upright_crop(image, points, size)[None]
+                for image, faces in zip(images, detected, strict=True)
+                for points in faces.landmarks
+            ]
+        else:
+            crops = [crop for crop in self.mtcnn.extract(list(images), boxes, None) if crop is not None]
+        ends = np.cumsum([len(faces.boxes) for faces in detected])
+        empty = np.zeros((0, self._weight_set.embedding_size), np.float32)
+        embeddings = self.embed(torch.cat(crops).to(self.device)).cpu().numpy() if crops else empty
         parts = np.split(embeddings.astype(np.float32), ends[:-1])
-        found = [faces_of(*one) for one in zip(boxes, landmarks, scores, strict=True)]
-        return [Extracted(f.boxes, f.landmarks, f.scores, own) for f, own in zip(found, parts, strict=True)]
+        return [Extracted(f.boxes, f.landmarks, f.scores, own) for f, own in zip(detected, parts, strict=True)]
 
 
 def make_reference(settings: DetectSettings, device: str) -> MTCNN:
@@ -78,11 +95,24 @@ def make_reference(settings: DetectSettings, device: str) -> MTCNN:
 
 
 def faces_of(boxes: Any, landmarks: Any, scores: Any) -> Faces:
-    """The faces of one image that `MTCNN.detect` was given; it answers None for none."""
+    """The faces of one image as `MTCNN.detect` returns them; it returns None for an image without any."""
     count = 0 if boxes is None else len(boxes)
     arrays = (boxes, landmarks, scores) if count else ((), (), ())
-    first, points, third = (np.asarray(a, dtype=np.float32) for a in arrays)
-    return Faces(first.reshape(count, 4), points.reshape(count, 5, 2), third.reshape(count))
+    corners, points, confidence = (np.asarray(a, dtype=np.float32) for a in arrays)
+    return Faces(corners.reshape(count, 4), points.reshape(count, 5, 2), confidence.reshape(count))
+
+
+def reference_embedder(weights: ResolvedWeights, device: torch.device) -> Embed:
+    """Crops [n, 3, S, S] as the reference cuts them -> embeddings [n, d] of L2 norm 1, on `device`.
+
+    facenet-pytorch's crops are scaled already, SFace's are RGB in [0, 255]. Raises WeightsMissing or WeightsCorrupt.
+    """
+    preprocessing = weights.weight_set.preprocessing
+    if preprocessing.alignment != FIVE_POINT:
+        facenet: Embed = reference_network(weights).to(device)
+        return facenet
+    network = load_torch_network(weights).to(device)
+    return lambda crops: functional.normalize(network((crops - preprocessing.mean) * preprocessing.scale), dim=1)
 
 
 def reference_network(weights: ResolvedWeights) -> Any:
@@ -97,8 +127,23 @@ def reference_network(weights: ResolvedWeights) -> Any:
     return network
 
 
+def upright_crop(image: Image.Image, landmarks: FloatArray, size: int) -> torch.Tensor:
+    """[3, size, size] float32 RGB in [0, 255]: the face turned and scaled so that its landmarks [5, 2] come nearest to
+    the template's places, sampled linearly, as OpenCV's `FaceRecognizerSF.alignCrop` does it; black beyond the image.
+    """
+    # In the plane a similarity is one complex factor and a shift, fitted here by least squares from image to crop.
+    places = (np.array(FIVE_POINT_TEMPLATE) + PIXEL_CENTRE) @ (1, 1j)
+    points = landmarks.astype(np.float64) @ (1, 1j)
+    centred = points - points.mean()
+    factor = (centred.conj() @ (places - places.mean())) / (np.abs(centred) ** 2).sum()
+    step, start = 1 / factor, points.mean() - places.mean() / factor
+    to_image = (step.real, -step.imag, start.real, step.imag, step.real, start.imag)
+    crop = image.transform((size, size), Image.Transform.AFFINE, to_image, Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(crop, np.float32)).permute(2, 0, 1)
+
+
 def read_image(file: Path) -> Image.Image:
-    """The upright picture in RGB. Raises whatever Pillow raises of a file that it cannot read."""
+    """The upright picture in RGB. Raises whatever Pillow raises for a file that it cannot read."""
     with Image.open(file) as image:
         ImageOps.exif_transpose(image, in_place=True)
         upright: Image.Image = image.convert("RGB")
@@ -114,13 +159,10 @@ def image_size(file: Path) -> tuple[int, int]:
 
 def equal_sized(files: Sequence[Path], most_images: int, most_pixels: int) -> list[list[Path]]:
     """`files` in lists of one size, the large ones first; at least one image each, else within both limits."""
-
     ordered = sorted(((image_size(file), file) for file in files), reverse=True)
     lists: list[list[Path]] = []
-    for (width, height), same in groupby(ordered, key=lambda each: each[0]):
-        lists += _pieces([file for _, file in same], max(1, min(most_images, most_pixels // (width * height))))
+    for (width, height), group in groupby(ordered, key=lambda sized: sized[0]):
+        same = [file for _, file in group]
+        length = max(1, min(most_images, most_pixels // (width * height)))
+        lists += [same[start : start + length] for start in range(0, len(same), length)]
     return lists
-
-
-def _pieces(files: Sequence[Path], length: int) -> Iterator[list[Path]]:
-    return (list(files[start : start + length]) for start in range(0, len(files), length))

@@ -7,8 +7,8 @@ and a small table tells at which T other rates lie. It needs pairs of different 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -48,11 +48,6 @@ class CalibrationFit:
     genuine_pairs: int
     fnmr: float | None  # at this FMR; None: no genuine pairs
     nearest_strangers: tuple[NamedDistance, ...]  # a wrong label shows here first
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**plain, "nearest_strangers": [asdict(pair) for pair in self.nearest_strangers]}
 
     def calibration(self, dataset: str, note: str) -> Calibration:
         """As a store keeps it."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from pipeline.config import Settings
 from pipeline.errors import InputError, UsageError
 from pipeline.evaluation.calibration.fit import TABLE_FMRS, CalibrationFit, fit_calibration
+from pipeline.evaluation.pages.report import Report, Row, Section, values_of
 from pipeline.evaluation.pairs.pair_lists import COLUMNS, is_pair_list, photos_of_people, read_pair_list
 from pipeline.evaluation.pairs.scored import ScoredPairs, score_everybody, score_list, scored_of_list
 from pipeline.evaluation.photos.embedded import Embedded, embed_photos
@@ -24,6 +25,7 @@ from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.stores import find_account
 from pipeline.matching.score import Calibration
 from pipeline.store.connect import open_store
+from pipeline.store.records import StoreIdentity
 from pipeline.types import Progress
 
 _RATES: Final = (1e-9, 0.1)
@@ -48,42 +50,16 @@ class CalibrationRequest:
 
 
 @dataclass(frozen=True)
-class CalibrationReport:
-    """The fit, the calibration as a store keeps it, and what was left out."""
+class CalibrationReport(Report[CalibrationFit]):
+    """The fit as a report, and the calibration as a store keeps it."""
 
-    fit: CalibrationFit
     calibration: Calibration
-    embedded: Embedded
-    skipped: Skipped
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        identity = self.embedded.identity
-        about = {"weights": identity.weights, "weights_sha256": identity.weights_sha256}
-        kept = {"calibration": self.calibration.as_dict()}
-        return {**self.fit.as_dict(), **kept, **about, **self.skipped.as_dict()}
-
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        fit, (low, high) = self.fit, self.fit.exponent_interval_95
-        yield f"weights     {self.embedded.identity.weights}"
-        yield f"data        {self.calibration.dataset}"
-        yield f"            {fit.impostor_pairs:,} pairs of different people, {fit.genuine_pairs:,} of the same"
-        yield f"exponent    {fit.exponent:.4f} (95 %: {low:.4f} to {high:.4f}, over resamples of the {fit.resampled})"
-        yield f"            maps the squared distance {fit.squared_l2:.4f} at FMR {fit.fmr:g} to {CONTRACT_THRESHOLD:g}"
-        if fit.fnmr is not None:
-            yield f"FNMR        {fit.fnmr:.2%} there"
-        for rate, threshold in fit.thresholds:
-            yield f"threshold   T = {threshold:.4f} at FMR {rate:g}"
-        yield from self.skipped.lines()
-        yield "closest     pairs of different people; a photo with a wrong name would be among them:"
-        for pair in fit.nearest_strangers[:3]:
-            yield f"            {pair.squared_l2:.4f}  {pair.first}  {pair.second}"
+    identity: StoreIdentity
 
     def write(self, file: Path) -> None:
         """Writes the calibration for `--calibration FILE`. Raises StoreFull, StoreUnwritable."""
-        about = {key: value for key, value in self.as_dict().items() if key not in ("calibration", "skipped_examples")}
-        write_calibration(file, self.calibration, self.embedded.identity, about)
+        facts = {key: value for key, value in self.as_dict().items() if key not in ("calibration", "skipped_examples")}
+        write_calibration(file, self.calibration, self.identity, facts)
 
 
 def report_calibration(request: CalibrationRequest, progress: Progress) -> CalibrationReport:
@@ -108,7 +84,45 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
         f"squared L2 distance {fit.squared_l2:.4f} at this rate; 95 % interval of the exponent "
         f"{fit.exponent_interval_95[0]:.4f} to {fit.exponent_interval_95[1]:.4f}"
     )
-    return CalibrationReport(fit, fit.calibration(_dataset(request, fit), note), embedded, skipped)
+    calibration, identity = fit.calibration(_dataset(request, fit), note), embedded.identity
+    sections = [
+        Section("Calibration", list(_rows(fit, calibration, identity))),
+        skipped.section(),
+        Section("Closest pairs of different people", list(_closest(fit))),
+    ]
+    return CalibrationReport(fit, sections, calibration, identity)
+
+
+def _rows(fit: CalibrationFit, calibration: Calibration, identity: StoreIdentity) -> Iterator[Row]:
+    low, high = fit.exponent_interval_95
+    yield Row("weights", identity.weights, values_of(identity, "weights", "weights_sha256"))
+    yield Row("data", calibration.dataset, {"calibration": calibration.as_dict()})
+    yield Row(
+        "",
+        f"{fit.impostor_pairs:,} pairs of different people, {fit.genuine_pairs:,} of the same",
+        values_of(fit, "photos", "people", "impostor_pairs", "genuine_pairs"),
+    )
+    yield Row(
+        "exponent",
+        f"{fit.exponent:.4f} (95 %: {low:.4f} to {high:.4f}, over resamples of the {fit.resampled})",
+        values_of(fit, "exponent", "exponent_interval_95", "resampled"),
+    )
+    yield Row(
+        "",
+        f"maps the squared distance {fit.squared_l2:.4f} at FMR {fit.fmr:g} to {CONTRACT_THRESHOLD:g}",
+        values_of(fit, "squared_l2", "squared_l2_interval_95", "fmr"),
+    )
+    yield Row("FNMR", "" if fit.fnmr is None else f"{fit.fnmr:.2%} there", values_of(fit, "fnmr"))
+    for rate, threshold in fit.thresholds:
+        yield Row("threshold", f"T = {threshold:.4f} at FMR {rate:g}", values_of(fit, "thresholds"))
+
+
+def _closest(fit: CalibrationFit) -> Iterator[Row]:
+    pairs = [asdict(pair) for pair in fit.nearest_strangers]
+    text = "pairs of different people; a photo with a wrong name would be among them:"
+    yield Row("closest", text, {"nearest_strangers": pairs})
+    for pair in fit.nearest_strangers[:3]:
+        yield Row("", f"{pair.squared_l2:.4f}  {pair.first}  {pair.second}")
 
 
 def _of_pairs(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -147,13 +147,6 @@ class ClusteringResult:
     bcubed_with_ungrouped: Agreement | None
     worst_mixed: tuple[Fault, ...]
     worst_split: tuple[Fault, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        agreements = ("pairwise", "bcubed", "pairwise_with_ungrouped", "bcubed_with_ungrouped")
-        shown: dict[str, Agreement | None] = {name: getattr(self, name) for name in agreements}
-        plain = {key: value for key, value in asdict(self).items() if key not in (*agreements, "counts")}
-        return {**self.counts, **plain, **{name: a and a.as_dict() for name, a in shown.items()}}
 
 
 def evaluate_clustering(

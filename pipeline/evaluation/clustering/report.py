@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from pipeline.errors import UsageError
 from pipeline.evaluation.clustering.grouped import Grouped, from_store, from_table
 from pipeline.evaluation.clustering.measures import Agreement, ClusteringResult, Fault, evaluate_clustering
 from pipeline.evaluation.clustering.thumbnails import Thumbnails
-from pipeline.evaluation.pages.page import Picture, Section, Table
+from pipeline.evaluation.pages.report import Picture, Report, Row, Section, Table, values_of
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import shown
@@ -35,103 +35,85 @@ class ClusteringRequest:
     clusters: Path | None = None
 
 
-@dataclass(frozen=True)
-class ClusteringReport:
-    """The result, what it was made of, and what was left out."""
-
-    result: ClusteringResult
-    about: dict[str, Any]
-    skipped: Skipped
-    files: dict[str, Path]  # of the labelled photos that are there
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**self.result.as_dict(), **self.about, **self.skipped.as_dict()}
-
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        result, counts = self.result, self.result.counts
-        yield f"faces       {result.faces:,} of {counts['people']:,} people in {counts['identities']:,} identities"
-        yield (
-            f"            {counts['people_in_one_identity']:,} people are in one identity, "
-            f"{counts['identities_of_one_person']:,} identities show one person, "
-            f"{counts['people_found_exactly']:,} are exactly that"
-        )
-        yield f"pairwise    {described(result.pairwise)}"
-        yield f"BCubed      {described(result.bcubed)}"
-        if result.pairwise_with_ungrouped is not None and result.bcubed_with_ungrouped is not None:
-            yield f"            with the {result.ungrouped:,} labelled faces that are in no identity, each alone:"
-            yield f"pairwise    {described(result.pairwise_with_ungrouped)}"
-            yield f"BCubed      {described(result.bcubed_with_ungrouped)}"
-        yield from self.skipped.lines()
-
-    def sections(self, settings: DecodeSettings) -> Iterator[Section]:
-        """For a page; `settings` are those of decoding its pictures."""
-        yield Section("Agreement of people and identities", _TEXT, _agreements(self.result))
-        yield Section("Counts", "", _counts(self))
-        yield from _faults("Worst mixed identities", _MIXED, self.result.worst_mixed, self.files, settings)
-        yield from _faults("Worst split people", _SPLIT, self.result.worst_split, self.files, settings)
-        yield from self.skipped.sections()
-
-
 _PICTURES = 30  # in each of the two tables of faults
-_TEXT = (
-    "Pairwise: of the pairs of faces in one identity, the share that shows one person (precision); of the pairs that "
-    "show one person, the share in one identity (recall). BCubed: the same for each face and its own identity or "
-    "person, averaged over the faces."
-)
 _MIXED = "Identities with the most pairs of faces of different people; one picture of each person in them."
 _SPLIT = "People with the most pairs of faces in different identities; one picture from each of these."
+_PAIRWISE = (
+    "Of the pairs of faces in one identity, the share that shows one person (precision); of the pairs that show one "
+    "person, the share in one identity (recall)."
+)
+_BCUBED = "The same for each face and its own identity or person, averaged over the faces."
 
 
-def _agreements(result: ClusteringResult) -> Table:
-    rows = {
-        "pairwise": result.pairwise,
-        "BCubed": result.bcubed,
-        "pairwise, each face in no identity alone": result.pairwise_with_ungrouped,
-        "BCubed, each face in no identity alone": result.bcubed_with_ungrouped,
-    }
-    shown_rows = [
-        (name, f"{each.precision:.4f}", f"{each.recall:.4f}", f"{each.f:.4f}") for name, each in rows.items() if each
+def _sections(
+    r: ClusteringResult, origin: Mapping[str, Any], photos: Mapping[str, Path], settings: DecodeSettings
+) -> list[Section]:
+    agreement = [
+        *_counts(r),
+        Row("pairwise", described(r.pairwise), {"pairwise": r.pairwise.as_dict()}, _PAIRWISE),
+        Row("BCubed", described(r.bcubed), {"bcubed": r.bcubed.as_dict()}, _BCUBED),
+        *_with_ungrouped(r),
+        Row(
+            "labels",
+            f"{origin['labelled_photos']:,} labelled photos, {origin['photos_with_several_faces']:,} of them with "
+            f"several faces; {origin['unlabelled_photos']:,} further photos with a face have no label",
+            origin,
+            "Of several faces the one nearest the centre counts.",
+            detail=True,
+        ),
     ]
-    return Table(("measure", "precision", "recall", "F"), shown_rows)
-
-
-def _counts(report: ClusteringReport) -> Table:
-    result, about = report.result, report.about
-    rows = {
-        "labelled photos": about["labelled_photos"],
-        "labelled faces in an identity": result.faces,
-        "labelled faces in no identity": result.ungrouped,
-        **{name.replace("_", " "): count for name, count in result.counts.items()},
-        "labelled photos with several faces (the one nearest the centre counts)": about["photos_with_several_faces"],
-        "further photos with a face, without a label": about["unlabelled_photos"],
-    }
-    return Table(("what", "number"), [(name, f"{count:,}") for name, count in rows.items()])
-
-
-def _faults(
-    title: str, text: str, faults: Sequence[Fault], files: dict[str, Path], settings: DecodeSettings
-) -> Iterator[Section]:
-    if not faults:
-        return
-    thumbnails = Thumbnails(files, settings, _PICTURES)
-    rows = [
-        (each.name, f"{each.faces:,}", f"{each.parts_in_all:,}", f"{each.wrong_pairs:,}", _pictures(each, thumbnails))
-        for each in faults
+    mixed = [Row(values={"worst_mixed": [asdict(fault) for fault in r.worst_mixed]})]
+    split = [Row(values={"worst_split": [asdict(fault) for fault in r.worst_split]})]
+    return [
+        Section("Agreement of people and identities", agreement),
+        Section("Worst mixed identities", mixed, _MIXED, lambda: _faults(r.worst_mixed, photos, settings)),
+        Section("Worst split people", split, _SPLIT, lambda: _faults(r.worst_split, photos, settings)),
     ]
-    yield Section(title, text, Table(("name", "faces", "parts", "wrong pairs", "the largest parts"), rows))
 
 
-def _pictures(fault: Fault, thumbnails: Thumbnails) -> list[Picture]:
-    return [Picture(thumbnails.of(part.images[0]), f"{part.name}: {part.faces:,}") for part in fault.parts]
+def _counts(r: ClusteringResult) -> list[Row]:
+    faces = f"{r.faces:,} of {r.counts['people']:,} people in {r.counts['identities']:,} identities"
+    exact = (
+        f"{r.counts['people_in_one_identity']:,} people are in one identity, "
+        f"{r.counts['identities_of_one_person']:,} identities show one person, "
+        f"{r.counts['people_found_exactly']:,} are exactly that"
+    )
+    return [Row("faces", faces, {"faces": r.faces, **r.counts}), Row("", exact)]
+
+
+def _with_ungrouped(r: ClusteringResult) -> list[Row]:
+    """The measures with each labelled face that is in no identity as an identity of its own."""
+    pairwise, bcubed = r.pairwise_with_ungrouped, r.bcubed_with_ungrouped
+    if pairwise is None or bcubed is None:
+        return [Row(values=values_of(r, "ungrouped", "pairwise_with_ungrouped", "bcubed_with_ungrouped"))]
+    text = f"with the {r.ungrouped:,} labelled faces that are in no identity, each alone:"
+    return [
+        Row("", text, values_of(r, "ungrouped")),
+        Row("pairwise", described(pairwise), {"pairwise_with_ungrouped": pairwise.as_dict()}),
+        Row("BCubed", described(bcubed), {"bcubed_with_ungrouped": bcubed.as_dict()}),
+    ]
 
 
 def described(agreement: Agreement) -> str:
     return f"precision {agreement.precision:.4f}, recall {agreement.recall:.4f}, F {agreement.f:.4f}"
 
 
-def report_clustering(request: ClusteringRequest, progress: Progress) -> ClusteringReport:
+def _faults(faults: Sequence[Fault], photos: Mapping[str, Path], settings: DecodeSettings) -> Table:
+    thumbnails = Thumbnails(photos, settings, _PICTURES)
+    rows = [
+        (
+            fault.name,
+            f"{fault.faces:,}",
+            f"{fault.parts_in_all:,}",
+            f"{fault.wrong_pairs:,}",
+            [Picture(thumbnails.of(part.images[0]), f"{part.name}: {part.faces:,}") for part in fault.parts],
+        )
+        for fault in faults
+    ]
+    return Table(("name", "faces", "parts", "wrong pairs", "the largest parts"), rows)
+
+
+def report_clustering(request: ClusteringRequest, progress: Progress) -> Report[ClusteringResult]:
     """Reads the labels, finds the identity of each photo's face, and compares them.
 
     Raises UsageError unless there is either a store or a table, SourceMissing, ManifestInvalid, InputError where
@@ -141,9 +123,9 @@ def report_clustering(request: ClusteringRequest, progress: Progress) -> Cluster
     skipped = Skipped()
     progress.start("labels", None)
     labels = read_labels(request.labels, request.settings.source, skipped, advance=progress.advance)
-    grouped, about = lookup(labels, skipped)
+    grouped, origin = lookup(labels, skipped)
     paths, people = ([texts[row] for row in grouped.rows] for texts in (labels.paths, labels.names))
-    about |= {
+    origin |= {
         "labels": shown(request.labels),
         "labelled_photos": len(labels),
         "photos_with_several_faces": grouped.several_faces,
@@ -151,7 +133,8 @@ def report_clustering(request: ClusteringRequest, progress: Progress) -> Cluster
     }
     with skipped.explaining():
         result = evaluate_clustering(paths, people, grouped.identities)
-    return ClusteringReport(result, about, skipped, labels.files)
+    sections = _sections(result, origin, labels.files, request.settings.decode)
+    return Report(result, [*sections, skipped.section()])
 
 
 def _lookup(request: ClusteringRequest) -> Callable[[LabelledPhotos, Skipped], tuple[Grouped, dict[str, Any]]]:

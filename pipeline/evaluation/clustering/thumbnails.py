@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,7 @@ def data_uri(file: Path, settings: DecodeSettings, side_px: int = SIDE_PX) -> st
 class Thumbnails:
     """Makes at most `limit` of them: a page of many megabytes helps nobody."""
 
-    def __init__(self, files: dict[str, Path], settings: DecodeSettings, limit: int) -> None:
+    def __init__(self, files: Mapping[str, Path], settings: DecodeSettings, limit: int) -> None:
         self._files = files
         self._settings = settings
         self._left = limit

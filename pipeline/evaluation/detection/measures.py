@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -70,10 +70,6 @@ class DetectionResult:
     def f(self) -> float:
         total = self.recall + self.precision
         return 2 * self.recall * self.precision / total if total else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**asdict(self), "f": self.f}
 
 
 def evaluate_detection(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from pipeline.config import Settings
 from pipeline.evaluation.detection.boxes import AnnotatedImage, read_boxes
 from pipeline.evaluation.detection.detected import detect_faces, load_detector, stored_faces
 from pipeline.evaluation.detection.measures import IOU, DetectionResult, Found, evaluate_detection
-from pipeline.evaluation.pages.page import Section, Table
 from pipeline.evaluation.pages.plots import Axis, Series, line_plot
+from pipeline.evaluation.pages.report import Report, Row, Section, Table, values_of
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.stores import find_account, settings_of_store
@@ -34,65 +34,59 @@ class DetectionRequest:
     directory: str = "main"
 
 
-@dataclass(frozen=True)
-class DetectionReport:
-    """The result, what it was made of, and what was left out."""
-
-    result: DetectionResult
-    about: dict[str, Any]
-    skipped: Skipped
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**self.result.as_dict(), **self.about, **self.skipped.as_dict()}
-
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        result = self.result
-        small = f" (and {result.ignored_faces:,} to ignore)" if result.ignored_faces else ""
-        yield f"images      {result.images:,} with {result.faces:,} faces{small}"
-        yield f"recall      {result.recall:.2%} ({result.found:,} found)"
-        yield f"precision   {result.precision:.2%} ({result.false_alarms:,} false alarms)"
-        yield f"AP          {result.average_precision:.4f} at an overlap of {IOU:g}"
-        yield from self.skipped.lines()
-
-    def sections(self) -> Iterator[Section]:
-        """For a page."""
-        yield Section("Faces that were to be found", _TEXT, _counts(self.result), _plots(self.result))
-        if self.result.worst_images:
-            yield Section("Images with the most errors", "", _worst(self.result))
-        yield from self.skipped.sections()
-
-
-_TEXT = (
+_RIGHT = (
     f"A detection is right where it overlaps an annotated face by {IOU:g} or more (intersection over union), and no "
-    "surer one did before. AP, the average precision, is the area under the curve (all points, Pascal VOC 2010). Faces "
-    "to ignore count neither as found nor as missed."
+    "surer one did before."
 )
+_AP = "The average precision: the area under the curve of precision over recall (all points, Pascal VOC 2010)."
 
 
-def _counts(result: DetectionResult) -> Table:
-    rows = [
-        (name, f"{count:,}")
-        for name, count in (
-            ("images", result.images),
-            ("annotated faces", result.faces),
-            ("annotated faces to ignore", result.ignored_faces),
-            ("found", result.found),
-            ("false alarms", result.false_alarms),
-            ("detections left out", result.ignored_detections),
-        )
+def report_detection(request: DetectionRequest, progress: Progress) -> Report[DetectionResult]:
+    """Reads the boxes, finds or fetches the faces, and compares them.
+
+    Raises SourceMissing, BoxesInvalid, InputError where nothing can be compared, StoreError, DeviceError, ModelError.
+    """
+    skipped = Skipped()
+    images = read_boxes(request.boxes, request.images)
+    kept, detections, settings = _faces(request, images, skipped, progress)
+    with skipped.explaining():
+        result = evaluate_detection(kept, detections, request.min_px)
+    worst = [Row(values={"worst_images": [asdict(errors) for errors in result.worst_images]})]
+    sections = [
+        Section("Faces that were to be found", _rows(result), plots=lambda: _plots(result)),
+        Section("Images with the most errors", worst, listing=lambda: _worst_table(result)),
+        Section("Origin", [Row(values=_origin(request, settings))]),
+        skipped.section(),
     ]
-    rows += [
-        (name, f"{share:.4f}")
-        for name, share in (
-            ("recall", result.recall),
-            ("precision", result.precision),
-            ("F", result.f),
-            ("AP", result.average_precision),
-        )
+    return Report(result, sections)
+
+
+def _rows(r: DetectionResult) -> list[Row]:
+    to_ignore = f" (and {r.ignored_faces:,} to ignore)" if r.ignored_faces else ""
+    return [
+        Row(
+            "images",
+            f"{r.images:,} with {r.faces:,} faces{to_ignore}",
+            values_of(r, "images", "faces", "ignored_faces"),
+            "Faces to ignore count neither as found nor as missed.",
+        ),
+        Row("recall", f"{r.recall:.2%} ({r.found:,} found)", values_of(r, "recall", "found"), _RIGHT),
+        Row(
+            "precision",
+            f"{r.precision:.2%} ({r.false_alarms:,} false alarms)",
+            values_of(r, "precision", "false_alarms"),
+        ),
+        Row("F", f"{r.f:.4f}", values_of(r, "f"), "The harmonic mean of precision and recall.", detail=True),
+        Row("AP", f"{r.average_precision:.4f} at an overlap of {IOU:g}", values_of(r, "average_precision"), _AP),
+        Row(
+            "left out",
+            f"{r.ignored_detections:,} detections",
+            values_of(r, "ignored_detections"),
+            "They belong to faces to ignore, or are too small.",
+            detail=True,
+        ),
+        Row(values=values_of(r, "confidences", "recalls", "precisions")),
     ]
-    return Table(("what", "value"), rows)
 
 
 def _plots(result: DetectionResult) -> list[str]:
@@ -103,20 +97,13 @@ def _plots(result: DetectionResult) -> list[str]:
     return [line_plot("Precision over recall", [curve], *axes)]
 
 
-def _worst(result: DetectionResult) -> Table:
-    rows = [(each.path, each.faces, each.missed, each.false_alarms) for each in result.worst_images]
+def _worst_table(result: DetectionResult) -> Table:
+    rows = [(errors.path, errors.faces, errors.missed, errors.false_alarms) for errors in result.worst_images]
     return Table(("image", "faces", "missed", "false alarms"), rows)
 
 
-def report_detection(request: DetectionRequest, progress: Progress) -> DetectionReport:
-    """Reads the boxes, finds or fetches the faces, and compares them.
-
-    Raises SourceMissing, BoxesInvalid, InputError where nothing can be compared, StoreError, DeviceError, ModelError.
-    """
-    skipped = Skipped()
-    images = read_boxes(request.boxes, request.images)
-    kept, found, settings = _faces(request, images, skipped, progress)
-    about = {
+def _origin(request: DetectionRequest, settings: Settings) -> dict[str, Any]:
+    return {
         "boxes": [shown(file) for file in request.boxes],
         "faces_from": "the detector" if request.store is None else shown(request.store),
         "iou": IOU,
@@ -124,9 +111,6 @@ def report_detection(request: DetectionRequest, progress: Progress) -> Detection
         "min_confidence": settings.detect.min_confidence,
         "min_face_px": settings.detect.min_face_px,
     }
-    with skipped.explaining():
-        result = evaluate_detection(kept, found, request.min_px)
-    return DetectionReport(result, about, skipped)
 
 
 def _faces(

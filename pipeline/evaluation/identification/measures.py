@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -67,10 +67,6 @@ class IdentificationResult:
     fpir_at_threshold: float | None  # None: no non-mated search
     curve_fpir: tuple[float, ...]  # empty without non-mated searches
     curve_fnir: tuple[float, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from pipeline.evaluation.identification.measures import (
     gallery_by_column,
     gallery_per_person,
 )
-from pipeline.evaluation.pages.page import Section, Table
 from pipeline.evaluation.pages.plots import Axis, Series, line_plot
+from pipeline.evaluation.pages.report import Report, Row, Section, values_of
 from pipeline.evaluation.photos.embedded import Embedded, embed_photos
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
@@ -40,50 +39,64 @@ class IdentificationRequest:
     store: Path | None = None
 
 
-@dataclass(frozen=True)
-class IdentificationReport:
-    """The result, what it was made of, and what was left out."""
-
-    result: IdentificationResult
-    about: dict[str, Any]
-    skipped: Skipped
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**self.result.as_dict(), **self.about, **self.skipped.as_dict()}
-
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        result, (low, high) = self.result, self.result.rank_1_interval_95
-        yield f"gallery     {result.gallery_people:,} people, {result.gallery_images:,} photos"
-        yield f"searches    {result.mated_searches:,} mated, {result.non_mated_searches:,} non-mated"
-        yield f"rank 1      {result.rank_1:.2%} (95 %: {low:.2%} to {high:.2%})"
-        for rate in result.fnir_at_fpir:
-            yield f"FNIR        {described(rate)} at FPIR {rate.fpir:g}"
-        fpir = result.fpir_at_threshold
-        alarms = "" if fpir is None else f", FPIR {fpir:.3%}"
-        yield f"at T        FNIR {result.fnir_at_threshold:.2%}{alarms} at T = {result.threshold:g}"
-        yield from self.skipped.lines()
-
-    def sections(self) -> Iterator[Section]:
-        """For a page."""
-        yield Section("What was searched", _WHAT, _searches(self.result))
-        yield Section("Rates", _RATES, _rates(self.result), _plots(self.result))
-        yield from self.skipped.sections()
-
-
 _COMMAND = "evaluate identification"
-_WHAT = (
-    "The people of the gallery are known; each probe is searched among them. A mated probe shows one of them and "
-    "should return that person first; a non-mated probe shows somebody else and should return nobody. A photo without "
-    "a face returns nobody."
+_MATED = "A mated probe shows somebody of the gallery and should return that person first."
+_NON_MATED = "A non-mated probe shows somebody else and should return nobody. A photo without a face returns nobody."
+_RANK_1 = "The share of mated searches that return the person first. Intervals are over resamples of the mated people."
+_FNIR = (
+    "FNIR: the share of mated searches that do not return the person first and within the threshold. FPIR: the share "
+    "of non-mated searches that return anybody within it. Both grow with the gallery: figures hold for this size of it "
+    "and no other."
 )
-_RATES = (
-    "Rank 1: the share of mated searches that return the person first. FPIR: the share of non-mated searches that "
-    "return anybody within the threshold. FNIR: the share of mated searches that do not return the person first and "
-    "within the threshold. Both grow with the gallery: figures hold for this size of it and no other. The "
-    "intervals are over resamples of the mated people."
-)
+
+
+def _searches(r: IdentificationResult) -> list[Row]:
+    return [
+        Row(
+            "gallery",
+            f"{r.gallery_people:,} people, {r.gallery_images:,} photos",
+            values_of(r, "gallery_people", "gallery_images"),
+        ),
+        Row(
+            "",
+            f"{r.gallery_images_without_face:,} further photos show no face",
+            values_of(r, "gallery_images_without_face"),
+            detail=True,
+        ),
+        Row(
+            "searches",
+            f"{r.mated_searches:,} mated, {r.non_mated_searches:,} non-mated",
+            values_of(r, "mated_searches", "non_mated_searches"),
+            f"{_MATED} {_NON_MATED}",
+        ),
+        Row(
+            "",
+            f"{r.mated_people:,} people in the mated searches, {r.probes_without_face:,} probes without a face",
+            values_of(r, "mated_people", "probes_without_face"),
+            detail=True,
+        ),
+    ]
+
+
+def _rates(r: IdentificationResult) -> list[Row]:
+    low, high = r.rank_1_interval_95
+    alarms = "" if r.fpir_at_threshold is None else f", FPIR {r.fpir_at_threshold:.3%}"
+    fnir = {"fnir_at_fpir": [asdict(rate) for rate in r.fnir_at_fpir]}
+    return [
+        Row(
+            "rank 1",
+            f"{r.rank_1:.2%} (95 %: {low:.2%} to {high:.2%})",
+            values_of(r, "rank_1", "rank_1_interval_95"),
+            _RANK_1,
+        ),
+        *(Row("FNIR", f"{described(rate)} at FPIR {rate.fpir:g}", fnir) for rate in r.fnir_at_fpir),
+        Row(
+            "at T",
+            f"FNIR {r.fnir_at_threshold:.2%}{alarms} at T = {r.threshold:g}",
+            values_of(r, "threshold", "fnir_at_threshold", "fpir_at_threshold"),
+        ),
+        Row(values=values_of(r, "curve_fpir", "curve_fnir")),
+    ]
 
 
 def described(rate: FnirAtFpir) -> str:
@@ -94,29 +107,6 @@ def described(rate: FnirAtFpir) -> str:
     return f"{rate.fnir:.2%} (95 %: {low:.2%} to {high:.2%}; T = {rate.threshold:.4f})"
 
 
-def _searches(result: IdentificationResult) -> Table:
-    rows = {
-        "people in the gallery": result.gallery_people,
-        "photos in the gallery": result.gallery_images,
-        "gallery photos without a face": result.gallery_images_without_face,
-        "mated searches": result.mated_searches,
-        "people of the mated searches": result.mated_people,
-        "non-mated searches": result.non_mated_searches,
-        "probes without a face": result.probes_without_face,
-    }
-    return Table(("what", "number"), [(name, f"{count:,}") for name, count in rows.items()])
-
-
-def _rates(result: IdentificationResult) -> Table:
-    low, high = result.rank_1_interval_95
-    rows = [("rank 1", f"{result.rank_1:.2%} (95 %: {low:.2%} to {high:.2%})")]
-    rows += [(f"FNIR at FPIR {rate.fpir:g}", described(rate)) for rate in result.fnir_at_fpir]
-    rows.append((f"FNIR at T = {result.threshold:g}", f"{result.fnir_at_threshold:.2%}"))
-    fpir = result.fpir_at_threshold
-    rows.append((f"FPIR at T = {result.threshold:g}", "no non-mated search" if fpir is None else f"{fpir:.3%}"))
-    return Table(("rate", "value"), rows)
-
-
 def _plots(result: IdentificationResult) -> list[str]:
     if not result.curve_fpir:
         return []
@@ -125,7 +115,7 @@ def _plots(result: IdentificationResult) -> list[str]:
     return [line_plot(title, [curve], Axis("FPIR", log=True), Axis("FNIR", low=0.0))]
 
 
-def report_identification(request: IdentificationRequest, progress: Progress) -> IdentificationReport:
+def report_identification(request: IdentificationRequest, progress: Progress) -> Report[IdentificationResult]:
     """Reads the labels, fetches or makes the embeddings, and searches.
 
     A photo that cannot be used takes no part, and is counted as skipped: a person whose gallery photos all are is not
@@ -145,7 +135,13 @@ def report_identification(request: IdentificationRequest, progress: Progress) ->
         skipped.add(reason, path)
     with skipped.explaining():
         result = _evaluate(request, labels, chosen, embedded)
-    return IdentificationReport(result, _about(request, embedded), skipped)
+    sections = [
+        Section("What was searched", _searches(result)),
+        Section("Rates", _rates(result), _FNIR, plots=lambda: _plots(result)),
+        Section("Origin", [Row(values=_origin(request, embedded))]),
+        skipped.section(),
+    ]
+    return Report(result, sections)
 
 
 def _chosen(request: IdentificationRequest, labels: LabelledPhotos) -> BoolArray | None:
@@ -168,7 +164,7 @@ def _evaluate(
     return evaluate_identification(portraits.embeddings[rows], names, in_gallery, matcher, device)
 
 
-def _about(request: IdentificationRequest, embedded: Embedded) -> dict[str, Any]:
+def _origin(request: IdentificationRequest, embedded: Embedded) -> dict[str, Any]:
     identity = embedded.identity
     return {
         "labels": shown(request.labels),

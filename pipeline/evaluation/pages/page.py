@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
+from pipeline.evaluation.pages.report import Cell, Picture, Section, Table
 from pipeline.store.files.durable import Folder
 
 _STYLE: Final = """
@@ -22,39 +22,12 @@ figure { display: inline-block; margin: 0 .5rem .5rem 0; } figcaption { font-siz
 """
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A small picture in a cell; `uri` is a `data:` address, or None: only the caption is shown."""
-
-    uri: str | None
-    caption: str
-
-
-# Numbers are shown as they are given: whoever fills a table says how many digits mean something.
-Cell: TypeAlias = str | int | Sequence[Picture]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with a head."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading, a paragraph, and perhaps a table and plots (SVG text, as `plots` makes it)."""
-
-    title: str
-    text: str = ""
-    table: Table | None = None
-    plots: Sequence[str] = ()
-
-
 def write_page(path: Path, title: str, sections: Iterable[Section]) -> None:
-    """Writes the page to `path`, whole or not at all. Raises StoreFull or StoreUnwritable of its folder."""
-    body = "\n".join(_section(section) for section in sections)
+    """Writes the page to `path`, whole or not at all; sections with nothing to show are left out.
+
+    Raises StoreFull or StoreUnwritable of its folder.
+    """
+    body = "\n".join(filter(None, map(_section, sections)))
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
@@ -65,12 +38,11 @@ def write_page(path: Path, title: str, sections: Iterable[Section]) -> None:
 
 
 def _section(section: Section) -> str:
-    parts = [f"<h2>{html.escape(section.title)}</h2>"]
-    if section.text:
-        parts.append(f"<p>{html.escape(section.text)}</p>")
-    if section.table is not None:
-        parts.append(_table(section.table))
-    return "\n".join([*parts, *section.plots])
+    content = [*map(_table, section.tables()), *section.plots()]
+    if not content:
+        return ""
+    paragraph = [f"<p>{html.escape(section.text)}</p>"] if section.text else []
+    return "\n".join([f"<h2>{html.escape(section.title)}</h2>", *paragraph, *content])
 
 
 def _table(table: Table) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -108,21 +108,12 @@ class PairsResult:
     farthest_photos: tuple[PairDistance, ...]
     curve_fmr: tuple[float, ...]
     curve_fnmr: tuple[float, ...]
-    scored: ScoredPairs = field(repr=False)  # for plots; no part of `as_dict`
+    scored: ScoredPairs = field(repr=False)  # for plots
 
     @property
     def fnmr_at_fmr(self) -> dict[str, float | None]:
         """FMR as text -> FNMR, None where it is not measurable."""
         return {f"{rate.fmr:g}": rate.fnmr for rate in self.rates}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        names = [each.name for each in fields(self) if each.name not in ("scored", "rates", "at_threshold")]
-        plain = {name: getattr(self, name) for name in names}
-        for name in ("nearest_strangers", "farthest_photos"):
-            plain[name] = [asdict(pair) for pair in getattr(self, name)]
-        rates = [asdict(rate) for rate in self.rates]
-        return {**plain, "fnmr_at_fmr": self.fnmr_at_fmr, "rates": rates, "at_threshold": asdict(self.at_threshold)}
 
 
 def evaluate_pairs(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from pipeline.config import Settings
 from pipeline.errors import UsageError
-from pipeline.evaluation.pages.page import Section, Table
 from pipeline.evaluation.pages.plots import Axis, Series, histogram, line_plot
+from pipeline.evaluation.pages.report import Report, Row, Section, Table, values_of
 from pipeline.evaluation.pairs.measures import FMRS, FnmrAtFmr, PairDistance, PairsResult, evaluate_pairs, match_cut
 from pipeline.evaluation.pairs.pair_lists import PairList, photos_of_people, read_pair_list
 from pipeline.evaluation.pairs.scored import ScoredPairs, score_everybody, score_list, scored_of_list
@@ -41,53 +41,10 @@ class PairsRequest:
     store: Path | None = None
 
 
-@dataclass(frozen=True)
-class PairsReport:
-    """The result, what it was made of, and what was left out."""
-
-    result: PairsResult
-    calibration: Calibration
-    about: dict[str, Any]
-    skipped: Skipped
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**self.result.as_dict(), **self.about, **self.skipped.as_dict()}
-
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        result = self.result
-        yield f"pairs       {result.genuine_pairs:,} genuine, {result.impostor_pairs:,} impostor"
-        if result.pairs_without_face:
-            yield f"            {result.pairs_without_face:,} have a photo without a face, and count as errors"
-        yield f"accuracy    {_accuracy(result)}"
-        yield f"            at T = {result.threshold:.4f}, from {_source(result)}"
-        if self.about["train_people_in_the_list"]:
-            yield f"            {self.about['train_people_in_the_list']:,} people are in both lists: this flatters it"
-        yield f"rates       {_over(result)}"
-        for rate in result.rates:
-            yield f"FNMR        {described(rate)} at FMR {rate.fmr:g}"
-        yield f"at T        {_at_threshold(result)}"
-        yield from self.skipped.lines()
-
-    def sections(self) -> Iterator[Section]:
-        """For a page."""
-        result = self.result
-        yield Section("Accuracy", _ACCURACY, _accuracy_table(result))
-        yield Section("Error rates", f"{_RATES} Here: {_over(result)}.", _rates_table(result), _curves(result))
-        yield Section("Distances", _DISTANCES, plots=[_distances(result, self.calibration)])
-        yield Section("Closest pairs of two people", _CLOSEST, _pairs_table(result.nearest_strangers))
-        yield Section("Farthest pairs of one person", _FARTHEST, _pairs_table(result.farthest_photos))
-        yield from self.skipped.sections()
-
-
-_ACCURACY = (
-    "The share of the list's pairs that are decided rightly. A pair with a photo in which no face was found counts as "
-    "an error."
-)
+_ACCURACY = "The share of the list's pairs that are decided correctly."
 _RATES = (
-    "FMR, the false match rate: the share of pairs of two people that are taken for one. FNMR, the false non-match "
-    "rate: the share of pairs of one person that are not. A rate is given only where there are at least three times "
+    "FMR, the false match rate: the share of pairs of two people that match. FNMR, the false non-match "
+    "rate: the share of pairs of one person that do not. A rate is given only where there are at least three times "
     "as many impostor pairs as its inverse (the rule of 3). A photo without a face matches nothing."
 )
 _DISTANCES = "Squared contract distances: at or below the threshold T two faces match."
@@ -114,11 +71,7 @@ def _accuracy(result: PairsResult) -> str:
     return f"{text}; standard error over {len(result.folds)} folds {result.standard_error:.2%}"
 
 
-def _source(result: PairsResult) -> str:
-    return {"given": "--threshold or the settings"}.get(result.threshold_from, result.threshold_from)
-
-
-def _over(result: PairsResult) -> str:
+def _rated_pairs(result: PairsResult) -> str:
     which = "all pairs of" if result.all_pairs else "the list's pairs of"
     people = "" if result.rates_people is None else f" of {result.rates_people:,} people"
     return (
@@ -134,24 +87,43 @@ def _at_threshold(result: PairsResult) -> str:
     return f"T = {at.threshold:g}: {fmr}, FNMR {at.fnmr:.2%}" + (f" ({spread})" if spread else "")
 
 
-def _accuracy_table(result: PairsResult) -> Table:
-    rows = [
-        ("accuracy", _accuracy(result)),
-        ("threshold T", f"{result.threshold:.4f}, from {_source(result)}"),
-        ("genuine pairs", f"{result.genuine_pairs:,}"),
-        ("impostor pairs", f"{result.impostor_pairs:,}"),
-        ("pairs with a photo without a face", f"{result.pairs_without_face:,}"),
+def _sections(r: PairsResult, origin: Mapping[str, Any], calibration: Calibration) -> list[Section]:
+    closest = [Row(values={"nearest_strangers": [asdict(pair) for pair in r.nearest_strangers]})]
+    farthest = [Row(values={"farthest_photos": [asdict(pair) for pair in r.farthest_photos]})]
+    return [
+        Section("Accuracy", list(_accuracy_rows(r, origin))),
+        Section("Error rates", _rate_rows(r), _RATES, plots=lambda: _curves(r)),
+        Section("Distances", text=_DISTANCES, plots=lambda: [_distances(r, calibration)]),
+        Section("Closest pairs of two people", closest, _CLOSEST, lambda: _pairs_table(r.nearest_strangers)),
+        Section("Farthest pairs of one person", farthest, _FARTHEST, lambda: _pairs_table(r.farthest_photos)),
     ]
-    rows += [
-        (f"fold {number}", f"{accuracy:.2%} at T = {threshold:.4f}")
-        for number, (accuracy, threshold) in enumerate(result.folds, 1)
-    ]
-    return Table(("what", "value"), rows)
 
 
-def _rates_table(result: PairsResult) -> Table:
-    rows = [(f"FNMR at FMR {rate.fmr:g}", described(rate)) for rate in result.rates]
-    return Table(("rate", "value"), [*rows, ("at the threshold asked for", _at_threshold(result))])
+def _accuracy_rows(r: PairsResult, origin: Mapping[str, Any]) -> Iterator[Row]:
+    text = f"{r.genuine_pairs:,} genuine, {r.impostor_pairs:,} impostor"
+    yield Row("pairs", text, values_of(r, "pairs", "genuine_pairs", "impostor_pairs", "pairs_without_face"))
+    if r.pairs_without_face:
+        yield Row("", f"{r.pairs_without_face:,} have a photo without a face, and count as errors")
+    keys = ("accuracy", "accuracy_interval_95", "standard_error", "folds")
+    yield Row("accuracy", _accuracy(r), values_of(r, *keys), _ACCURACY)
+    source = {"given": "--threshold or the settings"}.get(r.threshold_from, r.threshold_from)
+    yield Row("", f"at T = {r.threshold:.4f}, from {source}", values_of(r, "threshold", "threshold_from"))
+    shared = origin["train_people_in_the_list"]
+    flattered = f"{shared:,} people are in both lists: this flatters it" if shared else ""
+    yield Row("", flattered, origin)
+    for number, (accuracy, threshold) in enumerate(r.folds, 1):
+        yield Row(f"fold {number}", f"{accuracy:.2%} at T = {threshold:.4f}", detail=True)
+
+
+def _rate_rows(r: PairsResult) -> list[Row]:
+    rated = ("all_pairs", "rates_photos", "rates_people", "rates_genuine_pairs", "rates_impostor_pairs", "resampled")
+    rates = {"fnmr_at_fmr": r.fnmr_at_fmr, "rates": [asdict(rate) for rate in r.rates]}
+    return [
+        Row("rates", _rated_pairs(r), values_of(r, *rated)),
+        *(Row("FNMR", f"{described(rate)} at FMR {rate.fmr:g}", rates) for rate in r.rates),
+        Row("at T", _at_threshold(r), {"at_threshold": asdict(r.at_threshold)}),
+        Row(values=values_of(r, "curve_fmr", "curve_fnmr")),
+    ]
 
 
 def _curves(result: PairsResult) -> list[str]:
@@ -176,12 +148,12 @@ def _distances(result: PairsResult, calibration: Calibration) -> str:
     return histogram("Distances", counts, edges, Axis("squared contract distance"), mark)
 
 
-def _pairs_table(pairs: tuple[PairDistance, ...]) -> Table:
+def _pairs_table(pairs: Sequence[PairDistance]) -> Table:
     rows = [(p.first, p.second, "no face" if p.distance is None else f"{p.distance:.4f}") for p in pairs]
     return Table(("photo", "photo", "squared distance"), rows)
 
 
-def report_pairs(request: PairsRequest, progress: Progress) -> PairsReport:
+def report_pairs(request: PairsRequest, progress: Progress) -> Report[PairsResult]:
     """Reads the lists, fetches or makes the embeddings, and compares.
 
     Raises SourceMissing, PairsInvalid, UsageError, InputError where nothing can be measured, StoreError, DeviceError,
@@ -206,8 +178,8 @@ def report_pairs(request: PairsRequest, progress: Progress) -> PairsReport:
         rated = scored_of_list(scored, bool(listed.people))
     with skipped.explaining(), skipped_training.explaining():
         result = evaluate_pairs(scored, rated, calibration, embedded.settings.match.threshold, trained)
-    about = _about(request, listed, training, embedded) | {"train_skipped": skipped_training.counts}
-    return PairsReport(result, calibration, about, skipped)
+    origin = _origin(request, listed, training, embedded) | {"train_skipped": skipped_training.counts}
+    return Report(result, [*_sections(result, origin, calibration), skipped.section()])
 
 
 def _everybody(listed: PairList, request: PairsRequest) -> tuple[dict[str, Path], dict[str, str]]:
@@ -226,7 +198,7 @@ def _count_unused(names: dict[str, str], listed: PairList, embedded: Embedded, s
             skipped.add(f"a further photo: {reason}", path)
 
 
-def _about(request: PairsRequest, listed: PairList, training: PairList | None, embedded: Embedded) -> dict[str, Any]:
+def _origin(request: PairsRequest, listed: PairList, training: PairList | None, embedded: Embedded) -> dict[str, Any]:
     match = embedded.settings.match
     shared = set() if training is None else set(training.people.values()) & set(listed.people.values())
     return {

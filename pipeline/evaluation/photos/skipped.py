@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pipeline.errors import InputError
-from pipeline.evaluation.pages.page import Section, Table
+from pipeline.evaluation.pages.report import Row, Section
 from pipeline.evaluation.photos.stored import NOT_KEPT
 
 EXAMPLES: Final = 10  # paths kept for each reason
@@ -40,20 +40,16 @@ class Skipped:
         """Plain values for JSON: `skipped` by reason, and `skipped_examples`, the first paths of each."""
         return {"skipped": self.counts, "skipped_examples": {reason: self._examples[reason] for reason in self.counts}}
 
-    def lines(self) -> Iterator[str]:
-        """For people; none where nothing was skipped."""
+    def section(self) -> Section:
+        """The rows of a report: one for each reason, none where nothing was skipped."""
+        rows = [Row(values=self.as_dict())]
         for reason, count in self.counts.items():
-            yield f"skipped     {count:,}: {reason} (such as {self._examples[reason][0]})"
-        if self._gated:
-            yield f"            {_GATED}"
-
-    def sections(self) -> Iterator[Section]:
-        """For a page; none where nothing was skipped."""
-        if not self._counts:
-            return
-        rows = [(reason, f"{count:,}", ", ".join(self._examples[reason][:3])) for reason, count in self.counts.items()]
-        text = f"{_TEXT} {_GATED}" if self._gated else _TEXT
-        yield Section("What was left out", text, Table(("reason", "number", "such as"), rows))
+            first, *more = self._examples[reason][:3]
+            remark = f"also {', '.join(more)}" if more else ""
+            rows.append(Row("skipped", f"{count:,}: {reason} (such as {first})", explanation=remark))
+        if any(NOT_KEPT in reason for reason in self._counts):
+            rows.append(Row("", _GATED))
+        return Section("What was left out", rows, _TEXT)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -68,7 +64,3 @@ class Skipped:
     def summary(self) -> str:
         """The counts in one line."""
         return ", ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
-
-    @property
-    def _gated(self) -> bool:
-        return any(NOT_KEPT in reason for reason in self._counts)

@@ -1,5 +1,5 @@
-"""facepipe's extraction as `facepipe extract` runs it, from files to tables of faces, so set that its output can be
-compared with the reference's."""
+"""facepipe's extraction as `facepipe extract` runs it, from files to tables of faces, with settings that make
+its output comparable with the reference's."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ import torch
 
 from pipeline.config import PILLOW, EmbedSettings, Settings
 from pipeline.evaluation.bench.parity import Extracted
-from pipeline.extraction.align import cut_crops
+from pipeline.extraction.align import cut_crops, warp_crops
 from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import EXTRACT
 from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.models.registry import FIVE_POINT
 from pipeline.types import Detections, FloatArray
 
 
 def comparable(settings: Settings) -> Settings:
-    """`settings` but for what would make the output another than the reference's: every face of the cascade's own
+    """`settings` without what would make the output differ from the reference's: every face above the cascade's own
     threshold is kept, crops are resampled as Pillow does it, and embeddings are not centred."""
     detect = replace(settings.detect, min_confidence=settings.detect.onet_threshold)
     align = replace(settings.align, resampling=PILLOW)
@@ -45,20 +46,20 @@ class FacepipeChain:
         self._shards: list[pa.Table] = []
 
     def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
-        """Makes each list of files a shard of a manifest, as planning does before the extraction begins."""
+        """Turns each list of files into a shard of a manifest, as planning does before the extraction begins."""
         self._lists, self._shards = lists, [manifest_rows(files) for files in lists]
 
     def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
-        """The faces of the files of these lists. Raises AssertionError for a file that is no image."""
-        found: dict[Path, Extracted] = {}
+        """The faces of the files in the lists of these numbers. Raises AssertionError for a file that is no image."""
+        faces: dict[Path, Extracted] = {}
         shards = ((number, self._shards[number]) for number in numbers)
         for number, table in self.engine.run_shards(shards, lambda _: None):
-            found.update(zip(self._lists[number], extracted_rows(table), strict=True))
-        return found
+            faces.update(zip(self._lists[number], extracted_rows(table), strict=True))
+        return faces
 
 
 def manifest_rows(files: Sequence[Path]) -> pa.Table:
-    """What the engine reads of a manifest: new files, their hashes known."""
+    """The columns of a manifest that the engine reads: new files with their hashes."""
     rows = [
         {
             "row": row,
@@ -94,15 +95,22 @@ def _numbers(faces: pa.StructArray, name: str) -> FloatArray:
     return np.asarray(values.flatten(), dtype=np.float32).reshape(-1, values.type.list_size)
 
 
-def embeddings_of_boxes(chain: FacepipeChain, found: Mapping[Path, Extracted]) -> dict[Path, FloatArray]:
-    """facepipe's embeddings of faces that another detector found."""
+def embeddings_of_boxes(chain: FacepipeChain, detected: Mapping[Path, Extracted]) -> dict[Path, FloatArray]:
+    """facepipe's embeddings [n, d] of faces that another detector found: of their boxes or, where the embedder takes
+    upright crops, of their landmarks."""
     embeddings: dict[Path, FloatArray] = {}
-    decoder, device = Decoder(chain.settings.decode), chain.extractor.detector.networks.device
-    for file, faces in found.items():
+    decoder, embedder = Decoder(chain.settings.decode), chain.extractor.embedder
+    device = chain.extractor.detector.networks.device
+    for file, faces in detected.items():
         batch = ImageBatch([decoder(file.read_bytes()).pixels], device)
-        boxes = torch.from_numpy(faces.boxes).to(device)
+        boxes, landmarks, scores = (
+            torch.from_numpy(array).to(device) for array in (faces.boxes, faces.landmarks, faces.scores)
+        )
         index = torch.zeros(len(boxes), dtype=torch.int64, device=device)
-        given = Detections(index, boxes, boxes.new_zeros(len(boxes), 5, 2), boxes.new_zeros(len(boxes)))
-        crops = cut_crops(batch, given, chain.settings.align, BOX_CROP_PX).pixels
-        embeddings[file] = chain.extractor.embedder(crops).cpu().numpy()
+        detections = Detections(index, boxes, landmarks, scores)
+        if embedder.alignment == FIVE_POINT:
+            crops = warp_crops(batch, detections, embedder.input_size)
+        else:
+            crops = cut_crops(batch, detections, chain.settings.align, BOX_CROP_PX).pixels
+        embeddings[file] = embedder(crops).cpu().numpy()
     return embeddings
