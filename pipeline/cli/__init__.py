@@ -24,9 +24,9 @@ from pipeline.runtime.allocator import settle_allocator
 COMMANDS = {
     "demo": "pipeline.cli.demo",
     "run": "pipeline.cli.run",
-    "scan": "pipeline.cli.stages",
-    "extract": "pipeline.cli.stages",
-    "group": "pipeline.cli.stages",
+    "scan": "pipeline.cli.run",
+    "extract": "pipeline.cli.run",
+    "group": "pipeline.cli.run",
     "search": "pipeline.cli.search",
     "serve": "pipeline.cli.serve",
     "check": "pipeline.cli.check",

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.flags import ACCOUNT_FLAGS, settings_from, settings_options
-from pipeline.cli.options import store_option
+from pipeline.cli.flags import ACCOUNT_FLAGS, settings_from, settings_options, store_option
 from pipeline.cli.output import emit, output_options
 from pipeline.errors import UsageError
 

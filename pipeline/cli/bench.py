@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from pipeline.cli.evaluating import showing_progress
-from pipeline.cli.flags import BENCH_FLAGS, settings_from, settings_options
-from pipeline.cli.options import source_argument
+from pipeline.cli.flags import BENCH_FLAGS, settings_from, settings_options, source_argument
 from pipeline.cli.output import emit, output_options
+from pipeline.cli.progress import showing_progress
 
 
 @click.command()

@@ -7,17 +7,23 @@ from typing import Any
 
 import click
 
-from pipeline.cli.evaluating import (
+from pipeline.cli.evaluate import (
     MODEL_FLAGS,
     all_pairs_option,
     images_option,
     make_folder,
-    showing_progress,
     stored_option,
 )
-from pipeline.cli.flags import settings_from, settings_options
-from pipeline.cli.options import PATH, account_option, directory_option, optional_source_argument
+from pipeline.cli.flags import (
+    PATH,
+    account_option,
+    directory_option,
+    optional_source_argument,
+    settings_from,
+    settings_options,
+)
 from pipeline.cli.output import emit, output_options
+from pipeline.cli.progress import showing_progress
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.options import store_option
+from pipeline.cli.flags import store_option
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import LongWork
 from pipeline.errors import StoreDamaged

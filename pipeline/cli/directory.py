@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import account_option, store_option
+from pipeline.cli.flags import account_option, store_option
 from pipeline.cli.output import emit, output_options
 
 

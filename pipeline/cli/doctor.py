@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.flags import DEMO_FLAGS, settings_from, settings_options
-from pipeline.cli.options import PATH
+from pipeline.cli.flags import DEMO_FLAGS, PATH, settings_from, settings_options
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.errors import SelfCheckFailed
 

@@ -1,13 +1,38 @@
-"""`facepipe evaluate`: one subcommand for each kind of experiment."""
+"""`facepipe evaluate`: one subcommand for each kind of experiment, and what `calibrate` shares with them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from pipeline.cli.evaluate_clustering import clustering
-from pipeline.cli.evaluate_detection import detection
-from pipeline.cli.evaluate_identification import identification
-from pipeline.cli.evaluate_pairs import pairs
+from pipeline.cli.flags import PATH, account_option, directory_option, settings_from, settings_options
+from pipeline.cli.output import dumps, emit, output_options
+from pipeline.cli.progress import showing_progress
+from pipeline.errors import UsageError
+from pipeline.extraction.images.files import shown
+
+if TYPE_CHECKING:
+    from pipeline.evaluation.pages.report import Report
+
+# The settings that say how embeddings are made, and what their distances mean.
+MODEL_FLAGS = ("run.device", "run.threads", "model.weights", "model.weights_file")
+EMBEDDING_FLAGS = (*MODEL_FLAGS, "model.calibration")
+
+out_option = click.option(
+    "--out", type=PATH, metavar="DIR", help="Write the figures as JSON and a page with plots as HTML there."
+)
+images_option = click.option(
+    "--images", type=PATH, metavar="DIR", help="Where the photos of the pairs are; else beside the list."
+)
+all_pairs_option = click.option(
+    "--all-pairs", is_flag=True, help="Error rates over all pairs of all photos of the people whom the list names."
+)
+stored_option = click.option(
+    "--store", type=PATH, metavar="DIR", help="Take the embeddings from this store, without computing any."
+)
 
 
 @click.group()
@@ -18,5 +43,204 @@ def evaluate() -> None:
     """
 
 
-for command in (pairs, identification, clustering, detection):
-    evaluate.add_command(command)
+@evaluate.command()
+@click.argument("pairs", type=PATH)
+@images_option
+@click.option(
+    "--train", type=PATH, metavar="PAIRS", help="Decide at the threshold that is best on these pairs of other people."
+)
+@all_pairs_option
+@stored_option
+@out_option
+@settings_options(("match.threshold", *EMBEDDING_FLAGS))
+@output_options
+def pairs(
+    pairs: Path,
+    images: Path | None,
+    train: Path | None,
+    all_pairs: bool,
+    store: Path | None,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Tell pairs of one person from pairs of two: accuracy, and FNMR at FMR.
+
+    PAIRS is a list in the format of Labeled Faces in the Wild (photo i of a person is Name/Name_000i.jpg), or CSV
+    with the columns path_a, path_b and same (1 or 0). Accuracy is at the threshold that is best on --train, else on
+    the other folds, where the list has folds, else at --threshold.
+
+    \b
+    Examples:
+      facepipe evaluate pairs pairs.txt --images lfw/ --out figures
+      facepipe evaluate pairs pairsDevTest.txt --images lfw/ --train pairsDevTrain.txt --all-pairs
+      facepipe evaluate pairs pairs.csv --images photos/ --store ~/people --json
+    """
+    settings = settings_from(options)
+    make_folder(out)
+    from pipeline.evaluation.pairs.report import PairsRequest, report_pairs
+
+    request = PairsRequest(pairs, settings, images, train, all_pairs, store)
+    with showing_progress() as progress:
+        report = report_pairs(request, progress)
+    _emit_results(report, out, "pairs", "Pairs of photos", as_json)
+
+
+@evaluate.command()
+@click.argument("source", type=PATH, metavar="LABELS")
+@click.option(
+    "--gallery-per-person",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Everybody's first N photos are the gallery, instead of those that the column set names.",
+)
+@stored_option
+@out_option
+@settings_options(("source.labels", "source.root", "match.threshold", *EMBEDDING_FLAGS))
+@output_options
+def identification(
+    source: Path, gallery_per_person: int | None, store: Path | None, out: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Search probes in a gallery of known people: rank 1, and FNIR at FPIR.
+
+    LABELS is a manifest with the columns path, name and set (gallery or probe), or a folder with one subfolder per
+    person and --labels parent. With --gallery-per-person N, people with more than N photos are the gallery with
+    their first N, their other photos are mated probes, and the photos of all other people are non-mated probes.
+
+    \b
+    Examples:
+      facepipe evaluate identification labels.csv --store ~/people
+      facepipe evaluate identification lfw/ --labels parent --gallery-per-person 1 --out figures
+    """
+    settings = settings_from(options)
+    make_folder(out)
+    from pipeline.evaluation.identification.report import IdentificationRequest, report_identification
+
+    request = IdentificationRequest(source, settings, gallery_per_person or 0, store)
+    with showing_progress() as progress:
+        report = report_identification(request, progress)
+    _emit_results(report, out, "identification", "Identification", as_json)
+
+
+@evaluate.command()
+@click.argument("source", type=PATH, metavar="LABELS")
+@click.option("--store", type=PATH, metavar="DIR", help="Compare with the identities of this store.")
+@click.option(
+    "--clusters", type=PATH, metavar="FILE", help="Compare with a CSV, JSON Lines or Parquet table of path and cluster."
+)
+@account_option
+@directory_option
+@out_option
+@settings_options(("source.labels", "source.root"))
+@output_options
+def clustering(
+    source: Path,
+    store: Path | None,
+    clusters: Path | None,
+    account: str | None,
+    directory: str,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compare identities with labels: pairwise and BCubed precision, recall and F.
+
+    LABELS is a manifest with the columns path and name, or a folder with one subfolder per person and --labels
+    parent. Of a photo with several faces, the one nearest the centre is the labelled one. Lists the identities that
+    mix people most, and the people that are split most.
+
+    \b
+    Examples:
+      facepipe evaluate clustering lfw/ --labels parent --store ~/people --out figures
+      facepipe evaluate clustering labels.csv --clusters clusters.parquet --json
+    """
+    settings = settings_from(options)
+    make_folder(out)
+    from pipeline.evaluation.clustering.report import ClusteringRequest, report_clustering
+
+    request = ClusteringRequest(source, settings, store, account, directory, clusters)
+    with showing_progress() as progress:
+        report = report_clustering(request, progress)
+    _emit_results(report, out, "clustering", "Clustering", as_json)
+
+
+@evaluate.command()
+@click.argument("boxes", type=PATH, nargs=-1, required=True)
+@click.option("--images", type=PATH, metavar="DIR", help="Where relative paths start; else the folder of BOXES.")
+@click.option(
+    "--min-px",
+    type=click.FloatRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Smaller faces count neither as found nor as missed.",
+)
+@click.option("--store", type=PATH, metavar="DIR", help="Take the faces from this store, without detecting any.")
+@account_option
+@directory_option
+@out_option
+@settings_options(("detect.min_face_px", "detect.min_confidence", "run.device", "run.threads"))
+@output_options
+def detection(
+    boxes: tuple[Path, ...],
+    images: Path | None,
+    min_px: float,
+    store: Path | None,
+    account: str | None,
+    directory: str,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compare the detector's faces with annotated boxes: recall, precision, AP.
+
+    BOXES are XML files as imglab or Pascal VOC write them, folders of these, or CSV files with the columns path, x1,
+    y1, x2, y2 and perhaps ignore. AP is over the faces that the detector is sure enough of: with --min-confidence 0
+    over all that it considers.
+
+    \b
+    Examples:
+      facepipe evaluate detection boxes.xml --min-px 40
+      facepipe evaluate detection Annotations/ --images JPEGImages/ --min-confidence 0 --out figures
+    """
+    settings = settings_from(options)
+    make_folder(out)
+    from pipeline.evaluation.detection.report import DetectionRequest, report_detection
+
+    request = DetectionRequest(boxes, images, settings, min_px, store, account, directory)
+    with showing_progress() as progress:
+        report = report_detection(request, progress)
+    _emit_results(report, out, "detection", "Detection", as_json)
+
+
+def make_folder(out: Path | None) -> None:
+    """Makes the folder `out`, if there is one, and tries to write there: before the work, not after an hour of it.
+
+    Raises UsageError.
+    """
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except (OSError, ValueError) as exc:  # ValueError: NUL in a name
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
+        raise UsageError(message=f"Nothing can be written into the folder {shown(out)} of --out: {reason}.") from exc
+
+
+def _emit_results(report: Report[Any], out: Path | None, name: str, title: str, as_json: bool) -> None:
+    """Writes `<name>.json` and the page `<name>.html` into the folder `out`, if there is one, and prints the report.
+
+    Raises StoreFull or StoreUnwritable of the folder.
+    """
+    figures = report.as_dict()
+    written: list[Path] = []
+    if out is not None:
+        from pipeline.evaluation.pages.page import write_page
+        from pipeline.store.files.durable import Folder
+
+        written = [out / f"{name}.json", out / f"{name}.html"]
+        Folder(out).write(written[0].name, (dumps(figures) + "\n").encode(), "figures")
+        write_page(written[1], title, report.sections)
+    emit(figures, [*report.lines(), *(f"written     {file}" for file in written)], as_json)

@@ -1,6 +1,7 @@
-"""The flags that set settings: one table, so that a flag means the same in every command.
+"""Options that several commands have, and the flags that set settings: one table, so that a flag means the same in
+every command.
 
-A flag's text goes to `config.load_settings`, which checks it as it checks a file's or the environment's value.
+A flag's text goes to `config.load_settings`, which checks it like a value from a file or the environment.
 """
 
 from __future__ import annotations
@@ -16,6 +17,17 @@ from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+
+source_argument = click.argument("source", type=PATH)
+# `extract` and `group` go on with the planned run where no source is named.
+optional_source_argument = click.argument("source", type=PATH, required=False)
+store_option = click.option("--store", type=PATH, required=True, metavar="DIR", help="The store.")
+account_option = click.option("--account", metavar="USERID", help="The account; not needed while there is only one.")
+directory_option = click.option(
+    "--directory", default="main", show_default=True, metavar="NAME", help="Identities are matched within it."
+)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import click
 
 from pipeline.cli.flags import settings_from, settings_options
 from pipeline.cli.output import emit, end_with, output_options
-from pipeline.cli.progress import open_progress
+from pipeline.cli.progress import showing_progress
 from pipeline.errors import ModelError, WeightsMissing
 
 if TYPE_CHECKING:
@@ -89,20 +89,17 @@ def fetch(name: str, file: Path | None, accept_sha256: str | None, as_json: bool
 @contextmanager
 def _download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """Shows a download in megabytes, from where it goes on."""
-    progress = open_progress()
-    shown: list[int] = []
+    with showing_progress() as progress:
+        shown: int | None = None
 
-    def tell(done: int, total: int | None) -> None:
-        if not shown:
-            progress.start(f"{name}, MB", None if total is None else total // 10**6)
-            shown.append(0)
-        progress.advance(done // 10**6 - shown[0])
-        shown[0] = done // 10**6
+        def show(done: int, total: int | None) -> None:
+            nonlocal shown
+            if shown is None:
+                progress.start(f"{name}, MB", None if total is None else total // 10**6)
+            progress.advance(done // 10**6 - (shown or 0))
+            shown = done // 10**6
 
-    try:
-        yield tell
-    finally:
-        progress.close()
+        yield show
 
 
 @models.command("verify")

@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol, TextIO
 
@@ -28,6 +29,16 @@ def open_progress(stream: TextIO | None = None) -> CommandProgress:
     """Bars where `stream` (standard error) is a terminal, lines elsewhere."""
     stream = sys.stderr if stream is None else stream
     return BarProgress(stream) if stream.isatty() else LineProgress(stream)
+
+
+@contextmanager
+def showing_progress() -> Iterator[Progress]:
+    """Progress on standard error while the block runs."""
+    progress = open_progress()
+    try:
+        yield progress
+    finally:
+        progress.close()
 
 
 class LineProgress:

@@ -1,4 +1,4 @@
-"""`facepipe run`."""
+"""`facepipe run`, and its stages alone: `facepipe scan`, `extract` and `group`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,29 @@ from typing import Any
 
 import click
 
-from pipeline.cli.flags import ALL_FLAGS, settings_options
-from pipeline.cli.options import (
+from pipeline.cli.flags import (
+    ALL_FLAGS,
+    EXTRACT_FLAGS,
+    GROUP_FLAGS,
     account_option,
     directory_option,
-    profile_option,
+    optional_source_argument,
+    settings_from,
+    settings_options,
     source_argument,
     store_option,
-    strict_option,
 )
-from pipeline.cli.output import output_options
-from pipeline.cli.working import work
+from pipeline.cli.output import emit, output_options
+from pipeline.cli.progress import LongWork
+
+EXIT_REJECTED_INPUTS = 1
+
+profile_option = click.option(
+    "--profile",
+    is_flag=True,
+    help="Tell where the time went, also in a finished run's run.json. On CUDA each stage then waits for the device.",
+)
+strict_option = click.option("--strict", is_flag=True, help="End with exit code 1 when an input was rejected.")
 
 
 @click.command()
@@ -43,4 +55,85 @@ def run(source: Path, **options: Any) -> None:
       facepipe run ~/photos --store ~/people --profile
       facepipe run ~/by-person --store ~/people --labels parent --json
     """
-    work("run", source, options)
+    _work("run", source, options)
+
+
+@click.command()
+@source_argument
+@store_option
+@account_option
+@directory_option
+@settings_options(ALL_FLAGS)
+@output_options
+def scan(source: Path, **options: Any) -> None:
+    """Plan a run: find out what of SOURCE is new or changed.
+
+    Reads and hashes the files, decodes nothing. The run keeps the thresholds that are given here.
+
+    \b
+    Example:
+      facepipe scan ~/photos --store ~/people
+    """
+    _work("scan", source, options)
+
+
+@click.command()
+@optional_source_argument
+@store_option
+@account_option
+@settings_options(EXTRACT_FLAGS)
+@profile_option
+@output_options
+def extract(source: Path | None, **options: Any) -> None:
+    """Find and embed the faces of the planned run.
+
+    The heavy part: writes one file per shard into the store's run folder, and commits nothing. Without SOURCE it
+    takes the latest unfinished run.
+
+    \b
+    Example:
+      facepipe extract --store ~/people --device cuda
+    """
+    _work("extract", source, options)
+
+
+@click.command()
+@optional_source_argument
+@store_option
+@account_option
+@settings_options(GROUP_FLAGS)
+@strict_option
+@output_options
+def group(source: Path | None, **options: Any) -> None:
+    """Group the extracted faces and commit them.
+
+    One transaction per shard, in manifest order, with the thresholds that the run was planned with.
+
+    \b
+    Example:
+      facepipe group --store ~/people
+    """
+    _work("group", source, options)
+
+
+def _work(command: str, source: Path | None, options: dict[str, Any]) -> None:
+    """Calls the function of `pipeline.jobs.run` that has the command's name, and prints its report."""
+    settings = settings_from(options)
+    from pipeline.jobs import run as library
+
+    stages = {"run": library.run, "scan": library.scan, "extract": library.extract, "group": library.group}
+    request = library.RunRequest(
+        source=source,
+        store=options["store"],
+        settings=settings,
+        account=options["account"],
+        directory=options.get("directory", "main"),
+        command=command,
+        profile=options.get("profile", False),
+    )
+    with LongWork() as long:
+        report = stages[command](request, long.progress, long.stop)
+    emit(report.as_dict(), report.lines(), options["as_json"])
+    if options.get("strict") and report.rejected_inputs:
+        click.echo(f"facepipe: {report.rejected_inputs} inputs were rejected (--strict).", err=True)
+        raise click.exceptions.Exit(EXIT_REJECTED_INPUTS)

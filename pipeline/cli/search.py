@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.flags import SEARCH_FLAGS, settings_from, settings_options
-from pipeline.cli.options import PATH, account_option, directory_option, store_option
+from pipeline.cli.flags import (
+    PATH,
+    SEARCH_FLAGS,
+    account_option,
+    directory_option,
+    settings_from,
+    settings_options,
+    store_option,
+)
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.errors import ImageRejected
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.flags import SERVE_FLAGS, settings_from, settings_options
-from pipeline.cli.options import store_option
+from pipeline.cli.flags import SERVE_FLAGS, settings_from, settings_options, store_option
 from pipeline.cli.output import emit, output_options
 
 if TYPE_CHECKING:
