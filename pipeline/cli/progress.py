@@ -1,4 +1,4 @@
-"""How long work shows itself, always on standard error: bars on a terminal, one line a minute elsewhere."""
+"""Progress of long work on standard error: bars on a terminal, one line a minute elsewhere."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from pipeline.types import Progress
+if TYPE_CHECKING:
+    from pipeline.types import Progress
 
 LINE_EVERY_S = 60.0
 SHOW_CURSOR = b"\x1b[?25h"  # the bars hide it
 STOPPING = b"\nFinishing the shard in hand; a second Ctrl-C ends at once.\n"
 
 
-class CommandProgress(Progress, Protocol):
-    """Progress of a command, which ends with it."""
-
-    def close(self) -> None: ...
-
-
-def open_progress(stream: TextIO | None = None) -> CommandProgress:
+def open_progress(stream: TextIO | None = None) -> BarProgress | LineProgress:
     """Bars where `stream` (standard error) is a terminal, lines elsewhere."""
     stream = sys.stderr if stream is None else stream
     return BarProgress(stream) if stream.isatty() else LineProgress(stream)
@@ -56,26 +51,26 @@ class LineProgress:
 
     def _begin(self, phase: str, total: int | None) -> None:
         self._phase, self._total = phase, total
-        self._done = self._said_done = 0
-        self._said_at = self._clock()
+        self._done = self._shown_done = 0
+        self._shown_at = self._clock()
 
     def advance(self, count: int = 1) -> None:
         with self._lock:
             self._done += count
             now = self._clock()
-            if now - self._said_at >= LINE_EVERY_S:
-                self._say(now)
+            if now - self._shown_at >= LINE_EVERY_S:
+                self._show(now)
 
-    def _say(self, now: float) -> None:
-        # The rate since the last line: a resumed run passes over finished shards in no time, and the mean over
-        # the whole phase would promise an end that never comes.
-        rate = (self._done - self._said_done) / (now - self._said_at)
+    def _show(self, now: float) -> None:
+        # The rate since the last line: a resumed run skips finished shards in no time, and a mean over the whole
+        # phase would promise an end that never comes.
+        rate = (self._done - self._shown_done) / (now - self._shown_at)
         of_total = "" if self._total is None else f" of {self._total}"
-        left = ""
+        time_left = ""
         if self._total is not None and rate > 0:
-            left = f", {duration((self._total - self._done) / rate)} left"
-        self._write(f"{self._phase}: {self._done}{of_total}, {rate:.1f}/s{left}")
-        self._said_at, self._said_done = now, self._done
+            time_left = f", {duration((self._total - self._done) / rate)} left"
+        self._write(f"{self._phase}: {self._done}{of_total}, {rate:.1f}/s{time_left}")
+        self._shown_at, self._shown_done = now, self._done
 
     def note(self, text: str) -> None:
         with self._lock:
@@ -92,7 +87,7 @@ class BarProgress:
     """One bar a phase, with rate and time left (rich). Safe to call from any thread."""
 
     def __init__(self, stream: TextIO) -> None:
-        # Late, for the start of short commands.
+        # Late: a short command need not wait for this import.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -143,15 +138,15 @@ class LongWork:
     def __init__(self) -> None:
         self.progress = open_progress()
         self.stop = threading.Event()
-        self._before: dict[int, Any] = {}
+        self._former_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> LongWork:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._on_signal)
+            self._former_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        # Written past Python's streams and without a lock: the main thread may hold any of them at this moment.
+        # Past Python's streams, whose locks the main thread may hold at this moment.
         if self.stop.is_set():
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR)
@@ -161,6 +156,6 @@ class LongWork:
         os.write(2, STOPPING)
 
     def __exit__(self, *_exception: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._former_handlers.items():
             signal.signal(number, handler)
         self.progress.close()
