@@ -1,4 +1,4 @@
-"""Feeds the models: images that many requests bring at once go through them together."""
+"""Feeds the models: images of several requests that come at the same time go through them together."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class _Waiting:
 
 
 class MicroBatcher:
-    """One thread that owns the extractor. It never waits for a batch to fill: what arrived while the models were
-    busy is the next batch, so a lone request pays nothing and many share the cost."""
+    """One thread that owns the extractor. It never waits for a batch to fill: what arrived while the models were busy
+    is the next batch. So a lone request loses no time, and many share the cost."""
 
     def __init__(self, extractor: FaceExtractor, *, max_images: int, max_pixels: int, queue_images: int) -> None:
         self._extractor = extractor
@@ -48,8 +48,8 @@ class MicroBatcher:
         return len(self._waiting)
 
     def extract(self, image: DecodedImage) -> pa.Table:
-        """The faces of one image (`extract.face_schema`), when its turn has come. Raises Overloaded at once where
-        too many wait, and DeviceError."""
+        """The faces of one image (`extractor.face_schema`), after a wait for the models. Raises Overloaded at once if
+        too many images wait, and DeviceError."""
         mine = _Waiting(image)
         with self._changed:
             if self._closed or len(self._waiting) >= self._queue_images:
@@ -59,7 +59,7 @@ class MicroBatcher:
         return mine.answer.result()
 
     def close(self) -> None:
-        """Finishes what is queued, then stops."""
+        """Finishes the queued images, then stops."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -73,10 +73,10 @@ class MicroBatcher:
                     return
                 batch = self._take()
             self._run(batch)
-            del batch  # or its images would stay in memory until the next one comes
+            del batch  # or its images would stay in memory until the next batch comes
 
     def _take(self) -> list[_Waiting]:
-        """The next batch: at least one image, and as many more as fit."""
+        """The next batch: one image, and as many more as fit."""
         batch = [self._waiting.popleft()]
         pixels = batch[0].pixels
         while self._waiting and len(batch) < self._max_images:
@@ -88,14 +88,14 @@ class MicroBatcher:
 
     def _run(self, batch: list[_Waiting]) -> None:
         try:
-            tables = self._extractor.extract([each.image for each in batch])
+            tables = self._extractor.extract([waiting.image for waiting in batch])
             answers = list(zip(batch, tables, strict=True))
-        except Exception as exc:  # noqa: BLE001 - whatever it is belongs to the requests that wait for it
+        except Exception as exc:  # noqa: BLE001 - it goes to the requests that wait for it
             if len(batch) == 1:
                 batch[0].answer.set_exception(exc)
-            else:  # one image that cannot be worked on must not fail the others
-                for each in batch:
-                    self._run([each])
+            else:  # one image that fails must not fail the others
+                for waiting in batch:
+                    self._run([waiting])
             return
-        for each, table in answers:
-            each.answer.set_result(table)
+        for waiting, table in answers:
+            waiting.answer.set_result(table)

@@ -1,12 +1,180 @@
-"""What a face is decided by."""
+"""Deciding whose faces are, for shards and posts alike: so a run gives what posting its photos one by one gives.
+
+Faces are decided on a view of their directory without its lock. Under the lock that stands unless something that came
+in since could change it; then it is decided again. What a commit changes follows from the decision: which faces become
+references, and how often each person was seen.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+
+from pipeline.config import MatchSettings
+from pipeline.extraction.rows import ExtractedFace
+from pipeline.identities.directory import Directory, DirectoryView, ReferenceFace
+from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
-from pipeline.store.records import StoreIdentity
+from pipeline.matching.references import changes_since
+from pipeline.store.records import PersonRecord
+from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
+
+_QUALITY_COLUMNS: Final = {
+    CENTER_POSE: "center_pose_quality",
+    SHARPNESS: "sharpness_quality",
+    CONTRAST: "contrast_quality",
+}
 
 
-def make_matcher(identity: StoreIdentity, threshold: float) -> Matcher:
-    """The matcher with the store's calibration."""
-    return Matcher(Calibration.from_dict(identity.calibration), threshold)
+def failed_measures(face: ExtractedFace, gate: MatchSettings) -> tuple[str, ...]:
+    """The quality measures of the face that are below the gate; empty: it may become a reference (contract, section
+    4.2, rules 3 and 4)."""
+    lowest = {CENTER_POSE: gate.min_cpq, SHARPNESS: gate.min_fsq, CONTRAST: gate.min_fcq}
+    return tuple(measure for measure, low in lowest.items() if face.fields[_QUALITY_COLUMNS[measure]] < low)
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One face of a photo. The last three fields are what was decided of it."""
+
+    photo: int  # number of its photo among those decided together
+    ordinal: int  # place among the faces of its photo, 0 is the largest
+    face: ExtractedFace
+    image_hashes: tuple[str, ...]  # of the photo's bytes and of its pixels
+    allowed: bool  # the contract's rules let it become an identity
+    failed: tuple[str, ...]  # quality measures below the gate
+    fit: bool  # good enough, and large enough, to become a reference
+    new_id: str  # id of the person that it makes if it becomes an identity
+    outcome: Outcome = "recognised"
+    person_id: str | None = None
+    score: float | None = None
+
+    def as_reference(self) -> ReferenceFace:
+        """The face as the reference of its person."""
+        return ReferenceFace(str(self.person_id), self.face.embedding, self.image_hashes, self.face.box)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Faces of one directory as they were decided on one view of it."""
+
+    directory: Directory
+    view: DirectoryView
+    sightings: Sequence[Sighting]
+    faces: FaceBatch  # of the sightings
+    positions: IntArray  # [n] as `Decisions.position`
+    matcher: Matcher
+
+    def is_outdated(self) -> bool:
+        """Whether something that came into the directory since could change a decision. Errs on the side of yes."""
+        now = self.directory.view()
+        if now.index is self.view.index:
+            return False
+        changes = changes_since(self.view.index, now.index)
+        if changes is None or np.isin(self.positions, changes.removed).any():
+            return True
+        return len(changes.appended) > 0 and self._may_match(now, changes.appended)
+
+    def _may_match(self, now: DirectoryView, appended: range) -> bool:
+        for hashes, box in zip(self.faces.image_hashes, self.faces.boxes.tolist(), strict=True):
+            identical = now.index.find_identical(hashes, box)
+            if identical is not None and identical >= appended.start:
+                return True
+        nearest = self.matcher.nearest(now.index.part(appended), self.faces.embeddings, 1, matching=True)
+        return bool((nearest.positions >= 0).any())
+
+    def occurrences(self) -> Counter[str]:
+        """How many more photos show each person. A merged person counts once a photo, on the record that the largest
+        face matched. The photo that made a person is not counted: a new person starts at 1."""
+        made_by = {s.person_id: s.photo for s in self.sightings if s.outcome == "inserted"}
+        counted: dict[tuple[int, str], str] = {}
+        for s in self.sightings:
+            if s.person_id is not None and made_by.get(s.person_id) != s.photo:
+                root = self.directory.root(s.person_id)  # None of a new person
+                counted.setdefault((s.photo, root.person_id if root else s.person_id), s.person_id)
+        return Counter(counted.values())
+
+
+def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: Matcher) -> Decision:
+    """Decides each of n >= 1 faces in turn: a match, a new identity, or neither. Takes no lock."""
+    faces = FaceBatch(
+        embeddings=np.stack([s.face.embedding for s in sightings]),
+        insertable=np.array([s.allowed and s.fit for s in sightings]),
+        image_hashes=[s.image_hashes for s in sightings],
+        boxes=np.array([s.face.box for s in sightings], dtype=np.float32),
+    )
+    while True:
+        view = directory.view()
+        grouped = group_faces(faces, view.index, matcher)
+        positions, inserted = grouped.position.tolist(), grouped.inserted.tolist()
+        matched_ids = {view.person_ids[p] for p in positions if 0 <= p < len(view.index)}
+        if any(directory.get(person_id) is None for person_id in matched_ids):
+            continue  # deleted since the view was taken
+        new_ids = [s.new_id for s, is_new in zip(sightings, inserted, strict=True) if is_new]
+        decided = []
+        for s, p, is_new, score in zip(sightings, positions, inserted, grouped.score.tolist(), strict=True):
+            if p < 0:
+                decided.append(replace(s, outcome="rejected" if s.allowed else "recognised"))
+            else:
+                person_id = view.person_ids[p] if p < len(view.index) else new_ids[p - len(view.index)]
+                outcome: Outcome = "inserted" if is_new else "matched"
+                decided.append(replace(s, outcome=outcome, person_id=person_id, score=score))
+        return Decision(directory, view, decided, faces, grouped.position, matcher)
+
+
+def seen_again(directory: Directory, occurrences: Mapping[str, int], at: datetime) -> list[PersonRecord]:
+    """Records of the directory whose counters `occurrences` raises, as they are afterwards."""
+    known = ((directory.get(person_id), count) for person_id, count in occurrences.items())
+    return [replace(r, occurrence=r.occurrence + count, last_occurrence_at=at) for r, count in known if r is not None]
+
+
+class Decided(Protocol):
+    """What `commit_decided` commits: decisions, and what was made of them."""
+
+    def is_outdated(self) -> bool: ...
+
+
+D = TypeVar("D", bound=Decided)
+L = TypeVar("L")
+R = TypeVar("R")
+
+
+def commit_decided(
+    decide: Callable[[], D],
+    lock: Callable[[D], AbstractContextManager[L]],
+    commit: Callable[[D, L], R | None],
+    *,
+    free_tries: int = 1,
+    run: Callable[[Callable[[], Any]], Any] = lambda work: work(),
+) -> R:
+    """Decides without the lock, and commits under it what is not outdated; returns what `commit` returns.
+
+    An outdated decision is made again without the lock; after `free_tries` it is made under it, or whoever writes
+    often could keep it out for ever. `commit` returns None where the lock was given up for a while: then the decision
+    is looked at again. `run` calls what is done under the lock, perhaps on another thread.
+    """
+
+    def commit_current(decided: D, last_try: bool) -> R | None:
+        with lock(decided) as held:
+            while True:
+                if decided.is_outdated():
+                    if not last_try:
+                        return None
+                    decided = decide()
+                result = commit(decided, held)
+                if result is not None:
+                    return result
+
+    tries = 0
+    while True:
+        tries += 1
+        result: R | None = run(partial(commit_current, decide(), tries >= free_tries))
+        if result is not None:
+            return result

@@ -1,9 +1,9 @@
-"""The identities of a directory in memory, following the catalog: what a face is decided against.
+"""The identities of a directory in memory, following the catalog: what faces are decided against.
 
-Bulk enrolment and the server use the same objects. Whoever changes a directory has a turn (`turns`) from the last
-look at it until its commit is applied here, so the decision and the commit are one step: alone
-(`Directories.writing`), or beside others who cannot affect it (`Directories.posting`); both read a directory anew
-where that went wrong. Searches and listings take no turns: they work on a `view()`, which never changes.
+Runs and the server use the same objects. A writer has the directory's lock (`locks`) from the last look at it until
+its commit is applied here, so that the decision and the commit are one step: alone (`Directories.writing`), or with
+other posts that cannot affect it (`Directories.posting`). After a failure both read the directory again. Searches and
+listings take no lock: they work on a `view()`, which never changes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import InputError, RequestError
-from pipeline.identities.turns import Turn, Turns
-from pipeline.matching.match import Matcher
-from pipeline.matching.references import IndexView, ReferenceIndex, changes_since
+from pipeline.identities.locks import DirectoryLock, SharedLock
+from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.store.client import StoreClient
 from pipeline.store.records import PersonRecord, References
-from pipeline.types import FaceBatch, FloatArray, IntArray
+from pipeline.types import FloatArray
 
 _BYTES_PER_PERSON: Final = 1200  # of the Python objects of one identity, measured
 
@@ -34,29 +33,6 @@ class DirectoryView:
 
     index: IndexView
     person_ids: Sequence[str]  # of each position of the index
-
-    def is_outdated_for(self, now: DirectoryView, faces: FaceBatch, decided: IntArray, matcher: Matcher) -> bool:
-        """Whether what was decided of `faces` on this view might be decided otherwise on a later one.
-
-        `decided` are their positions in this view (-1, or past its end, where none). Errs on the side of yes.
-        """
-        if now.index is self.index:
-            return False
-        changed = changes_since(self.index, now.index)
-        if changed is None:
-            return True
-        if np.isin(decided, changed.removed).any():
-            return True
-        return len(changed.appended) > 0 and _may_match(now.index, changed.appended, faces, matcher)
-
-
-def _may_match(index: IndexView, appended: range, faces: FaceBatch, matcher: Matcher) -> bool:
-    for hashes, box in zip(faces.image_hashes, faces.boxes.tolist(), strict=True):
-        found = index.find_identical(hashes, box)
-        if found is not None and found >= appended.start:
-            return True
-    nearest = matcher.nearest(index.part(appended), faces.embeddings, 1, matching=True)
-    return bool((nearest.positions >= 0).any())
 
 
 @dataclass(frozen=True)
@@ -78,10 +54,10 @@ class Directory:
         """`quantized`: for searches of a few faces at a time, as `ReferenceIndex` has it."""
         self.account_id = account_id
         self.name = name
-        self.turns = Turns()
+        self.lock = DirectoryLock()
         self.loaded = False
-        self.in_doubt = False  # a change failed half-way: the store may hold more, or less, than this
-        self._reading = threading.Lock()  # held for moments: while maps are changed, or read together
+        self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
+        self._maps = threading.Lock()  # held briefly, while the maps are changed or read together
         self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
         self._index = self._new_index()
         self._person_ids: list[str] = []
@@ -92,17 +68,17 @@ class Directory:
         self._by_guid: dict[str, str] = {}
         self._view = DirectoryView(self._index.view(), self._person_ids)
 
-    def load(self, known: References) -> None:
-        """Holds what the store holds, whatever it held before. The caller is alone."""
+    def load(self, stored: References) -> None:
+        """Takes over what the store holds, whatever was here before. The caller has the lock alone."""
         index = self._new_index()
-        order = np.array([person.seq for person in known.persons], dtype=np.int64)
-        index.append(known.vectors, order, known.image_hashes, known.boxes)
-        with self._reading:
+        order = np.array([person.seq for person in stored.persons], dtype=np.int64)
+        index.append(stored.vectors, order, stored.image_hashes, stored.boxes)
+        with self._maps:
             self._index = index
-            self._number([person.person_id for person in known.persons])
+            self._number([person.person_id for person in stored.persons])
             for mapping in (self._persons, self._children, self._by_external_id, self._by_guid):
                 mapping.clear()
-            for person in known.persons:
+            for person in stored.persons:
                 self._put(person)
             self._view = DirectoryView(self._index.view(), self._person_ids)
         self.loaded, self.in_doubt = True, False
@@ -112,7 +88,7 @@ class Directory:
 
     @property
     def memory_bytes(self) -> int:
-        """About what the vectors and the records take."""
+        """Estimate of what the vectors and the records take."""
         return self._view.index.host_vectors.nbytes + _BYTES_PER_PERSON * len(self._persons)
 
     def view(self) -> DirectoryView:
@@ -121,54 +97,54 @@ class Directory:
     # Reading
 
     def records(self) -> list[PersonRecord]:
-        """All, in the order of insertion."""
-        with self._reading:
-            found = list(self._persons.values())
-        return sorted(found, key=lambda person: person.seq)
+        """All records, in the order of insertion."""
+        with self._maps:
+            records = list(self._persons.values())
+        return _by_age(records)
 
     def get(self, person_id: str) -> PersonRecord | None:
-        with self._reading:
+        with self._maps:
             return self._persons.get(person_id)
 
     def with_external_id(self, external_id: str) -> list[PersonRecord]:
-        """In the order of insertion."""
-        with self._reading:
-            found = [self._persons[each] for each in self._by_external_id.get(external_id, ())]
-        return sorted(found, key=lambda person: person.seq)
+        """Records with this external id, in the order of insertion."""
+        with self._maps:
+            records = [self._persons[person_id] for person_id in self._by_external_id.get(external_id, ())]
+        return _by_age(records)
 
     def person_of_image(self, guid: str) -> PersonRecord | None:
-        with self._reading:
+        with self._maps:
             person_id = self._by_guid.get(guid)
             return None if person_id is None else self._persons[person_id]
 
     def root(self, person_id: str) -> PersonRecord | None:
         """The root of a person: itself where nothing is merged. None for an unknown person."""
-        with self._reading:
+        with self._maps:
             return self._root(person_id)
 
     def _root(self, person_id: str) -> PersonRecord | None:
-        found = self._persons.get(person_id)
-        while found is not None and found.parent_id is not None:
-            found = self._persons[found.parent_id]
-        return found
+        record = self._persons.get(person_id)
+        while record is not None and record.parent_id is not None:
+            record = self._persons[record.parent_id]
+        return record
 
     def merged_set(self, person_id: str) -> list[PersonRecord]:
         """The root of a person, then all below it in the order of insertion. Empty for an unknown person."""
-        with self._reading:
+        with self._maps:
             root = self._root(person_id)
             if root is None:
                 return []
-            below = [root.person_id]
-            for member in below:  # grows as it goes: a chain of merges may be longer than calls can be nested
-                below.extend(self._children.get(member, ()))
-            found = [self._persons[member] for member in below[1:]]
-        return [root, *sorted(found, key=lambda person: person.seq)]
+            member_ids = [root.person_id]
+            for member_id in member_ids:  # grows as it goes: a chain of merges may be longer than calls can be nested
+                member_ids.extend(self._children.get(member_id, ()))
+            below = [self._persons[member_id] for member_id in member_ids[1:]]
+        return [root, *_by_age(below)]
 
     def children(self, person_id: str) -> list[PersonRecord]:
-        """Those whose parent it is, in the order of insertion."""
-        with self._reading:
-            found = [self._persons[child] for child in self._children.get(person_id, ())]
-        return sorted(found, key=lambda person: person.seq)
+        """Records whose parent it is, in the order of insertion."""
+        with self._maps:
+            records = [self._persons[child_id] for child_id in self._children.get(person_id, ())]
+        return _by_age(records)
 
     # Following a commit
 
@@ -178,9 +154,9 @@ class Directory:
         deleted: Iterable[str] = (),
         references: Sequence[ReferenceFace] = (),
     ) -> None:
-        """Takes up what was committed; `references` are of persons among `records`. The caller has the lock."""
+        """Follows a commit; `references` belong to persons among `records`. The caller has the lock."""
         records, deleted = list(records), list(deleted)
-        with self._reading:
+        with self._maps:
             self._change_index({record.person_id: record.seq for record in records}, deleted, references)
             for person_id in deleted:
                 self._forget_maps(person_id)
@@ -192,7 +168,7 @@ class Directory:
             self._view = DirectoryView(self._index.view(), self._person_ids)
 
     def clear(self) -> None:
-        """Follows the deletion of the whole directory. The caller is alone."""
+        """Follows the deletion of the directory. The caller has the lock alone."""
         self.apply(deleted=list(self._persons))
 
     def _put(self, record: PersonRecord) -> None:
@@ -218,20 +194,20 @@ class Directory:
     def _change_index(
         self, seqs: Mapping[str, int], deleted: Sequence[str], references: Sequence[ReferenceFace]
     ) -> None:
-        """In one step however many they are: each copies the list of the dead."""
+        """Makes all changes in one step, because each step copies the list of removed positions."""
         replaced = [r.person_id for r in references if r.person_id in self._positions]
-        gone = np.array([self._positions[person_id] for person_id in (*deleted, *replaced)], dtype=np.int64)
+        removed = np.array([self._positions[person_id] for person_id in (*deleted, *replaced)], dtype=np.int64)
         start = len(self._index)
         if references:
             self._index.replace(
-                gone,
+                removed,
                 np.stack([r.embedding for r in references]),
                 np.array([seqs[r.person_id] for r in references], dtype=np.int64),
                 [r.image_hashes for r in references],
                 np.array([r.box for r in references], dtype=np.float32),
             )
-        elif len(gone):
-            self._index.remove(gone)
+        elif len(removed):
+            self._index.remove(removed)
         for person_id in deleted:
             del self._positions[person_id]
         for position, reference in enumerate(references, start):
@@ -239,13 +215,17 @@ class Directory:
             self._positions[reference.person_id] = position
 
     def _compact(self) -> None:
-        """A new index without the dead rows; older views keep the old one."""
+        """Makes a new index without the removed rows; older views keep the old one."""
         self._index, kept = self._index.compacted()
         self._number([self._person_ids[position] for position in kept.tolist()])
 
     def _number(self, person_ids: list[str]) -> None:
         self._person_ids = person_ids
         self._positions = {person_id: position for position, person_id in enumerate(person_ids)}
+
+
+def _by_age(records: Iterable[PersonRecord]) -> list[PersonRecord]:
+    return sorted(records, key=lambda record: record.seq)
 
 
 class Directories:
@@ -266,14 +246,14 @@ class Directories:
                 pass
 
     def all(self) -> list[Directory]:
-        """Those in memory."""
+        """The directories in memory."""
         with self._lock:
             return list(self._loaded.values())
 
     @contextmanager
     def using(self, account_id: int, name: str) -> Iterator[Directory]:
-        """The directory, for the block: there is one object of each. An empty one is forgotten after its last use,
-        so that asking for names that don't exist costs no memory."""
+        """The directory, for the block: there is one object for each. An empty one is forgotten after its last use, so
+        that requests for names that don't exist cost no memory."""
         key = account_id, name
         with self._lock:
             if key not in self._loaded:
@@ -282,7 +262,7 @@ class Directories:
             self._uses[key] = self._uses.get(key, 0) + 1
         try:
             if not directory.loaded:
-                with directory.turns.alone():  # whoever comes first reads it; those of other directories need not wait
+                with directory.lock.alone():  # the first user reads it; users of other directories need not wait
                     if not directory.loaded:
                         self._read(directory)
             yield directory
@@ -302,28 +282,28 @@ class Directories:
 
     @contextmanager
     def writing(self, *directories: Directory) -> Iterator[None]:
-        """The caller is alone with directories of one account, whose turns are taken in one order, for the decision,
-        the commit and its `apply`.
+        """Locks directories of one account for the caller alone, always in the same order: for the decision, the
+        commit and its `apply`.
 
-        Where the block fails its commit may be in all the same, so the directories are read anew: now, and if that
-        fails before the next change; until then they answer what they held. Raises StoreError.
+        If the block fails its commit may be in all the same, so the directories are read again: now or, if that fails,
+        before the next change. Until then they answer what they held. Raises StoreError.
         """
         with ExitStack() as stack:
             for directory in sorted(directories, key=lambda d: d.name):
-                stack.enter_context(directory.turns.alone())
+                stack.enter_context(directory.lock.alone())
             for directory in directories:
-                self._settle(directory)
+                self._repair(directory)
             with self._doubting(*directories):
                 yield
 
     @contextmanager
-    def posting(self, directory: Directory) -> Iterator[Turn]:
-        """A turn beside others. What `writing` says of failures holds here too. Raises StoreError."""
-        with directory.turns.together(lambda: self._settle(directory)) as turn, self._doubting(directory, turn=turn):
-            yield turn
+    def posting(self, directory: Directory) -> Iterator[SharedLock]:
+        """Locks a directory for one of several posts. After a failure as `writing`. Raises StoreError."""
+        with directory.lock.shared(lambda: self._repair(directory)) as lock, self._doubting(directory, lock=lock):
+            yield lock
 
     @contextmanager
-    def _doubting(self, *directories: Directory, turn: Turn | None = None) -> Iterator[None]:
+    def _doubting(self, *directories: Directory, lock: SharedLock | None = None) -> Iterator[None]:
         try:
             yield
         except (RequestError, InputError):
@@ -331,18 +311,18 @@ class Directories:
         except BaseException:
             for directory in directories:
                 directory.in_doubt = True
-            if turn is not None:
-                turn.end()  # others may fail as well, and would wait for this one as it for them
+            if lock is not None:
+                lock.end()  # others may fail as well: they would wait for this post, and it for them
             with suppress(Exception):
                 for directory in directories:
-                    self._settle(directory)
+                    self._repair(directory)
             raise
 
-    def _settle(self, directory: Directory) -> None:
-        """Reads a directory in doubt anew. The caller has its lock, and no claim."""
+    def _repair(self, directory: Directory) -> None:
+        """Reads a directory in doubt again. The caller has its lock and no registered footprint."""
         if directory.in_doubt:
-            directory.turns.wait_alone()
-        if directory.in_doubt:  # nobody read it meanwhile
+            directory.lock.wait_until_idle()
+        if directory.in_doubt:  # nobody else read it meanwhile
             self._read(directory)
 
     def _new(self, account_id: int, name: str) -> Directory:

@@ -1,4 +1,4 @@
-"""Rows that show the bytes of another image: they take its faces, without decoding or a model."""
+"""Rows whose file has the same bytes as another image: they take its faces, without decoding or a model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pipeline.types import DUPLICATE, NO_FACE, OK, IntArray
 
 
 def mark_changed(row: ExtractedRow) -> None:
-    """The row's file is not what was scanned: it stays without faces and hash, and the next run takes it up."""
+    """Marks a row whose file is not the one that was scanned: without faces and hash the next run takes it up."""
     changed = ImageChanged()
     row.status, row.reason, row.sha256 = changed.status, changed.reason, None
     row.faces, row.duplicate_of, row.image = (), None, dict.fromkeys(IMAGE_COLUMNS)
 
 
 class DuplicateResolver:
-    """Fills in the rows of one run that repeat another image, and knows which run shards are still needed."""
+    """Fills in the rows of one run that repeat another image, and says which run shards are still needed."""
 
     def __init__(self, client: StoreClient, run: RunRow) -> None:
         self._client = client
@@ -32,11 +32,11 @@ class DuplicateResolver:
         self._earlier = lru_cache(4)(self._read_shard)
 
     def finished_by(self, shard: int) -> list[int]:
-        """The shards whose extraction no later shard than `shard` needs, and that were not finished before."""
+        """The shards whose extraction no shard after `shard` needs, and that were not finished before."""
         return [int(k) for k in np.flatnonzero(self._last_use == shard)]
 
     def resolve(self, rows: Sequence[ExtractedRow], first_media_id: int) -> None:
-        """Gives each duplicate among the rows of one shard the faces of its original. `first_media_id`: of the
+        """Gives each duplicate among the rows of one shard the faces of its original. `first_media_id` is that of the
         shard's first row."""
         if not rows:
             return
@@ -74,7 +74,7 @@ class DuplicateResolver:
             row.image = images[media_id]
 
     def _find_last_use(self) -> IntArray:
-        """[shards] the last shard that needs each shard's extraction: its own, or one with a duplicate."""
+        """[shards] the last shard that needs each shard's extraction: itself, or one with a duplicate."""
         last = np.arange(int(self._run.shards or 0), dtype=np.int64)
         table = self._client.read_manifest_columns(self._run.run_id, ["row", "source_row"])
         table = table.filter(table["source_row"].is_valid())
@@ -94,5 +94,5 @@ def _copy(row: ExtractedRow, original: ExtractedRow, media_id: int) -> None:
         row.image = dict(original.image)
     elif original.status == ImageChanged.status:
         mark_changed(row)
-    else:  # without a hash where the original has none: the next run takes both up
+    else:  # where the original has no hash, neither has its copy: the next run takes both up
         row.status, row.reason, row.sha256 = original.status, original.reason, original.sha256

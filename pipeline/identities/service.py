@@ -1,7 +1,7 @@
 """IdentityService: everything the server answers, over one open store. Knows no HTTP.
 
-Every method may be called from any thread. Accounts are given by their id: whoever calls has authenticated it.
-A directory that holds no identity is an empty one.
+Every method may be called from any thread. The caller has authenticated the account, which it names by its id. A
+directory that holds no identity is an empty one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pipeline.errors import ObjectUnknown, PersonUnknown, StoreDamaged
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities import merging
+from pipeline.identities.background import Housekeeper, ShardEnroller
 from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.directory import Directories, Directory
-from pipeline.identities.handover import ShardEnroller
-from pipeline.identities.housekeeping import Housekeeper
 from pipeline.identities.posts import Poster
 from pipeline.identities.types import PersonChange, PersonView, PostRequest, PostResult, ServiceStats, StoredImage
 from pipeline.identities.views import all_views, person_view
@@ -29,7 +28,7 @@ from pipeline.store.records import DirectoryCommit, PersonRecord
 
 
 class IdentityService:
-    """The identities of a store: recognises, inserts, lists, changes.
+    """Recognises, inserts, lists and changes the identities of a store.
 
     Raises RequestError, ImageRejected, StoreError.
     """
@@ -48,14 +47,14 @@ class IdentityService:
         self._housekeeper = Housekeeper(client)
 
     def load(self) -> None:
-        """Readies a long life: all directories are read, so that the first request need not wait for it, and what a
-        server that was killed left is folded when there is time."""
+        """Prepares a server: reads all directories, so that the first request need not wait for it, and lets what a
+        killed server left be folded."""
         self._directories.load_all()
         self._client.submit(Catalog.prefer_short_statements)
         self._housekeeper.note_change()
 
     def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
-        """Recognises the faces of an image, and inserts or updates as the request says; durable when it returns.
+        """Recognises the faces of an image, and inserts or updates as the request asks; durable when it returns.
 
         Raises ImageRejected, PersonHeadersRequired, ExternalIdTaken, TooManyDirectories, Overloaded.
         """
@@ -68,40 +67,40 @@ class IdentityService:
 
     def people(self, account_id: int, directory: str) -> list[PersonView]:
         """All records, in the order of insertion."""
-        with self._directories.using(account_id, directory) as held:
-            records = held.records()
+        with self._directories.using(account_id, directory) as opened:
+            records = opened.records()
         return all_views(records)
 
     def roots(self, account_id: int, directory: str) -> list[PersonView]:
-        """All records that are no child of another, in the order of insertion."""
+        """All records without a parent, in the order of insertion."""
         return [view for view in self.people(account_id, directory) if view.record.parent_id is None]
 
     def person(self, account_id: int, directory: str, person_id: str) -> PersonView:
         """Raises PersonUnknown."""
-        with self._directories.using(account_id, directory) as held:
-            return person_view(held, _known(held, person_id))
+        with self._directories.using(account_id, directory) as opened:
+            return person_view(opened, _record(opened, person_id))
 
     def people_by_external_id(self, account_id: int, directory: str, external_id: str) -> list[PersonView]:
-        """In the order of insertion; empty where nobody has it."""
-        with self._directories.using(account_id, directory) as held:
-            return [person_view(held, record) for record in held.with_external_id(external_id)]
+        """Everybody with this external id, in the order of insertion."""
+        with self._directories.using(account_id, directory) as opened:
+            return [person_view(opened, record) for record in opened.with_external_id(external_id)]
 
     def face_image(self, account_id: int, directory: str, person_id: str) -> StoredImage:
         """The record's own current picture. Raises PersonUnknown."""
-        with self._directories.using(account_id, directory) as held:
+        with self._directories.using(account_id, directory) as opened:
             while True:
-                guid = _known(held, person_id).image_guid
+                guid = _record(opened, person_id).image_guid
                 try:
                     return StoredImage(guid, *self._client.read_image(account_id, guid))
                 except (ObjectUnknown, StoreDamaged):
-                    with held.turns.alone():  # what is replacing it just now is known here when it is done
-                        if _known(held, person_id).image_guid == guid:
+                    with opened.lock.alone():  # waits for the post that is replacing it
+                        if _record(opened, person_id).image_guid == guid:
                             raise
 
     def stored_object(self, account_id: int, directory: str, guid: str, *, at_rest: bool) -> StoredImage:
         """The picture `guid`, or the bytes at rest (encrypted in an encrypted store). Raises ObjectUnknown."""
-        with self._directories.using(account_id, directory) as held:
-            if held.person_of_image(guid) is None:
+        with self._directories.using(account_id, directory) as opened:
+            if opened.person_of_image(guid) is None:
                 raise ObjectUnknown
             return StoredImage(guid, *self._client.read_image(account_id, guid, at_rest=at_rest))
 
@@ -117,54 +116,54 @@ class IdentityService:
     def update_person(self, account_id: int, directory: str, person_id: str, change: PersonChange) -> None:
         """Raises PersonUnknown, ExternalIdTaken."""
 
-        def work(held: Directory, now: datetime) -> DirectoryCommit:
-            record = _known(held, person_id)
+        def work(opened: Directory, now: datetime) -> DirectoryCommit:
+            record = _record(opened, person_id)
             changed = _changed(record, change)
             if changed.external_id != record.external_id:
-                self._poster.check_external_id(held, changed.external_id, person_id)
-            return _updating(held, [replace(changed, modified_at=now)] if changed != record else [])
+                self._poster.check_external_id(opened, changed.external_id, person_id)
+            return _updating(opened, [replace(changed, modified_at=now)] if changed != record else [])
 
         self._change(account_id, directory, work)
 
     def delete_person(self, account_id: int, directory: str, person_id: str, *, recursive: bool = False) -> None:
-        """This record, its oldest child becoming root, or the whole merged set. Raises PersonUnknown."""
+        """Deletes this record, whose oldest child becomes root, or its whole merged set. Raises PersonUnknown."""
 
-        def work(held: Directory, now: datetime) -> DirectoryCommit:
-            record = _known(held, person_id)
+        def work(opened: Directory, now: datetime) -> DirectoryCommit:
+            record = _record(opened, person_id)
             if recursive:
-                gone, left = [person.person_id for person in held.merged_set(person_id)], []
+                deleted, orphans = [person.person_id for person in opened.merged_set(person_id)], []
             else:
-                gone, left = [person_id], merging.orphaned(held, record, now)
-            return replace(_updating(held, left), deleted=gone)
+                deleted, orphans = [person_id], merging.orphaned(opened, record, now)
+            return replace(_updating(opened, orphans), deleted=deleted)
 
         self._change(account_id, directory, work)
 
     def merge(self, account_id: int, directory: str, person_ids: Sequence[str]) -> None:
-        """Makes one person of several; see `merging`. Raises PersonUnknown."""
-        self._change(account_id, directory, lambda held, now: _updating(held, merging.merged(held, person_ids, now)))
+        """Makes several persons one; see `merging`. Raises PersonUnknown."""
+        self._change(account_id, directory, lambda d, now: _updating(d, merging.merged(d, person_ids, now)))
 
     def unmerge(self, account_id: int, directory: str, person_ids: Sequence[str]) -> None:
         """Undoes a merge; see `merging`. Raises PersonUnknown."""
-        self._change(account_id, directory, lambda held, now: _updating(held, merging.unmerged(held, person_ids, now)))
+        self._change(account_id, directory, lambda d, now: _updating(d, merging.unmerged(d, person_ids, now)))
 
     def _change(self, account_id: int, directory: str, work: Callable[[Directory, datetime], DirectoryCommit]) -> None:
-        """Decides and commits in one step what one request changes."""
-        with self._directories.using(account_id, directory) as held, self._directories.writing(held):
-            commit = work(held, utc_now())
+        """Decides and commits what one request changes, in one step."""
+        with self._directories.using(account_id, directory) as opened, self._directories.writing(opened):
+            commit = work(opened, utc_now())
             if commit.updated or commit.deleted:
-                held.apply(self._client.commit_directory(commit), commit.deleted)
+                opened.apply(self._client.commit_directory(commit), commit.deleted)
                 self._housekeeper.note_change()
 
     def delete_directory(self, account_id: int, directory: str) -> int:
         """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
-        with self._directories.using(account_id, directory) as held, self._directories.writing(held):
+        with self._directories.using(account_id, directory) as opened, self._directories.writing(opened):
             deleted = self._client.delete_directory(account_id, directory)
-            held.clear()
+            opened.clear()
         self._housekeeper.note_change()
         return deleted
 
     def enrol_shard(self, run_id: str, shard: int) -> None:
-        """Decides and commits an extracted shard of a planned run, between the requests. Raises StoreError."""
+        """Decides and commits an extracted shard of a planned run, between requests. Raises StoreError."""
         self._shards.enrol(run_id, shard)
         self._housekeeper.note_change()
 
@@ -186,7 +185,7 @@ class IdentityService:
         self._housekeeper.close()
 
 
-def _known(directory: Directory, person_id: str) -> PersonRecord:
+def _record(directory: Directory, person_id: str) -> PersonRecord:
     record = directory.get(person_id)
     if record is None:
         raise PersonUnknown

@@ -1,4 +1,4 @@
-"""What goes into the identity service and comes out of it. HTTP's names and JSON's shapes are `serve`'s."""
+"""What goes into the identity service and comes out of it. The names of HTTP and JSON belong to `serve`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pipeline.store.records import PersonRecord
 
 @dataclass(frozen=True)
 class PostRequest:
-    """What a `POST /people` asks for beside the image. Qualities: None is "the setting's"; 0 switches off."""
+    """What a `POST /people` asks for beside the image. None means the setting's value; a quality of 0 switches that
+    check off."""
 
     name: str | None = None
     external_id: str | None = None
-    threshold: float | None = None  # T in [0, 4]; None: the setting's
+    threshold: float | None = None  # T in [0, 4]
     min_cpq: float | None = None
     min_fsq: float | None = None
     min_fcq: float | None = None
@@ -23,24 +24,24 @@ class PostRequest:
     update: bool = True
     insert_all: bool = False  # every unmatched face that passes the gate, not only the largest
     largest_only: bool = False  # answer the largest face only
-    min_size_px: float = 0.0  # faces whose longer side is below are recognised only, whatever their quality
+    min_size_px: float = 0.0  # a face whose longer side is shorter is only recognised, whatever its quality
     similar_limit: int = 0
 
 
 @dataclass(frozen=True)
 class PersonView:
-    """A record as an answer shows it: itself, and the merged set it stands in."""
+    """A record as an answer shows it, with its merged set."""
 
     record: PersonRecord
-    root: PersonRecord  # itself where nothing is merged
-    children_images: Sequence[str]  # image guids of the other records of the set; of a root only, else empty
-    occurrence: int  # of a root: the sum over its set
-    last_occurrence_at_ms: int  # epoch milliseconds; of a root: the latest of its set
+    root: PersonRecord  # the record itself where nothing is merged
+    children_images: Sequence[str]  # image guids of the other records of the set; empty unless the record is its root
+    occurrence: int  # a root's is the sum over its set
+    last_occurrence_at_ms: int  # epoch milliseconds; a root's is the latest of its set
 
 
 @dataclass(frozen=True)
 class SimilarPerson:
-    """One root identity, and how similar its most similar record is."""
+    """One root, and the score of its most similar record."""
 
     person: PersonView
     score: float
@@ -55,7 +56,7 @@ class FaceResult:
     score: float | None = None
     inserted: bool = False
     rejected: tuple[str, ...] = ()  # quality measures (types.CENTER_POSE ...) that kept it from being inserted
-    similar: Sequence[SimilarPerson] | None = None  # None: not asked for
+    similar: Sequence[SimilarPerson] | None = None  # None unless asked for
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class PostResult:
 
 @dataclass(frozen=True)
 class PersonChange:
-    """What `PUT /people/{id}` changes: None leaves a field as it is, "" (or an empty list) removes it."""
+    """What `PUT /people/{id}` changes: None leaves a field as it is, "" or an empty list removes it."""
 
     name: str | None = None
     external_id: str | None = None
@@ -82,7 +83,7 @@ class PersonChange:
 
 @dataclass(frozen=True)
 class StoredImage:
-    """A stored image. `data` is the picture, or what is at rest where that was asked for."""
+    """A stored image. `data` is the picture, or the bytes at rest if those were asked for."""
 
     guid: str
     data: bytes
@@ -91,9 +92,9 @@ class StoredImage:
 
 @dataclass(frozen=True)
 class ServiceStats:
-    """For metrics and readiness."""
+    """Figures for metrics and readiness."""
 
     directories: int
-    identities: int  # references that answer
+    identities: int
     index_bytes: int
-    queued_images: int  # waiting for the models
+    queued_images: int  # that wait for the models

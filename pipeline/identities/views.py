@@ -1,4 +1,4 @@
-"""Records as answers show them: with their root, and what is merged with them."""
+"""Persons as answers show them: with their root and what is merged with them, and the most similar ones of a face."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+import numpy as np
+
+from pipeline.identities.decide import Decision
 from pipeline.identities.directory import Directory
-from pipeline.identities.types import PersonView
+from pipeline.identities.types import PersonView, SimilarPerson
 from pipeline.store.records import PersonRecord
 
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -20,7 +23,7 @@ def epoch_ms(moment: datetime) -> int:
 
 
 def root_view(directory: Directory, person_id: str) -> PersonView | None:
-    """The root of a person, None for an unknown one."""
+    """The root of a person, None for an unknown person."""
     members = directory.merged_set(person_id)
     return _view(members[0], members) if members else None
 
@@ -31,19 +34,19 @@ def person_view(directory: Directory, record: PersonRecord) -> PersonView:
 
 
 def all_views(records: Sequence[PersonRecord]) -> list[PersonView]:
-    """Every record of a directory, given in the order of insertion."""
+    """Every record of a directory; `records` are all of it, in the order of insertion."""
     by_id = {record.person_id: record for record in records}
-    sets: dict[str, list[PersonRecord]] = {}
-    root_of: dict[str, str] = {}
+    children: dict[str, list[PersonRecord]] = {}  # by root
+    root_ids: dict[str, str] = {}
     for record in records:
         if record.parent_id is not None:
-            root = root_of[record.person_id] = _root_id(by_id, record)
-            sets.setdefault(root, []).append(record)
-    found = []
+            root_id = root_ids[record.person_id] = _root_id(by_id, record)
+            children.setdefault(root_id, []).append(record)
+    views = []
     for record in records:
-        root_id = root_of.get(record.person_id, record.person_id)
-        found.append(_view(record, [by_id[root_id], *sets.get(root_id, ())]))
-    return found
+        root_id = root_ids.get(record.person_id, record.person_id)
+        views.append(_view(record, [by_id[root_id], *children.get(root_id, ())]))
+    return views
 
 
 def _root_id(by_id: Mapping[str, PersonRecord], record: PersonRecord) -> str:
@@ -63,3 +66,34 @@ def _view(record: PersonRecord, members: Sequence[PersonRecord]) -> PersonView:
         occurrence=sum(member.occurrence for member in counted),
         last_occurrence_at_ms=epoch_ms(max(member.last_occurrence_at for member in counted)),
     )
+
+
+def most_similar(decision: Decision, identical: Sequence[int | None], limit: int) -> list[list[SimilarPerson]]:
+    """For each decided face at most `limit` roots, best first, one entry per root (contract, 4.3 rule 3), as they were
+    when it was decided. `identical`: for each face the position whose very image it is; that identity comes first, at
+    distance 0."""
+    index, count = decision.view.index, limit
+    while True:
+        positions, scores = decision.matcher.top_k(index, decision.faces.embeddings, count)
+        people = [
+            _by_root(decision, same, row.tolist(), values.tolist())
+            for same, row, values in zip(identical, positions, scores, strict=True)
+        ]
+        # Several records of one merged set make one entry, so there may be too few: then look at more references.
+        if count >= len(index) or all(len(roots) >= limit for roots in people):
+            return [roots[:limit] for roots in people]
+        count *= 2
+
+
+def _by_root(
+    decision: Decision, identical: int | None, positions: Sequence[int], scores: Sequence[float]
+) -> list[SimilarPerson]:
+    candidates = [(p, s) for p, s in zip(positions, scores, strict=True) if p >= 0]
+    if identical is not None:
+        candidates.insert(0, (identical, float(decision.matcher.scores(np.zeros(1))[0])))
+    roots: dict[str, SimilarPerson] = {}
+    for position, score in candidates:
+        person = root_view(decision.directory, decision.view.person_ids[position])
+        if person is not None:  # else deleted since the view was taken
+            roots.setdefault(person.root.person_id, SimilarPerson(person, score))
+    return list(roots.values())

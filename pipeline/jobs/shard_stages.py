@@ -17,7 +17,7 @@ from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.directory import Directories
-from pipeline.identities.shards import make_enroller
+from pipeline.identities.shards import Enroller
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
@@ -83,7 +83,7 @@ class ShardStages:
 
     def _commit_here(self, store: StoreClient, run: RunRow) -> CommitShard:
         limit = self._session.settings.decode.max_bytes
-        return make_enroller(store, run, self._decoder, Directories(store), limit).commit
+        return Enroller(store, run, self._decoder, Directories(store), limit).commit
 
     def _extracted(
         self, run: RunRow, pending: list[int], missing: set[int]

@@ -1,4 +1,4 @@
-"""Float32 matrix products as a filter: how far they can be off, and which candidates must be scored exactly.
+"""Float32 matrix products as a filter: how large their error can be, and which candidates must be scored exactly.
 
 Let s(a, b) be the exact function's value (`score.exact_dots`), p(a, b) a float32 product of the device, n the
 number of dimensions and u the unit roundoff of a format (2^-24 for float32, 2^-53 for float64).
@@ -6,15 +6,15 @@ number of dimensions and u the unit roundoff of a format (2^-24 for float32, 2^-
 1. In any order of summation, with or without fused multiply-add, a dot product of n terms computed in a format
    is within gamma_n sum|a_i b_i| <= gamma_n |a| |b| of the true one, gamma_n = n u / (1 - n u) (Higham,
    Accuracy and Stability of Numerical Algorithms, 2002, section 3.1; the last step is Cauchy-Schwarz). So
-   |p - s| <= B = (gamma_n(2^-24) + gamma_n(2^-53)) |a| |b|, with norms as measured. This holds for IEEE float32
-   only: TF32 and bfloat16 products are refused (`check_full_precision`). Underflow, even flushed to zero, adds
-   less than n 2^-125, which ROUNDING covers.
+   |p - s| <= B = (gamma_n(2^-24) + gamma_n(2^-53)) |a| |b|, with measured norms. This holds for IEEE float32 only:
+   TF32 and bfloat16 products are refused (`check_full_precision`). Underflow, even flushed to zero, adds less than
+   n 2^-125, which ROUNDING covers.
 2. The score is computed from s by correctly rounded, hence monotone, operations, except the power, whose
-   relative error is below 2 ulp. With v = (1 - s) / 2 in [0, 1], d = 2 v^(g/2). The computed 2 - d of one
-   candidate is off by less than 2^-48: if the true values of two candidates differ by 2^-46 or more, their
-   scores differ too, in the true order. d grows by at least 2 e^(g/2) when v grows by e if g >= 2 (d is convex
-   and d(0) = 0), and by at least g e if g < 2 (d is concave with slope g at v = 1). Solving for 2^-46 gives e;
-   TIES = 2 e is how far two values of s may be apart and still tie, or come in either order.
+   relative error is below 2 ulp. With v = (1 - s) / 2 in [0, 1], d = 2 v^(g/2). The error of the computed 2 - d of
+   one candidate is below 2^-48: if the true values of two candidates differ by 2^-46 or more, their scores differ
+   too, in the true order. d grows by at least 2 e^(g/2) when v grows by e if g >= 2 (d is convex
+   and d(0) = 0), and by at least g e if g < 2 (d is concave with slope g at v = 1). Solving for 2^-46 gives e. Values
+   of s that differ by at most TIES = 2 e may tie, or come in either order.
 3. All s >= 1 tie at d = 0 and all s <= -1 at d = 2, so values are clamped to [-1, 1] before comparing.
 
 Hence: if at least k candidates have p >= t, then their s >= t - B, and a candidate with p < cut(t) ranks
@@ -40,7 +40,7 @@ _DISTINCT: Final = 2.0**-46
 
 @dataclass(frozen=True)
 class ProductFilter:
-    """What float32 products can say of vectors of `size` dimensions whose norms' product is at most `norms`."""
+    """What float32 products of vectors of `size` dimensions exclude; the product of two norms is at most `norms`."""
 
     size: int
     norms: float
@@ -53,7 +53,7 @@ class ProductFilter:
 
     @property
     def ties(self) -> float:
-        """TIES: exact dots further apart than this have different scores, in their own order."""
+        """TIES: exact dots that differ by more have different scores, in the same order."""
         g = self.calibration.exponent
         return 2.0 * ((_DISTINCT / 2.0) ** (2.0 / g) if g >= 2.0 else _DISTINCT / g)
 
@@ -63,7 +63,7 @@ class ProductFilter:
         return np.where(level <= -1.0 + ROUNDING, -np.inf, level - self.bound - ROUNDING)
 
     def match_cut(self, threshold: float) -> float:
-        """Candidates with a float32 product below it have a score below 1.0; -inf where nothing can be said."""
+        """Candidates with a float32 product below it have a score below 1.0; -inf where none can be excluded."""
         if threshold == MAX_THRESHOLD:
             return -np.inf
         # score = 1 at 2 - d = denominator; solved for s. The solution's own rounding is far below TIES.
@@ -78,9 +78,9 @@ def _gamma(terms: int, unit: float) -> float:
 
 
 def check_full_precision(device: torch.device) -> None:
-    """Raises DeviceError where float32 products would be made of TF32 or bfloat16 ones: the bound is not theirs."""
+    """Raises DeviceError where TF32 or bfloat16 would compute float32 products: the bound does not hold for them."""
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    # Newer torch has a setting per backend, which the older global one also sets; older torch has only that.
+    # Newer torch has a setting for each backend, which the global one also sets; older torch has only the global one.
     setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
     if setting is None:
         setting = "ieee" if torch.get_float32_matmul_precision() == "highest" else "reduced"

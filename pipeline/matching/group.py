@@ -1,9 +1,8 @@
 """Sequential threshold grouping, in blocks: the decisions of one face after another, at a matrix product's pace.
 
-A face is decided against everything before it: the references of the index, the identities that earlier blocks
-of this batch inserted, and those inserted just before it in its own block. The first two are matrix products of
-a whole block; only the last is sequential, on the block's own small matrix. Every decision is made of exact
-scores, so the block size changes the speed and nothing else.
+A face is compared with the references of the index, the identities that earlier blocks of this batch inserted, and
+those that its own block inserted before it. The first two take matrix products of a block; only the last is sequential,
+on the block's own small matrix. Exact scores make every decision, so the block size changes nothing but the speed.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ MAX_BLOCK_FACES: Final = 8192
 def group_faces(
     faces: FaceBatch, index: ReferenceIndex | IndexView, matcher: Matcher, block_faces: int = 1024
 ) -> Decisions:
-    """Decides, in order, which identity each of n faces is: a reference of `index`, or one inserted before it.
+    """Decides, in order, which identity each of n faces is: a reference of `index`, or a face inserted before it.
 
-    For each face: a current reference of the same image and face (same hash, IoU >= 0.5; the earliest) is its
-    identity, with d = 0 at any threshold. Else the reference with the highest score, the earlier one of equals,
-    if that score is >= 1.0. Else the face is inserted as a new identity, if it is insertable.
+    A live reference of the same image and face (same hash, IoU >= 0.5; the earliest) is its identity, with d = 0 at any
+    threshold. Else the reference with the highest score (the earlier of equals), if that is >= 1.0. Else the face is
+    inserted as a new identity, if it is insertable.
 
-    The k-th inserted face, from 0, is at position len(index) + k. `index` is not changed: the caller appends the
-    inserted faces, in order, when they are committed. Memory: the inserted vectors once or twice more, and
-    6 block_faces^2 bytes, plus 24 for each pair in a block that may match. `block_faces`, in [1, 8192], does not
-    change the result.
+    The k-th inserted face, from 0, is at position len(index) + k. `index` does not change: the caller appends the
+    inserted faces, in order, when they are committed. Memory: the inserted vectors once or twice more, 6 block_faces^2
+    bytes, and 24 for each pair in a block that may match. `block_faces`, in [1, 8192], does not change the result.
     Raises UsageError, EmbeddingInvalid, and DeviceError where float32 products are not float32.
     """
     if not 1 <= block_faces <= MAX_BLOCK_FACES:
@@ -63,7 +61,7 @@ def _check_lengths(faces: FaceBatch) -> None:
 
 @dataclass(frozen=True)
 class _Earlier:
-    """The best match of each of m faces among the identities before its block; -1, NaN and -inf for none."""
+    """The best match of each of m faces among the identities before its block; -1, NaN and -inf if none matches."""
 
     positions: IntArray
     distances: DoubleArray
@@ -100,15 +98,15 @@ class _Grouping:
         return Decisions(self._position, self._inserted, self._matcher.scores(self._distance))
 
     def decide(self, start: int, end: int) -> None:
-        """Decides the faces start .. end - 1, all faces before them being decided."""
+        """Decides the faces start .. end - 1, after all faces before them."""
         vectors = self._faces.embeddings[start:end]
         earlier = self._earlier(vectors)
         pairs = self._pairs(vectors, self._faces.insertable[start:end] & (earlier.positions < 0))
-        known_positions, known_distances = earlier.positions.tolist(), earlier.distances.tolist()
+        positions, distances = earlier.positions.tolist(), earlier.distances.tolist()
         for row, face in enumerate(range(start, end)):
             position, distance = self._identical(face), 0.0
             if position is None:
-                position, distance = known_positions[row], known_distances[row]
+                position, distance = positions[row], distances[row]
                 if pairs.starts[row] != pairs.starts[row + 1]:
                     position, distance = self._within(row, start, earlier, pairs)
             if position < 0:
@@ -124,7 +122,7 @@ class _Grouping:
         return self._inserted_images.find(hashes, box) if position is None else position
 
     def _insert(self, face: int) -> None:
-        """Makes the face an identity if it may be one; else it stays without."""
+        """Makes the face an identity if it is insertable."""
         if not self._insertable[face]:
             return
         position = len(self._view) + self._count
@@ -135,7 +133,7 @@ class _Grouping:
     def _earlier(self, vectors: FloatArray) -> _Earlier:
         stored = self._matcher.nearest(self._view, vectors, 1, matching=True)
         new = self._matcher.nearest(self._inserted_before, vectors, 1, matching=True)
-        # The index is older than anything of this batch, so it wins ties.
+        # The index is older than this batch, so it wins ties.
         better = (new.ranks > stored.ranks)[:, 0]
         return _Earlier(
             np.where(better, len(self._view) + new.positions[:, 0], stored.positions[:, 0]),
@@ -145,7 +143,7 @@ class _Grouping:
 
     def _pairs(self, vectors: FloatArray, may_be_inserted: BoolArray) -> _Pairs:
         """The pairs (face, earlier face that may be inserted) whose score may reach 1.0."""
-        # As most requests bring; a product without pairs would cost them as much as all the rest but the search.
+        # Most requests show one face; an empty product would cost them as much as all the rest without the search.
         if len(vectors) == 1:
             return _Pairs([0, 0], np.empty(0, np.int64), np.empty(0))
         device = self._view.device
@@ -161,13 +159,13 @@ class _Grouping:
 
     def _within(self, row: int, start: int, earlier: _Earlier, pairs: _Pairs) -> tuple[int, float]:
         """The best match of a face among the earlier identities and those inserted in its block before it."""
-        known = int(earlier.positions[row]), float(earlier.distances[row])
+        before_block = int(earlier.positions[row]), float(earlier.distances[row])
         part = slice(pairs.starts[row], pairs.starts[row + 1])
         columns, products = pairs.columns[part], pairs.products[part]
         inserted = self._inserted[start + columns]
         columns, products = columns[inserted], products[inserted]
         if len(columns) == 0:
-            return known
+            return before_block
         columns = columns[products >= self._filter.cut(products.max())]
         embeddings = self._faces.embeddings[start + columns]
         face = np.broadcast_to(self._faces.embeddings[start + row], embeddings.shape)
@@ -175,11 +173,11 @@ class _Grouping:
         ranks = self._matcher.ranks(distances)
         best = int(ranks.argmax())  # the first of equals: the earliest
         if ranks[best] <= earlier.ranks[row] or not self._matcher.matches(distances[best : best + 1])[0]:
-            return known
+            return before_block
         return int(self._position[start + columns[best]]), float(distances[best])
 
     def _keep_inserted(self, start: int, end: int) -> None:
-        """Lets the following blocks see what this one inserted; their images are in `_inserted_images`."""
+        """Shows the identities of this block to the next ones; `_inserted_images` has their images already."""
         faces = start + np.flatnonzero(self._inserted[start:end])
         vectors, boxes = self._faces.embeddings[faces], self._faces.boxes[faces]
         self._inserted_before.append(vectors, self._position[faces], [()] * len(faces), boxes)

@@ -1,4 +1,4 @@
-"""The identical-image rule: which references stem from an image, and from the same face in it."""
+"""The identical-image rule: which references were made from an image, and from the same face in it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ SAME_FACE_IOU = 0.5  # two boxes of one image with at least this IoU are one fac
 
 
 class ImageLookup:
-    """Which references stem from an image. One thread may add while others find.
+    """The references that were made from each image. One thread may add while others find.
 
-    Costs about 0.3 KB of host memory per hash.
+    Takes about 0.3 KB of host memory per hash.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class ImageLookup:
         """Makes the reference at `position` findable by each of `hashes`; `box` is xyxy in pixels."""
         entry = (order, position, box)
         for image_hash in hashes:
-            # A list only grows, so that whoever is iterating over it sees what was there when it began.
+            # Lists only grow, so a thread that iterates over one meanwhile misses at most the new entry.
             self._by_hash.setdefault(image_hash, []).append(entry)
 
     def find(
@@ -28,17 +28,17 @@ class ImageLookup:
     ) -> int | None:
         """The position of the reference of lowest order with one of `hashes` and IoU >= 0.5 with `box`, or None.
 
-        `among`, if given, says which positions count.
+        `among` says which positions count; None: all do.
         """
-        found = []
+        matches = []
         for image_hash in hashes:
-            for order, position, known_box in self._by_hash.get(image_hash, ()):
-                if box_iou(known_box, box) >= SAME_FACE_IOU and (among is None or among(position)):
-                    found.append((order, position))
-        return min(found)[1] if found else None
+            for order, position, reference_box in self._by_hash.get(image_hash, ()):
+                if box_iou(reference_box, box) >= SAME_FACE_IOU and (among is None or among(position)):
+                    matches.append((order, position))
+        return min(matches)[1] if matches else None
 
     def moved(self, positions: Sequence[int]) -> ImageLookup:
-        """A copy in which the reference at p stands at positions[p], and not at all where that is negative."""
+        """A copy in which the reference at p is at positions[p], and is missing where that is negative."""
         copy = ImageLookup()
         for image_hash, entries in self._by_hash.items():
             kept = list(_moved(entries, positions))
@@ -56,7 +56,7 @@ def _moved(
 
 
 def box_iou(a: Sequence[float], b: Sequence[float]) -> float:
-    """Intersection over union of two xyxy boxes; 0 for boxes without area."""
+    """Intersection over union of two xyxy boxes; 0 if one has no area."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     height = min(a[3], b[3]) - max(a[1], b[1])
     if width <= 0 or height <= 0:

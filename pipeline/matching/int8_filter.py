@@ -1,7 +1,7 @@
 """An int8 copy of the references as a filter for few queries: a quarter of the bytes of a float32 scan.
 
-Reading the references is what a search of few queries costs. Each row r of d numbers is kept as codes c in
-[-127, 127]^d, a scale and the measured length of what the codes leave out; a query q gets codes of 16 bits:
+A search of few queries spends its time on reading the references. Each row r of d numbers is kept as codes c in
+[-127, 127]^d, a scale a and the measured length E of the remainder; a query q gets codes h of 16 bits:
 
     r = a c + e   with |e| <= E, and   q = b h + f   with |f| <= F,   |.| the L2 norm
 
@@ -9,18 +9,18 @@ Reading the references is what a search of few queries costs. Each row r of d nu
    |r.q - ab (c.h)| <= W = E (|q| + F) + F |r|.
    E and F are measured, not derived, so this holds for every vector, however uneven.
 2. c.h is computed exactly: |h_i| <= (2^31 - 1) / (127 d), so no partial sum leaves an int32.
-3. The exact score's dot s (`score.exact_dots`) is within gamma_d(2^-53) |r| |q| of r.q (see `bound`), which is
-   less than 2^-32 for d <= 2^20 and norms of 1 +- 1e-3. E and F carry a factor 1 + 2^-20 for the rounding of
-   their own sums and roots, and of E to float32. What is left are the float64 roundings of b h, a b (c.h) and W,
-   a few units of 2^-52 each, and underflow, below 2^-100. SLACK = 2^-30, added to W, covers them all.
+3. The exact score's dot s (`score.exact_dots`) is within gamma_d(2^-53) |r| |q| of r.q (see `error_bound`), which is
+   less than 2^-32 for d <= 2^20 and norms of 1 +- 1e-3. E and F carry a factor 1 + 2^-20 for the rounding of their
+   own sums and roots, and of E to float32. There remain the float64 roundings of b h, a b (c.h) and W, a few units
+   of 2^-52 each, and underflow, below 2^-100. SLACK = 2^-30, added to W, covers them all.
 
 So s lies in [low, high] = ab (c.h) -+ (W + SLACK). If k live rows have low >= t, the k-th best has s >= t, and a
-row with high < min(t, 1) - TIES ranks strictly below k others (point 2 and 3 of `bound`), unless that is -1 or
-less. All others are candidates: float32 products and then exact scores decide among them, as in any search.
+row with high < min(t, 1) - TIES ranks strictly below k others (points 2 and 3 of `error_bound`), unless that limit is
+-1 or less. All others are candidates: float32 products and then exact scores decide among them, as in any search.
 
-The scan is a compiled loop without the interpreter's lock over ranges of rows, on threads of this module: any
-number of threads may search at once. It needs numba; without it, or where the candidates are too many to be a
-gain, the caller searches the float32 vectors instead.
+The scan is a compiled loop over ranges of rows, without the interpreter's lock, on threads of this module: any number
+of threads may search at once. It needs numba. Without it, or where too many candidates remain for a gain, the caller
+searches the float32 vectors instead.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ MAX_DIMENSIONS: Final = 2**20  # that point 3 speaks of
 
 _SLACK: Final = 2.0**-30
 _MEASURED: Final = 1.0 + 2.0**-20
-_LEAST: Final = -1.0 + ROUNDING  # dots this low tie at d = 2
+_LEAST: Final = -1.0 + ROUNDING  # lower dots tie at d = 2
 # A search that leaves more candidates than this share of the rows is no faster than a float32 scan.
 _SHARE: Final = 8
 _LEAST_ROOM: Final = 1024
-# Codes worth a thread of their own: half a millisecond, ten times what handing over costs.
+# Codes worth a thread of their own: half a millisecond, ten times the cost of handing them over.
 _PART_CODES: Final = 2**24
 
 
 def available() -> bool:
-    """Whether there is a numba that works with this Python and NumPy. Compiles as `prepare` does."""
+    """Whether numba works with this Python and NumPy. Compiles as `prepare` does."""
     try:
         _kernels()
     except (ImportError, OSError):
@@ -63,17 +63,16 @@ def available() -> bool:
 
 
 def prepare() -> None:
-    """Compiles the loops, or loads what an earlier process compiled, so that no search has to wait for it: about
-    two seconds the first time on a machine, then half a second, most of it numba's own start. Without numba
-    there is nothing to prepare."""
+    """Compiles the loops, or loads what an earlier process compiled, so that no search waits for it: about two seconds
+    the first time on a machine, then half a second, most of it numba's own start. Does nothing without numba."""
     available()
 
 
 @functools.cache
 def _kernels() -> ModuleType:
-    from pipeline.matching import int8_kernels as quantized_kernels
+    from pipeline.matching import int8_kernels
 
-    return quantized_kernels
+    return int8_kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +108,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class _Queries:
-    """m queries as codes, and what turns a row's scale and error into its interval."""
+    """m queries as codes, with the factors that turn a row's scale and error into its interval."""
 
     codes: npt.NDArray[np.int16]  # [m, d]: h
     units: DoubleArray  # [m]: b
@@ -119,13 +118,13 @@ class _Queries:
 
 @dataclass(frozen=True)
 class _Scan:
-    """What the scan of a range of rows found."""
+    """The candidates in a range of rows."""
 
-    complete: bool  # False: the candidates were too many to hold
+    complete: bool  # False: there was no room for all of them
     lows: DoubleArray  # [m, k] the largest lower bounds
-    found: IntArray  # [m, capacity]
+    rows: IntArray  # [m, capacity] the candidates
     highs: DoubleArray  # [m, capacity] their upper bounds
-    counts: IntArray  # [m] how many of them
+    counts: IntArray  # [m] their number
 
 
 def candidates(
@@ -133,12 +132,12 @@ def candidates(
 ) -> list[IntArray] | None:
     """The live rows that may be among the k best of each of m queries [m, d] (norm 1): positions [c] for each.
 
-    `max_norm` bounds the rows' norms; exact dots further apart than `ties` don't tie; a row whose exact dot is
-    below `floor` need not be found. None where there are so many candidates that the filter is no gain.
+    `max_norm` bounds the rows' norms; exact dots that differ by more than `ties` don't tie; rows whose exact dot is
+    below `floor` need not be among them. None where there are so many candidates that the filter is no gain.
     """
-    asked = _quantized(queries, max_norm)
+    coded = _quantized(queries, max_norm)
     scans = _over_parts(
-        lambda rows: _scan(codes, dead, rows, asked, k, ties, floor), len(codes.scales), codes.codes.size
+        lambda rows: _scan(codes, dead, rows, coded, k, ties, floor), len(codes.scales), codes.codes.size
     )
     if not all(scan.complete for scan in scans):
         return None
@@ -155,31 +154,31 @@ def _quantized(queries: FloatArray, max_norm: float) -> _Queries:
     return _Queries(rounded.astype(np.int16), units, slopes, errors * max_norm * _MEASURED + _SLACK)
 
 
-def _scan(codes: Codes, dead: IntArray, rows: range, asked: _Queries, k: int, ties: float, floor: float) -> _Scan:
-    count = len(asked.codes)
+def _scan(codes: Codes, dead: IntArray, rows: range, queries: _Queries, k: int, ties: float, floor: float) -> _Scan:
+    count = len(queries.codes)
     room = count, max(_LEAST_ROOM, len(rows) // _SHARE)
     lows, counts = np.full((count, k), -np.inf), np.zeros(count, dtype=np.int64)
-    found, highs = np.empty(room, dtype=np.int64), np.empty(room)
+    kept, highs = np.empty(room, dtype=np.int64), np.empty(room)
     complete = _kernels().scan(
         codes.codes, codes.scales, codes.errors, rows.start, rows.stop, dead,
-        asked.codes, asked.units, asked.slopes, asked.offsets,
-        ties, _LEAST, floor, lows, found, highs, counts,
+        queries.codes, queries.units, queries.slopes, queries.offsets,
+        ties, _LEAST, floor, lows, kept, highs, counts,
     )  # fmt: skip
-    return _Scan(complete, lows, found, highs, counts)
+    return _Scan(complete, lows, kept, highs, counts)
 
 
 def _merged(scans: list[_Scan], row: int, k: int, ties: float, floor: float) -> IntArray:
-    """The candidates of one query that those of all ranges together leave."""
-    found = np.concatenate([scan.found[row, : scan.counts[row]] for scan in scans])
+    """The candidates of one query that the lower bounds of all ranges together leave."""
+    rows = np.concatenate([scan.rows[row, : scan.counts[row]] for scan in scans])
     highs = np.concatenate([scan.highs[row, : scan.counts[row]] for scan in scans])
     lows = np.concatenate([scan.lows[row] for scan in scans])
     level = min(np.partition(lows, len(lows) - k)[len(lows) - k], 1.0) - ties
-    kept: IntArray = found[highs >= (max(level, floor) if level > _LEAST else floor)]
+    kept: IntArray = rows[highs >= (max(level, floor) if level > _LEAST else floor)]
     return kept
 
 
 def _over_parts(scan: Callable[[range], _Scan], rows: int, codes: int) -> list[_Scan]:
-    """`scan` of all rows: at once in this thread where they are few, else in ranges on the pool."""
+    """Scans all rows: few in one call in this thread, many in ranges on the pool."""
     workers, executor = _pool()
     parts = max(1, min(workers, codes // _PART_CODES))
     bounds = [rows * part // parts for part in range(parts + 1)]
@@ -189,10 +188,10 @@ def _over_parts(scan: Callable[[range], _Scan], rows: int, codes: int) -> list[_
 
 @functools.cache
 def _pool() -> tuple[int, ThreadPoolExecutor]:
-    """As many threads as torch takes, for all searches of the process: more would only take turns."""
+    """As many threads as torch uses, for all searches of the process: more would only wait for a core."""
     workers = max(1, torch.get_num_threads())
     return workers, ThreadPoolExecutor(workers, thread_name_prefix="search")
 
 
-# A forked child has none of the threads, and would wait for them for ever.
+# A forked child has none of the threads and would wait for them for ever.
 os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,8 +1,8 @@
-"""The compiled loops of `quantized`, which holds their proof. Importing this module needs numba and compiles, or
-loads what an earlier process compiled; they run without the interpreter's lock.
+"""The compiled loops of `int8_filter`, which holds their proof. They run without the interpreter's lock. Importing this
+module needs numba, and compiles the loops or loads what an earlier process compiled.
 
-Signatures are fixed so that nothing compiles during a search. Reductions are written as plain loops: LLVM turns
-the integer one into vector instructions (it may: integer sums have no order), and leaves the float64 ones alone.
+Signatures are fixed so that nothing compiles during a search. Reductions are plain loops: LLVM turns the integer one
+into vector instructions, because the order of integer sums does not matter, and leaves the float64 ones alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.runtime.compiled import compiled
 
-_TILE_ROWS: Final = 64  # whose codes stay in the first cache while every query meets them
+_TILE_ROWS: Final = 64  # their codes stay in the first cache for all queries
 
 
 @compiled("void(Array(f4, 2, 'C', readonly=True), i1[:,::1], f4[::1], f4[::1])")

@@ -1,14 +1,14 @@
 """Exact search: the references that score highest against a face.
 
-Float32 matrix products on the device only filter, and for few queries an int8 copy (`quantized`) before them;
-whatever they cannot exclude (`bound.ProductFilter`) is scored by the exact function on the host, and ties go to
-the lower order number. So the answer depends neither on the device nor on batch or chunk sizes. The
-identical-image rule stands before any search: `IndexView.find_identical`.
+Float32 matrix products on the device only filter, and for few queries an int8 copy (`int8_filter`) before them.
+Candidates that they cannot exclude (`error_bound.ProductFilter`) are scored by the exact function on the host, and ties
+go to the lower order number. So the answer depends neither on the device nor on batch or chunk sizes. The
+identical-image rule comes before any search: `IndexView.find_identical`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,40 +27,31 @@ from pipeline.matching.score import (
     exact_dots,
     similarity_score,
 )
-from pipeline.matching.shortlist import Shortlist
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
-__all__ = [
-    "Calibration",
-    "IndexView",
-    "Matcher",
-    "Nearest",
-    "ReferenceIndex",
-    "contract_distance",
-    "exact_dots",
-    "similarity_score",
-]
-
 QUERY_ROWS: Final = 1024  # queries in one product
-# A product has at least so many references, and more when the queries are few: up to so many elements. On the CPU
-# 8 MB of products stay in the cache for the row maximum; on CUDA each chunk costs a synchronisation.
+# A product takes at least _CHUNK references, and more for few queries: up to _ELEMENTS elements. On the CPU 8 MB of
+# products stay in the cache for the row maximum; on CUDA each chunk costs a synchronisation.
 _CHUNK: Final = 2048
-# Queries that the int8 copy, if there is one, answers faster than a matrix product: at most so many, and one for
-# every so many references.
+_ELEMENTS: Final = {"cpu": 2**21, "cuda": 2**25}
+# The int8 copy answers at most _FEW queries faster than a matrix product, and one for every _FEW_ROWS references.
 _FEW: Final = 16
 _FEW_ROWS: Final = 256
-_ELEMENTS: Final = {"cpu": 2**21, "cuda": 2**25}
 # Candidates gathered for exact scoring at once: 16 MB at 512 dimensions.
 _PAIRS: Final = 4096
+# Candidates kept before they are scored: 24 MB. Only archives of near-copies reach it.
+_PENDING: Final = 2**20
+# References whose largest product is looked at before any of them.
+_CELL: Final = 512
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The k nearest references of m queries, nearest first; where there are fewer, -1, NaN and -inf."""
+    """The k nearest references of m queries, nearest first; -1, NaN and -inf where there are fewer."""
 
     positions: IntArray  # [m, k] in the index
     distances: DoubleArray  # [m, k] contract distance
-    ranks: DoubleArray  # [m, k] what they are ordered by, higher first (`Matcher.ranks`)
+    ranks: DoubleArray  # [m, k] their order, higher first (`Matcher.ranks`)
 
 
 class Matcher:
@@ -79,20 +70,19 @@ class Matcher:
         return similarity_score(distances, self.threshold)
 
     def ranks(self, distances: DoubleArray) -> DoubleArray:
-        """What candidates are ordered by, higher first: the score, and at T = 4, where scores are levelled, -d."""
+        """The order of candidates, higher first: the score, but -d at T = 4, where scores are levelled."""
         return -distances if self.threshold == MAX_THRESHOLD else self.scores(distances)
 
     def matches(self, distances: DoubleArray) -> BoolArray:
-        """Which contract distances are a match: score >= 1.0; NaN is none. At T = 0 none is, not even 0: only an
-        identical image still matches there (contract, 4.1 and 4.2 rule 5), and that is no matter of distance."""
+        """Which contract distances are a match: score >= 1.0; NaN is none. At T = 0 none is, not even 0: there only an
+        identical image matches (contract, 4.1 and 4.2 rule 5), which no distance decides."""
         return np.asarray((self.scores(distances) >= 1.0) & (self.threshold > 0))
 
     def top_k(self, index: ReferenceIndex | IndexView, queries: FloatArray, k: int) -> tuple[IntArray, DoubleArray]:
         """The k best references of each query [m, d] (norm 1): positions and scores [m, min(k, len(index))].
 
-        Exact: highest score first, equal scores in the order of their order numbers; -1 and NaN where fewer are
-        alive. Raises UsageError for k < 1, EmbeddingInvalid, and DeviceError where the device's float32 products
-        are not float32.
+        Exact: highest score first, equal scores by order number; -1 and NaN where fewer are alive. Raises UsageError
+        for k < 1, EmbeddingInvalid, and DeviceError where the device's float32 products are not float32.
         """
         if k < 1:
             raise UsageError(message=f"The number of references to find must be at least 1, not {k}.")
@@ -108,26 +98,26 @@ class Matcher:
     def nearest(
         self, index: ReferenceIndex | IndexView, queries: FloatArray, k: int, *, matching: bool = False
     ) -> Nearest:
-        """As `top_k`, padded to k columns; `matching` leaves out references with a score below 1.0 (cheaper:
-        most queries of a new archive then have no candidate at all)."""
+        """As `top_k`, padded to k columns. `matching` leaves out references that don't match, which is cheaper: most
+        queries of a new archive then have no candidate."""
         view = index.view()
         norm = check_embeddings(queries, view.embedding_size)
         check_full_precision(view.device)
-        found = Nearest(
+        nearest = Nearest(
             np.full((len(queries), k), -1, dtype=np.int64),
             np.full((len(queries), k), np.nan),
             np.full((len(queries), k), -np.inf),
         )
         if k == 0 or len(view) == 0:
-            return found
+            return nearest
         products = ProductFilter(view.embedding_size, norm * view.max_norm, self.calibration)
         floor = products.match_cut(self.threshold) if matching else -np.inf
         for start in range(0, len(queries), QUERY_ROWS):
             rows = slice(start, start + QUERY_ROWS)
             shortlist = Shortlist(len(queries[rows]), k, products, floor)
             self._scan(view, queries[rows], shortlist)
-            self._fill(found, rows, shortlist, matching)
-        return found
+            self._fill(nearest, rows, shortlist.best, matching)
+        return nearest
 
     def _scan(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> None:
         def score(rows: IntArray, positions: IntArray) -> tuple[DoubleArray, IntArray]:
@@ -144,22 +134,21 @@ class Matcher:
         shortlist.settle(score, self.ranks)
 
     def _offer_few(self, view: IndexView, queries: FloatArray, shortlist: Shortlist) -> bool:
-        """Offers what the int8 copy cannot exclude. False: it does not pay here, and nothing was offered."""
+        """Offers what the int8 copy cannot exclude. False: the copy is no gain here, and nothing was offered."""
         if view.codes is None or len(queries) > min(_FEW, 2 + len(view) // _FEW_ROWS):
             return False
         products = shortlist.products
-        found = candidates(view.codes, view.dead, queries, shortlist.k, view.max_norm, products.ties, shortlist.floor)
-        for row, positions in enumerate(found or ()):
+        kept = candidates(view.codes, view.dead, queries, shortlist.k, view.max_norm, products.ties, shortlist.floor)
+        for row, positions in enumerate(kept or ()):
             shortlist.offer(row, positions, _gathered_products(view, queries[row], positions))
-        return found is not None
+        return kept is not None
 
-    def _fill(self, found: Nearest, rows: slice, shortlist: Shortlist, matching: bool) -> None:
-        best = shortlist.best
+    def _fill(self, nearest: Nearest, rows: slice, best: Scored, matching: bool) -> None:
         keep = self.matches(best.distances) if matching else slice(None)
         where = best.rows[keep] + rows.start, best.columns[keep]
-        found.positions[where] = best.positions[keep]
-        found.distances[where] = best.distances[keep]
-        found.ranks[where] = best.ranks[keep]
+        nearest.positions[where] = best.positions[keep]
+        nearest.distances[where] = best.distances[keep]
+        nearest.ranks[where] = best.ranks[keep]
 
     def _pair_distances(self, queries: FloatArray, view: IndexView, rows: IntArray, positions: IntArray) -> DoubleArray:
         distances = np.empty(len(rows))
@@ -193,3 +182,115 @@ def _gathered_products(view: IndexView, query: FloatArray, positions: IntArray) 
         part = slice(start, start + _PAIRS)
         products[part] = view.host_vectors[positions[part]] @ query
     return products
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Candidates with their exact distance, sorted by row and, within a row, best first."""
+
+    rows: IntArray  # [c] the query
+    positions: IntArray  # [c] the reference
+    orders: IntArray  # [c] its order number
+    distances: DoubleArray  # [c] contract distance
+    ranks: DoubleArray  # [c] higher is better
+    columns: IntArray  # [c] place in its row: 0 is the best
+
+
+class Shortlist:
+    """The best k references of `rows` queries, from chunks of float32 products.
+
+    `add` looks at the largest product of each cell of references first, so that cells which cannot enter cost no more.
+    It keeps candidates that `products.cut` cannot exclude and that are not below `floor`; products of -inf are no
+    candidates. `settle` scores the candidates.
+    """
+
+    def __init__(self, rows: int, k: int, products: ProductFilter, floor: float) -> None:
+        self.best = Scored(*(np.empty(0, dtype=t) for t in (np.int64, np.int64, np.int64, float, float, np.int64)))
+        self.k = k
+        self.products = products
+        self.floor = max(floor, float(np.finfo(np.float32).min))
+        self._top = np.full((rows, k), -np.inf, dtype=np.float32)  # each row's k largest maxima so far
+        self._pending: list[tuple[IntArray, IntArray, FloatArray]] = []
+        self._count = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether so many candidates are pending that they should be settled now."""
+        return self._count >= _PENDING
+
+    def add(self, offset: int, products: torch.Tensor) -> None:
+        """Takes the float32 products [rows, c] of the references at positions offset .. offset + c - 1."""
+        rows, count = products.shape
+        # At least four cells for each of k candidates: then their maxima give nearly the k largest products.
+        width = max(1, min(_CELL, count // (4 * self.k)))
+        end = count - count % width
+        self._add_cells(offset, products[:, :end].view(rows, end // width, width))
+        if end < count:
+            self._add_cells(offset + end, products[:, None, end:])
+
+    def offer(self, row: int, positions: IntArray, products: FloatArray) -> None:
+        """Takes candidates of one row with their float32 products: at least all that may be among its best."""
+        both = np.concatenate([self._top[row], products])
+        self._top[row] = np.partition(both, len(both) - self.k)[-self.k :]
+        self._pending.append((np.full(len(positions), row), positions, products))
+        self._count += len(positions)
+
+    def _add_cells(self, offset: int, cells: torch.Tensor) -> None:
+        """Takes products [rows, n, width]; looks only into cells whose largest product may enter."""
+        highest = cells.amax(dim=2)
+        self._raise_top(highest)
+        cuts = self._cuts()
+        row, cell = np.nonzero(highest.cpu().numpy() >= cuts[:, None])
+        if len(row) == 0:
+            return
+        device, width = cells.device, cells.shape[2]
+        chosen = cells[torch.from_numpy(row).to(device), torch.from_numpy(cell).to(device)]
+        limits = torch.from_numpy(cuts[row]).to(device)
+        kept, place = torch.nonzero(chosen >= limits[:, None], as_tuple=True)
+        values = chosen[kept, place].cpu().numpy()
+        kept_cells = kept.cpu().numpy()
+        self._pending.append((row[kept_cells], offset + cell[kept_cells] * width + place.cpu().numpy(), values))
+        self._count += len(values)
+
+    def _raise_top(self, highest: torch.Tensor) -> None:
+        """Takes the maxima [rows, n] of disjoint sets of candidates: at least k products reach the k-th largest."""
+        top = torch.topk(highest, min(self.k, highest.shape[1]), dim=1).values
+        both = np.concatenate([self._top, top.cpu().numpy()], axis=1)
+        self._top = np.partition(both, both.shape[1] - self.k, axis=1)[:, -self.k :]
+
+    def _cuts(self) -> FloatArray:
+        """[rows] float32: products below are out."""
+        kth = self._top.min(axis=1).astype(np.float64)
+        return np.maximum(self.products.cut(kth), self.floor).astype(np.float32)
+
+    def settle(
+        self,
+        score: Callable[[IntArray, IntArray], tuple[DoubleArray, IntArray]],
+        rank: Callable[[DoubleArray], DoubleArray],
+    ) -> None:
+        """Scores pending candidates that are not excluded by now, and keeps the best k of each row in `best`.
+
+        `score` gives distances and order numbers of (rows, positions), `rank` the order of distances.
+        """
+        if not self._pending:
+            return
+        rows, positions, values = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+        self._pending, self._count = [], 0
+        keep = values >= self._cuts()[rows]
+        rows, positions = rows[keep], positions[keep]
+        distances, orders = score(rows, positions)
+        self._merge(rows, positions, orders, distances, rank(distances))
+
+    def _merge(
+        self, rows: IntArray, positions: IntArray, orders: IntArray, distances: DoubleArray, ranks: DoubleArray
+    ) -> None:
+        old = self.best
+        rows = np.concatenate([old.rows, rows])
+        positions = np.concatenate([old.positions, positions])
+        orders = np.concatenate([old.orders, orders])
+        distances = np.concatenate([old.distances, distances])
+        ranks = np.concatenate([old.ranks, ranks])
+        sort = np.lexsort((positions, orders, -ranks, rows))
+        columns = np.arange(len(sort)) - np.searchsorted(rows[sort], rows[sort])
+        sort, columns = sort[columns < self.k], columns[columns < self.k]
+        self.best = Scored(rows[sort], positions[sort], orders[sort], distances[sort], ranks[sort], columns)

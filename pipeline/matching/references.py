@@ -1,7 +1,7 @@
-"""The references of one directory in memory: what search and grouping compare a face with.
+"""The references of one directory in memory, which search and grouping compare faces with.
 
-Rows are only ever appended and a removed row is only marked, so a snapshot is a length, a list of dead rows and
-the arrays of the moment: readers hold one without a lock, and no writer disturbs it (multi-version concurrency).
+Rows are only appended, and removed rows are only marked as dead. So a snapshot is a length, a list of dead rows and the
+arrays of the moment: readers need no lock, and no writer disturbs them (multi-version concurrency control).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.matching.identical_images import ImageLookup
 from pipeline.matching.int8_filter import MAX_DIMENSIONS, Codes, available
 from pipeline.types import FloatArray, IntArray
 
-NORM_TOLERANCE: Final = 1e-3  # float32 vectors of norm 1 are off by 1e-6 at most; anything further is a fault
+NORM_TOLERANCE: Final = 1e-3  # float32 rounding changes a norm of 1 by 1e-6 at most; more is a fault
 
 _FIRST_CAPACITY: Final = 1024
 _COMPACT_DEAD: Final = 1024  # fewer dead rows cost nothing worth a copy of the index
@@ -35,25 +35,25 @@ class IndexView:
 
     embedding_size: int
     device: torch.device
-    vectors: torch.Tensor  # [n, d] float32 on the device: what products are made of
-    host_vectors: FloatArray  # [n, d] float32: what exact scores are made of
-    order: IntArray  # [n] the order of insertion of the identities; no two live rows have the same
+    vectors: torch.Tensor  # [n, d] float32 on the device, for matrix products
+    host_vectors: FloatArray  # [n, d] float32, for exact scores
+    order: IntArray  # [n] the order of insertion of the identities, unique among live rows
     codes: Codes | None  # [n, d] the int8 copy, if there is one
-    max_norm: float  # of all vectors there ever were, float64
+    max_norm: float  # of all vectors that were ever in the index, float64
     dead: IntArray  # [t] ascending
-    images: ImageLookup = field(repr=False)  # of the index: knows later and removed references too
-    lineage: object = field(repr=False)  # whose positions these are
+    images: ImageLookup = field(repr=False)  # of the index, with later and removed references
+    lineage: object = field(repr=False)  # the index whose positions these are
 
     def __len__(self) -> int:
         """The number of positions, dead ones included."""
         return len(self.order)
 
     def view(self) -> IndexView:
-        """Itself: what takes an index takes a view of one."""
+        """Itself, so that functions take an index or a view."""
         return self
 
     def part(self, rows: range) -> IndexView:
-        """The references at consecutive positions alone, for searches among them: the first is at 0. No copy."""
+        """A view of consecutive positions alone, for searches among them; the first is at 0. Copies no vectors."""
         between = slice(rows.start, rows.stop)
         dead = self.dead[slice(*np.searchsorted(self.dead, (rows.start, rows.stop)))] - rows.start
         return replace(
@@ -68,27 +68,27 @@ class IndexView:
         )
 
     def is_alive(self, position: int) -> bool:
-        """Whether a reference stands at `position`."""
+        """Whether there is a live reference at `position`."""
         place = int(np.searchsorted(self.dead, position))
         return 0 <= position < len(self) and not (place < len(self.dead) and self.dead[place] == position)
 
     def find_identical(self, hashes: Iterable[str], box: Sequence[float]) -> int | None:
-        """The position of the live reference with one of `hashes` and IoU >= 0.5 with `box` (xyxy in pixels of
-        that image); of several the one of lowest order. None where there is none."""
+        """The position of the live reference with one of `hashes` and IoU >= 0.5 with `box` (xyxy in pixels of that
+        image), the one of lowest order if there are several; None if there is none."""
         return self.images.find(hashes, box, self.is_alive)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What happened to an index between two views of it."""
+    """How an index changed between two views of it."""
 
     appended: range  # positions, some of which may be dead again
-    removed: IntArray  # positions that are newly dead, ascending; those appended since among them
+    removed: IntArray  # newly dead positions, ascending, with those appended since
 
 
 def changes_since(old: IndexView, new: IndexView) -> Changes | None:
-    """What happened between `old` and the later view `new`. None where positions do not carry over: `new` is of a
-    compacted copy, or of another index."""
+    """The changes from `old` to the later view `new`. None if positions mean something else there: `new` is of a
+    compacted copy or of another index."""
     if old.lineage is not new.lineage:
         return None
     same = len(old.dead) == len(new.dead)  # dead rows never come back
@@ -102,11 +102,11 @@ class ReferenceIndex:
     Memory: 4 n d bytes on the device (up to twice that, because capacity doubles, and three times while it does),
     the same on the host for exact scores (on the CPU the two are one), 8 n bytes of order numbers, and about
     0.3 KB per image hash. A million references of 512 dimensions take 2-4 GB. `quantized` adds an int8 copy of
-    n (d + 8) bytes, which makes searches for few faces on the CPU about three times as fast; it needs numba, and
-    is left out where that is not installed. Removed references keep theirs until `compacted`.
+    n (d + 8) bytes, which makes searches for few faces on the CPU about three times as fast; it needs numba, and there
+    is none without it. Removed references keep their memory until `compacted`.
 
-    Positions are 0, 1, ... in the order of appending and never change. Whoever writes sees to it that only one
-    thread does; `view` may be called by any thread at any time, and sees each write as a whole or not at all.
+    Positions are 0, 1, ... in the order of appending and never change. One thread at a time may write; any thread may
+    call `view` at any time, and sees each write completely or not at all.
     """
 
     def __init__(self, embedding_size: int, device: str | torch.device = "cpu", *, quantized: bool = False) -> None:
@@ -130,7 +130,7 @@ class ReferenceIndex:
 
     @property
     def worth_compacting(self) -> bool:
-        """Whether so many rows are dead (a quarter, and 1,024) that searching them costs more than a copy."""
+        """Whether so many rows are dead (a quarter, and at least 1,024) that searching them costs more than a copy."""
         dead = len(self._view.dead)
         return dead >= _COMPACT_DEAD and 4 * dead > len(self)
 
@@ -145,16 +145,16 @@ class ReferenceIndex:
         image_hashes: Sequence[Iterable[str]],
         boxes: FloatArray,
     ) -> None:
-        """Adds m references: `vectors` [m, d] of norm 1, `order` [m], the hashes of each one's image (of its bytes
-        and of its pixels), `boxes` [m, 4] xyxy in pixels of that image.
+        """Adds m references: `vectors` [m, d] of norm 1, `order` [m], the hashes of each image (of its bytes and of its
+        pixels), `boxes` [m, 4] xyxy in pixels of that image.
 
-        Raises EmbeddingInvalid, or UsageError when the lengths disagree; then nothing was added.
+        Raises EmbeddingInvalid, or UsageError if the lengths disagree; then nothing was added.
         """
         self.replace(np.empty(0, dtype=np.int64), vectors, order, image_hashes, boxes)
 
     def remove(self, positions: IntArray) -> None:
-        """Makes the references at `positions` [t] dead. Raises UsageError, and removes none, where one is not
-        alive or named twice."""
+        """Makes the references at `positions` [t] dead. Raises UsageError, and removes none, if one is not alive or is
+        named twice."""
         view = self._view
         self._view = self._snapshot(len(view), view.max_norm, _with_dead(view, positions))
 
@@ -166,7 +166,7 @@ class ReferenceIndex:
         image_hashes: Sequence[Iterable[str]],
         boxes: FloatArray,
     ) -> None:
-        """`remove` and `append` in one step: no view lacks the old references without having the new ones."""
+        """`remove` and `append` in one step: a view has either the old references or the new ones."""
         view, count = self._view, len(vectors)
         norm = check_embeddings(vectors, self.embedding_size)
         if len(order) != count or len(image_hashes) != count or boxes.shape != (count, 4):
@@ -209,7 +209,7 @@ class ReferenceIndex:
         )
 
     def _write(self, start: int, vectors: FloatArray, order: IntArray) -> None:
-        """Fills rows from `start` on, which no view shows yet."""
+        """Fills rows from `start` on, which no view has yet."""
         end = start + len(vectors)
         self._reserve(start, end)
         self._order[start:end] = order
@@ -219,12 +219,12 @@ class ReferenceIndex:
         if self._codes is not None:
             self._codes.put(start, self._host[start:end])
 
-    def _reserve(self, length: int, wanted: int) -> None:
-        """Makes room for `wanted` references. Views handed out before keep the old memory and stay right."""
-        if wanted <= len(self._host):
+    def _reserve(self, length: int, needed: int) -> None:
+        """Makes room for `needed` references. Older views keep the old memory and stay right."""
+        if needed <= len(self._host):
             return
-        # A little more than asked for, so that the first insertion after a load does not copy everything.
-        capacity = max(wanted + wanted // 8, 2 * len(self._host), _FIRST_CAPACITY)
+        # A little more than needed, so that the first insertion after a load does not copy everything.
+        capacity = max(needed + needed // 8, 2 * len(self._host), _FIRST_CAPACITY)
         self._host = _grown(self._host, capacity, length)
         self._order = _grown(self._order, capacity, length)
         self._vectors = self._on_device(length)
@@ -243,8 +243,8 @@ class ReferenceIndex:
 def _with_dead(view: IndexView, positions: IntArray) -> IntArray:
     """The dead rows of `view` and `positions`, ascending, in a new array."""
     new = np.unique(positions)
-    known = len(new) == 0 or (new[0] >= 0 and new[-1] < len(view))
-    if len(new) != len(positions) or not known or np.isin(new, view.dead).any():
+    in_range = len(new) == 0 or (new[0] >= 0 and new[-1] < len(view))
+    if len(new) != len(positions) or not in_range or np.isin(new, view.dead).any():
         raise UsageError(message=f"Only references that are there can be removed, each once: not {positions}.")
     return np.insert(view.dead, np.searchsorted(view.dead, new), new)
 
@@ -265,7 +265,7 @@ def check_embeddings(vectors: FloatArray, size: int) -> float:
     # In blocks: the float64 copy of a million vectors would take 4 GB.
     blocks = (vectors[i : i + 4096].astype(np.float64) for i in range(0, len(vectors), 4096))
     norms = np.sqrt(np.concatenate([np.einsum("ij,ij->i", block, block) for block in blocks]))
-    off = np.flatnonzero(~(np.abs(norms - 1.0) <= NORM_TOLERANCE))  # so that NaN is off
-    if len(off):
-        raise EmbeddingInvalid(size=size, detail=f"vector {off[0]} of {len(vectors)} has norm {norms[off[0]]:g}")
+    bad = np.flatnonzero(~(np.abs(norms - 1.0) <= NORM_TOLERANCE))  # negated, so that NaN is bad
+    if len(bad):
+        raise EmbeddingInvalid(size=size, detail=f"vector {bad[0]} of {len(vectors)} has norm {norms[bad[0]]:g}")
     return float(norms.max())

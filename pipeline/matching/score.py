@@ -5,9 +5,9 @@
     d      = 2 (r / 2)^g, the contract distance; g calibrates the model's own distance scale
     score  = (2 - d) / max(2 - sqrt(T), 2.5e-4); two faces match iff score >= 1.0
 
-Search, grouping and the server all use these functions and nothing else. Every operation is either correctly
-rounded by IEEE 754 (sums, products, square roots, quotients) or done one value at a time (the power), so the
-score of a pair never depends on how many pairs are scored at once.
+Search, grouping and the server use these functions and no others. Every operation is either correctly rounded by
+IEEE 754 (sums, products, square roots, quotients) or done for one value at a time (the power), so the score of a pair
+does not depend on how many pairs are scored together.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from pipeline.errors import BadValue, UnknownKey, UsageError
 from pipeline.types import DoubleArray, FloatArray
 
 MAX_DISTANCE: Final = 2.0
-MAX_THRESHOLD: Final = 4.0  # of the squared distance, where every identity matches
+MAX_THRESHOLD: Final = 4.0  # of the squared distance: there every identity matches
 MIN_DENOMINATOR: Final = 2.5e-4
 EXPONENTS: Final = (0.25, 4.0)
 
-# Pairs whose float64 products and running sums are in memory together: 16 MB each at 512 dimensions.
+# Pairs whose float64 products and running sums are in memory at the same time: 16 MB each at 512 dimensions.
 _PAIRS: Final = 4096
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The monotone map d = 2 (r / 2)^g of a model's raw L2 distance r to the contract distance; 0 and 2 stay.
+    """The monotone map d = 2 (r / 2)^g from a model's raw L2 distance r to the contract distance; it keeps 0 and 2.
 
-    `exponent` is g, in [0.25, 4]; 1 is "none". `dataset` and `fmr` say on what, and at which false match rate,
-    it was measured: the raw distance there maps to sqrt(0.54). `thresholds` says at which T other rates were found
-    on the same data, as (rate, T), both ascending. Raises BadValue.
+    `exponent` is g, in [0.25, 4]; 1 is no calibration. g maps the raw distance at the false match rate `fmr` on
+    `dataset` to sqrt(0.54). `thresholds` are pairs (rate, T), both ascending: the T of other rates on the same data.
+    Raises BadValue.
     """
 
     exponent: float = 1.0
@@ -62,8 +62,8 @@ class Calibration:
             raise _bad("thresholds", self.thresholds, "must be pairs of a rate in (0, 1) and a T in [0, 4], ascending")
 
     def threshold_at(self, fmr: float) -> float:
-        """The T at which the false match rate was `fmr` where the calibration was measured: between the rows of
-        `thresholds`, T is taken for linear in log `fmr`. Raises BadValue for a rate beyond them.
+        """The T whose measured false match rate is `fmr`, with T linear in log `fmr` between the rows of `thresholds`.
+        Raises BadValue for a rate beyond them.
         """
         rates = [rate for rate, _ in self.thresholds]
         if not rates or not rates[0] <= fmr <= rates[-1]:
@@ -75,16 +75,16 @@ class Calibration:
         return t_low + (t_high - t_low) * math.log(fmr / low) / math.log(high / low)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON-able values, as the store keeps them."""
+        """Values for JSON, as the store keeps them."""
         return {**dataclasses.asdict(self), "thresholds": [list(row) for row in self.thresholds]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
         """The inverse of `as_dict`. Raises UnknownKey and BadValue."""
-        known = [f.name for f in dataclasses.fields(cls)]
+        names = [f.name for f in dataclasses.fields(cls)]
         for key in values:
-            if key not in known:
-                raise UnknownKey(key=key, where="the calibration", hint=f" Known: {', '.join(known)}.")
+            if key not in names:
+                raise UnknownKey(key=key, where="the calibration", hint=f" Known: {', '.join(names)}.")
         rows = values.get("thresholds", ())
         if not isinstance(rows, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in rows):
             raise _bad("thresholds", rows, "must be a list of pairs")
@@ -92,7 +92,7 @@ class Calibration:
 
 
 def _is_number(value: object) -> bool:
-    # (math.isfinite fails for a whole number that no float can hold.)
+    # math.isfinite fails for an integer that is too large for a float.
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -106,8 +106,8 @@ def _is_table(rows: tuple[tuple[float, ...], ...]) -> bool:
 
 
 def _out_of_table(fmr: float, rates: list[float]) -> BadValue:
-    known = f"its rates go from {rates[0]:g} to {rates[-1]:g}" if rates else "it has no table of rates"
-    expected = f"the calibration cannot tell its T: {known}. Give T itself, or fit one with `facepipe calibrate`"
+    table = f"its rates go from {rates[0]:g} to {rates[-1]:g}" if rates else "it has no table of rates"
+    expected = f"the calibration cannot tell its T: {table}. Give T itself, or fit one with `facepipe calibrate`"
     return BadValue(key="match.threshold", where="the settings", value=f"fmr:{fmr:g}", expected=expected)
 
 
@@ -127,8 +127,8 @@ def check_threshold(threshold: float) -> float:
 def exact_dots(a: FloatArray, b: FloatArray) -> DoubleArray:
     """Row-wise dot products of `a` and `b`, both [n, d] float32, d >= 1: [n] float64.
 
-    The products of two float32 are exact in float64; their sum is taken in index order, bit for bit what
-    `total = 0.0; for x, y in zip(a, b): total += x * y` gives. Raises UsageError for other shapes or types.
+    The product of two float32 is exact in float64; products are added in index order, to the bits of
+    `total = 0.0; for x, y in zip(a, b): total += x * y`. Raises UsageError for other shapes or types.
     """
     if a.dtype != np.float32 or b.dtype != np.float32 or a.shape != b.shape or a.ndim != 2 or a.shape[1] == 0:
         raise UsageError(
@@ -139,9 +139,9 @@ def exact_dots(a: FloatArray, b: FloatArray) -> DoubleArray:
     for start in range(0, len(a), _PAIRS):
         part = slice(start, start + _PAIRS)
         products = np.multiply(a[part], b[part], dtype=np.float64)
-        # `accumulate` is sequential by definition; `sum`, `dot` and `einsum` are pairwise or unrolled.
+        # `accumulate` adds in order by definition; `sum`, `dot` and `einsum` don't.
         total[part] = np.add.accumulate(products, axis=1)[:, -1]
-    return total + 0.0  # a sum of negative zeros only is -0.0 here and 0.0 in the loop
+    return total + 0.0  # negative zeros alone add up to -0.0 here and to 0.0 in the loop
 
 
 @overload
@@ -152,14 +152,14 @@ def contract_distance(dots: float | DoubleArray, calibration: Calibration) -> fl
     """Contract distances d in [0, 2], float64 of the shape of `dots` (a float for a float)."""
     values = np.asarray(dots, dtype=np.float64)
     half_raw = np.sqrt(np.maximum(2.0 - 2.0 * values, 0.0)) / 2.0
-    # numpy's vectorised power takes other code paths for other lengths and strides; math.pow has one.
+    # numpy's vectorised power takes different code paths for different lengths and strides; math.pow has one.
     powers = [math.pow(x, calibration.exponent) for x in half_raw.ravel().tolist()]
     distances = np.minimum(2.0 * np.array(powers, dtype=np.float64).reshape(values.shape), MAX_DISTANCE)
     return float(distances) if np.ndim(dots) == 0 else distances
 
 
 def score_denominator(threshold: float) -> float:
-    """2 - sqrt(T), at least 2.5e-4 so that the formula serves up to T = 4. Raises BadValue."""
+    """2 - sqrt(T), at least 2.5e-4 so that the formula works up to T = 4. Raises BadValue."""
     return max(MAX_DISTANCE - math.sqrt(check_threshold(threshold)), MIN_DENOMINATOR)
 
 
@@ -170,8 +170,8 @@ def similarity_score(distance: DoubleArray, threshold: float) -> DoubleArray: ..
 def similarity_score(distance: float | DoubleArray, threshold: float) -> float | DoubleArray:
     """The contract's similarityScore, float64 of the shape of `distance` (a float for a float); NaN stays NaN.
 
-    A face matches iff this number is >= 1.0. At T = 4 every identity matches: the score is at least 1, and
-    candidates are ranked by d. Raises BadValue for T not finite or outside [0, 4].
+    A face matches iff it is >= 1.0. At T = 4 every identity matches: the score is at least 1, and candidates are ranked
+    by d. Raises BadValue for T outside [0, 4].
     """
     scores = (MAX_DISTANCE - np.asarray(distance, dtype=np.float64)) / score_denominator(threshold)
     if threshold == MAX_THRESHOLD:

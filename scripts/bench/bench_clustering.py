@@ -27,7 +27,8 @@ from pipeline.config import MatchSettings, Settings, SourceSettings
 from pipeline.evaluation.clustering.measures import ClusteringResult, evaluate_clustering
 from pipeline.evaluation.clustering.report import ClusteringRequest, report_clustering
 from pipeline.matching.group import group_faces
-from pipeline.matching.match import Matcher, ReferenceIndex
+from pipeline.matching.match import Matcher
+from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import Calibration
 from pipeline.store.connect import open_store
 from pipeline.store.files.shards import read_embeddings

@@ -32,8 +32,9 @@ from bench_common import RESULTS, paired_ratio, result, timed, timing, write_res
 from plain_grouping import LIBRARIES, PlainGrouping, installed
 
 from pipeline.matching.group import group_faces
-from pipeline.matching.match import Calibration, Matcher, ReferenceIndex
-from pipeline.matching.score import score_denominator
+from pipeline.matching.match import Matcher
+from pipeline.matching.references import ReferenceIndex
+from pipeline.matching.score import Calibration, score_denominator
 from pipeline.types import BoolArray, Decisions, FaceBatch, FloatArray, IntArray
 
 SIZE = 512

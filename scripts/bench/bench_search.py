@@ -28,8 +28,10 @@ import numpy as np
 import torch
 from bench_common import RESULTS, interleave, paired_ratio, result, timed, write_result
 
-from pipeline.matching import int8_filter as quantized
-from pipeline.matching.match import Calibration, IndexView, Matcher, Nearest, ReferenceIndex
+from pipeline.matching import int8_filter
+from pipeline.matching.match import Matcher, Nearest
+from pipeline.matching.references import IndexView, ReferenceIndex
+from pipeline.matching.score import Calibration
 from pipeline.types import FloatArray, IntArray
 
 SIZE = 512
@@ -187,7 +189,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
     args = parser.parse_args()
     begun = time.perf_counter()
-    prepare_s = timed(quantized.prepare, "cpu")
+    prepare_s = timed(int8_filter.prepare, "cpu")
     view, queries, append_s = make_task(args.references)
     assert_exact(view, queries, args.k)
     timings = measure(view, queries, args.k, args.repeats)

@@ -1,4 +1,4 @@
-"""An open store, a service over it, and an account."""
+"""An open store, a service over it, an account, and a directory in memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.identities.directory import Directory
 from pipeline.identities.service import IdentityService
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from tests.identities.planted import PlantedExtractor, identity, service
+from tests.identities.planted import SIZE, PlantedExtractor, identity, put, service, somebody
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def extractor() -> PlantedExtractor:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[StoreClient]:
-    """Whatever a test does, the store must be whole afterwards."""
+    """An open store, which must be whole after the test."""
     with StoreClient.open_or_create(tmp_path / "store", identity, command="test") as made:
         yield made
         assert check_store(made).problems == []
@@ -33,7 +34,16 @@ def account(client: StoreClient) -> int:
 
 @pytest.fixture
 def people(client: StoreClient, extractor: PlantedExtractor, account: int) -> Iterator[IdentityService]:
-    """The service; named people where a test is about names, `person_headers` being optional."""
+    """The service; with `person_headers` optional, so that only tests about names send them."""
     made = service(client, extractor)
     yield made
     made.close()
+
+
+@pytest.fixture
+def directory() -> Directory:
+    """Persons p0, p1 and p2."""
+    made = Directory(1, "main", SIZE)
+    for number in range(3):
+        put(made, number, somebody(number), f"hash-{number}")
+    return made

@@ -1,4 +1,4 @@
-"""Photos whose faces are planted: where a test is about decisions, the vectors must be exact."""
+"""Photos whose faces are planted: a test about decisions needs exact vectors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,16 @@ from PIL import Image
 from pipeline.config import Settings, load_settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import face_schema
+from pipeline.identities.directory import Directory, ReferenceFace
 from pipeline.identities.service import IdentityService
-from pipeline.matching.match import Calibration
+from pipeline.matching.score import Calibration
 from pipeline.store.client import StoreClient
-from pipeline.store.records import StoreIdentity
+from pipeline.store.records import PersonRecord, StoreIdentity
 from pipeline.types import DecodedImage
 
 SIZE = 16
+BOX = (0.0, 0.0, 40.0, 40.0)
+NOW = datetime(2026, 1, 1)
 _numbers = itertools.count(1)
 
 
@@ -122,3 +126,12 @@ def service(client: StoreClient, extractor: PlantedExtractor, **serve: object) -
     made = IdentityService(client, extractor, Decoder(wanted.decode), wanted)  # type: ignore[arg-type]
     made.load()
     return made
+
+
+def put(directory: Directory, number: int, vector: np.ndarray, *hashes: str) -> None:
+    """A person "p<number>" with this reference; again: the reference is replaced."""
+    person_id = f"p{number}"
+    known = directory.get(person_id)
+    record = known or PersonRecord(person_id, number + 1, None, None, None, (), False, 1, NOW, NOW, NOW, "")
+    record = replace(record, image_guid=f"{person_id}-{len(directory.view().index)}")
+    directory.apply([record], references=[ReferenceFace(person_id, vector, hashes, BOX)])

@@ -73,8 +73,8 @@ class Door:
 
     def waits(self, answer: Future[PostResult]) -> None:
         """The post waits for the one that is held up, not for the writer thread."""
-        turns = self.people._directories.all()[0].turns
-        until(lambda: turns.waiting_alone > 0 or answer.done())
+        lock = self.people._directories.all()[0].lock
+        until(lambda: lock.waiting_alone > 0 or answer.done())
         assert not answer.done()
 
 
@@ -168,7 +168,7 @@ def test_a_deletion_waits_for_posts_under_way(door: Door) -> None:
     known = person_of(door.post(door.photo(somebody(0))))
     with door.held_up(door.photo(somebody(1))) as under_way:
         deletion = door.pool.submit(door.people.delete_person, door.account, "main", known)
-        until(lambda: door.people._directories.all()[0].turns.waiting_alone == 1)
+        until(lambda: door.people._directories.all()[0].lock.waiting_alone == 1)
         assert not deletion.done()
     deletion.result(WAIT_S)
     assert face_of(under_way).inserted

@@ -9,7 +9,9 @@ import pytest
 
 from pipeline.errors import EmbeddingInvalid, UsageError
 from pipeline.matching.group import group_faces
-from pipeline.matching.match import Calibration, Matcher, ReferenceIndex, similarity_score
+from pipeline.matching.match import Matcher
+from pipeline.matching.references import ReferenceIndex
+from pipeline.matching.score import Calibration, similarity_score
 from pipeline.types import Decisions, FaceBatch, FloatArray
 
 MATCHER = Matcher(Calibration(1.281), 0.54)

@@ -11,9 +11,11 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
 
-from pipeline.matching import match, shortlist
+from pipeline.matching import match
 from pipeline.matching.group import group_faces
-from pipeline.matching.match import Calibration, Matcher, ReferenceIndex
+from pipeline.matching.match import Matcher
+from pipeline.matching.references import ReferenceIndex
+from pipeline.matching.score import Calibration
 from pipeline.types import Decisions, FaceBatch, FloatArray
 
 BOXES = ([0, 0, 10, 10], [0, 0, 10, 20], [0, 0, 10, 21], [50, 50, 60, 60])  # IoU 1/2, just below it, 0
@@ -100,7 +102,7 @@ def grouped(case: Case) -> Decisions:
         patch.object(match, "_CHUNK", case.chunk),
         patch.object(match, "_ELEMENTS", {"cpu": 1}),
         patch.object(match, "QUERY_ROWS", case.chunk + 1),
-        patch.object(shortlist, "_PENDING", 2 * case.chunk),
+        patch.object(match, "_PENDING", 2 * case.chunk),
     ):
         return group_faces(faces, index, matcher, block_faces=case.block)
 

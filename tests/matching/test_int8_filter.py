@@ -13,12 +13,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pipeline.matching import int8_filter as quantized
-from pipeline.matching import match, references
+from pipeline.matching import int8_filter, match, references
 from pipeline.matching.int8_filter import Codes, candidates
-from pipeline.matching.match import Calibration, Matcher
+from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex
-from pipeline.matching.score import exact_dots
+from pipeline.matching.score import Calibration, exact_dots
 from pipeline.types import DoubleArray, FloatArray
 
 MATCHER = Matcher(Calibration(1.306), 0.54)
@@ -60,7 +59,7 @@ def append(index: ReferenceIndex, vectors: FloatArray) -> None:
 
 def intervals(codes: Codes, queries: FloatArray, max_norm: float) -> tuple[DoubleArray, DoubleArray]:
     """[m, n] the middle and half width of what `quantized` claims every exact dot to lie in."""
-    asked = quantized._quantized(queries, max_norm)
+    asked = int8_filter._quantized(queries, max_norm)
     dots = asked.codes.astype(np.int64) @ codes.codes.astype(np.int64).T
     assert np.abs(dots).max() < 2**31
     widths = codes.errors[None].astype(np.float64) * asked.slopes[:, None] + asked.offsets[:, None]
@@ -114,7 +113,7 @@ def test_the_longest_sums_of_codes_do_not_overflow() -> None:
     """All components equal: every code is the largest there is, and the sum the nearest to 2^31."""
     for size in (512, 516, 517, 4000):
         row = unit(np.ones((1, size)))
-        codes, asked = coded(row), quantized._quantized(row, 1.001)
+        codes, asked = coded(row), int8_filter._quantized(row, 1.001)
         assert (codes.codes == 127).all()
         found = candidates(codes, NONE_DEAD, np.concatenate([row, -row]), 1, 1.001, 1e-12, 0.99)
         assert found is not None
@@ -213,8 +212,8 @@ def test_eight_threads_search_while_one_writes(monkeypatch: pytest.MonkeyPatch) 
     """Each search is of its own view, alone (in parts on the pool) and in a batch (torch's threads); its answer is
     that of a plain scan."""
     pool = ThreadPoolExecutor(2)
-    monkeypatch.setattr(quantized, "_PART_CODES", 2**14)
-    monkeypatch.setattr(quantized, "_pool", lambda: (2, pool))
+    monkeypatch.setattr(int8_filter, "_PART_CODES", 2**14)
+    monkeypatch.setattr(int8_filter, "_pool", lambda: (2, pool))
     vectors, queries = unit_rows(1, 9000, 64), unit_rows(2, 24, 64)
     index = ReferenceIndex(64, quantized=True)
     append(index, vectors[:3000])
@@ -249,10 +248,10 @@ def test_a_forked_child_can_search() -> None:
     run_python(
         "import os, warnings; warnings.simplefilter('ignore')\n"
         "import numpy as np\n"
-        "from pipeline.matching import int8_filter as quantized\n"
+        "from pipeline.matching import int8_filter\n"
         "from pipeline.matching.int8_filter import Codes, candidates\n"
-        "quantized._PART_CODES = 1\n"
-        "quantized.torch.set_num_threads(2)\n"
+        "int8_filter._PART_CODES = 1\n"
+        "int8_filter.torch.set_num_threads(2)\n"
         "rows = np.eye(64, dtype=np.float32); codes = Codes.empty(64, 64); codes.put(0, rows)\n"
         "def search(): return candidates(codes, np.empty(0, np.int64), rows[:1], 1, 1.0, 1e-12, 0.5)[0].tolist()\n"
         "assert search() == [0]\n"

@@ -12,16 +12,11 @@ import pytest
 import torch
 
 from pipeline.errors import BadValue, DeviceError, EmbeddingInvalid, UnknownKey, UsageError
-from pipeline.matching import match, shortlist
+from pipeline.matching import match
 from pipeline.matching.error_bound import ProductFilter, check_full_precision
-from pipeline.matching.match import (
-    Calibration,
-    Matcher,
-    ReferenceIndex,
-    contract_distance,
-    exact_dots,
-    similarity_score,
-)
+from pipeline.matching.match import Matcher
+from pipeline.matching.references import ReferenceIndex
+from pipeline.matching.score import Calibration, contract_distance, exact_dots, similarity_score
 from pipeline.types import FloatArray
 
 EXPONENTS = (0.25, 0.7, 1.0, 1.281, 2.0, 4.0)
@@ -216,7 +211,7 @@ def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setattr(match, "_CHUNK", 7)
         monkeypatch.setattr(match, "_ELEMENTS", {"cpu": 1, "cuda": 1})
         monkeypatch.setattr(match, "QUERY_ROWS", 5)
-        monkeypatch.setattr(shortlist, "_PENDING", 20)
+        monkeypatch.setattr(match, "_PENDING", 20)
     return
 
 

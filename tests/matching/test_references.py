@@ -10,8 +10,9 @@ import torch
 
 from pipeline.errors import EmbeddingInvalid, UsageError
 from pipeline.matching.identical_images import ImageLookup, box_iou
-from pipeline.matching.match import Calibration, Matcher
+from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex, changes_since
+from pipeline.matching.score import Calibration
 from pipeline.types import FloatArray
 
 BOX = [0.0, 0.0, 10.0, 10.0]

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from pipeline.matching import int8_filter as quantized
-from pipeline.matching import match
+from pipeline.matching import int8_filter, match
 from pipeline.matching.int8_filter import candidates
-from pipeline.matching.match import Calibration, Matcher, Nearest
+from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex
+from pipeline.matching.score import Calibration
 from pipeline.types import FloatArray, IntArray
 
 POOL = ThreadPoolExecutor(3)  # more than a machine of one core would get
@@ -126,9 +126,9 @@ def brute_force(case: Case) -> Nearest:
 def search(case: Case, view: IndexView) -> Nearest:
     with (
         patch.object(match, "_FEW_ROWS", 1),
-        patch.object(quantized, "_PART_CODES", case.parts),
-        patch.object(quantized, "_pool", lambda: (3, POOL)),
-        patch.object(quantized, "_LEAST_ROOM", case.room),
+        patch.object(int8_filter, "_PART_CODES", case.parts),
+        patch.object(int8_filter, "_pool", lambda: (3, POOL)),
+        patch.object(int8_filter, "_LEAST_ROOM", case.room),
     ):
         matcher = Matcher(Calibration(case.exponent), case.threshold)
         return matcher.nearest(view, case.queries, case.k, matching=case.matching)
@@ -161,7 +161,7 @@ def test_the_cases_hold_what_they_are_for() -> None:
     def count(case: Case) -> None:
         view, expected = make_view(case, quantize=True), brute_force(case)
         seen["cases"] += 1
-        with patch.object(quantized, "_LEAST_ROOM", case.room):
+        with patch.object(int8_filter, "_LEAST_ROOM", case.room):
             assert view.codes is not None
             found = candidates(view.codes, view.dead, case.queries, case.k, view.max_norm, 1e-12, -math.inf)
         seen["given up"] += found is None

@@ -12,7 +12,7 @@ import plain_grouping
 import pytest
 from bench_common import check_result
 
-from pipeline.matching.match import contract_distance
+from pipeline.matching.score import contract_distance
 from pipeline.types import Decisions, IntArray
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bench_common import check_result
 
-from pipeline.matching.match import exact_dots
+from pipeline.matching.score import exact_dots
 
 
 def test_its_brute_force_is_the_order_of_the_exact_dots() -> None:

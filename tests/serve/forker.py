@@ -27,7 +27,7 @@ import uvicorn.loops.auto  # noqa: F401
 
 import pipeline.store.catalog.opening
 from pipeline.config import load_settings
-from pipeline.matching import int8_filter as quantized
+from pipeline.matching import int8_filter
 from pipeline.serve.server import Listening, serve
 from pipeline.store.catalog.connection import connect
 from pipeline.store.files import faults
@@ -121,7 +121,7 @@ def wait(pid: int) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    quantized.prepare()  # compiled here once, not in every child
+    int8_filter.prepare()  # compiled here once, not in every child
     coded_server.install(CROP_BYTES)
     for line in sys.stdin:
         order = json.loads(line)

@@ -28,7 +28,8 @@ from pipeline.errors import InputError, ManifestInvalid
 from pipeline.evaluation.photos.labels import numbered
 from pipeline.evaluation.statistics.rates import HAIR, is_measurable
 from pipeline.evaluation.statistics.resampling import Interval, interval, resample_share
-from pipeline.matching.match import Matcher, ReferenceIndex
+from pipeline.matching.match import Matcher
+from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import MAX_DISTANCE
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 

@@ -22,7 +22,8 @@ from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.statistics.rates import pairs_needed
 from pipeline.extraction.images.files import shown
-from pipeline.identities.decide import make_matcher
+from pipeline.matching.match import Matcher
+from pipeline.matching.score import Calibration
 from pipeline.runtime.device import resolve_device
 from pipeline.types import BoolArray, Progress
 
@@ -159,7 +160,7 @@ def _evaluate(
     names = [labels.names[row] for row in kept]
     in_gallery = gallery_per_person(names, request.per_person) if chosen is None else chosen[kept]
     rows = [portraits.row[labels.paths[row]] for row in kept]
-    matcher = make_matcher(embedded.identity, settings.match.threshold)
+    matcher = Matcher(Calibration.from_dict(embedded.identity.calibration), settings.match.threshold)
     device = str(resolve_device(settings.run.device))
     return evaluate_identification(portraits.embeddings[rows], names, in_gallery, matcher, device)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.errors import StoreError
-from pipeline.identities.housekeeping import Housekeeper
+from pipeline.identities.background import Housekeeper
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PostRequest
 from pipeline.store.client import StoreClient

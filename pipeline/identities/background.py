@@ -1,0 +1,105 @@
+"""What a server does beside its requests: it enrols shards that runs hand over, and folds posted embeddings."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from pipeline.config import Settings
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.directory import Directories
+from pipeline.identities.shards import Enroller
+from pipeline.store.client import StoreClient
+
+_NICENESS: Final = 10
+# Embeddings that wait in the catalog at most while requests keep coming: no search reads them, but a start does.
+_MAX_PENDING: Final = 4096
+_INTERVAL_S: Final = 60.0
+_log = logging.getLogger(__name__)
+
+
+class ShardEnroller:
+    """Enrols the shards of runs as they come, one at a time, on the directories that answer the requests.
+
+    It works on a thread of lower priority than the requests, except for what they wait for.
+    """
+
+    def __init__(self, client: StoreClient, directories: Directories, decoder: Decoder, settings: Settings) -> None:
+        self._client = client
+        self._directories = directories
+        self._decoder = decoder
+        self._max_bytes = settings.decode.max_bytes
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shards", initializer=_lower_priority)
+        self._urgent = ThreadPoolExecutor(1, thread_name_prefix="shard-commits")
+        self._urgent.submit(int).result()  # starts its thread now: started by the other, it would inherit the priority
+        self._current: tuple[str, Enroller] | None = None
+
+    def enrol(self, run_id: str, shard: int) -> None:
+        """Decides and commits an extracted shard. Does nothing if it is in already: then whoever handed it over did
+        not hear of it. Raises StoreError, TooManyDirectories."""
+        self._thread.submit(self._enrol, run_id, shard).result()
+
+    def close(self) -> None:
+        """Finishes the shards in hand."""
+        self._thread.shutdown()
+        self._urgent.shutdown()
+
+    def _enrol(self, run_id: str, shard: int) -> None:
+        if shard in self._client.committed_shards(run_id):
+            return
+        run = self._client.run_row(run_id)
+        manifest = self._client.read_manifest(run_id, int(run.settings["shard_rows"]), shard)
+        if self._current is None or self._current[0] != run_id:
+            enroller = Enroller(self._client, run, self._decoder, self._directories, self._max_bytes, self._urgent)
+            self._current = run_id, enroller
+        self._current[1].commit(shard, manifest, self._client.read_run_shard(run_id, shard))
+        if shard + 1 == run.shards:
+            self._current = None  # it keeps faces of the last shards
+
+
+def _lower_priority() -> None:
+    """Of this thread and those that it starts: OpenMP's, which compute the matrix products."""
+    if sys.platform == "linux":  # elsewhere it would be the priority of the process
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+class Housekeeper:
+    """A thread that folds posted embeddings into shards (`StoreClient.fold`) when many wait, or after a quiet while."""
+
+    def __init__(self, client: StoreClient, interval_s: float = _INTERVAL_S) -> None:
+        self._client = client
+        self._interval_s = interval_s
+        self._changed = False  # since the last look
+        self._dirty = False  # since the last fold
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="housekeeper", daemon=True)
+        self._thread.start()
+
+    def note_change(self) -> None:
+        """A request stored something."""
+        self._changed = self._dirty = True
+
+    def close(self) -> None:
+        """Stops, and folds what waits, so that the next start is quick."""
+        self._stop.set()
+        self._thread.join()
+        if self._dirty:
+            self._fold(1)
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            quiet, self._changed = not self._changed, False
+            if self._dirty:
+                self._dirty = not quiet  # before the fold: a change meanwhile, or a failure, sets it again
+                self._fold(1 if quiet else _MAX_PENDING)
+
+    def _fold(self, least: int) -> None:
+        try:
+            self._client.fold(least)
+        except Exception:  # noqa: BLE001 - nothing must end the thread
+            _log.exception("folding failed; it will be tried again")
+            self._dirty = True

@@ -1,0 +1,120 @@
+"""When a decision made without the lock must be made again, and how photos count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.extraction.rows import ExtractedFace
+from pipeline.identities.decide import Decision, Sighting, decide_faces
+from pipeline.identities.directory import Directory
+from pipeline.matching.match import Matcher
+from pipeline.matching.score import Calibration
+from pipeline.store.records import References
+from tests.identities.planted import BOX, SIZE, near, put, somebody
+
+MATCHER = Matcher(Calibration(), 0.54)
+
+
+def sighting(photo: int, vector: np.ndarray, image: str = "h", *, ordinal: int = 0, allowed: bool = True) -> Sighting:
+    """A face of good quality; as a new identity it is "new <photo>.<ordinal>"."""
+    face = ExtractedFace(dict(zip(("x1", "y1", "x2", "y2"), BOX, strict=True)), vector, None)
+    return Sighting(photo, ordinal, face, (image,), allowed, (), True, f"new {photo}.{ordinal}")
+
+
+def outcomes(decision: Decision) -> list[tuple[str, str | None, float | None]]:
+    return [(s.outcome, s.person_id, s.score) for s in decision.sightings]
+
+
+@pytest.mark.parametrize(
+    ("change", "outdated"),
+    [
+        ("nothing", False),
+        ("somebody else came", False),
+        ("somebody else went", False),
+        ("the match went", True),
+        ("the match has a new reference", True),
+        ("a nearer one came", True),
+        ("the identical image came", True),
+        ("all was read again", True),
+    ],
+)
+def test_when_a_decision_must_be_made_again(directory: Directory, change: str, outdated: bool) -> None:
+    decision = decide_faces(directory, [sighting(0, near(0, 0.3)), sighting(1, somebody(8))], MATCHER)
+    assert [(s.outcome, s.person_id) for s in decision.sightings] == [("matched", "p0"), ("inserted", "new 1.0")]
+    if change == "somebody else came":
+        put(directory, 9, somebody(9))
+    elif change == "somebody else went":
+        directory.apply(deleted=["p2"])
+    elif change == "the match went":
+        directory.apply(deleted=["p0"])
+    elif change == "the match has a new reference":
+        put(directory, 0, somebody(9))
+    elif change == "a nearer one came":
+        put(directory, 9, near(8, 0.5))
+    elif change == "the identical image came":
+        put(directory, 9, somebody(9), "h")
+    elif change == "all was read again":
+        person, boxes = directory.records()[:1], np.array([BOX], np.float32)
+        directory.load(References(somebody(0)[None], np.array([1]), person, [("hash-0",)], boxes))
+    assert decision.is_outdated() is outdated
+
+
+# What may happen to person `number`: a (new) reference, of a vector and an image, or deletion.
+_VECTORS = [near(person, distance) for person in range(3) for distance in (0.0, 0.3, 0.7, 1.1)]
+_changes = st.tuples(
+    st.integers(0, 5), st.none() | st.tuples(st.sampled_from(range(len(_VECTORS))), st.sampled_from("abc"))
+)
+_faces = st.lists(st.tuples(st.sampled_from(range(len(_VECTORS))), st.sampled_from("abc"), st.booleans()), min_size=1)
+
+
+def follow(directory: Directory, change: tuple[int, tuple[int, str] | None]) -> None:
+    number, reference = change
+    if reference is not None:
+        put(directory, number, _VECTORS[reference[0]], reference[1])
+    elif directory.get(f"p{number}") is not None:
+        directory.apply(deleted=[f"p{number}"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(_changes, max_size=8),
+    st.lists(_changes, max_size=4),
+    _faces,
+    st.sampled_from([0.0, 0.09, 0.54, 1.5, 4.0]),
+)
+def test_what_is_not_outdated_would_be_decided_alike(
+    before: Sequence[tuple[int, tuple[int, str] | None]],
+    since: Sequence[tuple[int, tuple[int, str] | None]],
+    faces: Sequence[tuple[int, str, bool]],
+    threshold: float,
+) -> None:
+    directory, matcher = Directory(1, "main", SIZE), Matcher(Calibration(), threshold)
+    for change in before:
+        follow(directory, change)
+    sightings = [
+        sighting(photo, _VECTORS[vector], image, allowed=allowed)
+        for photo, (vector, image, allowed) in enumerate(faces)
+    ]
+    decision = decide_faces(directory, sightings, matcher)
+    for change in since:
+        follow(directory, change)
+    if not decision.is_outdated():
+        assert outcomes(decide_faces(directory, sightings, matcher)) == outcomes(decision)
+
+
+def test_a_photo_counts_a_person_once_and_not_at_all_where_it_made_the_person(directory: Directory) -> None:
+    shown = [
+        (0, somebody(5)),
+        (0, near(5, 0.1)),
+        (0, near(0, 0.1)),
+        (1, near(0, 0.2)),
+        (1, near(0, 0.3)),
+        (1, near(5, 0.2)),
+    ]
+    faces = [sighting(photo, vector, f"image {k}", ordinal=k) for k, (photo, vector) in enumerate(shown)]
+    assert decide_faces(directory, faces, MATCHER).occurrences() == {"p0": 2, "new 0.0": 1}
