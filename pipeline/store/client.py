@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pipeline.errors import StoreError, StoreMissing
-from pipeline.store.catalog import accounts, deletes, known, opening, references
-from pipeline.store.catalog.ids import PromisedIds
+from pipeline.store.catalog import accounts, deletes, media, opening, references
+from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.checks.problems import Checked
-from pipeline.store.commits import fold, growing, request
-from pipeline.store.commits import shard as commit
+from pipeline.store.commits import fold
+from pipeline.store.commits.directory import Change, check_commit, discard_images, images_of, write_images
 from pipeline.store.commits.group_commit import GroupCommit
+from pipeline.store.commits.matrix_growth import grow_matrices
+from pipeline.store.commits.shard import CommittedShard, PreparedShard, check_new, commit_rows, conform, write_files
 from pipeline.store.export import export_store
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME
@@ -86,11 +88,11 @@ class StoreClient(StoredImages, Store):
     # What only the process that holds the store can ask
 
     credentials = Operation(accounts.credentials)
-    counters = Operation(known.counters)
-    faces_of_media = Operation(known.faces_of_media)
-    images_of_media = Operation(known.images_of_media)
-    media_of_rows = Operation(known.media_of_rows)
-    media_with_removed_faces = Operation(known.media_with_removed_faces)
+    counters = Operation(counters)
+    faces_of_media = Operation(media.faces_of_media)
+    images_of_media = Operation(media.images_of_media)
+    media_of_rows = Operation(media.media_of_rows)
+    media_with_removed_faces = Operation(media.media_with_removed_faces)
     references = Operation(references.references)
     pending_embeddings = Operation(fold.count_pending)
 
@@ -124,38 +126,37 @@ class StoreClient(StoredImages, Store):
     # Committing
 
     def promise_ids(self, media: int, faces: int) -> Counters:
-        """The first of so many media and face ids for a shard that is being prepared: nobody else gets them."""
+        """The first of so many media and face ids for a shard that is being prepared: no other commit gets them."""
         return self.submit(lambda catalog: self._ids.promise(catalog, media, faces))
 
-    def prepare_shard(self, shard: ShardCommit) -> commit.PreparedShard:
+    def prepare_shard(self, commit: ShardCommit) -> PreparedShard:
         """Checks a shard and writes its files, for `commit_prepared`; other commits may come between the two.
 
         Raises StoreError for a shard that is in already, ids that are taken, and columns that don't fit.
         """
-        tables = commit.conform(shard, self.identity.embedding_size)
-        self.submit(lambda catalog: commit.check_new(catalog, shard, tables, self._ids))
-        key = self.image_key(shard.account_id)
-        return commit.write_files(self.folder, self.identity, self.generation, shard, tables, key)
+        tables = conform(commit, self.identity.embedding_size)
+        self.submit(lambda catalog: check_new(catalog, commit, tables, self._ids))
+        key = self.image_key(commit.account_id)
+        return write_files(self.folder, self.identity, self.generation, commit, tables, key)
 
-    def commit_prepared(self, prepared: commit.PreparedShard) -> commit.CommittedShard:
-        """Commits a prepared shard as a whole, durably; raises StoreError, and nothing is in, otherwise.
+    def commit_prepared(self, prepared: PreparedShard) -> CommittedShard:
+        """Commits a prepared shard durably, or nothing of it. Its persons get the next sequence numbers, in the order
+        of the numbers that they were prepared with.
 
-        TooManyDirectories is raised when the account would hold identities in more than MAX_DIRECTORIES. The
-        persons get the next sequence numbers, in the order of those they were given.
+        Raises StoreError, and TooManyDirectories where the account would hold identities in more than MAX_DIRECTORIES.
         """
+        return self.submit(lambda catalog: commit_rows(catalog, prepared, self._ids))
 
-        return self.submit(lambda c: commit.commit_rows(c, commit.with_seqs(c, prepared), self._ids))
-
-    def settle_shard(self, prepared: commit.PreparedShard) -> None:
-        """What follows from a committed shard, and nobody need wait for: files go, reference matrices grow. In
-        pieces, so that requests come in between. What a crash leaves of it, the next opening and loading do."""
+    def settle_shard(self, prepared: PreparedShard) -> None:
+        """What follows from a committed shard: files are deleted, reference matrices grow. In pieces, so that requests
+        come in between; nobody has to wait for it. After a crash the next opening and loading do the rest."""
         self.submit(deletes.replay)
-        growing.grow_matrices(self.submit, prepared)
+        grow_matrices(self.submit, prepared)
 
-    def commit_shard(self, shard: ShardCommit) -> commit.CommittedShard:
+    def commit_shard(self, commit: ShardCommit) -> CommittedShard:
         """`prepare_shard`, `commit_prepared` and `settle_shard` in one."""
         with self.without_folding():
-            prepared = self.prepare_shard(shard)
+            prepared = self.prepare_shard(commit)
             committed = self.commit_prepared(prepared)
             self.settle_shard(prepared)
             return committed
@@ -164,11 +165,11 @@ class StoreClient(StoredImages, Store):
     def images_ahead(
         self, account_id: int, images: Sequence[tuple[str, bytes, str]]
     ) -> Iterator[dict[str, Mapping[str, object]]]:
-        """For the block these images (guid, bytes, media type) are whole on disk, for `commit_directory`: writing them
-        takes longer than the transaction, and should not be done under a lock. What no commit takes is removed."""
+        """For the block these images (guid, bytes, media type) are on disk, for `commit_directory`: writing them takes
+        longer than the transaction, and should not be done under a lock. Those that no commit takes are removed."""
         key = self.image_key(account_id)
         try:
-            ahead = request.write_images(self.folder, images, key)
+            ahead = write_images(self.folder, images, key)
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise
@@ -179,26 +180,26 @@ class StoreClient(StoredImages, Store):
                 self._discard(list(ahead))
 
     def commit_directory(
-        self, change: DirectoryCommit, ahead: dict[str, Mapping[str, object]] | None = None
+        self, commit: DirectoryCommit, ahead: dict[str, Mapping[str, object]] | None = None
     ) -> list[PersonRecord]:
-        """Commits what a request changes in a directory, durably; the inserted and updated persons as they then are.
-        `ahead`: of `images_ahead`; it loses those that the commit takes. Calls of several threads share a
-        transaction where they can; each succeeds or fails by itself.
+        """Commits what a request changes in a directory, durably or not at all; returns the inserted and updated
+        persons as they are afterwards. `ahead`: from `images_ahead`; it loses the images that the commit takes. Calls
+        of several threads share a transaction where they can; each succeeds or fails by itself.
 
-        Raises StoreError where something does not fit, TooManyDirectories; then nothing is stored.
+        Raises StoreError where something does not fit, and TooManyDirectories.
         """
-        request.check_commit(change, self.identity.embedding_size)
-        images = request.images_of(change)
+        check_commit(commit, self.identity.embedding_size)
+        images = images_of(commit)
         try:
-            taken = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
-            left = [image for image in images if image[0] not in taken]
-            rows = {**taken, **request.write_images(self.folder, left, self.image_key(change.account_id))}
-            whole = request.Change(change, [rows[guid] for guid, _, _ in images])
-            return self._group.commit(whole, lambda: self.begin(lambda c: self._group.commit_next(c, self._ids)))
+            rows = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
+            unwritten = [image for image in images if image[0] not in rows]
+            rows |= write_images(self.folder, unwritten, self.image_key(commit.account_id))
+            change = Change(commit, [rows[guid] for guid, _, _ in images])
+            return self._group.commit(change, lambda: self.begin(lambda c: self._group.commit_next(c, self._ids)))
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise
 
     def _discard(self, guids: Sequence[str]) -> None:
         with suppress(StoreError):  # what stays is removed at closing, or at the next opening
-            self.submit(lambda catalog: request.discard_images(catalog, guids))
+            self.submit(lambda catalog: discard_images(catalog, guids))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.errors import MasterKeyWrong, StoreDamaged
+from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged
 from pipeline.store.catalog import accounts
+from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.files.crypto import MasterKey
-from pipeline.store.files.objects import object_row, open_image, read_object
+from pipeline.store.files.objects import open_image, read_object
 from pipeline.store.records import StoreIdentity
 
 _ENCRYPTED = "application/octet-stream"
@@ -63,12 +64,20 @@ class StoredImages(CatalogThread):
         Raises ObjectUnknown, StoreDamaged, and MasterKeyMissing.
         """
         key = None if at_rest else self.image_key(account_id)
-        sha256, media_type = self.submit(lambda catalog: object_row(catalog, guid))
+        sha256, media_type = self.submit(lambda catalog: _object_row(catalog, guid))
         try:
             data = read_object(self.folder, guid)
         except StoreDamaged:
-            self.submit(lambda catalog: object_row(catalog, guid))  # ObjectUnknown: deleted since
+            self.submit(lambda catalog: _object_row(catalog, guid))  # ObjectUnknown: deleted since
             raise
         if at_rest and self.identity.encrypted:
             media_type = _ENCRYPTED
         return open_image(self.folder, guid, data, sha256, key), media_type
+
+
+def _object_row(catalog: Catalog, guid: str) -> tuple[str, str]:
+    """SHA-256 at rest and media type. Raises ObjectUnknown."""
+    rows = catalog.rows("SELECT sha256, media_type FROM core.objects WHERE image_guid = ?", [guid])
+    if not rows:
+        raise ObjectUnknown
+    return str(rows[0][0]), str(rows[0][1])

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 import pyarrow as pa
 
-from pipeline.store.catalog import accounts, directories, known, photo_faces, run_counts, runs
+from pipeline.store.catalog import accounts, directories, media, photo_faces, run_counts, runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.problems import Checked
-from pipeline.store.commits import request
+from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.run_files import RunFiles
@@ -103,7 +103,7 @@ class Store(Caller, RunFiles):
     accounts = Operation(accounts.user_ids)
     directories_with_identities = Operation(directories.directories_with_identities)
     directories = Operation(directories.directories)
-    delete_directory = Operation(request.delete_directory)
+    delete_directory = Operation(directory.delete_directory)
 
     # Runs
     begin_run = Operation(runs.begin_run)
@@ -116,8 +116,8 @@ class Store(Caller, RunFiles):
     committed_shards = Operation(runs.committed_shards)
     run_key = Operation(runs.run_key)
     run_counts = Operation(run_counts.run_counts)
-    known_rows = Operation(known.known_rows)
-    known_media = Operation(known.known_media)
+    known_rows = Operation(media.known_rows)
+    known_media = Operation(media.known_media)
 
     # Photos and their faces
     photo_records = Operation(photo_faces.photo_records)

@@ -13,8 +13,9 @@ import pytest
 from pipeline.errors import StoreDamaged
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.commits import fold, rewriting
+from pipeline.store.commits import fold
 from pipeline.store.export import export_store
+from pipeline.store.files import faults
 from pipeline.store.records import DirectoryCommit
 from pipeline.store.schema import SCHEMA_VERSION
 from tests.store.store_samples import SIZE, insertion, replacement, unit_vectors
@@ -126,8 +127,8 @@ def test_shards_of_a_run_are_rewritten_too(store: Path) -> None:
 
 
 def test_many_small_shards_become_one(client: StoreClient, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "_SMALL_SHARDS", 3)
-    monkeypatch.setattr(rewriting, "SHARD_ROWS", 6)
+    monkeypatch.setattr(fold, "_SMALL_SHARDS", 3)
+    monkeypatch.setattr(fold, "SHARD_ROWS", 6)
     vectors = []
     sizes = []
     for seed in range(10):
@@ -142,18 +143,19 @@ def test_many_small_shards_become_one(client: StoreClient, account: int, monkeyp
     np.testing.assert_array_equal(client.references(account, "main").vectors, np.stack(vectors))
 
 
-def test_a_face_that_is_removed_while_its_shard_is_written_goes_with_the_next(
-    client: StoreClient, account: int
-) -> None:
+def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: StoreClient, account: int) -> None:
     post(client, account, 2)
-    record = client.references(account, "main").persons[0]
-    table = client.submit(lambda catalog: fold.pending(catalog, 1, SIZE))
-    written = fold.write_pending(client.folder, client.identity, 1, table)
-    client.commit_directory(DirectoryCommit(account, "main", deleted=[record.person_id]))
-    client.submit(lambda catalog: fold.commit_pending(catalog, 1, table, written))
-    assert shards(client) == [("folded-1.parquet", 2)]
-    assert check_store(client).problems == []
-    client.fold()
+    doomed = [client.references(account, "main").persons[0].person_id]
+
+    def hook(point: str) -> None:
+        if point == "embeddings.rename" and doomed:
+            client.commit_directory(DirectoryCommit(account, "main", deleted=[doomed.pop()]))
+
+    faults.install(hook)
+    try:
+        client.fold()
+    finally:
+        faults.install(None)
     assert shards(client) == [("folded-1.1.parquet", 1)]
     assert check_store(client).problems == []
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.store.catalog.references import append_rows
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
+from pipeline.store.commits.matrix_growth import append_rows
 from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder
 from pipeline.store.records import DirectoryCommit, RunRow

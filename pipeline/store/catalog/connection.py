@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -23,6 +23,7 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.faults import point
 from pipeline.store.records import StoreIdentity
 
+T = TypeVar("T")
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     # Otherwise DuckDB would look for missing extensions on the network.
     "autoinstall_known_extensions": "false",
@@ -113,17 +114,6 @@ class Catalog:
         self._short_statements = True
         self.execute("SET threads = 1")
 
-    @contextmanager
-    def read_only(self) -> Iterator[None]:
-        """A block in which DuckDB refuses every write (StoreUnwritable)."""
-        with self.errors():
-            self.connection.execute("BEGIN TRANSACTION READ ONLY")
-            try:
-                yield
-            finally:
-                with suppress(duckdb.Error):
-                    self.connection.execute("ROLLBACK")
-
     def execute(self, sql: str, params: Sequence[object] = ()) -> None:
         with self.errors():
             self.connection.execute(self._parse(sql), list(params))
@@ -210,3 +200,9 @@ class Catalog:
 
     def close(self) -> None:
         self.connection.close()
+
+
+class Submit(Protocol):
+    """Does work with the catalog, on its thread."""
+
+    def __call__(self, work: Callable[[Catalog], T], /) -> T: ...

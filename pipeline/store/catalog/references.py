@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,6 @@ from pipeline.store.files import matrix
 from pipeline.store.files.shards import read_embeddings, vectors_of_bytes
 from pipeline.store.records import PersonRecord, References
 from pipeline.types import FloatArray, IntArray
-
-_GROWN_ROWS = 2048  # 4 MiB of 512 float32
 
 _REFERENCES = """
     SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.external_id, p.parent_id::VARCHAR AS parent_id, p.tags,
@@ -59,58 +57,6 @@ def references(catalog: Catalog, account_id: int, directory: str) -> References:
     )
 
 
-@dataclass(frozen=True)
-class NewRows:
-    """References that a directory's matrix lacks: as many as take a moment, in the order of their numbers."""
-
-    name: str  # of the matrix
-    seq: IntArray  # [m]
-    vectors: FloatArray  # [m, d]
-
-    @property
-    def last(self) -> bool:
-        """There are no more after these."""
-        return len(self.seq) < _GROWN_ROWS
-
-
-def new_rows(catalog: Catalog, directory: int, held: IntArray, vectors: FloatArray) -> NewRows:
-    """What came after the matrix's last row. The caller has the vectors [h, d] of the faces `held` [h], ascending:
-    those need not be read."""
-    size, name = catalog.identity.embedding_size, matrix.stem(catalog.generation, directory)
-    table = catalog.read(
-        "SELECT r.seq, r.face_id FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
-        " WHERE r.generation = ? AND r.seq > ? AND p.directory_id = ? ORDER BY r.seq LIMIT ?",
-        [catalog.generation, _last(catalog, name), directory, _GROWN_ROWS],
-    )
-    faces: IntArray = table["face_id"].to_numpy()
-    own = np.isin(faces, held)
-    found = np.empty((len(faces), size), np.float32)
-    found[own] = vectors[np.searchsorted(held, faces[own])]
-    if not own.all():
-        found[~own] = load_embeddings(catalog, faces[~own])
-    return NewRows(name, table["seq"].to_numpy(), found)
-
-
-def append_rows(catalog: Catalog, rows: NewRows) -> None:
-    """Adds them, but for those that the matrix got meanwhile, and those that were deleted meanwhile: nothing would take
-    these out of the matrix of a directory that is gone."""
-    if not len(rows.seq):
-        return
-    current = catalog.read(
-        "SELECT seq FROM core.reference_faces WHERE generation = ? AND seq BETWEEN ? AND ?",
-        [catalog.generation, int(rows.seq[0]), int(rows.seq[-1])],
-    )
-    wanted = np.isin(rows.seq, current["seq"].to_numpy()) & (rows.seq > _last(catalog, rows.name))
-    if wanted.any():
-        vectors = rows.vectors[wanted]
-        matrix.append(catalog.folder, rows.name, rows.seq[wanted], vectors.shape[1], lambda part: vectors[part])
-
-
-def _last(catalog: Catalog, name: str) -> int:
-    """The highest number in a matrix."""
-    return int(matrix.numbers(catalog.folder, name, catalog.identity.embedding_size).max(initial=0))
-
-
 def _persons(table: pa.Table) -> list[PersonRecord]:
     columns = [_values(table, field.name) for field in fields(PersonRecord)]
     return [PersonRecord(*row) for row in zip(*columns, strict=True)]
@@ -135,17 +81,17 @@ def load_embeddings(catalog: Catalog, face_ids: IntArray) -> FloatArray:
     """The stored embeddings [n, d] of distinct faces [n], in their order. Raises StoreDamaged."""
     generation, size = catalog.generation, catalog.identity.embedding_size
     order = np.argsort(face_ids)
-    wanted = face_ids[order]
-    found = np.zeros(len(wanted), bool)
-    vectors = np.zeros((len(wanted), size), np.float32)
+    ascending = face_ids[order]
+    loaded = np.zeros(len(ascending), bool)
+    vectors = np.zeros((len(ascending), size), np.float32)
 
     def take(ids: IntArray, values: FloatArray) -> None:
-        position = np.minimum(np.searchsorted(wanted, ids), max(len(wanted) - 1, 0))
-        hit = wanted[position] == ids
+        position = np.minimum(np.searchsorted(ascending, ids), max(len(ascending) - 1, 0))
+        hit = ascending[position] == ids
         vectors[order[position[hit]]] = values[hit]
-        found[position[hit]] = True
+        loaded[position[hit]] = True
 
-    with catalog.tables(wanted_faces=pa.table({"face_id": wanted})):
+    with catalog.tables(wanted_faces=pa.table({"face_id": ascending})):
         files = catalog.rows(
             "SELECT DISTINCT s.file FROM wanted_faces w JOIN core.embeddings e ON e.face_id = w.face_id"
             " JOIN core.embedding_shards s ON s.embedding_shard_id = e.embedding_shard_id"
@@ -161,8 +107,8 @@ def load_embeddings(catalog: Catalog, face_ids: IntArray) -> FloatArray:
         take(*read_embeddings(catalog.folder, file, size))
     if pending.num_rows:
         take(pending["face_id"].to_numpy(), vectors_of_bytes(pending["embedding"], size))
-    if not found.all():
-        missing = int(wanted[~found][0])
+    if not loaded.all():
+        missing = int(ascending[~loaded][0])
         root = catalog.folder.root
         raise StoreDamaged(path=root, detail=f"face {missing} has no stored embedding", cure=check_cure(root))
     return vectors

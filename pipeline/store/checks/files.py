@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import known
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.ids import counters
 from pipeline.store.catalog.references import load_embeddings, reference_rows
 from pipeline.store.checks.problems import REBUILD, RESTORE, Problem
 from pipeline.store.files import matrix
@@ -171,7 +171,7 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
     stored = matrix.numbers(catalog.folder, stem, size)
     seq_file = catalog.folder.path(stem + ".seq")
     unreadable = len(stored) == 0 and seq_file.exists() and seq_file.stat().st_size > 0
-    if unreadable or np.any(stored >= known.counters(catalog).next_person_seq):
+    if unreadable or np.any(stored >= counters(catalog).next_person_seq):
         yield Problem("matrix", stem + ".seq", "its rows are not of references", REBUILD)
         return
     references = reference_rows(catalog, directory)

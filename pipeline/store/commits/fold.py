@@ -1,63 +1,77 @@
-"""Folding: embeddings of posted faces go from the catalog into shards, and vectors of removed faces out of them.
+"""Folding: embeddings of posted faces move from the catalog into shards, vectors of removed faces out of the files.
 
-Files first, then one transaction for each shard, then what the shard replaces is unlinked. Between two transactions
-other commits go on, so a face may be removed while its new shard is written: the next fold takes it out again.
+Files are written first, then one transaction for each shard is committed, then what the shard replaces is unlinked.
+Between two transactions other commits go on, so a face may be removed while its new shard is written: the next fold
+takes its vector out.
 
-A new shard is `folded-<face>.parquet`, after the lowest of its faces: a fold that is repeated after a crash writes
-the same file again.
+A new shard is `folded-<face>.parquet`, after the lowest of its faces. A shard without its removed faces, or several
+small ones in one, is `<stem>.<n>.parquet`: the stem of the (first) shard it replaces, rewritten for the n-th time. So
+a fold that is repeated after a crash writes the same file again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.store.catalog.connection import Catalog
-from pipeline.store.commits.rewriting import SHARD_ROWS, commit_rewriting, plan_rewritings, rewrite
+from pipeline.store.catalog import deletes
+from pipeline.store.catalog.connection import Catalog, Submit
 from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder, disk_errors
-from pipeline.store.files.shards import WrittenFile, embedding_metadata, vectors_of_bytes, write_embeddings
+from pipeline.store.files.shards import (
+    WrittenFile,
+    damaged_file,
+    embedding_metadata,
+    read_parquet,
+    vectors_of_bytes,
+    write_embeddings,
+)
 from pipeline.store.records import StoreIdentity, embeddings_schema
 
-T = TypeVar("T")
-
-
-class Submit(Protocol):
-    """Does work with the catalog, on its thread."""
-
-    def __call__(self, work: Callable[[Catalog], T], /) -> T: ...
+# 8 MiB of 512 float32: written in a moment, so that a server's commits never wait long.
+SHARD_ROWS = 4096
+_SMALL_SHARDS = 16  # so many are put together: each vector is written about once more for as many folds
+_NAME = re.compile(r"(.+?)(?:\.(\d+))?\.parquet")
 
 
 def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: int, min_pending: int) -> int:
     """Does all of it; returns how many embeddings moved. One at a time. Raises StoreDamaged, StoreFull."""
+    metadata = embedding_metadata(identity, generation)
     moved = 0
-    waiting = submit(lambda catalog: count_pending(catalog))
+    waiting = submit(count_pending)
     while moved < waiting and waiting >= min_pending:
-        table = submit(lambda catalog: pending(catalog))
+        table = submit(_pending)
         if table.num_rows == 0:  # the rest was removed meanwhile
             break
-        written = write_pending(folder, identity, generation, table)
-        submit(partial(commit_pending, table=table, file=written))
+        file = f"embeddings/g{generation:04d}/folded-{table['face_id'][0]}.parquet"
+        written = write_embeddings(folder, file, table, metadata)
+        submit(partial(_commit_pending, table=table, file=written))
         moved += table.num_rows
-    for planned in submit(lambda catalog: plan_rewritings(catalog)):
-        rewritten = rewrite(folder, identity, generation, planned)
-        submit(partial(commit_rewriting, rewriting=planned, file=rewritten))
-    submit(lambda catalog: blank_matrices(catalog))
+    for rewriting in submit(plan_rewritings):
+        rewritten = _rewrite(folder, rewriting, metadata)
+        submit(partial(_commit_rewriting, rewriting=rewriting, file=rewritten))
+    submit(_blank_matrices)
     return moved
 
 
 def sweep(catalog: Catalog) -> None:
-    """At opening: removes the embedding files that no row speaks of. A commit that was cut off left them; repeated,
-    it would write the same file again, but a vector in it may be of somebody who is deleted before that."""
-    spoken_of = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
+    """At opening: removes the embedding files that no row names. A commit that was cut off left them; repeated, it
+    would write the same file again, but a vector in it may be of somebody who is deleted before that."""
+    named = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
     root = catalog.folder.root
     with disk_errors(root):
-        found = [path.relative_to(root).as_posix() for path in root.glob("embeddings/*/*") if path.is_file()]
-    for file in set(found) - spoken_of:
+        files = [path.relative_to(root).as_posix() for path in root.glob("embeddings/*/*") if path.is_file()]
+    for file in set(files) - named:
         catalog.folder.unlink(file)
+
+
+# Posted embeddings become shards
 
 
 def count_pending(catalog: Catalog) -> int:
@@ -65,7 +79,7 @@ def count_pending(catalog: Catalog) -> int:
     return int(catalog.one("SELECT count(*) FROM core.pending_embeddings WHERE generation = ?", [catalog.generation]))
 
 
-def pending(catalog: Catalog) -> pa.Table:
+def _pending(catalog: Catalog) -> pa.Table:
     """Up to SHARD_ROWS pending embeddings, the oldest faces first, as the rows of an embedding shard."""
     table = catalog.read(
         "SELECT face_id, embedding FROM core.pending_embeddings WHERE generation = ? ORDER BY face_id LIMIT ?",
@@ -77,13 +91,7 @@ def pending(catalog: Catalog) -> pa.Table:
     return pa.table([table["face_id"].combine_chunks(), column], schema=embeddings_schema(size))
 
 
-def write_pending(folder: Folder, identity: StoreIdentity, generation: int, table: pa.Table) -> WrittenFile:
-    """Raises StoreFull, StoreUnwritable."""
-    file = f"embeddings/g{generation:04d}/folded-{table['face_id'][0]}.parquet"
-    return write_embeddings(folder, file, table, embedding_metadata(identity, generation))
-
-
-def commit_pending(catalog: Catalog, table: pa.Table, file: WrittenFile) -> None:
+def _commit_pending(catalog: Catalog, table: pa.Table, file: WrittenFile) -> None:
     """The transaction: these embeddings are in the shard from now on."""
     generation = catalog.generation
     with catalog.tables(folded=table.select(["face_id"])), catalog.transaction("fold"):
@@ -109,7 +117,103 @@ def commit_pending(catalog: Catalog, table: pa.Table, file: WrittenFile) -> None
         catalog.execute(f"DELETE FROM core.pending_embeddings WHERE {these}", [generation])
 
 
-def blank_matrices(catalog: Catalog) -> None:
+# Shards without the vectors of removed faces, and several small shards as one
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """Shards that become one, or none, and the face ids [n] that it is to hold."""
+
+    shard_ids: Sequence[int]
+    files: Sequence[str]
+    hashes: Sequence[str]
+    face_ids: pa.Array
+
+
+def plan_rewritings(catalog: Catalog) -> list[Rewriting]:
+    """What is due: each shard with more rows than the catalog has faces in it, and the small shards when many."""
+    stale = catalog.rows(
+        "SELECT embedding_shard_id, file, sha256 FROM core.embedding_shards s WHERE generation = ? AND rows >"
+        " (SELECT count(*) FROM core.embeddings e WHERE e.embedding_shard_id = s.embedding_shard_id) ORDER BY 1",
+        [catalog.generation],
+    )
+    groups = [[row] for row in stale]
+    stale_ids = {shard for shard, _, _ in stale}
+    small = [row for row in _small_shards(catalog) if row[0] not in stale_ids]
+    if len(small) >= _SMALL_SHARDS:
+        groups.append(small)
+    return [_rewriting(catalog, group) for group in groups]
+
+
+def _small_shards(catalog: Catalog) -> Iterator[tuple[int, str, str]]:
+    """Shards of posted images, the oldest first, that fit into one."""
+    total = 0
+    for shard, file, sha256, rows in catalog.rows(
+        'SELECT embedding_shard_id, file, sha256, "rows" FROM core.embedding_shards'
+        ' WHERE generation = ? AND run_id IS NULL AND "rows" <= ? ORDER BY 1',
+        [catalog.generation, SHARD_ROWS // 2],
+    ):
+        total += rows
+        if total > SHARD_ROWS:
+            return
+        yield shard, file, sha256
+
+
+def _rewriting(catalog: Catalog, shards: Sequence[tuple[int, str, str]]) -> Rewriting:
+    ids, files, hashes = zip(*shards, strict=True)
+    faces = catalog.read("SELECT face_id FROM core.embeddings WHERE list_contains(?, embedding_shard_id)", [list(ids)])
+    return Rewriting(ids, files, hashes, faces["face_id"].combine_chunks())
+
+
+def _rewrite(folder: Folder, rewriting: Rewriting, metadata: dict[str, object]) -> WrittenFile | None:
+    """The new shard; None where no vector is needed any more. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    if len(rewriting.face_ids) == 0:
+        return None
+    for file, sha256 in zip(rewriting.files, rewriting.hashes, strict=True):
+        _require_unchanged(folder, file, sha256)
+    table = pa.concat_tables([read_parquet(folder, file) for file in rewriting.files])
+    kept = table.filter(pc.is_in(table["face_id"], rewriting.face_ids))
+    return write_embeddings(folder, _next_name(rewriting.files[0]), kept, metadata)
+
+
+def _require_unchanged(folder: Folder, file: str, sha256: str) -> None:
+    """Raises StoreDamaged: a damaged file must not become a new file whose hash is right."""
+    try:
+        actual = hashlib.sha256(folder.path(file).read_bytes()).hexdigest()
+    except OSError as exc:
+        raise damaged_file(folder, file, f"cannot be read: {exc.strerror}") from exc
+    if actual != sha256:
+        raise damaged_file(folder, file, "its SHA-256 is not the recorded one")
+
+
+def _next_name(file: str) -> str:
+    match = _NAME.fullmatch(file)
+    stem, count = match.groups() if match else (file, None)
+    return f"{stem}.{int(count or 0) + 1}.parquet"
+
+
+def _commit_rewriting(catalog: Catalog, rewriting: Rewriting, file: WrittenFile | None) -> None:
+    """The transaction: the first shard is the new file, the others are gone; without a file all are."""
+    first, *others = rewriting.shard_ids
+    gone = others if file else [first, *others]
+    with catalog.transaction("fold"):
+        if file:
+            catalog.execute(
+                'UPDATE core.embedding_shards SET file = ?, "rows" = ?, bytes = ?, sha256 = ?'
+                " WHERE embedding_shard_id = ?",
+                [file.file, file.rows, file.bytes, file.sha256, first],
+            )
+        if gone:
+            catalog.execute(
+                "UPDATE core.embeddings SET embedding_shard_id = ? WHERE list_contains(?, embedding_shard_id)",
+                [first, gone],
+            )
+            catalog.execute("DELETE FROM core.embedding_shards WHERE list_contains(?, embedding_shard_id)", [gone])
+        deletes.add(catalog, rewriting.files)
+    deletes.replay(catalog)
+
+
+def _blank_matrices(catalog: Catalog) -> None:
     """Overwrites what the reference matrices hold of references that are gone."""
     for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
         current = catalog.read(

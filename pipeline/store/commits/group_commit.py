@@ -16,7 +16,7 @@ from typing import Final
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import PromisedIds
-from pipeline.store.commits.request import Change, RolledBack, commit_changes
+from pipeline.store.commits.directory import Change, RolledBack, commit_changes
 from pipeline.store.records import PersonRecord
 
 _MOST: Final = 32  # changes in one transaction: more would hold its first one up

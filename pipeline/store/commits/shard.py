@@ -1,6 +1,6 @@
 """Committing one shard of a run: files first, then one transaction with everything, then what follows from it.
 
-objects, embedding shard     whole and durable, under names that a repeated commit uses again
+objects, embedding shard     written durably, under names that a repeated commit uses again
 transaction                  media, faces, persons, references, counters, and "shard k of run r is in"
 pending deletes, matrix      replayed or rebuilt later if a crash comes between
 """
@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import intents, known, runs
+from pipeline.store.catalog import intents, runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import make_directories
-from pipeline.store.catalog.ids import PromisedIds
+from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import write_objects
@@ -51,14 +51,14 @@ class PreparedShard:
 
 def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
     """The tables of the commit in their schemas. Raises StoreError for columns that don't fit."""
-    wanted = {
+    schemas = {
         "media": (commit.media, MEDIA_SCHEMA),
         "faces": (commit.faces, FACES_SCHEMA),
         "embeddings": (commit.embeddings, embeddings_schema(size)),
         "persons": (commit.persons, PERSONS_SCHEMA),
     }
     tables = {}
-    for name, (table, columns) in wanted.items():
+    for name, (table, columns) in schemas.items():
         try:
             tables[name] = table.select(columns.names).cast(columns).combine_chunks()
         except (KeyError, ValueError, pa.ArrowException) as exc:
@@ -68,14 +68,14 @@ def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
 
 @dataclass(frozen=True)
 class CommittedShard:
-    """What a commit drew: the new persons have the numbers from `first_seq` on, in the order they were given."""
+    """The numbers that a commit drew: `first_seq` and those after it for the new persons, in their order."""
 
     first_seq: int
     at: datetime
 
 
 def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table], ids: PromisedIds) -> None:
-    """Raises StoreError unless the run is open, the shard not in, and the ids are new: before any file is touched."""
+    """Raises StoreError unless the run is open, the shard is not in and the ids are new, before any file is written."""
     run = runs.run_row(catalog, commit.run_id)
     if run.state != runs.OPEN or run.account_id != commit.account_id:
         raise StoreError(
@@ -112,11 +112,11 @@ def write_files(
     return PreparedShard(commit, generation, {**tables, "objects": objects}, written)
 
 
-def with_seqs(catalog: Catalog, prepared: PreparedShard) -> PreparedShard:
-    """The new persons with their sequence numbers: drawn on the writer thread, just before the transaction, so that
+def _with_seqs(catalog: Catalog, prepared: PreparedShard) -> PreparedShard:
+    """The new persons with their sequence numbers, drawn on the catalog's thread just before the transaction, so that
     they are the order of insertion whatever was committed while the shard's files were written."""
     persons = prepared.tables["persons"].sort_by("seq")
-    first = known.counters(catalog).next_person_seq
+    first = counters(catalog).next_person_seq
     seq = pa.array(np.arange(first, first + len(persons), dtype=np.int64))
     position = persons.schema.get_field_index("seq")
     persons = persons.set_column(position, persons.schema.field(position), seq)
@@ -124,7 +124,8 @@ def with_seqs(catalog: Catalog, prepared: PreparedShard) -> PreparedShard:
 
 
 def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> CommittedShard:
-    """The transaction; `prepared` is `with_seqs`. Raises TooManyDirectories, StoreError; then nothing has happened."""
+    """The transaction. Raises TooManyDirectories, StoreError; then nothing has happened."""
+    prepared = _with_seqs(catalog, prepared)
     commit, now = prepared.commit, utc_now()
     occurrences = pa.table(
         {
@@ -135,7 +136,7 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> 
     new = {f"new_{name}": table for name, table in prepared.tables.items()}
     with catalog.tables(**new, occurrences=occurrences), catalog.transaction("commit_shard"):
         check_new(catalog, commit, prepared.tables, ids)
-        first_seq = known.counters(catalog).next_person_seq
+        first_seq = counters(catalog).next_person_seq
         _insert_media_and_faces(catalog, prepared, now)
         _insert_embeddings(catalog, prepared)
         _insert_persons(catalog, prepared, now)

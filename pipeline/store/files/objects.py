@@ -14,8 +14,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import ObjectUnknown, StoreDamaged, StoreError
-from pipeline.store.catalog.connection import Catalog
+from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
 
@@ -84,14 +83,6 @@ def _write_all(
     rows = list(each(write, objects))
     list(each(lambda name: folder.sync_folder(name, "object"), folders))
     return rows
-
-
-def object_row(catalog: Catalog, guid: str) -> tuple[str, str]:
-    """SHA-256 at rest and media type. Raises ObjectUnknown."""
-    rows = catalog.rows("SELECT sha256, media_type FROM core.objects WHERE image_guid = ?", [guid])
-    if not rows:
-        raise ObjectUnknown
-    return str(rows[0][0]), str(rows[0][1])
 
 
 def read_object(folder: Folder, guid: str) -> bytes:

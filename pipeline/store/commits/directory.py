@@ -1,7 +1,7 @@
 """Committing what requests change in their directories: images first, then one transaction with everything.
 
-The order is that of a shard's commit (commit.py): objects are whole and durable under new names, then the rows that
-speak of them, then what is no longer needed is unlinked. This is the server's path to an answer, so it is a few
+The order is that of a shard's commit (shard.py): objects are written durably under new names, then the rows that name
+them are committed, then what is no longer needed is unlinked. This is the server's path to an answer, so it is a few
 statements on a few rows, without Arrow tables and threads.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from pipeline.errors import StoreError
@@ -19,17 +20,20 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.ids import PromisedIds
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.commits.posted import POSTED_TABLES, posted_rows
 from pipeline.store.commits.removal import remove_persons, remove_references
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file, write_objects
-from pipeline.store.records import DirectoryCommit, PersonRecord
+from pipeline.store.files.shards import vector_bytes
+from pipeline.store.records import QUALITIES, DirectoryCommit, PersonRecord
+from pipeline.types import OK
 
 Row = Mapping[str, object]
+_DETECTION = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
+_IMAGE_TABLES = ("media", "faces", "detections", "pending_embeddings", "reference_faces", "objects")
 
 
 def check_commit(commit: DirectoryCommit, size: int) -> None:
-    """Raises StoreError where the parts of a commit don't fit each other: before any file is touched."""
+    """Raises StoreError where the parts of a commit don't fit each other, before any file is written."""
     inserted = [person.person_id for person in commit.inserted]
     updated = [person.person_id for person in commit.updated]
     referenced = [reference.person_id for reference in commit.references]
@@ -43,9 +47,9 @@ def check_commit(commit: DirectoryCommit, size: int) -> None:
     elif bool(commit.references) != (commit.image is not None):
         problem = "references and their image come together"
     elif any(reference.embedding.shape != (size,) for reference in commit.references):
-        problem = f"an embedding has not {size} numbers"
+        problem = f"an embedding does not have {size} numbers"
     elif not all(_is_uuid(person_id) for person_id in (*inserted, *updated, *commit.deleted, *referenced)):
-        problem = "a person id is no UUID"
+        problem = "a person id is not a UUID"
     for reference in commit.references:
         object_file(reference.image_guid)
     if problem:
@@ -76,7 +80,7 @@ def write_images(folder: Folder, images: Sequence[tuple[str, bytes, str]], image
 
 
 def discard_images(catalog: Catalog, guids: Sequence[str]) -> None:
-    """Unlinks images that were written for a commit that did not come. One that did keeps them."""
+    """Unlinks those of the images that no commit took."""
     sql = "SELECT image_guid FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))"
     kept = catalog.rows(sql, [list(guids)])
     for guid in set(guids) - {guid for (guid,) in kept}:
@@ -92,7 +96,7 @@ class Change:
 
     @property
     def persons(self) -> set[str]:
-        """All whom it touches."""
+        """The ids of all persons that it changes."""
         commit = self.commit
         changed = {person.person_id for person in (*commit.inserted, *commit.updated)}
         return changed | {reference.person_id for reference in commit.references} | set(commit.deleted)
@@ -103,7 +107,7 @@ class RolledBack(Exception):
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _Numbered:
     """A change with its directory and its numbers."""
 
     change: Change
@@ -130,30 +134,30 @@ class _Placed:
 
 
 def commit_changes(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds) -> list[list[PersonRecord]]:
-    """One transaction for all; of each the inserted and updated persons as they are afterwards. No two may touch the
-    same person.
+    """Commits all changes in one transaction; returns the inserted and updated persons of each as they are afterwards.
+    No two changes may touch the same person.
 
-    Raises RolledBack from what failed before the COMMIT, as TooManyDirectories, or StoreError for persons who are not
-    in the directory; any other error leaves open whether the transaction is in.
+    Raises RolledBack from an error before the COMMIT, such as TooManyDirectories, or StoreError for persons who are not
+    in the directory. After any other error the transaction may be in or not.
     """
     now = utc_now()
     with catalog.transaction("directory_commit"):
         try:
-            placed = _placed(catalog, changes, ids, now)
-            _write(catalog, placed, now)
+            numbered = _numbered(catalog, changes, ids, now)
+            _write(catalog, numbered, now)
         except Exception as exc:
             raise RolledBack from exc
-    if any(each.replaced or each.change.commit.deleted for each in placed):
+    if any(each.replaced or each.change.commit.deleted for each in numbered):
         deletes.replay_committed(catalog)
-    return [each.inserted + each.updated for each in placed]
+    return [each.inserted + each.updated for each in numbered]
 
 
-def _placed(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: datetime) -> list[_Placed]:
+def _numbered(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: datetime) -> list[_Numbered]:
     """Draws the numbers, in the order of the changes."""
     first = ids.next(catalog)
     media, face, seq = first.next_media_id, first.next_face_id, first.next_person_seq
     directories: dict[tuple[int, str], int] = {}
-    placed = []
+    numbered = []
     for change in changes:
         commit = change.commit
         key = commit.account_id, commit.directory
@@ -162,7 +166,7 @@ def _placed(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: 
         new = {person.person_id: seq + place for place, person in enumerate(commit.inserted)}
         again = [reference.person_id for reference in commit.references if reference.person_id not in new]
         replaced = {person_id: seq + len(new) + place for place, person_id in enumerate(again)}
-        placed.append(_Placed(change, directories[key], media, face, new, replaced))
+        numbered.append(_Numbered(change, directories[key], media, face, new, replaced))
         media, face, seq = (
             media + bool(commit.references),
             face + len(commit.references),
@@ -172,42 +176,90 @@ def _placed(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: 
         catalog.execute(
             "UPDATE core.store SET next_media_id = ?, next_face_id = ?, next_person_seq = ?", [media, face, seq]
         )
-    return placed
+    return numbered
 
 
-def _write(catalog: Catalog, placed: Sequence[_Placed], now: datetime) -> None:
-    """One statement for each table: what a statement costs hardly depends on its rows."""
-    for each in placed:
+def _write(catalog: Catalog, numbered: Sequence[_Numbered], now: datetime) -> None:
+    """One statement for each table: the cost of a statement hardly depends on its rows."""
+    for each in numbered:
         remove_references(catalog, each.directory, list(each.replaced))
-    posted = [
-        posted_rows(
-            each.change.commit,
-            each.change.objects,
-            generation=catalog.generation,
-            media_id=each.media_id,
-            face_id=each.face_id,
-            seqs={**each.new, **each.replaced},
-            now=now,
-        )
-        for each in placed
-        if each.change.commit.image is not None
-    ]
-    for table in POSTED_TABLES:
-        catalog.insert(table, [row for rows in posted for row in rows[table]])
-    catalog.insert("persons", [_person_row(person, each.directory) for each in placed for person in each.inserted])
-    for each in placed:
+    images = [_image_rows(each, catalog.generation, now) for each in numbered if each.change.commit.image is not None]
+    for table in _IMAGE_TABLES:
+        catalog.insert(table, [row for rows in images for row in rows[table]])
+    catalog.insert("persons", [_person_row(person, each.directory) for each in numbered for person in each.inserted])
+    for each in numbered:
         _update_persons(catalog, each.directory, each.updated)
         _delete_persons(catalog, each.directory, each.change.commit.deleted)
 
 
+def _image_rows(numbered: _Numbered, generation: int, now: datetime) -> dict[str, list[dict[str, Any]]]:
+    """The rows that a posted image brings, by table of _IMAGE_TABLES: a media row without run, shard, row and path; a
+    face with its detection, embedding and reference for each of the commit's references.
+
+    The embeddings wait in core.pending_embeddings for `fold`: a reader would have to open a Parquet file for each.
+    """
+    commit = numbered.change.commit
+    faces = list(enumerate(commit.references, numbered.face_id))
+    seqs = {**numbered.new, **numbered.replaced}
+    return {
+        "media": [_media_row(commit, numbered.media_id, now)],
+        "faces": [
+            {
+                "face_id": number,
+                "media_id": numbered.media_id,
+                "ordinal": face.ordinal,
+                "person_id": face.person_id,
+                "outcome": face.outcome,
+                "similarity_score": face.similarity_score,
+            }
+            for number, face in faces
+        ],
+        "detections": [
+            {"generation": generation, "face_id": number, **{name: face.fields[name] for name in _DETECTION}}
+            for number, face in faces
+        ],
+        "pending_embeddings": [
+            {"generation": generation, "face_id": number, "embedding": vector_bytes(face.embedding)}
+            for number, face in faces
+        ],
+        "reference_faces": [
+            {
+                "generation": generation,
+                "person_id": face.person_id,
+                "face_id": number,
+                "image_guid": face.image_guid,
+                "seq": seqs[face.person_id],
+            }
+            for number, face in faces
+        ],
+        "objects": [dict(row) for row in numbered.change.objects],
+    }
+
+
+def _media_row(commit: DirectoryCommit, media_id: int, now: datetime) -> dict[str, Any]:
+    assert commit.image is not None
+    image = asdict(commit.image)
+    if all(face.ordinal > 0 for face in commit.references):
+        # They are of the largest face. Without it among the references nobody would remove them with its person.
+        image |= {"name": None, "external_id": None}
+    return {
+        "media_id": media_id,
+        "account_id": commit.account_id,
+        "directory": commit.directory,
+        "status": OK,
+        "added_at": now,
+        **image,
+    }
+
+
 def _directory(catalog: Catalog, commit: DirectoryCommit, now: datetime) -> int:
-    found = directory_id(catalog, commit.account_id, commit.directory)
-    if found is None and commit.inserted:
+    number = directory_id(catalog, commit.account_id, commit.directory)
+    if number is None and commit.inserted:
         make_directories(catalog, commit.account_id, [commit.directory], now)
-        found = directory_id(catalog, commit.account_id, commit.directory)
-    if found is None:
+        number = directory_id(catalog, commit.account_id, commit.directory)
+    if number is None:
         raise StoreError(message=f'The account {commit.account_id} has no directory "{commit.directory}".')
-    return found
+    return number
 
 
 def _person_row(person: PersonRecord, directory: int) -> dict[str, object]:
@@ -234,7 +286,7 @@ def _changeable(person: PersonRecord) -> dict[str, object]:
 
 
 def _update_persons(catalog: Catalog, directory: int, persons: Sequence[PersonRecord]) -> None:
-    """Writes all columns but those of the insertion. `seq` finds the row's block, the id says that it is the one."""
+    """Writes all columns but those of the insertion. `seq` finds the row's block, the id proves that it is the row."""
     for person in persons:
         values = _changeable(person)
         changed = catalog.one(
@@ -253,7 +305,7 @@ def _delete_persons(catalog: Catalog, directory: int, person_ids: Sequence[str])
 
 
 def delete_directory(catalog: Catalog, account_id: int, name: str) -> int:
-    """All persons of a directory go, in one transaction; returns how many. Raises DirectoryUnknown."""
+    """Deletes all persons of a directory in one transaction; returns how many. Raises DirectoryUnknown."""
     with catalog.transaction("directory_commit"):
         directory = require_directory(catalog, account_id, name)
         persons = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ?", [directory])

@@ -1,4 +1,4 @@
-"""What the store knows already, so that no work is done twice."""
+"""What the catalog has of images and their faces, so that no work is done twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.errors import ImageChanged
 from pipeline.store.catalog import runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
-from pipeline.store.records import KNOWN_ROWS_SCHEMA, Counters, faces_of_media_schema
+from pipeline.store.records import KNOWN_ROWS_SCHEMA, faces_of_media_schema
 from pipeline.types import DUPLICATE, NO_FACE, OK
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
@@ -20,8 +20,8 @@ _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
     """KNOWN_ROWS_SCHEMA: every (path, directory, sha256) committed from this source, the latest last.
 
-    A file that could not be read has no hash and is listed all the same: it is known to be unreadable. Only what
-    changed under a run's hands is not: it was seen, and is to be taken up.
+    A file that could not be read has no hash and is listed all the same, so that no run tries it again. Only a file
+    that changed while a run was at work is left out, so that the next run takes it.
     """
     condition, params = runs.of_source(source, account_id)
     table = catalog.read(
@@ -37,10 +37,10 @@ def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
 
 
 def known_media(catalog: Catalog, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
-    """sha256 -> media_id of an earlier row with these bytes whose faces all have a stored embedding.
+    """sha256 -> media_id of the first row with these bytes whose faces all have a stored embedding.
 
-    Of the same account: nothing may tell one account what another one holds. And of a run: the row of a posted
-    image has those of its faces only that became references.
+    Only rows of the account: nothing may tell one account what another one holds. And only rows of runs: the row of a
+    posted image has only those of its faces that became references.
     """
     with catalog.tables(wanted_hashes=pa.table({"sha256": pa.array(list(hashes), pa.string())})):
         rows = catalog.rows(
@@ -106,8 +106,3 @@ def media_of_rows(catalog: Catalog, run_id: str, rows: Sequence[int]) -> dict[in
     """Row of the run's manifest -> media_id, for those of the rows that are in."""
     sql = "SELECT row, media_id FROM core.media WHERE run_id = ? AND row IN (SELECT unnest(?::BIGINT[]))"
     return dict(catalog.rows(sql, [run_id, list(rows)])) if rows else {}
-
-
-def counters(catalog: Catalog) -> Counters:
-    row = catalog.rows("SELECT next_media_id, next_face_id, next_person_seq FROM core.store")[0]
-    return Counters(*(int(value) for value in row))
