@@ -22,7 +22,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store, unlock_store
-from pipeline.serve.admin.listener import start_admin
+from pipeline.serve.admin.listener import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.protocol import LimitedProtocol, raise_file_limit
 from pipeline.store.client import StoreClient
@@ -77,7 +77,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         gc.freeze()
         stack.callback(gc.unfreeze)
         _warm_up(extractor)
-        stack.enter_context(start_admin(client, service, auth.drop))
+        stack.enter_context(open_admin_port(client, service, auth.drop))
         listening = _listening(settings.serve, sockets, service.stats().identities)
 
         def on_listening() -> None:

@@ -1,4 +1,4 @@
-"""The store's contents as Parquet files for other tools; their columns are public, as the views' are."""
+"""Exports a store as Parquet files for other tools; their columns are public, like those of the views."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _export_view(catalog: Catalog, folder: Folder, view: str) -> int:
     file = f"{view}.parquet"
     target = str(folder.path(file + TEMPORARY)).replace("'", "''")
     point("export.write")
-    # COPY streams: the table never lies in memory as a whole.
+    # COPY streams: the table is never in memory as a whole.
     query = f"SELECT * FROM main.{view} ORDER BY {_ORDER[view]}"
     rows = catalog.one(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
     folder.publish(file + TEMPORARY, file, "export")

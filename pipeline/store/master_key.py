@@ -1,7 +1,7 @@
-"""The master key: from the settings, a key file, or the user's configuration folder; made there on first use.
+"""The master key: from the settings, or from a key file, which is made on first use.
 
-A key file is one line of base64 (32 bytes), readable by its owner alone. It is never overwritten: whoever loses it
-loses the images.
+A key file is one line of base64 (32 bytes) that only its owner may read. It is never overwritten: without the key the
+images are lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.store.files.crypto import KEY_BYTES, MasterKey
 from pipeline.store.files.durable import sync
 
 _SETTING = "the setting security.master_key"
-_FILE_BYTES = 4096  # a key file is much smaller
+_FILE_BYTES = 4096  # more than any key file has
 _OWNER_ONLY = 0o700
 
 
@@ -51,7 +51,7 @@ def load_master_key(settings: SecuritySettings, store: Path) -> MasterKey:
 
 
 def load_or_make_master_key(settings: SecuritySettings, store: Path) -> MasterKey:
-    """The same, for a new encrypted store: where there is no key file, one is made, durably, with a random key.
+    """The same for a new encrypted store: where there is no key file, one with a random key is made, durably.
 
     Raises UsageError.
     """
@@ -64,7 +64,7 @@ def load_or_make_master_key(settings: SecuritySettings, store: Path) -> MasterKe
 
 
 def _read(path: Path) -> bytes:
-    """Raises FileNotFoundError, and UsageError where the file is no key, or not its owner's alone."""
+    """Raises FileNotFoundError, and UsageError where the file is not a key, or others may read it."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -79,7 +79,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decoded(text: str, source: str) -> bytes:
-    """The key in base64. What was given is not repeated: it may be a key with a typing error."""
+    """The key of a base64 text. The error does not quote the text: it may be a key with a typing error."""
     try:
         data = base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):
@@ -94,7 +94,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _make(path: Path) -> bool:
-    """Makes a key file, whole and durable or not at all; False where another process was first."""
+    """Makes a key file, durably or not at all; False where another process was first."""
     try:
         _make_folder(path.parent)
         fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
@@ -112,7 +112,7 @@ def _make(path: Path) -> bool:
 
 
 def _publish(temporary: Path, path: Path) -> bool:
-    """A link, because a rename would overwrite."""
+    """Links, because a rename would overwrite."""
     with suppress(FileExistsError):
         path.hardlink_to(temporary)
         return True
@@ -120,6 +120,6 @@ def _publish(temporary: Path, path: Path) -> bool:
 
 
 def _make_folder(folder: Path) -> None:
-    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+    for missing in reversed([parent for parent in (folder, *folder.parents) if not parent.exists()]):
         missing.mkdir(_OWNER_ONLY, exist_ok=True)
         sync(missing.parent)

@@ -1,8 +1,8 @@
-"""What goes into the store and comes out of it: dataclasses, and the Arrow schemas of their tables.
+"""What goes into a store and comes out of it: dataclasses, and the Arrow schemas of their tables.
 
-The schemas are the interface of `StoreClient`, not the format on disk (that is FORMAT.md). Boxes are xyxy and
-landmarks (x, y) pairs in pixels of the upright original; hashes are lower-case hexadecimal SHA-256; directories
-are given by name and belong to the account of the commit.
+The schemas are the interface of an open store, not the format on disk (see FORMAT.md). Boxes are xyxy and landmarks
+(x, y) pairs in pixels of the upright original; hashes are lower-case hexadecimal SHA-256; directories are given by
+name and belong to the account of the commit.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def faces_of_media_schema(size: int) -> pa.Schema:
 
 @dataclass(frozen=True)
 class StoreIdentity:
-    """What can't change in one generation of a store."""
+    """The model of a store and what made its numbers. It doesn't change in one generation."""
 
     embedder: str
     weights: str
@@ -129,7 +129,7 @@ class StoreIdentity:
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run. `state`: scanning (the manifest is being made), open (planned, shards come in), finished."""
+    """One run. `state`: scanning (the manifest is being written), open (shards are being committed), finished."""
 
     run_id: str
     source: str
@@ -181,7 +181,7 @@ class PersonRecord:
     """One identity and its current reference, as the catalog holds it. Times are UTC, naive."""
 
     person_id: str  # UUID text
-    seq: int  # the order of insertion; 0 in a commit that inserts it: the store draws the number
+    seq: int  # the order of insertion; 0 in a commit that inserts the person: the store draws the number
     name: str | None
     external_id: str | None
     parent_id: str | None  # set by a merge
@@ -205,7 +205,7 @@ class PersonRecord:
         seq: int = 0,
         occurrence: int = 1,
     ) -> PersonRecord:
-        """One that is, or was just, inserted."""
+        """A person that is being inserted, or just was."""
         return cls(
             person_id=person_id,
             seq=seq,
@@ -246,7 +246,7 @@ class PostedImage:
     width: int
     height: int
     format: str
-    name: str | None  # what the request said of the largest face
+    name: str | None  # that the request gave for the largest face
     external_id: str | None
 
 
@@ -267,7 +267,7 @@ class NewReference:
 
 @dataclass(frozen=True)
 class DirectoryCommit:
-    """All that one request changes in a directory, committed as a whole or not at all."""
+    """Everything that one request changes in a directory, committed as a whole or not at all."""
 
     account_id: int
     directory: str
@@ -280,7 +280,7 @@ class DirectoryCommit:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What opens an account."""
+    """What a password for an account is checked against."""
 
     account_id: int
     password_hash: str | None  # None: no password opens it
@@ -345,10 +345,10 @@ class FaceAnswer:
 
 @dataclass(frozen=True)
 class ShardCommit:
-    """All that one shard of a run brings, committed as a whole or not at all.
+    """Everything that one shard of a run brings, committed as a whole or not at all.
 
-    Ids are the caller's, from `StoreClient.counters()`; object names too. Told the same names again after a
-    crash, the store overwrites the same files, so nothing is orphaned.
+    The caller chooses ids (from `promise_ids` or `counters`) and object names. With the same names after a crash the
+    store overwrites the same files, so nothing is orphaned.
     """
 
     run_id: str
@@ -359,5 +359,7 @@ class ShardCommit:
     embeddings: pa.Table  # embeddings_schema(d): of the faces that are not rejected
     persons: pa.Table  # PERSONS_SCHEMA: the new ones
     objects: Sequence[tuple[str, bytes, str]] = ()  # (guid, bytes, media type)
-    occurrences: Mapping[str, int] = field(default_factory=dict)  # person_id -> added to one already there
+    occurrences: Mapping[str, int] = field(
+        default_factory=dict
+    )  # person_id -> how many to add for a person of an earlier commit
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed

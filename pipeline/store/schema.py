@@ -1,8 +1,8 @@
 """The tables of the catalog, their version, and the three public views. FORMAT.md describes them.
 
-All timestamps are UTC. There are no foreign keys: DuckDB checks them against the state before the transaction,
-so a parent and its child could not go, or come, in one. The large tables have no primary key either: an index
-would have to stay in memory; ids come from counters in the same transaction. `check` verifies both.
+All timestamps are UTC. There are no foreign keys: DuckDB checks them against the state before the transaction, so one
+transaction could not delete, or insert, a parent with its child. The large tables have no primary key either, because
+an index would have to stay in memory; ids come from counters in the same transaction. `check` verifies both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 2  # of the tables; store/migrate.py brings older ones up
+SCHEMA_VERSION: Final = 2  # of the tables; migrate.py upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 TABLES: Final[dict[str, dict[str, str]]] = {
@@ -156,7 +156,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
     "pending_deletes": {"path": "VARCHAR", "added_at": "TIMESTAMP"},
 }
 
-# Small tables only; of shards it is what makes a second commit impossible.
+# Small tables only. The key of `shards` makes a second commit of a shard impossible.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
     "accounts": ("PRIMARY KEY (account_id)", "UNIQUE (user_id)"),
     "directories": ("PRIMARY KEY (directory_id)", "UNIQUE (account_id, name)"),
@@ -202,23 +202,23 @@ VIEWS: Final[dict[str, str]] = {
 
 def statements() -> list[str]:
     """The statements that make an empty catalog, in order."""
-    made = ["CREATE SCHEMA core"]
+    sql = ["CREATE SCHEMA core"]
     for table, columns in TABLES.items():
         parts = [f'"{name}" {kind}' for name, kind in columns.items()] + list(_KEYS.get(table, ()))
-        made.append(f"CREATE TABLE core.{table} ({', '.join(parts)})")
-    made.extend(f"CREATE VIEW main.{view} AS {query}" for view, query in VIEWS.items())
-    return made
+        sql.append(f"CREATE TABLE core.{table} ({', '.join(parts)})")
+    sql.extend(f"CREATE VIEW main.{view} AS {query}" for view, query in VIEWS.items())
+    return sql
 
 
 def differences(columns: dict[str, dict[str, str]], views: set[str]) -> list[str]:
-    """What a catalog with these tables (name -> column -> type) lacks or has otherwise; empty: nothing."""
-    found = []
+    """How a catalog with these tables (name -> column -> type) and views differs from this version."""
+    problems = []
     for table, expected in TABLES.items():
         if table not in columns:
-            found.append(f"the table core.{table} is missing")
+            problems.append(f"the table core.{table} is missing")
             continue
         for name, kind in expected.items():
             if columns[table].get(name) != kind:
-                found.append(f"core.{table}.{name} is {columns[table].get(name, 'missing')}, not {kind}")
-    found.extend(f"the view main.{view} is missing" for view in VIEWS if view not in views)
-    return found
+                problems.append(f"core.{table}.{name} is {columns[table].get(name, 'missing')}, not {kind}")
+    problems.extend(f"the view main.{view} is missing" for view in VIEWS if view not in views)
+    return problems

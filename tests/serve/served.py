@@ -1,4 +1,4 @@
-"""A store held by a server's parts: the service and the open door, in this process or, as a script, in another.
+"""A store held by a server's parts: the service and the open admin port, in this process or, as a script, in another.
 
 `served.py STORE [POINT N]` holds STORE until its standard input ends; with POINT it kills itself (SIGKILL) the
 N-th time it comes to that fault point.
@@ -20,7 +20,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
-from pipeline.serve.admin.listener import AdminDoor, start_admin
+from pipeline.serve.admin.listener import AdminPort, open_admin_port
 from pipeline.store.client import StoreClient
 from pipeline.store.files import faults
 
@@ -36,7 +36,7 @@ class Served:
 
     client: StoreClient
     service: IdentityService
-    door: AdminDoor
+    port: AdminPort
     changed_passwords: list[str] = field(default_factory=list)
 
 
@@ -51,8 +51,8 @@ def serving(store: Path, extractor: FaceExtractor | None = None, settings: Setti
         loaded = extractor or load_extractor(settings, client.identity, store)
         service = IdentityService(client, loaded, Decoder(settings.decode), settings)
         try:
-            with start_admin(client, service, changed.append) as door:
-                yield Served(client, service, door, changed)
+            with open_admin_port(client, service, changed.append) as port:
+                yield Served(client, service, port, changed)
         finally:
             service.close()
 

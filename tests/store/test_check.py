@@ -121,13 +121,13 @@ BROKEN = {
     "UPDATE core.store SET next_media_id = 8": "next_media_id is not above media.media_id",
     "UPDATE core.store SET next_face_id = 1": "next_face_id is not above faces.face_id",
     "UPDATE core.store SET next_person_seq = 8": "next_person_seq is not above persons.seq",
-    "UPDATE core.shards SET faces = 1 WHERE shard = 0": "a shard whose faces don't count up",
-    "UPDATE core.shards SET media = 1 WHERE shard = 0": "a shard whose media don't count up",
+    "UPDATE core.shards SET faces = 1 WHERE shard = 0": "a shard with another number of faces than recorded",
+    "UPDATE core.shards SET media = 1 WHERE shard = 0": "a shard with another number of media than recorded",
     "UPDATE core.persons SET parent_id = person_id WHERE seq = 1": "a cycle of parents",
     "UPDATE core.persons SET parent_id = uuid() WHERE seq = 1": "persons.parent_id refers to a missing",
     "UPDATE core.runs SET shards = 3": "a finished run with missing shards",
     "CREATE OR REPLACE VIEW main.persons AS SELECT person_id::VARCHAR AS person_id, person_id::VARCHAR AS"
-    " root_person_id FROM core.persons WHERE seq > 1": "answers 7 rows, the table has 8",
+    " root_person_id FROM core.persons WHERE seq > 1": "has 7 rows instead of 8",
     "INSERT INTO core.pending_deletes VALUES ('../x', now()::TIMESTAMP)": "is no path of a file of the store",
 }
 
@@ -137,7 +137,7 @@ BROKEN_POSTED = {
     "UPDATE core.media SET path = 'x' WHERE run_id IS NULL": "a posted image with a run's shard, row or path",
     "UPDATE core.media SET shard = 0 WHERE run_id IS NULL": "a posted image with a run's shard, row or path",
     "DELETE FROM core.faces WHERE face_id IN (17, 18)": "a posted image without a face",
-    "DELETE FROM core.reference_faces WHERE face_id = 17": "a face of a posted image that is no reference",
+    "DELETE FROM core.reference_faces WHERE face_id = 17": "a face of a posted image that is not a reference",
     "UPDATE core.faces SET outcome = 'removed' WHERE face_id = 17": "a removed face of a posted image",
     "UPDATE core.faces SET similarity_score = 1.0 WHERE outcome = 'removed'": "a removed face of which something",
     "INSERT INTO core.detections (generation, face_id) SELECT 1, face_id FROM core.faces WHERE outcome = 'removed'": (
@@ -151,7 +151,7 @@ BROKEN_POSTED = {
     "UPDATE core.pending_embeddings SET face_id = 99": "pending_embeddings.face_id refers to a missing faces.face_id",
     "UPDATE core.pending_embeddings SET embedding = '1234'::BLOB": "a pending embedding of another size",
     "UPDATE core.pending_embeddings SET embedding = repeat('AAAA', 8)::BLOB": "its pending embedding's norm is not 1",
-    "UPDATE core.embedding_shards SET shard = 5 WHERE run_id IS NULL": "an embedding shard of half a run's shard",
+    "UPDATE core.embedding_shards SET shard = 5 WHERE run_id IS NULL": "a run or a shard number without the other",
     'UPDATE core.embedding_shards SET "rows" = 1 WHERE run_id IS NULL': "an embedding shard with fewer rows than faces",
     "DELETE FROM core.embeddings WHERE face_id = 17": "its face ids are not those of the catalog",
     "INSERT INTO core.objects SELECT * REPLACE ('abcd0000' AS image_guid) FROM core.objects LIMIT 1": (
@@ -230,7 +230,7 @@ def test_a_merge_chain_is_no_cycle_and_has_one_root(store: Path) -> None:
         ([1, 3, 5, 8], 1.0, {}, "face ids are not those of the catalog"),
         ([1, 3, 5, 7], 1.1, {}, "norm is not 1"),
         ([1, 3, 5, 7], float("nan"), {}, "norm is not 1"),
-        ([1, 3, 5, 7], 1.0, {"weights_sha256": "f" * 64}, "its metadata say weights_sha256"),
+        ([1, 3, 5, 7], 1.0, {"weights_sha256": "f" * 64}, "its metadata have weights_sha256"),
     ],
 )
 def test_an_embedding_shard_that_says_otherwise(

@@ -55,7 +55,7 @@ def test_a_second_commit_of_a_shard_changes_nothing(client: StoreClient, run: Ru
     client.commit_shard(shard)
     before, files = rows_of(client), sorted(client.path.rglob("*"))
     again = dataclasses.replace(shard, embeddings=embeddings_table([2], unit_vectors(1, seed=9)))
-    with pytest.raises(StoreError, match="is in already"):
+    with pytest.raises(StoreError, match="is committed already"):
         client.commit_shard(again)
     assert rows_of(client) == before
     assert sorted(client.path.rglob("*")) == files

@@ -190,7 +190,7 @@ def test_swapped_and_changed_wrapped_keys_are_damage(client: StoreClient) -> Non
         with pytest.raises(StoreDamaged, match="image key of account 1 cannot be unwrapped"):
             client.image_key(account)
     assert [p.detail for p in check_store(client).problems] == [
-        "an account without an image key, or with one that has no use"
+        "an account without an image key in an encrypted store, or with one in another"
     ]
     assert client.image_key(bob)
     with pytest.raises(StoreDamaged, match="account 77"):
@@ -221,9 +221,9 @@ def test_check_finds_objects_that_are_not_encrypted_as_they_should_be(client: St
     path = client.path / object_file(person.image_guid)
     path.write_bytes(PICTURE)
     client.submit(lambda c: c.execute("UPDATE core.objects SET bytes = ?, sha256 = ?", [len(PICTURE), sha_of(PICTURE)]))
-    assert [p.detail for p in check_store(client).problems] == ["is not of the length of an encrypted image"]
+    assert [p.detail for p in check_store(client).problems] == ["does not have the length of an encrypted image"]
     client.submit(lambda c: c.execute("UPDATE core.objects SET encrypted = false"))
-    assert [p.detail for p in check_store(client).problems] == ["an image encrypted otherwise than the store"]
+    assert [p.detail for p in check_store(client).problems] == ["an image encrypted differently from its store"]
     client.submit(lambda c: c.execute("UPDATE core.store SET master_key_id = NULL"))
     assert len(check_store(client).problems) == 2
 

@@ -102,7 +102,7 @@ def test_a_newer_store_is_refused_before_its_tables_are_judged(store: Path, colu
         ("ALTER TABLE core.media DROP COLUMN path", r"core\.media\.path is missing"),
         ("DROP VIEW main.faces", r"main\.faces is missing"),
         ("DELETE FROM core.store", "0 rows"),
-        ("UPDATE core.store SET calibration = '{'", "no JSON"),
+        ("UPDATE core.store SET calibration = '{'", "not JSON"),
         ("DROP TABLE core.store", "core.store|store does not exist"),
     ],
 )

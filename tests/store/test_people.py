@@ -240,7 +240,7 @@ WRONG: dict[str, tuple[Callable[[DirectoryCommit], DirectoryCommit], str]] = {
     "changed and deleted": (lambda c: dataclasses.replace(c, deleted=[A.person_id]), "changed and deleted"),
     "no reference": (lambda c: dataclasses.replace(c, inserted=[A, B]), "has no reference"),
     "no image": (lambda c: dataclasses.replace(c, image=None), "come together"),
-    "no id": (lambda c: dataclasses.replace(c, deleted=["x"]), "no UUID"),
+    "no id": (lambda c: dataclasses.replace(c, deleted=["x"]), "not a UUID"),
     "size": (
         lambda c: dataclasses.replace(
             c, references=[dataclasses.replace(c.references[0], embedding=unit_vectors(1, 0, 9)[0])]

@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -51,17 +51,17 @@ def make_admin_app(
     store: StoreClient, service: IdentityService, token: str, password_changed: Callable[[str], None]
 ) -> ASGIApp:
     """The routes of the admin port. `password_changed` is called with the user id whose cached credentials expire."""
-    port = _AdminPort(store, service, password_changed)
+    calls = _Calls(store, service, password_changed)
     app = Starlette(
         routes=[
-            Route("/admin/hello", _endpoint(port.hello), methods=["GET"]),
-            Route("/admin/call/{name}", _endpoint(port.call), methods=["POST"]),
+            Route("/admin/hello", _endpoint(calls.hello), methods=["GET"]),
+            Route("/admin/call/{name}", _endpoint(calls.call), methods=["POST"]),
         ]
     )
     return _Guard(app, token)
 
 
-class _AdminPort:
+class _Calls:
     """The answers. Each method runs on a thread of its own and returns what `pack` takes."""
 
     def __init__(self, store: StoreClient, service: IdentityService, password_changed: Callable[[str], None]) -> None:
@@ -93,7 +93,7 @@ class _AdminPort:
             raise MethodUnknown(method=name)
         function, parameters = self._calls[name]
         try:
-            values = json.loads(body)
+            values = decode(json.loads(body), list[Any])
             arguments = [decode(value, kind) for value, kind in zip(values, parameters, strict=True)]
         except (TypeError, ValueError) as exc:
             raise BodyInvalid(detail=f"it holds no arguments of {name}: {exc}") from exc
@@ -120,7 +120,7 @@ def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
             return Response(packed, media_type=media_type)
         except FacepipeError as error:
             return _failed(error)
-        except Exception as exc:  # noqa: BLE001  whatever it is, the command must hear of it
+        except Exception as exc:  # noqa: BLE001  whatever it is, the command must get it
             _log.exception("%s failed", request.url.path)
             failure = FacepipeError(message=f"unexpected error in the server: {type(exc).__name__}: {exc}")
             return _failed(failure)
@@ -142,7 +142,7 @@ async def _body(request: Request) -> bytes:
 
 
 class _Guard:
-    """Lets only those pass who are on this machine, call it by its name, and know the token."""
+    """Lets a request pass that comes from this machine, names it as its host, and has the token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -156,12 +156,12 @@ class _Guard:
         await app(scope, receive, send)
 
     def _may_pass(self, request: Request) -> bool:
-        given = request.headers.get(TOKEN_HEADER, "").encode()
+        token = request.headers.get(TOKEN_HEADER, "").encode()
         return (
             request.client is not None
             and _is_loopback(request.client.host)
             and _is_loopback(request.url.hostname or "")
-            and hmac.compare_digest(given, self._token)
+            and hmac.compare_digest(token, self._token)
         )
 
 

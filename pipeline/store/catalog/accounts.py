@@ -16,7 +16,7 @@ from pipeline.store.catalog.opening import utc_now
 from pipeline.store.files.crypto import MasterKey, new_image_key, unwrap_key, wrap_key
 from pipeline.store.records import AccountSummary, Credentials
 
-# About 180 ms and 32 MiB a try: what OWASP's Password Storage Cheat Sheet asks of scrypt at this size.
+# About 180 ms and 32 MiB for each attempt, as OWASP's Password Storage Cheat Sheet recommends for scrypt.
 _N, _R, _P = 2**15, 8, 3
 _KEY_BYTES = 32
 _PASSWORD_CHARACTERS = 1000
@@ -26,7 +26,7 @@ _USER_ID = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 def check_user_id(user_id: str) -> str:
     """Raises UsageError unless it is 1 to 64 of the characters A-Z a-z 0-9 . _ @ -"""
     if not _USER_ID.fullmatch(user_id):
-        raise UsageError(message=f'"{user_id}" is no user id: 1 to 64 characters out of A-Z, a-z, 0-9 and ._@- serve.')
+        raise UsageError(message=f'"{user_id}" is not a user id: use 1 to 64 of the characters A-Z a-z 0-9 . _ @ -')
     return user_id
 
 
@@ -36,11 +36,11 @@ def generate_password() -> str:
 
 
 def check_password(password: str) -> str:
-    """Raises UsageError for what no client could send as it is: HTTP cuts white space off the end of a header."""
+    """Raises UsageError for a password that no client can send: HTTP cuts white space off the end of a header."""
     if not password or len(password) > _PASSWORD_CHARACTERS:
         raise UsageError(message=f"A password has 1 to {_PASSWORD_CHARACTERS} characters.")
     if password[-1].isspace() or any(unicodedata.category(character) == "Cc" for character in password):
-        raise UsageError(message="A password has no control characters, and does not end in white space.")
+        raise UsageError(message="A password has no control characters and does not end in white space.")
     return password
 
 
@@ -52,7 +52,7 @@ def hash_password(password: str) -> str:
 
 
 def verify_password(password: str, encoded: str | None) -> bool:
-    """Whether `password` is the one behind `encoded`; never, without a hash. Costs the same work either way."""
+    """Whether `encoded` is the hash of `password`; False without a hash. Takes the same time either way."""
     parts = (encoded or "").split("$")
     if len(parts) != 6 or parts[0] != "scrypt":
         _scrypt(password, bytes(16), _N, _R, _P)
@@ -64,7 +64,7 @@ def verify_password(password: str, encoded: str | None) -> bool:
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     memory = 2 * 128 * n * r * p  # OpenSSL wants a little more than 128 n r p
-    # One text has several encodings ("é" as one character or as two); clients differ in which they send (RFC 8265).
+    # Clients send "é" as one character or as two (RFC 8265).
     text = unicodedata.normalize("NFC", password).encode()
     return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=_KEY_BYTES)
 
@@ -100,7 +100,7 @@ def account_id(catalog: Catalog, user_id: str) -> int:
 
 
 def credentials(catalog: Catalog, user_id: str) -> Credentials | None:
-    """What opens the account; None for an unknown user id."""
+    """What a password is checked against; None for an unknown user id."""
     rows = catalog.rows("SELECT account_id, password_hash FROM core.accounts WHERE user_id = ?", [user_id])
     return Credentials(int(rows[0][0]), rows[0][1]) if rows else None
 
@@ -115,18 +115,18 @@ def create_account(catalog: Catalog, user_id: str, password_hash: str | None) ->
     with catalog.transaction("account"):
         if catalog.rows("SELECT 1 FROM core.accounts WHERE user_id = ?", [user_id]):
             raise AccountExists(account=user_id)
-        new = int(catalog.one("SELECT coalesce(max(account_id), 0) + 1 FROM core.accounts"))
-        image_key = None if master_key is None else wrap_key(master_key, new, new_image_key())
+        account = int(catalog.one("SELECT coalesce(max(account_id), 0) + 1 FROM core.accounts"))
+        image_key = None if master_key is None else wrap_key(master_key, account, new_image_key())
         catalog.execute(
             "INSERT INTO core.accounts (account_id, user_id, password_hash, image_key, added_at)"
             " VALUES (?, ?, ?, ?, ?)",
-            [new, user_id, password_hash, image_key, utc_now()],
+            [account, user_id, password_hash, image_key, utc_now()],
         )
-    return new
+    return account
 
 
 def set_password(catalog: Catalog, user_id: str, password_hash: str) -> None:
-    """The password behind the hash opens the account from now on, and no other. Raises AccountUnknown."""
+    """From now on only the password of this hash opens the account. Raises AccountUnknown."""
     account = account_id(catalog, user_id)
     with catalog.transaction("account"):
         catalog.execute("UPDATE core.accounts SET password_hash = ? WHERE account_id = ?", [password_hash, account])

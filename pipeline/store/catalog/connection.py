@@ -1,6 +1,6 @@
 """The catalog: a DuckDB file. Connecting, transactions, reading, and what DuckDB's errors mean to a user.
 
-A Catalog belongs to one thread at a time: StoreClient's writer thread.
+A Catalog belongs to one thread: that of `CatalogThread`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pipeline.store.records import StoreIdentity
 
 T = TypeVar("T")
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    # Otherwise DuckDB would look for missing extensions on the network.
+    # Otherwise DuckDB would download missing extensions.
     "autoinstall_known_extensions": "false",
-    # Never as a part of a COMMIT: where the disk is full, DuckDB would fail one that is in, and then all that follow.
+    # Never as a part of a COMMIT: on a full disk DuckDB would report a durable commit as failed, and fail all others.
     "checkpoint_threshold": "1TiB",
 }
-# The log is folded into the file at this size: about 3,500 insertions of 4.7 KB. That holds one commit up for
-# 20-90 ms at 100,000 persons; a larger log would hold up less often, but takes a second per 10 MB to replay.
+# A checkpoint is made at this size of the log: about 3,500 insertions of 4.7 KB. It delays one commit by 20-90 ms at
+# 100,000 persons. A larger log would delay fewer commits, but takes a second per 10 MB to replay.
 _LOG_BYTES = 16 * 2**20
-# DuckDB names the system's reason in the message only.
+# DuckDB gives the system's reason only in the message.
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large|Out of disk", re.IGNORECASE)
 _UNWRITABLE = re.compile("Read-only file system|Permission denied|read-only mode", re.IGNORECASE)
 _DAMAGED = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
@@ -42,11 +42,11 @@ _log = logging.getLogger(__name__)
 
 
 def check_cure(root: Path) -> str:
-    return f"`facepipe check --store {root}` lists what is wrong; where it cannot be read at all, restore a backup."
+    return f"`facepipe check --store {root}` lists what is wrong; if that cannot read it either, restore a backup."
 
 
 def translate(exc: duckdb.Error, root: Path) -> StoreError | duckdb.Error:
-    """The error of ours that a DuckDB error means, or itself where it is a mistake of the caller."""
+    """The StoreError that a DuckDB error means, or the error itself where the caller made a mistake."""
     text = str(exc).split("\n")[0]
     if _FULL.search(str(exc)):
         return StoreFull(path=root, detail="no space left on device")
@@ -78,17 +78,17 @@ class Catalog:
         self._file = file
         self._long_log = _LOG_BYTES
         self._short_statements = False
-        self._parse = lru_cache(256)(self._parsed)  # of the statements that every request repeats
+        self._parse = lru_cache(256)(self._parsed)  # every request repeats the same statements
 
     @contextmanager
     def errors(self) -> Iterator[None]:
         try:
             yield
         except duckdb.Error as exc:
-            known = translate(exc, self.folder.root)
-            if known is exc:
+            translated = translate(exc, self.folder.root)
+            if translated is exc:
                 raise
-            raise known from exc
+            raise translated from exc
 
     @contextmanager
     def transaction(self, name: str) -> Iterator[Catalog]:
@@ -104,13 +104,13 @@ class Catalog:
                 with suppress(duckdb.Error):  # a failed COMMIT has rolled back already
                     self.connection.execute("ROLLBACK")
                 raise
-        # DuckDB fsyncs its log, but not the folder that a new log file's name stands in.
+        # DuckDB fsyncs its log, but not the folder with the name of a new log file.
         self.folder.sync_folder(".", "catalog")
         point(f"{name}.committed")
 
     def prefer_short_statements(self) -> None:
-        """From now on many small statements matter more than a few large ones: handing a statement to DuckDB's own
-        threads costs it a quarter of its time."""
+        """Makes many small statements faster and a few large ones slower: handing a statement to DuckDB's own threads
+        takes a quarter of its time."""
         self._short_statements = True
         self.execute("SET threads = 1")
 
@@ -145,7 +145,7 @@ class Catalog:
 
     @contextmanager
     def tables(self, **tables: pa.Table) -> Iterator[None]:
-        """Arrow tables that SQL sees under these names."""
+        """For the block SQL sees these Arrow tables under their names."""
         for name, table in tables.items():
             self.connection.register(name, table)
         try:
@@ -155,7 +155,7 @@ class Catalog:
                 self.connection.unregister(name)
 
     def keep_log_short(self) -> None:
-        """Between transactions: folds a long log into the file. Where that fails, the log goes on to hold it all."""
+        """Between transactions: makes a checkpoint of a long log. Where that fails, the log keeps everything."""
         size = self._log_bytes()
         if size < self._long_log:
             return
@@ -163,8 +163,8 @@ class Catalog:
             self.connection.execute("CHECKPOINT")
             self._long_log = _LOG_BYTES
         except duckdb.Error:
-            # DuckDB does nothing more with a database whose checkpoint failed: a new connection replays its log.
-            _log.exception("the catalog's log could not be folded; that is tried again when it has grown")
+            # DuckDB refuses all work on a database whose checkpoint failed: a new connection replays its log.
+            _log.exception("the checkpoint of the catalog's log failed; it is tried again when the log has grown")
             self._long_log = size + _LOG_BYTES
             self._reconnect()
 
@@ -182,11 +182,11 @@ class Catalog:
             if self._short_statements:
                 self.prefer_short_statements()
         except (StoreError, duckdb.Error):
-            _log.exception("the catalog could not be opened again; that is tried again")
+            _log.exception("the catalog could not be reopened; it is tried again")
             self._long_log = 0
 
     def differences(self) -> list[str]:
-        """What of the schema is missing or otherwise."""
+        """How the tables and views differ from the schema."""
         columns: dict[str, dict[str, str]] = {}
         for table, column, kind in self.rows(
             "SELECT table_name, column_name, data_type FROM duckdb_columns()"

@@ -1,4 +1,4 @@
-"""Files that a transaction said are no longer needed: unlinked after it, and again at opening after a crash."""
+"""Pending deletes: files that a transaction made needless. They are unlinked after it, or by the next opening."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def is_deletable(relative: str) -> bool:
 
 
 def add(catalog: Catalog, paths: Sequence[str]) -> None:
-    """Inside a transaction: these files go once it is committed."""
+    """Inside a transaction: lists these files, to be deleted once it is committed."""
     if paths:
         catalog.execute("INSERT INTO core.pending_deletes SELECT unnest(?::VARCHAR[]), ?", [list(paths), utc_now()])
 
 
 def pending(catalog: Catalog) -> list[str]:
+    """The paths of the files that wait to be deleted."""
     return [path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY path")]
 
 
@@ -48,8 +49,8 @@ def replay(catalog: Catalog) -> int:
 
 
 def replay_committed(catalog: Catalog) -> None:
-    """The same after a commit that is in, and must not be told to have failed: what cannot go now is tried again by
-    the next replay, at the latest when the store is opened."""
+    """The same after a commit, which must not be reported as failed: what cannot be deleted now is tried again by the
+    next replay, at the latest when the store is opened."""
     try:
         replay(catalog)
     except StoreError:
@@ -57,11 +58,11 @@ def replay_committed(catalog: Catalog) -> None:
 
 
 def sweep(folder: Folder) -> None:
-    """Removes what a crash left where looking is cheap: half-written files (among objects and embeddings they are
-    `check`'s), and the token of a server's door."""
-    found = [folder.path(CURRENT_NAME + TEMPORARY), folder.path(TOKEN_NAME)]
+    """Removes what a crash left behind, where it is cheap to look for: half-written files (`check` finds those among
+    objects and embeddings), and the token of a server's admin port."""
+    leftovers = [folder.path(CURRENT_NAME + TEMPORARY), folder.path(TOKEN_NAME)]
     for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
-        found.extend(folder.root.glob(pattern + TEMPORARY))
+        leftovers.extend(folder.root.glob(pattern + TEMPORARY))
     with disk_errors(folder.root):
-        for path in found:
+        for path in leftovers:
             path.unlink(missing_ok=True)

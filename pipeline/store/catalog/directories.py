@@ -14,7 +14,7 @@ from pipeline.store.schema import MAX_DIRECTORIES
 
 
 def directory_id(catalog: Catalog, account_id: int, name: str) -> int | None:
-    """None while the directory holds no identity."""
+    """The directory's id; None while it holds no identity."""
     rows = catalog.rows(
         "SELECT directory_id FROM core.directories WHERE account_id = ? AND name = ?", [account_id, name]
     )
@@ -23,25 +23,25 @@ def directory_id(catalog: Catalog, account_id: int, name: str) -> int | None:
 
 def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
     """Its id. Raises DirectoryUnknown."""
-    found = directory_id(catalog, account_id, name)
-    if found is None:
+    number = directory_id(catalog, account_id, name)
+    if number is None:
         known = [row.name for row in directories(catalog) if row.account_id == account_id]
         raise DirectoryUnknown(account=_user_id(catalog, account_id), directory=name, known=", ".join(known) or "none")
-    return found
+    return number
 
 
 def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], now: datetime) -> None:
-    """A row for each of `names` that is new, inside the transaction that brings its first identity.
+    """Adds a row for each of `names` that is new, inside the transaction that brings its first identity.
 
     Raises TooManyDirectories, and StoreError for an unknown account.
     """
-    held = {row.name for row in directories(catalog) if row.account_id == account_id}
-    new = [name for name in dict.fromkeys(names) if name not in held]
+    existing = {row.name for row in directories(catalog) if row.account_id == account_id}
+    new = [name for name in dict.fromkeys(names) if name not in existing]
     if not new:
         return
     user_id = _user_id(catalog, account_id)
-    if len(held) + len(new) > MAX_DIRECTORIES:
-        raise TooManyDirectories(account=user_id, count=len(held) + len(new), limit=MAX_DIRECTORIES)
+    if len(existing) + len(new) > MAX_DIRECTORIES:
+        raise TooManyDirectories(account=user_id, count=len(existing) + len(new), limit=MAX_DIRECTORIES)
     first = int(catalog.one("SELECT coalesce(max(directory_id), 0) + 1 FROM core.directories"))
     catalog.insert(
         "directories",
@@ -53,7 +53,7 @@ def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], no
 
 
 def drop_if_empty(catalog: Catalog, directory: int) -> None:
-    """Without an identity a directory goes, its reference matrix too."""
+    """Deletes a directory without identities, and its reference matrix."""
     if catalog.rows("SELECT 1 FROM core.persons WHERE directory_id = ? LIMIT 1", [directory]):
         return
     catalog.execute("DELETE FROM core.directories WHERE directory_id = ?", [directory])
@@ -61,7 +61,7 @@ def drop_if_empty(catalog: Catalog, directory: int) -> None:
 
 
 def directories(catalog: Catalog) -> list[DirectoryRow]:
-    """All of all accounts, by account and age."""
+    """The directories of all accounts, by account and age; each holds an identity."""
     rows = catalog.rows(
         "SELECT d.account_id, a.user_id, d.name, coalesce(p.identities, 0) FROM core.directories d"
         " JOIN core.accounts a ON a.account_id = d.account_id"

@@ -1,9 +1,9 @@
-"""What is about to be written: images whose transaction may never come.
+"""The intent log: the guids of images that are about to be written, and whose transaction may never come.
 
-An image is whole on disk before the transaction that speaks of it. A process that dies in between would leave a
-picture of somebody that nothing knows of, so each guid is noted first, and whoever closes the store, or opens it
-next, removes those that no row speaks of. The note is not synced: it outlives the process, which is what this is
-for; after a power cut the same leftover is found by `check`.
+An image is written before the transaction that names it. A process that dies in between would leave a picture of
+somebody that no row names, so each guid is logged first, and whoever closes the store, or opens it next, removes the
+images without a row. The log is not synced: it has to outlive the process only. After a power cut `check` finds what
+was left.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ INTENTS_NAME = "INTENTS"
 
 
 def declare(folder: Folder, guids: Iterable[str]) -> None:
-    """Notes that these objects are about to be written. May be called from any thread."""
-    # From a new line on: the last one may have been cut off where the disk was full.
+    """Logs that these objects are about to be written. May be called from any thread."""
+    # Begins a new line: the last one may have been cut off by a full disk.
     lines = "".join(f"\n{guid}" for guid in guids).encode() + b"\n"
     if lines == b"\n":
         return
@@ -37,7 +37,7 @@ def declare(folder: Folder, guids: Iterable[str]) -> None:
 
 
 def declared(folder: Folder) -> set[str]:
-    """The guids of objects that were about to be written since the store was opened."""
+    """The guids of the objects that were logged since the store was opened."""
     path = folder.path(INTENTS_NAME)
     if not path.exists():
         return set()
@@ -46,16 +46,16 @@ def declared(folder: Folder) -> set[str]:
 
 
 def undo(catalog: Catalog) -> int:
-    """Removes the declared objects that no row speaks of, then the note; returns how many there were."""
+    """Removes the declared objects without a row, then the log; returns how many there were."""
     if not catalog.folder.path(INTENTS_NAME).exists():
         return 0
     guids = declared(catalog.folder)
     with catalog.tables(declared=pa.table({"image_guid": pa.array(sorted(guids), pa.string())})):
-        left = catalog.rows(
+        orphans = catalog.rows(
             "SELECT image_guid FROM declared WHERE image_guid NOT IN (SELECT image_guid FROM core.objects)"
         )
-    for (guid,) in left:
-        catalog.folder.unlink(object_file(guid) + TEMPORARY)  # cut off before it had its name
+    for (guid,) in orphans:
+        catalog.folder.unlink(object_file(guid) + TEMPORARY)  # a write that was cut off
         catalog.folder.unlink(object_file(guid))
     catalog.folder.unlink(INTENTS_NAME)
-    return len(left)
+    return len(orphans)

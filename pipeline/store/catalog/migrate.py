@@ -1,4 +1,4 @@
-"""Brings the tables of an older store up to this version, each step in one transaction."""
+"""Upgrades the tables of an older store to this version, each step in one transaction."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.schema import SCHEMA_VERSION
 
-# from version -> what makes the next one of it
+# version -> the statements that make the next one of it
 _STEPS: Final[dict[int, tuple[str, ...]]] = {
-    # 2: images may be encrypted; a person has tags and a flag; a pending embedding is its bytes: DuckDB 2.0 logs all
-    # of a table's lists again with each one that is added. Version 1 never had one. The manifest of a finished run
-    # goes, as it now does with its end.
+    # 2: images may be encrypted; a person has tags and a flag; a pending embedding is stored as bytes, because DuckDB
+    # 2.0 logs all lists of a table again with each one that is added (version 1 never stored one). The manifests of
+    # finished runs are deleted, as finishing a run now does.
     1: (
         "ALTER TABLE core.store ADD COLUMN master_key_id VARCHAR",
         "ALTER TABLE core.accounts ADD COLUMN image_key VARCHAR",
@@ -26,7 +26,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
 
 
 def migrate(catalog: Catalog, version: int) -> None:
-    """Raises StoreFull, StoreUnwritable; then the store is as it was."""
+    """Upgrades tables of `version`. Raises StoreFull, StoreUnwritable; then the store is as before."""
     while version < SCHEMA_VERSION:
         with catalog.transaction("migrate"):
             for statement in _STEPS[version]:

@@ -1,7 +1,7 @@
-"""A store's folder: telling what it is, making a new store in it, opening the one that is there.
+"""Recognises a store's folder, makes a new store in it, or opens the one that is there.
 
 CURRENT names the catalog and is written last, so a folder without CURRENT holds no store yet. A creation that
-was killed leaves only what is listed in `_leftovers`; the next creation clears it away and starts anew.
+was killed leaves only what is listed in `_leftovers`; the next creation removes it and starts again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def require_store(root: Path) -> None:
 
 
 def require_place(root: Path) -> None:
-    """Raises StoreUnwritable where `root` is a file or a folder of something else: no place for a new store."""
+    """Raises StoreUnwritable where no new store can be made: `root` is a file, or a folder with other files."""
     if root.exists() and not root.is_dir():
         raise StoreUnwritable(path=root, detail="it is a file; give a folder")
     if not root.exists() or has_store(root):
         return
-    known = {
+    ours = {
         LOCK_NAME,
         RUN_LOCK_NAME,
         TOKEN_NAME,
@@ -69,7 +69,7 @@ def require_place(root: Path) -> None:
         CATALOG_NAME + ".wal",
         "lost+found",
     }
-    foreign = sorted(entry.name for entry in root.iterdir() if entry.name not in known)
+    foreign = sorted(entry.name for entry in root.iterdir() if entry.name not in ours)
     if foreign:
         detail = f"the folder holds other files ({', '.join(foreign[:3])}); give a new or an empty folder"
         raise StoreUnwritable(path=root, detail=detail)
@@ -108,7 +108,7 @@ def _connected(folder: Folder, name: str) -> Catalog:
 
 
 def _is_empty_catalog(folder: Folder) -> bool:
-    """Whether nothing was ever committed to the catalog without a CURRENT. One that can't be read counts as used."""
+    """Whether nothing was ever committed to a catalog without CURRENT. One that can't be read counts as used."""
     try:
         catalog = _connected(folder, CATALOG_NAME)
     except StoreDamaged:
@@ -125,12 +125,12 @@ def _without_current(root: Path, detail: str) -> StoreDamaged:
     catalogs = sorted(p.name for p in root.glob("catalog-*.duckdb") if _CATALOG_PATTERN.fullmatch(p.name))
     cure = "Restore a backup, or give another folder."
     if catalogs:
-        cure = f"CURRENT was lost: a file {root / CURRENT_NAME} with the line {catalogs[-1]} brings the store back."
+        cure = f"CURRENT was lost: a file {root / CURRENT_NAME} with the line {catalogs[-1]} restores the store."
     return StoreDamaged(path=root, detail=detail, cure=cure)
 
 
 def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
-    """The catalog, built under another name and renamed when whole."""
+    """Builds the catalog under another name and renames it when it is complete."""
     point("catalog.write")
     catalog = _connected(folder, _NEW_CATALOG)
     try:
@@ -138,7 +138,7 @@ def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
             for statement in schema.statements():
                 catalog.execute(statement)
             _insert_store_row(catalog, identity)
-        catalog.execute("CHECKPOINT")  # all in the one file: the log has another name
+        catalog.execute("CHECKPOINT")  # nothing stays in the log, which is not renamed
     finally:
         catalog.close()
     folder.publish(_NEW_CATALOG, CATALOG_NAME, "catalog")
@@ -181,7 +181,7 @@ def open_catalog(folder: Folder) -> Catalog:
     if not _CATALOG_PATTERN.fullmatch(name):
         raise _damaged(root, f"{CURRENT_NAME} names no catalog ({name[:40]!r})")
     if not folder.path(name).is_file():
-        raise _damaged(root, f"{CURRENT_NAME} names {name}, which is not there")
+        raise _damaged(root, f"{CURRENT_NAME} names {name}, which does not exist")
     catalog = _connected(folder, name)
     try:
         _check_catalog(catalog)
@@ -200,11 +200,11 @@ def _check_catalog(catalog: Catalog) -> None:
         raise _damaged(root, str(exc).split("\n")[0]) from exc
     if len(rows) != 1:
         raise _damaged(root, f"core.store has {len(rows)} rows instead of 1")
-    for found, known in zip(rows[0], (schema.FORMAT_VERSION, schema.SCHEMA_VERSION), strict=True):
-        if found > known:
-            raise StoreTooNew(path=root, found=found, known=known)
-        if found < 1:
-            raise _damaged(root, f"core.store says version {found}")
+    for version, newest in zip(rows[0], (schema.FORMAT_VERSION, schema.SCHEMA_VERSION), strict=True):
+        if version > newest:
+            raise StoreTooNew(path=root, found=version, known=newest)
+        if version < 1:
+            raise _damaged(root, f"core.store has version {version}")
     migrate(catalog, int(rows[0][1]))
     differences = catalog.differences()
     if differences:
@@ -216,11 +216,11 @@ def _damaged(root: Path, detail: str) -> StoreDamaged:
 
 
 def _read_identity(catalog: Catalog) -> tuple[StoreIdentity, int]:
-    """What the store was made with, and its current generation. Raises StoreDamaged."""
+    """The store's identity and its current generation. Raises StoreDamaged."""
     row = catalog.read("SELECT * FROM core.store").to_pylist()[0]
     try:
         texts = {key: json.loads(row[key]) for key in ("preprocessing", "calibration", "output_settings")}
     except ValueError as exc:
-        raise _damaged(catalog.folder.root, f"core.store holds a text that is no JSON: {exc}") from exc
+        raise _damaged(catalog.folder.root, f"core.store holds a text that is not JSON: {exc}") from exc
     plain = [field.name for field in dataclasses.fields(StoreIdentity) if field.name not in texts]
     return StoreIdentity(**{key: row[key] for key in plain}, **texts), int(row["current_generation"])

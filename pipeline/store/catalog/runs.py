@@ -1,4 +1,4 @@
-"""Runs in the catalog: beginning, planning and finishing one, and finding one again."""
+"""Runs in the catalog: begin, plan and finish one, and find one again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run_key(catalog: Catalog, run_id: str) -> bytes | None:
 
 
 def of_source(source: str | None, account_id: int | None) -> tuple[str, list[object]]:
-    """The SQL condition for runs of a source and an account; None: any."""
+    """The SQL condition, and its parameters, for runs of a source and an account (None: of any)."""
     parts: list[tuple[str, object]] = []
     if source is not None:
         parts.append(("source = ?", source))
@@ -81,13 +81,13 @@ def begin_run(
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             values,
         )
-    # After the commit: a folder without a row would be an orphan, a row without its folder gets it when needed.
+    # After the commit: a folder without a row would be an orphan, and a row's missing folder is made when needed.
     catalog.folder.make(f"runs/{run_id}/shards")
     return run_row(catalog, run_id)
 
 
 def rebegin_run(catalog: Catalog, run_id: str, source_kind: str, directory: str, settings: Mapping[str, Any]) -> RunRow:
-    """A run whose scan was cut off, begun anew as asked for now. Raises StoreError in any other state."""
+    """Restarts a run whose scan was cut off, with these values. Raises StoreError in any other state."""
     with catalog.transaction("begin_run"):
         _require_state(catalog, run_id, SCANNING)
         catalog.execute(
@@ -98,7 +98,7 @@ def rebegin_run(catalog: Catalog, run_id: str, source_kind: str, directory: str,
 
 
 def plan_run(catalog: Catalog, run_id: str, rows: int, shards: int) -> None:
-    """The manifest is whole: the run goes from `scanning` to `open`. Raises StoreError in any other state."""
+    """Once the manifest is written: the run goes from `scanning` to `open`. Raises StoreError in any other state."""
     with catalog.transaction("plan_run"):
         _require_state(catalog, run_id, SCANNING)
         catalog.execute(
@@ -107,17 +107,19 @@ def plan_run(catalog: Catalog, run_id: str, rows: int, shards: int) -> None:
 
 
 def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> None:
-    """All shards are in: the run goes from `open` to `finished`. Raises StoreError when they are not."""
+    """The run goes from `open` to `finished`. Raises StoreError in any other state, and while a shard is missing."""
     with catalog.transaction("finish_run"):
         run = _require_state(catalog, run_id, OPEN)
-        done = len(committed_shards(catalog, run_id))
-        if done != run.shards:
-            raise StoreError(message=f"Run {run_id} cannot be finished: {done} of {run.shards} shards are in.")
+        committed = len(committed_shards(catalog, run_id))
+        if committed != run.shards:
+            raise StoreError(
+                message=f"Run {run_id} cannot be finished: {committed} of {run.shards} shards are committed."
+            )
         catalog.execute(
             "UPDATE core.runs SET state = ?, finished_at = ?, summary = ? WHERE run_id = ?",
             [FINISHED, utc_now(), to_json(summary), run_id],
         )
-        # Nobody needs it any more, and it names persons: none of them could be deleted from it.
+        # It is no longer needed, and it names persons who could not be deleted from it.
         deletes.add(catalog, [manifest_file(run_id)])
     deletes.replay_committed(catalog)
 

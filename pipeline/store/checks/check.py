@@ -1,4 +1,4 @@
-"""`check` reads everything and reports what is wrong; `repair` cures what can be cured without losing anything."""
+"""Checks a store: reads everything and reports what is wrong, and repairs what can be repaired without loss."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from pipeline.store.checks.tables import check_tables
 from pipeline.store.files import matrix
 from pipeline.store.schema import TABLES
 
-__all__ = ["CheckReport", "Problem", "check_store", "repair_store"]
-
 
 def check_store(store: CatalogThread, progress: Callable[[str], None] | None = None) -> CheckReport:
-    """Reads every table and every file of the store; `progress` is told what is being read.
+    """Reads every table and every file of the store; `progress` is called with what is being read.
 
-    It asks the catalog piece by piece, and each piece is true of one moment: other commits may come in between.
+    It reads the catalog in pieces, each of one moment: other commits may come in between.
     A store so damaged that it can't be opened is reported by opening it (StoreDamaged).
     """
     tell = progress or (lambda _: None)
@@ -37,20 +35,20 @@ def check_store(store: CatalogThread, progress: Callable[[str], None] | None = N
     with store.without_folding():
         files = list(list_files(store.path))
         problems += store.submit(lambda catalog: check_orphans(catalog, files))
-    # Of what came meanwhile somebody is taking care.
+    # Deletes that became pending meanwhile are at work.
     problems += [_waits(path) for path in store.submit(deletes.pending) if path in waiting]
     return CheckReport(problems, store.submit(_counts))
 
 
 def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) -> Iterator[list[Problem]]:
-    """What is wrong with the tables and the files they speak of; `waiting` gets the deletes that are pending."""
+    """What is wrong with the tables and the files that they name; adds the pending deletes to `waiting`."""
     tell("catalog")
     problems: list[Problem] = []
     for found in check_tables(catalog):
         problems += found
         yield found
     if any(problem.kind == "catalog" for problem in problems):
-        return  # without the tables nothing says what the files should be
+        return  # only sound tables tell what the files should be
     waiting.update(deletes.pending(catalog))
     yield from check_files.check_embeddings(catalog, tell)
     if not any("pending embedding" in problem.detail for problem in problems):
@@ -60,7 +58,7 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) ->
 
 
 def _waits(path: str) -> Problem:
-    detail = "waits to be deleted" if deletes.is_deletable(path) else "is no path of a file of the store"
+    detail = "waits to be deleted" if deletes.is_deletable(path) else "is not the path of a file of the store"
     return Problem("pending_delete", path, detail, "`facepipe check --repair` clears it.")
 
 
@@ -70,28 +68,28 @@ def _counts(catalog: Catalog) -> dict[str, int]:
 
 
 def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
-    """Cures the repairable problems of `report` and returns them: orphans go, matrices are made anew, deletes replayed.
+    """Repairs what can be repaired of `report`, and returns it: orphans go, matrices are rebuilt, deletes replayed.
 
     Raises StoreUnwritable.
     """
-    cured = [problem for problem in report.problems if problem.kind in REPAIRABLE]
+    repaired = [problem for problem in report.problems if problem.kind in REPAIRABLE]
 
     def work(catalog: Catalog) -> None:
-        # Looked at again: a file of that name may have been made and come in since.
-        for orphan in check_orphans(catalog, [problem.where for problem in cured if problem.kind == "orphan"]):
+        # Checked again: a commit may have made a file of that name since.
+        for orphan in check_orphans(catalog, [problem.where for problem in repaired if problem.kind == "orphan"]):
             catalog.folder.unlink(orphan.where)
-        for problem in cured:
+        for problem in repaired:
             if problem.kind == "matrix":
                 stem = problem.where.rpartition(".")[0]
-                for end in (".seq", ".f32"):  # without .seq no reader takes the rest for whole
+                for end in (".seq", ".f32"):  # .seq first: without it no reader uses the vectors
                     catalog.folder.unlink(stem + end)
         deletes.replay(catalog)
 
     with store.without_folding():
         store.submit(work)
-    if any(problem.kind == "matrix" for problem in cured):
+    if any(problem.kind == "matrix" for problem in repaired):
         _rebuild_matrices(store)
-    return cured
+    return repaired
 
 
 def _rebuild_matrices(store: CatalogThread) -> None:

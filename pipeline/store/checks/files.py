@@ -1,4 +1,4 @@
-"""What must hold of the store's files: each is read as a whole and compared with what the catalog says of it."""
+"""Checks of the store's files: each is read as a whole and compared with its row in the catalog."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _embedding_faults(catalog: Catalog, shard_id: int, generation: int, file: st
         table = pq.read_table(io.BytesIO(catalog.folder.path(file).read_bytes()))
         metadata = read_metadata(table.schema)
     except (OSError, pa.ArrowException, ValueError) as exc:
-        yield f"is no readable Parquet file: {exc}"
+        yield f"is not a readable Parquet file: {exc}"
         return
     if not table.schema.remove_metadata().equals(embeddings_schema(identity.embedding_size)):
         yield "its columns are not those of an embedding shard"
@@ -78,7 +78,7 @@ def _embedding_faults(catalog: Catalog, shard_id: int, generation: int, file: st
 
 
 def check_pending(catalog: Catalog) -> list[Problem]:
-    """The norms of the embeddings that are in no shard yet; `check_tables` has seen to their size."""
+    """The norms of the embeddings that are in no shard yet; `check_tables` has checked their size."""
     table = catalog.read("SELECT face_id, embedding FROM core.pending_embeddings ORDER BY 1")
     wrong = table["face_id"].to_numpy()[
         ~_is_unit(vectors_of_bytes(table["embedding"], catalog.identity.embedding_size))
@@ -94,15 +94,15 @@ def _is_unit(vectors: FloatArray) -> BoolArray:
 
 def _metadata_faults(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
     for key, value in expected.items():
-        # A shard stays as it was written when the tables around it are brought to a newer version.
+        # Upgrading the tables leaves the shards as they are.
         older = key == "schema_version" and isinstance(found.get(key), int) and 1 <= found[key] <= value
         if found.get(key) != value and not older:
-            yield f"its metadata say {key} = {found.get(key)}, the store {value}"
+            yield f"its metadata have {key} = {found.get(key)}, the store has {value}"
 
 
 def _holds_faces(catalog: Catalog, shard_id: int, table: pa.Table) -> bool:
-    """Whether a shard holds each face that the catalog finds in it, once, and beside them only vectors of faces that
-    were removed: those wait for `fold`."""
+    """Whether a shard holds each face that the catalog has in it, once, and besides only vectors of removed faces: the
+    next `fold` takes those out."""
     with catalog.tables(held=table.select(["face_id"])):
         wrong = catalog.one(
             """
@@ -118,7 +118,7 @@ def _holds_faces(catalog: Catalog, shard_id: int, table: pa.Table) -> bool:
 
 
 def check_objects(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    """Every stored image, a few at a time: bytes, hash, and that it begins as its media type does."""
+    """Every stored image, a few at a time: its bytes, its hash, and whether it begins as its media type does."""
     sql = (
         "SELECT image_guid, bytes, sha256, media_type, encrypted FROM core.objects WHERE image_guid > ?"
         f" ORDER BY image_guid LIMIT {_OBJECTS}"
@@ -144,8 +144,8 @@ def _object_problems(
 
 
 def _cipher_faults(size: int) -> list[str]:
-    """All that can be seen without the key."""
-    return [] if looks_encrypted(size) else ["is not of the length of an encrypted image"]
+    """What can be checked without the key."""
+    return [] if looks_encrypted(size) else ["does not have the length of an encrypted image"]
 
 
 def _magic_faults(catalog: Catalog, file: str, media_type: str) -> Iterator[str]:
@@ -156,7 +156,7 @@ def _magic_faults(catalog: Catalog, file: str, media_type: str) -> Iterator[str]
 
 
 def check_matrices(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    """Every reference matrix that is there, one by one, bit by bit against the embeddings. An absent one is made when
+    """Every reference matrix that exists, one by one, bit by bit against the embeddings. A missing one is made when
     needed."""
     for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
         stem = matrix.stem(catalog.generation, directory)
@@ -166,13 +166,13 @@ def check_matrices(catalog: Catalog, progress: Progress) -> Iterator[list[Proble
 
 
 def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Problem]:
-    """Rows that are missing, dead or torn are no problem: they do no harm. A row that would mislead is one."""
+    """Only a row with a wrong vector is a problem. Missing, dead and torn rows do no harm."""
     size = catalog.identity.embedding_size
     stored = matrix.numbers(catalog.folder, stem, size)
     seq_file = catalog.folder.path(stem + ".seq")
     unreadable = len(stored) == 0 and seq_file.exists() and seq_file.stat().st_size > 0
     if unreadable or np.any(stored >= counters(catalog).next_person_seq):
-        yield Problem("matrix", stem + ".seq", "its rows are not of references", REBUILD)
+        yield Problem("matrix", stem + ".seq", "its rows do not belong to references", REBUILD)
         return
     references = reference_rows(catalog, directory)
     face_of = dict(zip(references["reference_seq"].to_pylist(), references["face_id"].to_pylist(), strict=True))
@@ -182,9 +182,9 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
         try:
-            truth = load_embeddings(catalog, faces[chunk])
+            expected = load_embeddings(catalog, faces[chunk])
         except StoreError:
             return  # reported with the embedding shard
-        if truth.astype(matrix.VECTOR_TYPE).tobytes() != vectors[rows[chunk]].tobytes():
+        if expected.astype(matrix.VECTOR_TYPE).tobytes() != vectors[rows[chunk]].tobytes():
             yield Problem("matrix", stem + ".f32", "it differs from the embeddings", REBUILD)
             return

@@ -1,8 +1,8 @@
-"""Files that nothing in the catalog speaks of: left by a crash, or by a command that was never repeated.
+"""Orphans: files that no row of the catalog names. A crash left them, or a command that was never repeated.
 
-Files of a run that is not finished are no orphans: the same command goes on with them. Its objects can't be told
-by name, so as long as such a run exists no object is one; nor is one that a request is about to store. In the
-store's own folder only names that facepipe gives are looked at: anything else there is not ours to remove.
+Files of an unfinished run are not orphans: the same command goes on with them. Names of objects don't tell their run,
+so no object is an orphan while such a run exists; nor is one that a request is about to store. In the store's own
+folder only names that facepipe gives are considered: `check` must not remove anything else.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _OURS = re.compile(rf"({CURRENT_NAME}{re.escape(TEMPORARY)}|catalog-\d{{4,}}(\.n
 
 
 def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:
-    """One problem per file of `files` that is there and that nothing needs.
+    """One problem for each of `files` that exists and that no row names.
 
-    `files` were listed before, so that the catalog is not kept waiting meanwhile: what was on its way in then is
-    in now, or declared; what was on its way out is gone.
+    `files` were listed before, so that the catalog does not wait for the listing. A file that was being stored then is
+    committed or declared now; one that was being deleted is gone.
     """
     runs = dict(catalog.rows("SELECT run_id, state FROM core.runs"))
     unfinished = {run for run, state in runs.items() if state != "finished"}
     needed = _needed(catalog)
-    found = [file for file in files if file not in needed and not _of_run(file, runs, unfinished)]
-    there = [file for file in found if catalog.folder.path(file).exists()]
-    return [Problem("orphan", file, "nothing in the catalog speaks of it", REPAIR) for file in sorted(there)]
+    unneeded = [file for file in files if file not in needed and not _of_run(file, runs, unfinished)]
+    orphans = [file for file in unneeded if catalog.folder.path(file).exists()]
+    return [Problem("orphan", file, "no row of the catalog names it", REPAIR) for file in sorted(orphans)]
 
 
 def list_files(root: Path) -> Iterator[str]:
-    """The files of a store that are either needed or orphans, as relative paths."""
+    """The relative paths of all files of a store, needed or orphans."""
     current = (root / CURRENT_NAME).read_text("utf-8").strip()
     for entry in root.iterdir():
         if entry.is_file() and _OURS.fullmatch(entry.name) and entry.name not in (current, current + ".wal"):
@@ -64,7 +64,7 @@ def _needed(catalog: Catalog) -> set[str]:
 
 
 def _of_run(file: str, runs: dict[str, str], unfinished: set[str]) -> bool:
-    """Whether the file belongs to a run that is known, or may belong to one that goes on."""
+    """Whether the file is one that a run keeps, or may belong to an unfinished run."""
     parts = PurePosixPath(file).parts
     if parts[0] == "objects":
         return bool(unfinished)

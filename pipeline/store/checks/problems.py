@@ -8,9 +8,9 @@ from typing import Final
 
 RESTORE: Final = "Restore the store from a backup."
 REPAIR: Final = "`facepipe check --repair` removes it."
-REBUILD: Final = "`facepipe check --repair` makes it anew from the embeddings."
+REBUILD: Final = "`facepipe check --repair` rebuilds it from the embeddings."
 
-# Kinds that `repair_store` cures: nothing of the store's truth is touched.
+# Kinds that `repair_store` repairs: no photo, face or person is touched.
 REPAIRABLE: Final = frozenset({"orphan", "matrix", "pending_delete"})
 
 
@@ -38,7 +38,7 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class Checked:
-    """What is wrong with a store, and what was repaired before that was found out."""
+    """What is wrong with a store, and what was repaired before."""
 
     report: CheckReport
     repaired: Sequence[Problem]

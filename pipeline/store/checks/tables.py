@@ -1,7 +1,7 @@
-"""What must hold inside the catalog: each rule is a query for the rows that break it.
+"""Checks of the catalog's tables: each rule is a query for the rows that break it.
 
-There are no foreign keys and few primary keys (see schema.py), so this is where references and uniqueness are
-verified. Every query answers one text column that says where; `{g}` is the current generation.
+There are no foreign keys and few primary keys (see schema.py), so references and uniqueness are verified here. Each
+query answers one text column that tells where; `{g}` is the current generation.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _HAS_EMBEDDING = (
     "(SELECT face_id FROM core.embeddings WHERE generation = {g}"
     " UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = {g})"
 )
-# (table, a row of it with all but one key made new): one per index.
-_AGAIN = (
+# (table, its row with all keys but one changed): one per index.
+_REINSERTED = (
     ("accounts", "* REPLACE ('' AS user_id)"),
     ("accounts", "* REPLACE (-1 AS account_id)"),
     ("directories", "* REPLACE ('' AS name)"),
@@ -77,7 +77,8 @@ _RULES = {
     " GROUP BY face_id HAVING count(*) > 1",
     "a face without detection": "SELECT 'face ' || face_id FROM core.faces WHERE outcome <> 'removed' AND face_id"
     " NOT IN (SELECT face_id FROM core.detections WHERE generation = {g})",
-    "a removed face of which something is left": "SELECT 'face ' || face_id FROM core.faces WHERE outcome = 'removed'"
+    "a removed face with a person, a score, a detection or an embedding": "SELECT"
+    " 'face ' || face_id FROM core.faces WHERE outcome = 'removed'"
     " AND (person_id IS NOT NULL OR similarity_score IS NOT NULL OR face_id IN (SELECT face_id FROM core.detections)"
     f" OR face_id IN {_HAS_EMBEDDING})",
     "a removed face of a posted image": "SELECT 'face ' || face_id FROM core.faces WHERE outcome = 'removed'"
@@ -95,23 +96,25 @@ _RULES = {
     "a cycle of parents": "SELECT 'person ' || p.person_id FROM core.persons p"
     " JOIN main.persons v ON v.person_id = p.person_id::VARCHAR"
     " WHERE p.parent_id IS NOT NULL AND v.root_person_id = v.person_id",
-    "a shard whose media don't count up": "SELECT 'shard ' || s.shard || ' of run ' || s.run_id FROM core.shards s"
+    "a shard with another number of media than recorded": "SELECT"
+    " 'shard ' || s.shard || ' of run ' || s.run_id FROM core.shards s"
     " WHERE s.media <> (SELECT count(*) FROM core.media m WHERE m.run_id = s.run_id AND m.shard = s.shard)",
-    "a shard whose faces don't count up": "SELECT 'shard ' || s.shard || ' of run ' || s.run_id FROM core.shards s"
+    "a shard with another number of faces than recorded": "SELECT"
+    " 'shard ' || s.shard || ' of run ' || s.run_id FROM core.shards s"
     " WHERE s.faces <> (SELECT count(*) FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
     " WHERE m.run_id = s.run_id AND m.shard = s.shard)",
-    "media of a shard that is not in": "SELECT 'media ' || media_id FROM core.media m WHERE run_id IS NOT NULL"
+    "media of a shard that is not committed": "SELECT 'media ' || media_id FROM core.media m WHERE run_id IS NOT NULL"
     " AND NOT EXISTS (SELECT 1 FROM core.shards s WHERE s.run_id = m.run_id AND s.shard = m.shard)",
     "a posted image with a run's shard, row or path": "SELECT 'media ' || media_id FROM core.media"
     ' WHERE run_id IS NULL AND (shard IS NOT NULL OR "row" IS NOT NULL OR path IS NOT NULL)',
     "a posted image without a face": "SELECT 'media ' || media_id FROM core.media WHERE run_id IS NULL"
     " AND media_id NOT IN (SELECT media_id FROM core.faces)",
-    "a face of a posted image that is no reference": "SELECT 'face ' || face_id FROM core.faces WHERE media_id IN"
+    "a face of a posted image that is not a reference": "SELECT 'face ' || face_id FROM core.faces WHERE media_id IN"
     " (SELECT media_id FROM core.media WHERE run_id IS NULL)"
     " AND face_id NOT IN (SELECT face_id FROM core.reference_faces)",
     "an embedding shard with fewer rows than faces": "SELECT file FROM core.embedding_shards s WHERE s.rows <"
     " (SELECT count(*) FROM core.embeddings e WHERE e.embedding_shard_id = s.embedding_shard_id)",
-    "an embedding shard of half a run's shard": "SELECT file FROM core.embedding_shards"
+    "a run or a shard number without the other": "SELECT file FROM core.embedding_shards"
     " WHERE (run_id IS NULL) <> (shard IS NULL)",
     "a pending embedding of another size": "SELECT 'face ' || face_id FROM core.pending_embeddings"
     " WHERE octet_length(embedding) <> 4 * (SELECT embedding_size FROM core.store)",
@@ -119,15 +122,17 @@ _RULES = {
     " WHERE image_guid NOT IN (SELECT image_guid FROM core.reference_faces)",
     "a directory without identity": "SELECT 'directory ' || directory_id FROM core.directories"
     " WHERE directory_id NOT IN (SELECT directory_id FROM core.persons)",
-    "tags that are no list": "SELECT 'person ' || person_id FROM core.persons WHERE tags IS NOT NULL"
+    "tags that are not a list": "SELECT 'person ' || person_id FROM core.persons WHERE tags IS NOT NULL"
     " AND try_cast(tags AS VARCHAR[]) IS NULL",
     "an account with too many directories": "SELECT 'account ' || account_id FROM core.directories WHERE directory_id"
     f" IN (SELECT directory_id FROM core.persons) GROUP BY account_id HAVING count(*) > {MAX_DIRECTORIES}",
-    "an account without an image key, or with one that has no use": "SELECT 'account ' || account_id"
+    "an account without an image key in an encrypted store, or with one in another": "SELECT 'account ' || account_id"
     " FROM core.accounts WHERE (image_key IS NULL) = (SELECT encrypted FROM core.store)",
-    "an image encrypted otherwise than the store": "SELECT 'object ' || image_guid FROM core.objects"
+    "an image encrypted differently from its store": "SELECT"
+    " 'object ' || image_guid FROM core.objects"
     " WHERE encrypted <> (SELECT encrypted FROM core.store)",
-    "an encrypted store without a master key's id, or one that is not with it": "SELECT 'master_key_id' FROM core.store"
+    "an encrypted store without the id of its master key, or another store with one": "SELECT"
+    " 'master_key_id' FROM core.store"
     " WHERE (master_key_id IS NULL) = encrypted",
     "a finished run with missing shards": "SELECT 'run ' || run_id FROM core.runs r WHERE state = 'finished'"
     " AND shards <> (SELECT count(*) FROM core.shards s WHERE s.run_id = r.run_id)",
@@ -159,9 +164,9 @@ def _rules(generation: int) -> Iterator[tuple[str, str]]:
 
 
 def check_tables(catalog: Catalog) -> Iterator[list[Problem]]:
-    """Everything that is wrong inside the catalog, piece by piece, each rule's first rows.
+    """Everything that is wrong inside the catalog, piece by piece: the first rows of each rule.
 
-    Ends early where a block or an index is broken: the rules would only meet the same again.
+    Ends early where a block or an index is broken: the rules would only find the same again.
     """
     broken = []
     for table in TABLES:
@@ -185,30 +190,30 @@ def _check_blocks(catalog: Catalog, table: str) -> list[Problem]:
     try:
         catalog.rows(f"SELECT bit_xor(hash(t)) FROM core.{table} t")
     except (StoreError, duckdb.Error) as exc:
-        return [Problem("catalog", f"core.{table}", _said(exc), RESTORE)]
+        return [Problem("catalog", f"core.{table}", _detail(exc), RESTORE)]
     return []
 
 
-def _said(exc: StoreError | duckdb.Error) -> str:
+def _detail(exc: StoreError | duckdb.Error) -> str:
     detail = exc.fields.get("detail") if isinstance(exc, StoreError) else None
     return str(detail or exc).split("\n")[0]
 
 
 def _check_indexes(catalog: Catalog) -> list[Problem]:
-    """Inserts a row again that is there, rolled back: each index must be readable, and refuse it."""
+    """Inserts an existing row again and rolls back: each index must be readable, and refuse it."""
     problems = []
-    for table, columns in _AGAIN:
+    for table, columns in _REINSERTED:
         where = f"the index of core.{table}"
         if not catalog.one(f"SELECT count(*) FROM core.{table}"):
             continue
         catalog.execute("BEGIN TRANSACTION")
         try:
             catalog.execute(f"INSERT INTO core.{table} SELECT {columns} FROM core.{table} LIMIT 1")
-            problems.append(Problem("catalog", where, "a row can come in twice", RESTORE))
+            problems.append(Problem("catalog", where, "it accepts the same row twice", RESTORE))
         except duckdb.ConstraintException:
             pass
         except (StoreError, duckdb.Error) as exc:
-            problems.append(Problem("catalog", where, _said(exc), RESTORE))
+            problems.append(Problem("catalog", where, _detail(exc), RESTORE))
         finally:
             with suppress(StoreError, duckdb.Error):  # a broken index has ended the transaction already
                 catalog.execute("ROLLBACK")
@@ -216,13 +221,13 @@ def _check_indexes(catalog: Catalog) -> list[Problem]:
 
 
 def _check_views(catalog: Catalog) -> list[Problem]:
-    """Each view must answer with as many rows as its table has; a removed face is not shown."""
+    """Each view must have as many rows as its table, without removed faces."""
     problems = []
     for view in VIEWS:
         shown = "outcome <> 'removed'" if view == "faces" else "true"
-        found = catalog.one(f"SELECT count(*) FROM main.{view}")
+        actual = catalog.one(f"SELECT count(*) FROM main.{view}")
         expected = catalog.one(f"SELECT count(*) FROM core.{view} WHERE {shown}")
-        if found != expected:
-            detail = f"answers {found} rows, the table has {expected}"
+        if actual != expected:
+            detail = f"has {actual} rows instead of {expected}"
             problems.append(Problem("view", f"main.{view}", detail, RESTORE))
     return problems

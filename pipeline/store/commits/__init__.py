@@ -1,1 +1,1 @@
-"""Every transaction that changes identities, faces or embeddings."""
+"""The transactions that change identities, faces or embeddings."""

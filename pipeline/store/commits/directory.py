@@ -1,4 +1,4 @@
-"""Committing what requests change in their directories: images first, then one transaction with everything.
+"""Commits what requests change in their directories: images first, then one transaction with everything.
 
 The order is that of a shard's commit (shard.py): objects are written durably under new names, then the rows that name
 them are committed, then what is no longer needed is unlinked. This is the server's path to an answer, so it is a few
@@ -103,12 +103,12 @@ class Change:
 
 
 class RolledBack(Exception):
-    """The transaction failed before its COMMIT: nothing of it is in."""
+    """The transaction failed before its COMMIT: nothing of it is stored."""
 
 
 @dataclass(frozen=True)
 class _Numbered:
-    """A change with its directory and its numbers."""
+    """A change with its directory and the ids it drew."""
 
     change: Change
     directory: int
@@ -147,9 +147,9 @@ def commit_changes(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds
             _write(catalog, numbered, now)
         except Exception as exc:
             raise RolledBack from exc
-    if any(each.replaced or each.change.commit.deleted for each in numbered):
+    if any(part.replaced or part.change.commit.deleted for part in numbered):
         deletes.replay_committed(catalog)
-    return [each.inserted + each.updated for each in numbered]
+    return [part.inserted + part.updated for part in numbered]
 
 
 def _numbered(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: datetime) -> list[_Numbered]:
@@ -181,22 +181,22 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now
 
 def _write(catalog: Catalog, numbered: Sequence[_Numbered], now: datetime) -> None:
     """One statement for each table: the cost of a statement hardly depends on its rows."""
-    for each in numbered:
-        remove_references(catalog, each.directory, list(each.replaced))
-    images = [_image_rows(each, catalog.generation, now) for each in numbered if each.change.commit.image is not None]
+    for part in numbered:
+        remove_references(catalog, part.directory, list(part.replaced))
+    images = [_image_rows(part, catalog.generation, now) for part in numbered if part.change.commit.image is not None]
     for table in _IMAGE_TABLES:
         catalog.insert(table, [row for rows in images for row in rows[table]])
-    catalog.insert("persons", [_person_row(person, each.directory) for each in numbered for person in each.inserted])
-    for each in numbered:
-        _update_persons(catalog, each.directory, each.updated)
-        _delete_persons(catalog, each.directory, each.change.commit.deleted)
+    catalog.insert("persons", [_person_row(person, part.directory) for part in numbered for person in part.inserted])
+    for part in numbered:
+        _update_persons(catalog, part.directory, part.updated)
+        _delete_persons(catalog, part.directory, part.change.commit.deleted)
 
 
 def _image_rows(numbered: _Numbered, generation: int, now: datetime) -> dict[str, list[dict[str, Any]]]:
     """The rows that a posted image brings, by table of _IMAGE_TABLES: a media row without run, shard, row and path; a
     face with its detection, embedding and reference for each of the commit's references.
 
-    The embeddings wait in core.pending_embeddings for `fold`: a reader would have to open a Parquet file for each.
+    The embeddings wait in core.pending_embeddings for `fold`: a reader would have to open a Parquet file for change.
     """
     commit = numbered.change.commit
     faces = list(enumerate(commit.references, numbered.face_id))

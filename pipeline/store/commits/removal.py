@@ -1,9 +1,9 @@
-"""What goes with a reference that is replaced, and with a person who is deleted. Inside a transaction.
+"""Removes replaced references and deleted persons with all that belongs to them. Inside a transaction.
 
-A face of a posted image goes as a whole, and the image's row with its last face. A face of a run stays as a fact
-of the archive: it was found there. When its person is deleted it loses everything that tells who it was: its
-outcome becomes `removed`, without person, score, detection or embedding. Vectors in immutable embedding shards,
-and rows of the reference matrix, go with the next `fold`.
+A face of a posted image is deleted, and the image's row with its last face. A face of a run keeps its row, because it
+is a fact of the archive. When its person is deleted it loses everything that tells who it was: its outcome becomes
+`removed`, without person, score, detection or embedding. The next `fold` takes the vectors out of the immutable
+embedding shards and the reference matrix.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
 
 def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
-    """The current references of these persons go, so that others can take their place.
+    """Removes the current references of these persons, so that others can take their place.
 
     Raises StoreError unless each is a person of the directory.
     """
@@ -48,7 +48,7 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
 
 
 def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
-    """These persons go, with their references, images and all that is known of their faces.
+    """Deletes these persons with their references, their images and all that is stored of their faces.
 
     Raises StoreError unless each is a person of the directory, and nobody else's parent.
     """
@@ -58,7 +58,7 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
     deleted = catalog.one(f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS}", [directory, *ids])
     _require_all(deleted, person_ids)
     if catalog.rows("SELECT 1 FROM core.persons WHERE parent_id IN (SELECT unnest(?::UUID[])) LIMIT 1", ids):
-        raise StoreError(message="A person who is to be deleted is the parent of another.")
+        raise StoreError(message="A person to be deleted is the parent of another.")
     images = catalog.rows(f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
     catalog.execute(f"DELETE FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
     _remove_images(catalog, [guid for (guid,) in images])
@@ -67,15 +67,15 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
         f" JOIN core.media m ON m.media_id = f.media_id WHERE f.{_THESE_PERSONS}",
         ids,
     )
-    # What a manifest or a request says of an image, it says of its largest face.
+    # The labels that a manifest or a request gives with an image are of its largest face.
     _forget_labels(catalog, [media for _, media, ordinal, _ in faces if ordinal == 0])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
 
 
-def _require_all(found: int, person_ids: Sequence[str]) -> None:
-    if found != len(person_ids):
-        raise StoreError(message=f"{len(person_ids) - found} of the persons are not in the directory.")
+def _require_all(count: int, person_ids: Sequence[str]) -> None:
+    if count != len(person_ids):
+        raise StoreError(message=f"{len(person_ids) - count} of the persons are not in the directory.")
 
 
 def _remove_images(catalog: Catalog, guids: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ def _remove_images(catalog: Catalog, guids: Sequence[str]) -> None:
 
 
 def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> None:
-    """Faces (face id, media id) of posted images, and the images that have no other."""
+    """Deletes faces (face id, media id) of posted images, and the images that have no other."""
     if not faces:
         return
     _remove_derived(catalog, [face for face, _ in faces])

@@ -1,4 +1,4 @@
-"""Committing one shard of a run: files first, then one transaction with everything, then what follows from it.
+"""Commits one shard of a run: files first, then one transaction with everything, then what follows from it.
 
 objects, embedding shard     written durably, under names that a repeated commit uses again
 transaction                  media, faces, persons, references, counters, and "shard k of run r is in"
@@ -79,14 +79,14 @@ def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]
     run = runs.run_row(catalog, commit.run_id)
     if run.state != runs.OPEN or run.account_id != commit.account_id:
         raise StoreError(
-            message=f"Run {commit.run_id} of account {run.account_id} is {run.state}: nothing can come in."
+            message=f"Run {commit.run_id} of account {run.account_id} is {run.state}: no shard can be committed."
         )
     if commit.shard in runs.committed_shards(catalog, commit.run_id):
-        raise StoreError(message=f"Shard {commit.shard} of run {commit.run_id} is in already.")
+        raise StoreError(message=f"Shard {commit.shard} of run {commit.run_id} is committed already.")
     if not 0 <= commit.shard < (run.shards or 0):
-        raise StoreError(message=f"Run {commit.run_id} has {run.shards} shards, and no shard {commit.shard}.")
+        raise StoreError(message=f"Run {commit.run_id} has {run.shards} shards, but no shard {commit.shard}.")
     if not ids.is_free(catalog, *first_ids(tables)):
-        raise StoreError(message=f"Shard {commit.shard} brings ids that are taken.")
+        raise StoreError(message=f"Shard {commit.shard} uses ids that are taken.")
 
 
 def first_ids(tables: dict[str, pa.Table]) -> tuple[int | None, int | None]:
@@ -172,12 +172,14 @@ def _insert_embeddings(catalog: Catalog, prepared: PreparedShard) -> None:
     file, commit = prepared.embeddings, prepared.commit
     if file is None:
         return
-    new = int(catalog.one("SELECT coalesce(max(embedding_shard_id), 0) + 1 FROM core.embedding_shards"))
+    shard_id = int(catalog.one("SELECT coalesce(max(embedding_shard_id), 0) + 1 FROM core.embedding_shards"))
     catalog.execute(
         "INSERT INTO core.embedding_shards VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [new, prepared.generation, file.file, file.rows, file.bytes, file.sha256, commit.run_id, commit.shard],
+        [shard_id, prepared.generation, file.file, file.rows, file.bytes, file.sha256, commit.run_id, commit.shard],
     )
-    catalog.execute("INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings", [prepared.generation, new])
+    catalog.execute(
+        "INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings", [prepared.generation, shard_id]
+    )
 
 
 def _insert_persons(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:

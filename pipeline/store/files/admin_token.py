@@ -1,7 +1,7 @@
-"""The token of the door: who can read this file may work on the store through the server that holds it.
+"""The token of the admin port: whoever can read this file may work on the store through the server that holds it.
 
-Made when a server opens its door, mode 0600, and removed when it closes it. A crash leaves it behind, of no use:
-the next server makes another one.
+A server makes it, with mode 0600, when it opens its admin port, and removes it when it closes the port. The file that
+a crash leaves behind is worthless: the next server makes another one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def make_token(folder: Folder) -> str:
     """Writes a new token of 256 bits. Raises StoreFull, StoreUnwritable."""
     token = secrets.token_urlsafe(32)
     with disk_errors(folder.root):
-        # Never opened again under its mode: a file that was there may have another one, or another owner.
+        # Not overwritten: an old file may have another mode, or another owner.
         folder.path(TOKEN_NAME).unlink(missing_ok=True)
         fd = os.open(folder.path(TOKEN_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w", encoding="ascii") as file:
@@ -27,7 +27,7 @@ def make_token(folder: Folder) -> str:
 
 
 def read_token(folder: Folder) -> str:
-    """Raises OSError where there is none, or not for this user."""
+    """The token. Raises OSError where there is none, or this user may not read it."""
     return folder.path(TOKEN_NAME).read_text("ascii").strip()
 
 

@@ -1,7 +1,7 @@
-"""Files that are whole or absent: written under a temporary name, fsynced, renamed, the folder fsynced.
+"""Durable files, complete or absent: written under a temporary name, fsynced, renamed, the folder fsynced.
 
-The order is what makes a crash harmless (Pillai et al. 2014, "All File Systems Are Not Created Equal"): the data
-reach the disk before the name does, and the name before anything that speaks of it. Every step is a fault point.
+This order makes a crash harmless (Pillai et al. 2014, "All File Systems Are Not Created Equal"): the data reach the
+disk before the name does, and the name before any row with it. Every step is a fault point.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Folder:
         return self.root / relative
 
     def write(self, relative: str, data: bytes, kind: str, *, sync_folder: bool = True) -> None:
-        """Makes the file `relative` hold `data`, atomically. Without `sync_folder` the caller owes `sync_folder()`."""
+        """Makes the file `relative` hold `data`, atomically. Without `sync_folder` the caller has to sync it."""
         with self.replacing(relative, kind, sync_folder=sync_folder) as file, disk_errors(self.root):
             file.write(data)
 
@@ -66,7 +66,7 @@ class Folder:
                 file.close()
             self.publish(temporary, relative, kind, sync_folder=sync_folder)
         except BaseException:
-            # The first error is the one to tell: closing tries to write the rest again, and fails again.
+            # Closing tries to write the rest, and fails again: the first error is the one to raise.
             with suppress(OSError):
                 file.close()
             with suppress(OSError):
@@ -84,7 +84,7 @@ class Folder:
             self.sync_folder(str(Path(relative).parent), kind)
 
     def append(self, relative: str, data: bytes, kind: str) -> None:
-        """Adds to a file in place. Not atomic: for derived files whose reader notices a torn end."""
+        """Appends to a file in place. Not atomic: for derived files whose readers notice a torn end."""
         with disk_errors(self.root):
             point(f"{kind}.write")
             with self.path(relative).open("ab") as file:
@@ -94,7 +94,7 @@ class Folder:
                 os.fsync(file.fileno())
 
     def overwrite(self, relative: str, offsets: Sequence[int], data: bytes, kind: str) -> None:
-        """Puts `data` at each of `offsets` of a file in place. Not atomic: for what nobody reads any more."""
+        """Writes `data` at each of `offsets` of a file in place. Not atomic: for rows that nobody reads any more."""
         with disk_errors(self.root):
             point(f"{kind}.write")
             with self.path(relative).open("r+b") as file:
@@ -112,7 +112,7 @@ class Folder:
             sync(self.path(relative))
 
     def make(self, relative: str) -> None:
-        """Makes a folder and what leads to it; the new names are durable afterwards."""
+        """Makes a folder and its parents; the new names are durable afterwards."""
         with disk_errors(self.root):
             missing = [p for p in (self.path(relative), *self.path(relative).parents) if not p.exists()]
             for folder in reversed(missing):
@@ -120,7 +120,7 @@ class Folder:
                 sync(folder.parent)
 
     def unlink(self, relative: str) -> None:
-        """Removes a file; that it is gone already is fine."""
+        """Removes a file, if it exists."""
         point("unlink")
         with disk_errors(self.root):
             self.path(relative).unlink(missing_ok=True)

@@ -1,16 +1,16 @@
 """Named fault points: the places where a crash must lose nothing.
 
-Every write, fsync, rename and commit of durable data calls `point(name)` with a name declared below. In
-production that is a dictionary look-up that finds nothing. Tests list `FAULT_POINTS`, `install` a hook that
-kills the process at the n-th call of one of them, run the same command again and compare the stores.
+Every write, fsync, rename and commit of durable data calls `point(name)` with a name declared below. In production
+that does nothing. Tests list `FAULT_POINTS`, `install` a hook that kills the process at the n-th call of one of them,
+run the same command again and compare the stores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# What is written as a file, each by `store.durable.Folder`, in four steps. (`catalog`: a new catalog file; its
-# fsync_folder also follows every transaction, for the name of DuckDB's log.)
+# Kinds of files, each written by `Folder` in four steps. (`catalog`: a new catalog file; its fsync_folder also follows
+# every transaction, for the name of DuckDB's log.)
 FILE_KINDS = ("catalog", "current", "manifest", "shard", "embeddings", "object", "matrix", "report", "export")
 FILE_STEPS = ("write", "fsync", "rename", "fsync_folder")
 # The transactions of the catalog, each in three steps.
@@ -27,7 +27,7 @@ TRANSACTIONS = (
     "fold",
 )
 TRANSACTION_STEPS = ("begin", "commit", "committed")
-# The rest: unlinking a file after the transaction that said so.
+# Unlinking a file that a transaction made needless.
 OTHER = ("unlink",)
 
 FAULT_POINTS: tuple[str, ...] = (

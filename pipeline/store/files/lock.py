@@ -1,8 +1,8 @@
-"""The locks of a store: LOCK, one process with one StoreClient at a time; LOCK.run, one process that does runs.
+"""The locks of a store: LOCK for the one process that has it open, LOCK.run for the one process that does runs.
 
-`flock` on the file for as long as its holder wants. The kernel frees it with its holder, so a crash leaves no
-stale lock; the file itself stays. What it says of the holder is for people, for the refusal, and for the door:
-`url` is where a server that holds the store takes the other commands' work.
+A lock is `flock` on the file. The kernel frees it when the process ends, so a crash leaves no stale lock; the file
+itself stays. Its text names the holder, for the error message, and `url` is the admin port of a server that holds the
+store.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ class StoreLock:
             os.close(fd)
             raise _locked(root, path) from None
         lock = cls(path, fd, _holder(command))
-        _held.add(lock)
+        _all_held.add(lock)
         try:
-            lock._tell()
+            lock._write_holder()
         except BaseException:
             lock.release()
             raise
         return lock
 
     def announce(self, url: str | None) -> None:
-        """Says where the holder takes other commands' work; None: nowhere."""
+        """Writes the address where the holder takes the work of other commands; None: nowhere."""
         self.holder["url"] = url
-        self._tell()
+        self._write_holder()
 
-    def _tell(self) -> None:
+    def _write_holder(self) -> None:
         text = json.dumps(self.holder).encode() + b"\n"
         with disk_errors(self.path.parent):
-            # In this order a reader never finds the file empty.
+            # In this order a reader never sees an empty file.
             os.pwrite(self.fd, text, 0)
             os.ftruncate(self.fd, len(text))
 
@@ -77,24 +77,25 @@ class StoreLock:
         self.release()
 
     def release(self) -> None:
+        """Frees the lock; a second call does nothing."""
         if self.fd >= 0:
-            _held.discard(self)
+            _all_held.discard(self)
             with contextlib.suppress(OSError):
                 os.ftruncate(self.fd, 0)
             os.close(self.fd)
             self.fd = -1
 
 
-_held: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+_all_held: weakref.WeakSet[StoreLock] = weakref.WeakSet()
 
 
 def _drop_in_child() -> None:
     """A forked child shares the lock's file: it would keep the store locked after its parent's death."""
-    for lock in list(_held):
+    for lock in list(_all_held):
         with contextlib.suppress(OSError):
             os.close(lock.fd)
         lock.fd = -1
-    _held.clear()
+    _all_held.clear()
 
 
 os.register_at_fork(after_in_child=_drop_in_child)
@@ -117,13 +118,13 @@ def _holder(command: str) -> dict[str, Any]:
 
 def _locked(root: Path, path: Path) -> StoreLocked:
     holder: dict[str, Any] = {}
-    for _ in range(20):  # the holder may be between taking the lock and writing its name
+    for _ in range(20):  # the holder may not have written its name yet
         with contextlib.suppress(OSError, ValueError):
             holder = json.loads(path.read_text("utf-8"))
         if holder:
             break
         time.sleep(0.01)
-    known = {key: holder.get(key, "unknown") for key in ("pid", "host", "since", "command")}
-    # An address on the loopback of another machine, or of another container, means something else here.
+    fields = {key: holder.get(key, "unknown") for key in ("pid", "host", "since", "command")}
+    # The loopback of another machine or container is not ours.
     here = (holder.get("host"), holder.get("boot_id")) == (platform.node(), _boot_id())
-    return StoreLocked(path=root, **known, url=holder.get("url") if here else None)
+    return StoreLocked(path=root, **fields, url=holder.get("url") if here else None)

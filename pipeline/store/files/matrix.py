@@ -1,12 +1,12 @@
 """The reference matrix: the embeddings of a directory's references as one flat file, for search.
 
-A cache of the truth: `<stem>.f32` holds rows of d float32, `<stem>.seq` the number of each row's reference as int64
-(both little-endian). A number is never used twice and its vector never changes, so a row is right or not needed:
+A cache: `<stem>.f32` holds rows of d float32, `<stem>.seq` the number of each row's reference as int64 (both
+little-endian). A number is never used twice and its vector never changes, so a row is right or not needed:
 
-missing rows   references of posted images, or a commit whose append was missed: `load` takes them from the truth
-dead rows      references that were replaced or deleted: ignored; `blank` overwrites them, and where there are too
-               many the files are made anew
-torn ends      a crash in an append: cut off. `.seq` is written last, so its rows have their vectors
+missing rows   references of posted images, or an append that did not happen: `load` takes them from the embeddings
+dead rows      references that were replaced or deleted: ignored; `blank` overwrites them, and when there are too many
+               the files are rebuilt
+torn ends      after a crash in an append: cut off. `.seq` is written last, so its rows have their vectors
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ VECTOR_TYPE = np.dtype("<f4")
 SEQ_TYPE = np.dtype("<i8")
 BLANK = -1  # the number of a row that was overwritten with zeros
 
-Vectors = Callable[[IntArray], FloatArray]  # positions [m] in the numbers asked for -> their vectors [m, d]
+Vectors = Callable[[IntArray], FloatArray]  # positions [m] in `seq` -> their vectors [m, d]
 
 
 def stem(generation: int, directory_id: int) -> str:
+    """The name of a directory's matrix, without the endings of its files."""
     return f"references/g{generation:04d}/{directory_id}"
 
 
 def files(name: str) -> tuple[str, str]:
-    """The vectors, and the numbers."""
+    """The files of the vectors and of the numbers."""
     return name + ".f32", name + ".seq"
 
 
 def load(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) -> FloatArray:
     """The matrix [n, size] with the rows `seq` [n] in this order, read-only.
 
-    It is a memory map where the file has them in this order, a copy in memory otherwise. `vectors` is asked for the
-    rows that the file lacks; they are added to it.
+    A memory map where the file has them in this order, else a copy in memory. `vectors` is called for the rows that
+    the file lacks; they are appended to it.
     """
     if len(seq) == 0:
         return np.zeros((0, size), np.float32)
@@ -64,20 +65,20 @@ def load(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) 
 
 
 def numbers(folder: Folder, name: str, size: int) -> IntArray:
-    """The numbers of the whole rows, in the file's order; none where the files cannot be right."""
+    """The numbers of the complete rows, in the file's order; none where the files cannot be right."""
     try:
         stored: IntArray = np.fromfile(folder.path(name + ".seq"), SEQ_TYPE)
-        whole = folder.path(name + ".f32").stat().st_size // (size * VECTOR_TYPE.itemsize)
+        complete = folder.path(name + ".f32").stat().st_size // (size * VECTOR_TYPE.itemsize)
     except OSError:
         return np.zeros(0, np.int64)
-    stored = stored[:whole]
+    stored = stored[:complete]
     used = stored[stored != BLANK]
-    ascend = bool((np.diff(used) > 0).all())  # as all but a rebuilt one do: a tenth of what looking at all pairs takes
+    ascend = bool((np.diff(used) > 0).all())  # true but for some rebuilt ones, and ten times as fast as `unique`
     return stored if ascend or len(np.unique(used)) == len(used) else stored[:0]
 
 
 def append(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) -> None:
-    """Adds the rows `seq` [m], ascending: so whatever a crash leaves of them, the lowest are there."""
+    """Appends the rows `seq` [m], ascending, so that the lowest survive a crash."""
     folder.make(name.rpartition("/")[0])
     _trim(folder, name, size)
     for start in range(0, len(seq), _CHUNK_ROWS):
@@ -99,7 +100,7 @@ def blank(folder: Folder, name: str, current: IntArray, size: int) -> None:
 
 
 def _find(stored: IntArray, seq: IntArray) -> IntArray:
-    """The row [n] of each of `seq` [n] among `stored`; -1 where it is not there."""
+    """The position [n] of each of `seq` [n] in `stored`; -1: it is not there."""
     order = np.argsort(stored, kind="stable")
     place = np.searchsorted(stored, seq, sorter=order)
     rows: IntArray = np.append(order, 0)[place]
@@ -108,7 +109,7 @@ def _find(stored: IntArray, seq: IntArray) -> IntArray:
 
 
 def _trim(folder: Folder, name: str, size: int) -> IntArray:
-    """`numbers`, after cutting what is beyond them off both files."""
+    """`numbers`, after cutting off what follows their rows in both files."""
     stored = numbers(folder, name, size)
     for file, row in zip(files(name), (size * VECTOR_TYPE.itemsize, SEQ_TYPE.itemsize), strict=True):
         path = folder.path(file)
@@ -120,7 +121,7 @@ def _trim(folder: Folder, name: str, size: int) -> IntArray:
 
 def _build(folder: Folder, name: str, seq: IntArray, vectors: Vectors) -> None:
     folder.make(name.rpartition("/")[0])
-    # Without its numbers no reader takes the old vectors, or the new ones, for theirs.
+    # First the numbers go: without them no reader uses the vectors, old or new.
     folder.unlink(name + ".seq")
     folder.sync_folder(name.rpartition("/")[0], "matrix")
     with folder.replacing(name + ".f32", "matrix") as out:

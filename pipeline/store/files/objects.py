@@ -1,7 +1,7 @@
 """Stored images: one file per guid under objects/ab/cd/, where ab and cd are the guid's first characters.
 
-In an encrypted store a file holds what `crypto.encrypt_image` makes; sizes and hashes in the catalog are of the
-file, so `check` needs no key.
+In an encrypted store a file is the result of `encrypt_image`; sizes and hashes in the catalog are those of the file, so
+`check` needs no key.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pipeline.store.files.durable import Folder
 
 A = TypeVar("A")
 T = TypeVar("T")
-# One thread writes while the other waits for the disk. More are no faster on one disk, and while a shard's thousands
-# of objects are written the requests of a server have to wait their turn there.
+# One thread writes while the other waits for the disk. More are not faster on one disk, and would delay the requests
+# of a server while a shard's thousands of objects are written.
 _WRITERS = 2
-_FEW = 2  # objects, as one request brings them: starting threads would take longer than writing
+_FEW = 2  # objects, as in one request: starting threads would take longer than writing them
 _GUID = re.compile(r"[0-9a-f]{4}[0-9a-f-]{4,60}")
 
 OBJECTS_SCHEMA = pa.schema(
@@ -43,9 +43,9 @@ def is_guid(text: str) -> bool:
 
 
 def object_file(guid: str) -> str:
-    """The relative path of an object. Raises StoreError for what is no guid."""
+    """The relative path of an object. Raises StoreError for a text that is not a guid."""
     if not is_guid(guid):
-        raise StoreError(message=f'"{guid}" cannot name an object: lower-case hexadecimal digits and "-" serve.')
+        raise StoreError(message=f'"{guid}" cannot name an object: use lower-case hexadecimal digits and "-".')
     return f"objects/{guid[:2]}/{guid[2:4]}/{guid}"
 
 
@@ -70,7 +70,7 @@ def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key
 def _write_all(
     folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None, each: _Map
 ) -> list[tuple[object, ...]]:
-    """The rows. `list` waits for all of a step, and raises its first error."""
+    """Returns the rows. Each `list` waits for all of a step, and raises its first error."""
     folders = sorted({object_file(guid).rpartition("/")[0] for guid, _, _ in objects})
 
     def write(one: tuple[str, bytes, str]) -> tuple[object, ...]:
@@ -86,7 +86,7 @@ def _write_all(
 
 
 def read_object(folder: Folder, guid: str) -> bytes:
-    """The bytes of an object as they are at rest. Raises StoreDamaged where the file is gone."""
+    """The bytes of an object as they are at rest. Raises StoreDamaged where the file is missing."""
     try:
         return folder.path(object_file(guid)).read_bytes()
     except OSError as exc:
@@ -94,7 +94,7 @@ def read_object(folder: Folder, guid: str) -> bytes:
 
 
 def open_image(folder: Folder, guid: str, data: bytes, sha256: str, key: bytes | None) -> bytes:
-    """The image in an object's bytes. Raises StoreDamaged where they were changed, or the key is another's."""
+    """The image in an object's bytes. Raises StoreDamaged where they were changed, or the key is not the image's."""
     if hashlib.sha256(data).hexdigest() != sha256:
         raise _damaged(folder, guid, "was changed: its SHA-256 is not the recorded one")
     if key is None:
@@ -106,5 +106,5 @@ def open_image(folder: Folder, guid: str, data: bytes, sha256: str, key: bytes |
 
 
 def _damaged(folder: Folder, guid: str, detail: str) -> StoreDamaged:
-    cure = f"`facepipe check --store {folder.root}` lists all such; restore them from a backup."
+    cure = f"`facepipe check --store {folder.root}` lists all damaged images; restore them from a backup."
     return StoreDamaged(path=folder.root, detail=f"the image {guid} {detail}", cure=cure)

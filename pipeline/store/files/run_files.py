@@ -1,7 +1,7 @@
-"""The files of a run: its manifest, what extraction made of each shard, its reports.
+"""The files of a run: its manifest, the extraction of each shard, its reports.
 
-They lie in the store's folder and need no catalog, so the process that does a run writes them itself, also while
-a server holds the store; `lock_runs` sees to it that only one process does.
+They are in the store's folder and need no catalog, so the process that does a run writes them itself, also while a
+server holds the store; `lock_runs` ensures that only one process does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 
 
 class RunFiles(ABC):
-    """What an open store has for the files of its runs. One thread at a time. Raises StoreDamaged, StoreFull,
-    StoreUnwritable."""
+    """Reads and writes the run files of an open store, on one thread at a time.
+
+    Every method raises StoreDamaged, StoreFull or StoreUnwritable where it meets them.
+    """
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -31,20 +33,20 @@ class RunFiles(ABC):
 
     @abstractmethod
     def key_of_run(self, run_id: str) -> bytes | None:
-        """The key of what extraction leaves of a run: it holds faces cut from the photos. None: not encrypted."""
+        """The key of the extracted shards of a run, which hold faces cut from the photos; None: not encrypted."""
 
     def lock_runs(self, command: str) -> StoreLock:
-        """The right to work on runs. Raises StoreLocked naming the process that does.
+        """Locks the runs of the store. Raises StoreLocked naming the process that works on one.
 
-        The store's own lock does not give it: a server holds that one for all, and a process whose server died
-        works on until it notices.
+        The store's own lock is not enough: a server holds it for all processes, and a process whose server died works
+        on until it notices.
         """
         return StoreLock.acquire(self.folder.root, command, RUN_LOCK_NAME)
 
     def write_manifest(
         self, run_id: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, shard_rows: int = 256
     ) -> int:
-        """Streams the manifest to disk; returns its number of rows. What `batches` raises passes."""
+        """Streams the manifest to disk; returns its number of rows. Errors of `batches` are raised as they are."""
         self.forget_manifest()
         return shards.write_manifest(self.folder, run_id, batches, schema, shard_rows)
 
@@ -70,18 +72,18 @@ class RunFiles(ABC):
             self._manifest = None
 
     def write_run_shard(self, run_id: str, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> None:
-        """Writes what extraction made of a shard, atomically."""
+        """Writes the extraction of a shard, atomically."""
         file = shards.run_shard_file(run_id, shard)
         data, key = shards.parquet_bytes(table, metadata), self.key_of_run(run_id)
         self.folder.make(file.rpartition("/")[0])
         self.folder.write(file, data if key is None else encrypt_image(key, data), "shard")
 
     def read_run_shard(self, run_id: str, shard: int) -> pa.Table:
-        """The table that was written, without its metadata."""
+        """The extraction of a shard, without its metadata."""
         return shards.read_parquet(self.folder, shards.run_shard_file(run_id, shard), key=self.key_of_run(run_id))
 
     def has_run_shard(self, run_id: str, shard: int) -> bool:
-        """A file at its final name is whole."""
+        """Whether the shard is extracted."""
         return self.folder.path(shards.run_shard_file(run_id, shard)).exists()
 
     def write_report(self, run_id: str, name: str, data: bytes) -> None:

@@ -60,13 +60,13 @@ def parquet_bytes(table: pa.Table, metadata: Mapping[str, Any]) -> bytes:
 
 
 def read_metadata(file_schema: pa.Schema) -> dict[str, Any]:
-    """What `parquet_bytes` was given; empty where the file says nothing."""
-    found = json.loads((file_schema.metadata or {}).get(METADATA_KEY, b"{}"))
-    return found if isinstance(found, dict) else {}
+    """The metadata from `parquet_bytes`; empty where the file has none."""
+    metadata = json.loads((file_schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def embedding_metadata(identity: StoreIdentity, generation: int) -> dict[str, Any]:
-    """What an embedding shard says of itself."""
+    """The metadata of an embedding shard."""
     return {
         "format_version": schema.FORMAT_VERSION,
         "schema_version": schema.SCHEMA_VERSION,
@@ -135,7 +135,7 @@ def read_parquet(folder: Folder, file: str, columns: Sequence[str] | None = None
 def damaged_file(folder: Folder, file: str, detail: str) -> StoreDamaged:
     cure = "Restore the file from a backup."
     if file.startswith("runs/"):
-        cure = "Delete the file: the same command makes it anew."
+        cure = "Delete the file: the same command makes it again."
     return StoreDamaged(path=folder.root, detail=f"{file}: {detail}", cure=cure)
 
 
@@ -144,7 +144,7 @@ def write_manifest(
 ) -> int:
     """Streams the rows of a run into its manifest, `group_rows` to a row group; returns how many there were.
 
-    Errors that `batches` raises pass, and then there is no manifest. Raises StoreFull, StoreUnwritable.
+    Errors of `batches` are raised as they are, and leave no manifest. Raises StoreFull, StoreUnwritable.
     """
     file = manifest_file(run_id)
     folder.make(file.rpartition("/")[0])
@@ -164,18 +164,18 @@ def write_manifest(
 
 def _regrouped(batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows: int) -> Iterator[pa.Table]:
     """The same rows in tables of exactly `group_rows`, the last one shorter."""
-    held: list[pa.RecordBatch] = []
+    waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
-        held.append(batch)
+        waiting.append(batch)
         count += batch.num_rows
         while count >= group_rows:
-            table = pa.Table.from_batches(held, columns)
+            table = pa.Table.from_batches(waiting, columns)
             yield table.slice(0, group_rows)
-            held = table.slice(group_rows).to_batches()
+            waiting = table.slice(group_rows).to_batches()
             count -= group_rows
     if count:
-        yield pa.Table.from_batches(held, columns)
+        yield pa.Table.from_batches(waiting, columns)
 
 
 def read_rows(manifest: pq.ParquetFile, start: int, stop: int) -> pa.Table:

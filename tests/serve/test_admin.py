@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -30,6 +31,7 @@ from pipeline.errors import (
     ServerUnreachable,
     StoreLocked,
 )
+from pipeline.evaluation.photos.subjects import from_store
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.identities.types import PostRequest
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
@@ -37,7 +39,6 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.connect import open_store
 from pipeline.store.files import faults
-from pipeline.store.remote import RemoteStore
 from pipeline.store.wire import TOKEN_HEADER
 from tests.integration.conftest import RecordedProgress, write_photos
 from tests.integration.snapshot import snapshot
@@ -54,7 +55,7 @@ def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
-    folder = tmp_path_factory.mktemp("door") / "photos"
+    folder = tmp_path_factory.mktemp("admin") / "photos"
     write_photos(folder, hopper_path, astronaut_path)
     return folder
 
@@ -236,7 +237,7 @@ def test_posts_go_on_while_shards_are_handed_over(
         assert (report.persons, report.images) == (2, 10)
         assert len(held.service.people(account, "main")) == 2
         with open_store(tmp_path / "store", command="test") as opened:
-            assert isinstance(opened, RemoteStore)
+            assert opened.served
             assert opened.check().report.problems == []
     assert _is_clean(tmp_path / "store")
 
@@ -300,7 +301,6 @@ def test_commands_answer_the_same_with_and_without_a_server(
 
 def test_what_changes_is_seen_by_the_service(served: Served, store: Path) -> None:
     with open_store(store, command="test") as opened:
-        assert isinstance(opened, RemoteStore)
         account = opened.create_account("ann", None)
         opened.set_password("ann", "scrypt$...")
         assert served.changed_passwords == ["ann"]
@@ -377,14 +377,29 @@ def test_a_new_password_holds_at_once_in_the_running_server(store: Path) -> None
     assert _is_clean(store)
 
 
-# Who is let in
+def test_an_evaluation_gets_the_same_embeddings_through_the_server(
+    photos: Path, store: Path, extractor: FaceExtractor
+) -> None:
+    paths = [str(file) for file in sorted(photos.iterdir())]
+    with StoreClient.open(store, command="test") as opened:
+        direct = from_store(opened, paths)
+    with serving(store, extractor), open_store(store, command="test") as remote:
+        assert remote.served
+        through = from_store(remote, paths)
+    assert (through.paths, through.skipped) == (direct.paths, direct.skipped)
+    assert len(direct.paths) > 5
+    np.testing.assert_array_equal(through.embeddings, direct.embeddings)
+    np.testing.assert_array_equal(through.quality, direct.quality)
 
 
-def test_the_door_lets_only_this_user_of_this_machine_in(served: Served, store: Path) -> None:
+# Who may use the admin port
+
+
+def test_the_admin_port_lets_only_this_user_of_this_machine_in(served: Served, store: Path) -> None:
     token = (store / "admin.token").read_text().strip()
     assert stat.S_IMODE((store / "admin.token").stat().st_mode) == 0o600
-    assert served.door.url.startswith("http://127.0.0.1:")
-    with httpx.Client(base_url=served.door.url, trust_env=False) as http:
+    assert served.port.url.startswith("http://127.0.0.1:")
+    with httpx.Client(base_url=served.port.url, trust_env=False) as http:
 
         def hello(headers: dict[str, Any]) -> int:
             return http.get("/admin/hello", headers=headers).status_code
@@ -403,13 +418,14 @@ def test_the_door_lets_only_this_user_of_this_machine_in(served: Served, store: 
         assert http.post("/admin/call/credentials", **call).status_code == 405
         assert http.post("/admin/call/submit", **call).status_code == 405
         assert http.post("/admin/call/account_id", **call).status_code == 400
+        assert http.post("/admin/call/account_id", headers=call["headers"], content=b"[7]").status_code == 400
         assert http.post("/admin/call/accounts", headers={TOKEN_HEADER: token}, content=b"{").status_code == 400
 
 
-def test_the_door_is_announced_and_taken_down(store: Path, extractor: FaceExtractor) -> None:
+def test_the_admin_port_is_announced_and_taken_down(store: Path, extractor: FaceExtractor) -> None:
     with serving(store, extractor) as held:
-        assert json.loads((store / "LOCK").read_text())["url"] == held.door.url
-        held.door.close()
+        assert json.loads((store / "LOCK").read_text())["url"] == held.port.url
+        held.port.close()
         assert not (store / "admin.token").exists()
         with pytest.raises(StoreLocked, match="serve"):
             open_store(store, command="test")
