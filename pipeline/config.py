@@ -35,6 +35,7 @@ ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_P
 AREA, PILLOW = "area", "pillow"  # how crops are resampled
 EXACT, FAST = "exact", "fast"  # modes
 CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
+OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
 
@@ -88,15 +89,15 @@ class MatchSettings:
 @dataclass(frozen=True)
 class RunSettings:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
-    backend: str = "auto"  # of the embedder on the CPU: auto (the faster one) | torch | onnxruntime
+    backend: str = "auto"  # of the embedder on the CPU: auto (OpenVINO, if it is installed) | openvino | torch
     threads: int = 0  # of decoding and of the CPU networks, in a run batches at once; 0: all cores
     batch_images: int = 32
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum
     shard_rows: int = 256  # manifest rows per shard: what a crash may cost, and what one transaction commits
-    mode: str = EXACT  # exact | fast: the embedder in half precision on CUDA
-    # These only in the mode fast and on CUDA. They may differ from run to run, so no store remembers them.
+    mode: str = EXACT  # exact | fast: the embedder in half precision
+    # Only in the mode fast, `jpeg` and `tf32` only on CUDA. They may differ from run to run, so no store records them.
     jpeg: str = CPU  # where baseline JPEG files are decoded: cpu | device, whose colours differ
-    precision: str = AUTO  # of the embedder: auto (float16 where that pays) | float32 | float16 | bfloat16
+    precision: str = AUTO  # of the embedder: auto (the fastest of them) | float32 | float16 (on CUDA) | bfloat16
     tf32: bool = False  # whether the convolutions that are left in float32, the detector's too, may run in TF32
 
 
@@ -201,13 +202,15 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "source.labels": ("none", "parent"),
     "decode.truncated": ("refuse", "accept"),
     "align.resampling": (AREA, PILLOW),
-    "run.backend": ("auto", "torch", "onnxruntime"),
+    "run.backend": (AUTO, OPENVINO, TORCH),
     "run.mode": (EXACT, FAST),
     "run.jpeg": (CPU, DEVICE),
     "run.precision": (AUTO, FLOAT32, FLOAT16, BFLOAT16),
     "serve.hosting": ("local", "cloud"),
     "serve.person_headers": ("required", "optional"),
 }
+# Values of old configurations, which mean what came in their place.
+_FORMER: Mapping[tuple[str, Any], Any] = MappingProxyType({("run.backend", "onnxruntime"): OPENVINO})
 
 
 def _check(key: str, value: Any, where: str) -> None:
@@ -314,6 +317,7 @@ def _accepted(key: str, value: Any, where: str) -> Any:
     if key == _THRESHOLD and isinstance(value, str) and value.strip().lower().startswith(_FMR):
         return _parse_rate(value, where)
     parsed = _convert(key, value, where)
+    parsed = _FORMER.get((key, parsed), parsed)
     _check(key, parsed, where)
     return parsed
 

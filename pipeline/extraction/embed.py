@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pipeline.config import FLOAT32
+from pipeline.models.backend import OpenVino, OpenVinoNetwork, backend_of
 from pipeline.models.centre import load_centre
 from pipeline.models.load import load_network
-from pipeline.models.onnx_runtime import OnnxNetwork, OnnxRuntime, backend_of
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights
 from pipeline.runtime.counts import NetworkCounts
@@ -50,8 +51,8 @@ class Embedder:
         self._preprocessing = weights.preprocessing
         self._dtype = dtype
         self._network = network.to(device, dtype)
-        # torch's networks are channels_last; onnxruntime lays out its blocks of channels itself.
-        self._layout = torch.contiguous_format if isinstance(network, OnnxNetwork) else torch.channels_last
+        # torch's networks are channels_last; OpenVINO arranges the channels itself.
+        self._layout = torch.contiguous_format if isinstance(network, OpenVinoNetwork) else torch.channels_last
         self._centre = None if centre is None else torch.from_numpy(centre).to(device)
 
     @torch.inference_mode()
@@ -85,17 +86,23 @@ def load_embedder(
     device: torch.device,
     *,
     centred: bool = False,
-    runtime: OnnxRuntime | None = None,
-    dtype: torch.dtype | None = None,
+    runtime: OpenVino | None = None,
+    precision: str | None = None,
 ) -> Embedder:
-    """The embedder of `resolved` on `device`; `centred`: with the centre of its weights, if they have one; `runtime`:
-    what runs it on the CPU, torch if there is none; `dtype`: what the network computes in, which its `backend` then
-    names; None is float32.
+    """The embedder of `resolved` on `device`.
 
-    Raises WeightsMissing or WeightsCorrupt.
+    `centred`: with the centre of its weights, if they have one. `runtime`: OpenVINO on the CPU; None: torch.
+    `precision`: what the network computes in, which its `backend` then names; None: float32. Raises WeightsMissing or
+    WeightsCorrupt.
     """
     centre = load_centre(resolved.weight_set) if centred else None
-    embedder = Embedder(resolved.weight_set, load_network(resolved, runtime), device, centre, dtype or torch.float32)
-    if dtype is not None:
-        embedder.backend += f" in {str(dtype).removeprefix('torch.')}"
+    network = load_network(resolved, runtime, precision)
+    if isinstance(network, OpenVinoNetwork):  # takes and gives float32, whatever it computes in
+        used, dtype = network.precision, torch.float32
+    else:
+        used = FLOAT32 if runtime is not None else precision or FLOAT32
+        dtype = getattr(torch, used)
+    embedder = Embedder(resolved.weight_set, network, device, centre, dtype)
+    if precision is not None:
+        embedder.backend += f" in {used}"
     return embedder

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config import Settings
+from pipeline.config import OPENVINO, TORCH, Settings
 from pipeline.errors import FacepipeError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
 # What of the extra `fast` makes faster.
 _SPEED = {
-    "onnxruntime": "the embedder on a CPU",
+    "openvino": "the embedder on a CPU",
     "numba": "the detector and all resampling on a CPU, and searches",
     "simplejpeg": "JPEG decoding",
 }
@@ -143,34 +143,34 @@ def _detector() -> Finding:
 
 
 def _speed(settings: Settings, weights: WeightSet) -> Finding:
-    """What runs the embedder with these weights, and which of the packages that make it all faster are there."""
-    from pipeline.models.architectures import ARCHITECTURES
+    """What runs the embedder with these weights, and which of the packages of the extra `fast` are installed."""
+    from pipeline.models.backend import choose_backend
     from pipeline.models.files.cache import cache_folder
-    from pipeline.models.onnx_runtime import choose_runtime
     from pipeline.runtime.device import resolve_device
 
     try:
         device = resolve_device(settings.run.device)
         cache = cache_folder(settings.model.cache)
-        runtime = choose_runtime(settings.run.backend, weights, device, cache, threads=1)
+        runtime = choose_backend(settings.run.backend, device, cache, threads=1)
     except FacepipeError as exc:
         return Finding("speed", FAIL, str(exc), 'pip install "facepipe[fast]", or leave run.backend at auto')
-    network = "torch" if runtime is None else "onnxruntime"
     missing = [package for package in _SPEED if not _can_import(package)]
-    there = ", ".join(f"{package} {_version(package)}" for package in _SPEED if package not in missing)
-    detail = f"the embedder {weights.name} runs in {network}; installed: {there or 'nothing of the extra fast'}"
-    gains = ARCHITECTURES[weights.architecture].gains_from_onnxruntime
-    missed = [package for package in missing if gains or package != "onnxruntime"]
-    if not missed or device.type == "cuda":
+    installed = ", ".join(f"{package} {_version(package)}" for package in _SPEED if package not in missing)
+    network = TORCH if runtime is None else OPENVINO
+    detail = f"the embedder {weights.name} runs in {network}; installed: {installed or 'nothing of the extra fast'}"
+    if not missing or device.type == "cuda":
         return Finding("speed", OK, detail)
-    slower = "; ".join(f"without {package} slower: {_SPEED[package]}" for package in missed)
+    slower = "; ".join(f"without {package} slower: {_SPEED[package]}" for package in missing)
     return Finding("speed", WARN, f"{detail}; {slower}", 'pip install "facepipe[fast]"')
 
 
 def _can_import(package: str) -> bool:
+    from pipeline.models.backend import openvino_version
+
     try:
-        importlib.import_module(package)
-    except Exception:  # noqa: BLE001 - a library of its own is missing, or it was made for another NumPy
+        # OpenVINO is only ever imported in the way that keeps it from calling its makers.
+        _ = openvino_version() if package == OPENVINO else importlib.import_module(package)
+    except Exception:  # noqa: BLE001 - a library of its own is missing, or it was built for another NumPy
         return False
     return True
 

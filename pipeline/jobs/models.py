@@ -14,10 +14,10 @@ from pipeline.extraction.embed import load_embedder
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.score import Calibration
-from pipeline.models.onnx_runtime import choose_runtime
+from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.weights import ResolvedWeights, cache_folder, detector_files, resolve
 from pipeline.runtime.device import resolve_device, set_threads, synchronize
-from pipeline.runtime.precision import check_fast_mode, fast_dtype, set_tf32
+from pipeline.runtime.precision import check_fast_mode, set_tf32
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.records import StoreIdentity
 
@@ -69,10 +69,11 @@ def load_extractor(
         stored = identity.preprocessing.get(key, value)  # an older store may not have recorded it
         if stored != value:
             raise StoreMismatch(path=path, key=f"preprocessing.{key}", stored=stored, given=value)
-    runtime = choose_runtime(settings.run.backend, resolved.weight_set, device, cache, network_threads or threads)
+    threads_each = network_threads or threads
+    runtime = choose_backend(settings.run.backend, device, cache, threads_each, calls=max(1, threads // threads_each))
     detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
-    dtype = fast_dtype(settings.run.precision, device) if settings.run.mode == FAST else None
-    embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, dtype=dtype)
+    precision = fast_precision(settings.run.precision, device, runtime) if settings.run.mode == FAST else None
+    embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, precision=precision)
     if settings.run.tf32:
         embedder.backend += " with TF32"
     # The engine's workers run the networks on their own streams, which don't wait for the stream of these copies.

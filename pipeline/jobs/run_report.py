@@ -18,7 +18,7 @@ class WorkDone:
     """What this process itself did: the counters of the decoder and the models, and the time they took."""
 
     device: str | None = None
-    backend: str | None = None  # what ran the embedder: onnxruntime or torch, with its version
+    backend: str | None = None  # what ran the embedder: OpenVINO or torch, with its version
     seconds: float = 0.0  # of the whole command
     image_seconds: float = 0.0  # of reading, decoding and the models
     decoded: int = 0

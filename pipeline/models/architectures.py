@@ -10,9 +10,9 @@ from typing import Final
 import torch
 from torch import nn
 
-from pipeline.models.conversion import facenet as convert
-from pipeline.models.conversion import sface as convert_sface
-from pipeline.models.networks import inception_resnet, sface
+from pipeline.models.conversion import facenet, sface
+from pipeline.models.networks import inception_resnet
+from pipeline.models.networks import sface as sface_network
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,11 @@ class Architecture:
     convert: Callable[[bytes], dict[str, torch.Tensor]]
     # Tensors -> the network in eval mode on the CPU; raises RuntimeError, naming the tensors that do not fit.
     build: Callable[[Mapping[str, torch.Tensor]], nn.Module]
-    # Whether onnxruntime is faster than torch on a CPU, which `run.backend: auto` goes by.
-    gains_from_onnxruntime: bool
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
-        "inception-resnet-v1": Architecture(
-            convert.convert_graph, inception_resnet.build_network, gains_from_onnxruntime=True
-        ),
-        "sface": Architecture(convert_sface.convert_onnx, sface.build_network, gains_from_onnxruntime=False),
+        "inception-resnet-v1": Architecture(facenet.convert_graph, inception_resnet.build_network),
+        "sface": Architecture(sface.convert_onnx, sface_network.build_network),
     }
 )

@@ -1,4 +1,4 @@
-"""The embedding networks alone: facepipe's in torch and in onnxruntime, and facenet-pytorch's module.
+"""The embedding networks alone: facepipe's in torch and in OpenVINO, and facenet-pytorch's module.
 
     python scripts/bench/bench_embed.py --faces FOLDER [--weights casia-webface sface] [--batches 1 8 32] [--device cpu]
 
@@ -25,7 +25,7 @@ from pipeline.errors import BadValue
 from pipeline.evaluation.bench.parity import cosines
 from pipeline.evaluation.bench.reference import reference_network
 from pipeline.extraction.embed import load_embedder
-from pipeline.models.onnx_runtime import choose_runtime
+from pipeline.models.backend import choose_backend
 from pipeline.models.weights import ResolvedWeights, cache_folder, resolve
 from pipeline.runtime.device import resolve_device, set_threads, usable_cores
 
@@ -39,8 +39,8 @@ def ways(resolved: ResolvedWeights, device: str) -> dict[str, Embed]:
     where, cache = resolve_device(device), cache_folder(settings.model.cache)
     made: dict[str, Embed] = {"facepipe_torch": load_embedder(resolved, where)}
     with suppress(BadValue):  # on CUDA, and where it is not installed
-        runtime = choose_runtime("onnxruntime", resolved.weight_set, where, cache, usable_cores())
-        made["facepipe_onnxruntime"] = load_embedder(resolved, where, runtime=runtime)
+        runtime = choose_backend("openvino", where, cache, usable_cores())
+        made["facepipe_openvino"] = load_embedder(resolved, where, runtime=runtime)
     if resolved.weight_set.architecture == "inception-resnet-v1":
         network = reference_network(resolved).to(where)
         made["reference"] = lambda crops: network((crops.to(where) - 127.5) / 128)

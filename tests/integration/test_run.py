@@ -50,7 +50,7 @@ def test_finds_the_two_people(photos: Path, runner: Runner, tmp_path: Path) -> N
     assert occurrences == {"a1.jpg": 5, "b1.jpg": 4}
     summary = json.loads(next((tmp_path / "store" / "runs").glob("*/run.json")).read_text())
     assert summary["persons"] == 2
-    assert summary["backend"].startswith(("onnxruntime ", "torch "))
+    assert summary["backend"].startswith(("openvino ", "torch "))
     with StoreClient.open(tmp_path / "store", command="test") as client:
         assert check_store(client).problems == []
 

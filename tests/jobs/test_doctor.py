@@ -44,7 +44,7 @@ def test_what_would_stop_a_run_fails_and_has_a_cure(tmp_path: Path) -> None:
     assert findings["python"].level == findings["torch"].level == findings["detector"].level == OK
 
 
-@pytest.mark.parametrize("missing", [(), ("numba",), ("onnxruntime", "numba", "simplejpeg")])
+@pytest.mark.parametrize("missing", [(), ("numba",), ("openvino", "numba", "simplejpeg")])
 def test_what_makes_it_faster_is_named(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     for package in missing:
         monkeypatch.setitem(sys.modules, package, None)  # importing it fails
@@ -52,30 +52,10 @@ def test_what_makes_it_faster_is_named(missing: tuple[str, ...], monkeypatch: py
     finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["speed"]
     assert finding.level == (WARN if missing else OK)
     assert finding.cure == ('pip install "facepipe[fast]"' if missing else None)
-    assert [p for p in ("onnxruntime", "numba", "simplejpeg") if f"without {p}" in finding.detail] == list(missing)
-    network = "torch" if "onnxruntime" in missing else "onnxruntime"
+    assert [p for p in ("openvino", "numba", "simplejpeg") if f"without {p}" in finding.detail] == list(missing)
+    network = "torch" if "openvino" in missing else "openvino"
     assert finding.detail.startswith(f"the embedder casia-webface runs in {network};")
     assert ("nothing of the extra" in finding.detail) == (len(missing) == 3)
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_sface_does_not_miss_onnxruntime(
-    installed: bool, sface_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store's weights count: they are faster in torch, unless the settings ask for onnxruntime."""
-    flags = {"run.device": "cpu", "model.cache": str(sface_cache)}
-    made = load_settings(environ={}, flags={**flags, "model.weights": "sface"})
-    open_or_create_store(tmp_path / "store", made, "test").close()
-    if installed:
-        pytest.importorskip("onnxruntime")
-    else:
-        monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    finding = by_subject(examine(load_settings(environ={}, flags=flags), tmp_path / "store"))["speed"]
-    assert finding.detail.startswith("the embedder sface runs in torch;")
-    assert "without onnxruntime" not in finding.detail
-    asked = load_settings(environ={}, flags={**flags, "run.backend": "onnxruntime"})
-    finding = by_subject(examine(asked, tmp_path / "store"))["speed"]
-    assert (finding.level != FAIL) == finding.detail.startswith("the embedder sface runs in onnxruntime;") == installed
 
 
 def test_a_package_made_for_another_numpy_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +68,8 @@ def test_a_package_made_for_another_numpy_is_missing(tmp_path: Path, monkeypatch
 
 
 def test_a_backend_that_cannot_be_had_would_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    flags = {"run.device": "cpu", "run.backend": "onnxruntime"}
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    flags = {"run.device": "cpu", "run.backend": "openvino"}
     finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["speed"]
     assert finding.level == FAIL
     assert "facepipe[fast]" in (finding.cure or "")

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.models.conversion.facenet import convert_constants
 from pipeline.models.conversion.graphdef import float_constants, read_graph
-from pipeline.models.protobuf import GraphInvalid
+from pipeline.models.conversion.protobuf import GraphInvalid
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import package_files
 from pipeline.types import FloatArray

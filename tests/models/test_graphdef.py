@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.models.conversion.graphdef import float_constants, read_graph
-from pipeline.models.protobuf import GraphInvalid
+from pipeline.models.conversion.protobuf import GraphInvalid
 from tests.models.protobuf_bytes import bytes_field, number_field
 
 FLOAT, INT32, STRING = 1, 3, 7

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.models.conversion.onnx import OnnxGraph, OnnxNode, fold_constants, read_onnx
+from pipeline.models.conversion.protobuf import GraphInvalid
 from pipeline.models.conversion.sface import convert_chain
 from pipeline.models.networks.sface import SFace, build_network
-from pipeline.models.onnx_graph import OnnxGraph, OnnxNode, fold_constants, read_onnx
-from pipeline.models.protobuf import GraphInvalid
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import package_files
 

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from pipeline.models.conversion.graphdef import float_constants, read_graph
+from pipeline.models.conversion.protobuf import GraphInvalid
 from pipeline.models.networks.inception_resnet import empty_network
-from pipeline.models.protobuf import GraphInvalid
 from pipeline.types import FloatArray
 
 _PREFIX = "InceptionResnetV1/"

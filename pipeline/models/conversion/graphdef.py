@@ -13,7 +13,7 @@ from typing import TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.models.protobuf import MAX_ELEMENTS, GraphInvalid, fields
+from pipeline.models.conversion.protobuf import MAX_ELEMENTS, GraphInvalid, fields
 from pipeline.types import FloatArray
 
 # tensorflow/core/framework/types.proto, little-endian as TensorProto.tensor_content is written on every machine

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from pipeline.models.conversion.facenet import check_complete
+from pipeline.models.conversion.onnx import Array, Attribute, OnnxGraph, OnnxNode, fold_constants, read_onnx
+from pipeline.models.conversion.protobuf import GraphInvalid
 from pipeline.models.networks.sface import empty_network
-from pipeline.models.onnx_graph import Array, Attribute, OnnxGraph, OnnxNode, fold_constants, read_onnx
-from pipeline.models.protobuf import GraphInvalid
 from pipeline.models.registry import SFACE, weight_set
 from pipeline.types import DoubleArray
 

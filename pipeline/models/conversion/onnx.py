@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.models.protobuf import MAX_ELEMENTS, GraphInvalid, fields, packed, signed
+from pipeline.models.conversion.protobuf import MAX_ELEMENTS, GraphInvalid, fields, packed, signed
 
 Array: TypeAlias = npt.NDArray[Any]
-Shape: TypeAlias = tuple["int | str", ...]
 Attribute: TypeAlias = "float | int | tuple[int, ...] | Array"
 
 # TensorProto.DataType -> little-endian, as raw_data is written everywhere.
@@ -45,14 +44,10 @@ class OnnxNode:
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """The operations in file order, which ONNX demands to be an order of evaluation, and the constants by name.
-
-    `shapes`: of values, where they are known; a text is a length that each call may choose.
-    """
+    """The operations in file order, which ONNX demands to be an order of evaluation, and the constants by name."""
 
     nodes: tuple[OnnxNode, ...]
     constants: Mapping[str, Array]
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
 
 
 def read_onnx(data: bytes) -> OnnxGraph:
@@ -62,7 +57,6 @@ def read_onnx(data: bytes) -> OnnxGraph:
     """
     nodes: list[OnnxNode] = []
     constants: dict[str, Array] = {}
-    shapes: dict[str, Shape] = {}
     try:
         for number, body in _messages(_graph(memoryview(data))):
             if number == 1:
@@ -70,19 +64,11 @@ def read_onnx(data: bytes) -> OnnxGraph:
             elif number == 5:
                 name, value = _tensor(body)
                 constants[name] = value
-            elif number in (11, 12, 13):  # inputs, answers, and what is between
-                shapes.update(_shape(body))
     except (IndexError, UnicodeDecodeError, struct.error) as exc:
         raise GraphInvalid(f"not an ONNX file: {exc}") from exc
     if not nodes:
         raise GraphInvalid("the graph holds no nodes")
-    return OnnxGraph(tuple(nodes), constants, shapes)
-
-
-def read_outputs(data: bytes) -> tuple[str, ...]:
-    """The names of a serialised ModelProto's answers. Raises GraphInvalid."""
-    found = [body for number, body in _messages(_graph(memoryview(data))) if number == 12]
-    return tuple(str(name, "utf-8") for body in found for number, name in _messages(body) if number == 1)
+    return OnnxGraph(tuple(nodes), constants)
 
 
 def fold_constants(graph: OnnxGraph) -> OnnxGraph:
@@ -97,7 +83,7 @@ def fold_constants(graph: OnnxGraph) -> OnnxGraph:
     read = {name for node in kept for name in node.inputs}
     unread = set(graph.constants) - {name for node in graph.nodes for name in node.inputs}
     named = {name: value for name, value in constants.items() if name in read | unread}
-    return OnnxGraph(tuple(kept), named, graph.shapes)
+    return OnnxGraph(tuple(kept), named)
 
 
 def _dequantize(node: OnnxNode, inputs: list[Array]) -> Array:
@@ -152,23 +138,6 @@ def _graph(model: memoryview) -> memoryview:
     if len(found) != 1:
         raise GraphInvalid("the file holds no graph")
     return found[0]
-
-
-def _shape(value: memoryview) -> dict[str, Shape]:
-    """The shape of a value, by name; nothing where it is not given in full."""
-    names = [str(body, "utf-8") for number, body in _messages(value) if number == 1]
-    tensors = [
-        tensor for number, kind in _messages(value) if number == 2 for one, tensor in _messages(kind) if one == 1
-    ]
-    given = [shape for tensor in tensors for number, shape in _messages(tensor) if number == 2]
-    if not names or len(given) != 1:
-        return {}
-    lengths = [
-        length for _, dimension in _messages(given[0]) for number, length in fields(dimension) if number in (1, 2)
-    ]
-    if len(lengths) != len(_messages(given[0])):
-        return {}
-    return {names[0]: tuple(each if isinstance(each, int) else str(each, "utf-8") for each in lengths)}
 
 
 def _node(view: memoryview) -> OnnxNode:

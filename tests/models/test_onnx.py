@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.models.onnx_graph import OnnxGraph, OnnxNode, fold_constants, read_onnx
-from pipeline.models.protobuf import GraphInvalid
+from pipeline.models.conversion.onnx import OnnxGraph, OnnxNode, fold_constants, read_onnx
+from pipeline.models.conversion.protobuf import GraphInvalid
 from tests.models.protobuf_bytes import bytes_field, fixed32_field, number_field, varint
 
 KINDS = {"float32": 1, "uint8": 2, "int8": 3, "int64": 7, "float64": 11}

@@ -1,7 +1,7 @@
 """Reads the protocol buffer wire format, as far as model files use it, without a generated reader.
 
 https://protobuf.dev/programming-guides/encoding/: varints, 64-bit, 32-bit and length-delimited fields. What the
-fields mean is for `graphdef` and `onnx_graph` to say.
+fields mean is for `graphdef` and `onnx` to say.
 """
 
 from __future__ import annotations

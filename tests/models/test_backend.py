@@ -1,0 +1,539 @@
+"""The embedders in OpenVINO: which setting means it, that it answers as torch does, and its files in the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from pipeline.config import DetectSettings, Settings, load_settings
+from pipeline.errors import BadValue
+from pipeline.extraction.align import warp_crops
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.embed import BATCH_CROPS, load_embedder
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.decode import decode_image
+from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.models import backend
+from pipeline.models.backend import (
+    ConversionUnfaithful,
+    OpenVino,
+    OpenVinoNetwork,
+    TorchSource,
+    choose_backend,
+    compare,
+    fast_precision,
+    load_openvino,
+    read_facts,
+)
+from pipeline.models.files.converted import read_converted
+from pipeline.models.registry import weight_set
+from pipeline.models.weights import ResolvedWeights, cached_file, detector_files, resolve
+from pipeline.types import DecodedImage
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = (3, 8, 9)
+FILE = "small.openvino"
+
+
+class Source:
+    """A small network to convert, and how often it was built."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 4, 3), nn.PReLU(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        self.network: nn.Module = nn.Sequential(*layers).eval()
+        self.builds = 0
+
+    def build(self) -> nn.Module:
+        self.builds += 1
+        return self.network
+
+    @property
+    def of_torch(self) -> TorchSource:
+        return TorchSource("small", "ab" * 32, SHAPE, self.build)
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> OpenVino:
+    return chosen(tmp_path / "cache")
+
+
+def chosen(cache: Path, threads: int = 1, calls: int = 1) -> OpenVino:
+    """OpenVINO; skips where it is not installed."""
+    runtime = choose_backend("auto", CPU, cache, threads, calls)
+    if runtime is None:
+        pytest.skip("OpenVINO is not installed")
+    return runtime
+
+
+@pytest.fixture
+def no_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing it fails, as where it is not installed."""
+    monkeypatch.setitem(sys.modules, "openvino", None)
+
+
+def loaded(source: TorchSource, runtime: OpenVino) -> OpenVinoNetwork:
+    network = load_openvino(source, runtime)
+    assert network is not None
+    return network
+
+
+# What the setting means.
+
+
+def test_auto_is_openvino_on_a_cpu(runtime: OpenVino, tmp_path: Path) -> None:
+    import openvino
+
+    assert openvino.__version__.startswith(runtime.version)
+    for setting in ("auto", "openvino"):
+        assert choose_backend(setting, CPU, tmp_path, 3, 2) == OpenVino(runtime.version, tmp_path, 3, 2)
+    assert choose_backend("torch", CPU, tmp_path, 3) is None
+    assert choose_backend("auto", CUDA, tmp_path, 3) is None
+
+
+def test_asked_for_on_cuda_it_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match=r"run\.backend.*runs on the CPU.* cuda:0"):
+        choose_backend("openvino", CUDA, tmp_path, 1)
+
+
+def test_not_installed_auto_takes_torch_and_asking_is_an_error(no_openvino: None, tmp_path: Path) -> None:
+    assert choose_backend("auto", CPU, tmp_path, 1) is None
+    with pytest.raises(BadValue, match=r'pip install "facepipe\[fast\]"') as caught:
+        choose_backend("openvino", CPU, tmp_path, 1)
+    assert caught.value.exit_code == 2
+
+
+def test_an_installation_without_contents_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", ModuleType("openvino"))
+    assert choose_backend("auto", CPU, tmp_path, 1) is None
+    with pytest.raises(BadValue, match="installation is incomplete"):
+        choose_backend("openvino", CPU, tmp_path, 1)
+
+
+def test_another_backend_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(BadValue, match="must be auto or openvino or torch"):
+        load_settings(environ={}, flags={"run.backend": "tensorrt"})
+
+
+def test_onnxruntime_in_an_old_configuration_means_openvino(tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text("run:\n  backend: onnxruntime\n")
+    given: list[dict[str, Any]] = [
+        {"file": file},
+        {"environ": {"FACEPIPE_RUN__BACKEND": "onnxruntime"}},
+        {"flags": {"run.backend": "onnxruntime"}},
+    ]
+    assert {load_settings(**{"environ": {}, **each}).run.backend for each in given} == {"openvino"}
+
+
+def test_the_backend_changes_no_output_setting() -> None:
+    hashes = {load_settings(environ={}, flags={"run.backend": name}).output_hash() for name in ("torch", "openvino")}
+    assert hashes == {Settings().output_hash()}
+
+
+# The precision of the mode fast.
+
+
+def test_auto_is_half_precision_where_that_is_faster(runtime: OpenVino, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fast_precision("auto", CUDA, None) == "float16"
+    assert fast_precision("auto", CPU, None) == "float32"
+    for faster, precision in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(backend, "_gains_from_bfloat16", lambda faster=faster: faster)
+        assert fast_precision("auto", CPU, runtime) == precision
+
+
+class Processor:
+    """What OpenVINO says of a processor."""
+
+    def __init__(self, name: str, capabilities: list[str]) -> None:
+        self.properties = {"FULL_DEVICE_NAME": name, "OPTIMIZATION_CAPABILITIES": capabilities}
+
+    def get_property(self, device: str, name: str) -> Any:
+        assert device == "CPU"
+        return self.properties[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities", "flags", "faster"),
+    [
+        ("AMD EPYC 9R14", ["FP32", "BF16"], "avx512_bf16", True),
+        ("Intel(R) Xeon(R) Platinum 8488C", ["FP32", "BF16"], "avx512_bf16 amx_bf16", True),
+        ("Intel(R) Xeon(R) Processor", ["FP32", "BF16"], "avx512_bf16", False),
+        ("Intel(R) Xeon(R) Gold 6230", ["FP32"], "avx512f", False),
+        ("AMD EPYC 7763", ["FP32"], "avx2", False),
+    ],
+)
+def test_which_processors_gain_from_bfloat16(
+    name: str, capabilities: list[str], flags: str, faster: bool, monkeypatch: pytest.MonkeyPatch, runtime: OpenVino
+) -> None:
+    monkeypatch.setattr(backend, "_core", lambda: Processor(name, capabilities))
+    monkeypatch.setattr(backend, "_processor_flags", lambda: flags)
+    assert fast_precision("auto", CPU, runtime) == ("bfloat16" if faster else "float32")
+
+
+def test_a_precision_asked_for_is_used(runtime: OpenVino) -> None:
+    assert fast_precision("float32", CPU, runtime) == fast_precision("float32", CPU, None) == "float32"
+    assert fast_precision("bfloat16", CPU, runtime) == fast_precision("bfloat16", CUDA, None) == "bfloat16"
+    with pytest.raises(BadValue, match=r"run\.precision.*needs OpenVINO"):
+        fast_precision("bfloat16", CPU, None)
+
+
+# Files in the cache.
+
+
+def test_it_answers_as_torch_does_and_is_made_once(source: Source, runtime: OpenVino) -> None:
+    pixels = torch.randn(5, *SHAPE)
+    for _ in range(3):
+        network = loaded(source.of_torch, runtime)
+        with torch.inference_mode():
+            torch.testing.assert_close(network(pixels), source.network(pixels), atol=1e-6, rtol=0)
+    assert source.builds == 1
+    assert sorted(path.name for path in runtime.cache.iterdir()) == [FILE, f"{FILE}.lock"]
+
+
+def test_the_file_says_what_it_is(source: Source, runtime: OpenVino) -> None:
+    loaded(source.of_torch, runtime)
+    facts, _ = read_facts((runtime.cache / FILE).read_bytes())
+    assert (facts["weights_sha256"], facts["openvino"]) == ("ab" * 32, runtime.version)
+    assert facts["torch"] == torch.__version__
+    assert float(facts["cosine"]) >= 0.99999
+    assert float(facts["max_difference"]) < 1e-5
+
+
+@pytest.mark.parametrize("number", [1, 2, 33])
+def test_any_number_of_items_and_any_layout(source: Source, runtime: OpenVino, number: int) -> None:
+    network, pixels = loaded(source.of_torch, runtime), torch.randn(2 * number, *SHAPE)
+    with torch.inference_mode():
+        expected = source.network(pixels)
+        for given in (pixels, pixels.clone().to(memory_format=torch.channels_last)):
+            answers = network(given)
+            assert (answers.shape, answers.dtype) == ((2 * number, 4), torch.float32)
+            torch.testing.assert_close(answers, expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(network(pixels[::2]), expected[::2], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("damage", ["first", "middle", "last", "cut", "empty", "longer", "folder"])
+def test_a_damaged_file_is_replaced(source: Source, runtime: OpenVino, damage: str) -> None:
+    path = runtime.cache / FILE
+    loaded(source.of_torch, runtime)
+    whole = path.read_bytes()
+    flipped = {"first": 0, "middle": len(whole) // 2, "last": len(whole) - 1}
+    other = {"cut": whole[:-1], "empty": b"", "longer": whole + b"\0"}
+    if damage in flipped:
+        place = flipped[damage]
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    elif damage in other:
+        path.write_bytes(other[damage])
+    else:
+        path.unlink()
+        path.mkdir()
+    loaded(source.of_torch, runtime)
+    assert source.builds == 2
+    loaded(source.of_torch, runtime)
+    assert source.builds == (3 if damage == "folder" else 2)
+
+
+@pytest.mark.parametrize("change", ["weights", "code", "openvino", "torch"])
+def test_a_file_made_from_something_else_is_replaced(
+    source: Source, runtime: OpenVino, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded(source.of_torch, runtime)
+    other = source.of_torch
+    if change == "weights":
+        other = dataclasses.replace(other, weights_sha256="cd" * 32)
+    elif change == "code":
+        monkeypatch.setattr(backend, "_code", lambda: "0" * 16)
+    elif change == "openvino":
+        runtime = dataclasses.replace(runtime, version="2020.1.0")
+    else:
+        monkeypatch.setattr(torch, "__version__", "2.0.0")
+    for _ in range(2):
+        loaded(other, runtime)
+        assert source.builds == 2
+
+
+def test_files_of_older_versions_do_no_harm(source: Source, runtime: OpenVino) -> None:
+    runtime.cache.mkdir()
+    old = {name: name.encode() for name in ("small.onnx", "small.onnx.lock")}
+    for name, content in old.items():
+        (runtime.cache / name).write_bytes(content)
+    loaded(source.of_torch, runtime)
+    assert {name: (runtime.cache / name).read_bytes() for name in old} == old
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(source: Source, runtime: OpenVino) -> None:
+    runtime.cache.write_text("a file, not a folder")
+    assert loaded(source.of_torch, runtime)(torch.zeros(1, *SHAPE)).shape == (1, 4)
+    assert source.builds == 1
+    assert runtime.cache.read_text() == "a file, not a folder"
+
+
+def test_a_cache_that_may_only_be_read_serves(source: Source, runtime: OpenVino, monkeypatch: Any) -> None:
+    loaded(source.of_torch, runtime)
+    monkeypatch.setattr(backend, "exclusive", lambda *_: pytest.fail("it wanted to write"))
+    loaded(source.of_torch, runtime)
+    assert source.builds == 1
+
+
+def test_a_network_that_cannot_be_built_leaves_nothing(runtime: OpenVino) -> None:
+    def fail() -> nn.Module:
+        raise RuntimeError("no weights")
+
+    with pytest.raises(RuntimeError, match="no weights"):
+        load_openvino(TorchSource("small", "ab" * 32, SHAPE, fail), runtime)
+    assert [path.name for path in runtime.cache.iterdir()] == [f"{FILE}.lock"]
+
+
+class Unknown(nn.Module):
+    """What no conversion understands."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.linalg.svd(pixels.numpy().reshape(len(pixels), -1, 9))[1][:, 0])
+
+
+class OfTwo(nn.Module):
+    """Answers differently to two items, as many as the conversion sees."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels if len(pixels) == 2 else -pixels
+
+
+@pytest.mark.parametrize("fault", ["other answers", "not a number", "not convertible"])
+def test_an_unfaithful_conversion_is_not_used_and_not_tried_again(
+    source: Source, runtime: OpenVino, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if fault == "other answers":
+        source.network = nn.Sequential(OfTwo(), source.network)
+    elif fault == "not a number":
+        next(source.network.parameters()).data.fill_(torch.nan)
+    else:
+        source.network = nn.Sequential(Unknown())
+    for _ in range(3):
+        assert load_openvino(source.of_torch, runtime) is None
+    assert source.builds == 1
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["small stays in torch"]
+    load_openvino(dataclasses.replace(source.of_torch, weights_sha256="cd" * 32), runtime)
+    assert source.builds == 2
+
+
+def test_the_comparison_knows_a_small_difference_from_a_large_one() -> None:
+    network = nn.Linear(20, 10)
+    near, far = nn.Linear(20, 10), nn.Linear(20, 10)
+    near.load_state_dict({name: value + 1e-6 for name, value in network.state_dict().items()})
+    far.load_state_dict({name: value + 1e-2 for name, value in network.state_dict().items()})
+    cosine, difference = compare(network, near, (20,))
+    assert cosine > 0.99999
+    assert 1e-7 < difference < 1e-4
+    with pytest.raises(ConversionUnfaithful, match="cosine"):
+        compare(network, far, (20,))
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+import torch
+from pipeline.models.backend import OpenVino, load_openvino
+from tests.models.test_backend import Source
+
+source = Source()
+network = load_openvino(source.of_torch, OpenVino(sys.argv[1], Path(sys.argv[2]), 1))
+print(source.builds, float(network(torch.ones(1, 3, 8, 9)).sum()))
+"""
+
+
+def test_processes_make_it_once(source: Source, runtime: OpenVino) -> None:
+    command = [sys.executable, "-W", "error", "-c", PROCESS, runtime.version, str(runtime.cache)]
+    started = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    answers = [process.communicate()[0].split() for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert sum(int(builds) for builds, _ in answers) == 1
+    assert len({total for _, total in answers}) == 1
+
+
+# It stays on this machine, and writes nothing.
+
+AUDITED = """
+import sys
+
+events = []
+sys.addaudithook(lambda event, arguments: events.append((event, arguments)) if event.startswith("socket.") else None)
+from pathlib import Path
+from torch import nn
+from pipeline.models.backend import OpenVino, TorchSource, load_openvino
+
+network = nn.Conv2d(3, 4, 3).eval().requires_grad_(False)
+source = TorchSource("small", "ab" * 32, (3, 8, 9), lambda: nn.Sequential(network, nn.Flatten()))
+assert load_openvino(source, OpenVino(sys.argv[1], Path(sys.argv[2]), 1)) is not None
+assert sys.modules["openvino_telemetry"] is None
+assert not events, events
+"""
+
+
+def test_openvino_calls_nobody_and_leaves_no_file(runtime: OpenVino, tmp_path: Path) -> None:
+    """Its telemetry, when imported, looks up an analytics service and writes an id into the home folder."""
+    home = tmp_path / "home"
+    home.mkdir()
+    command = [sys.executable, "-W", "error", "-c", AUDITED, runtime.version, str(runtime.cache)]
+    environment = {"HOME": str(home), "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "PATH": ""}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [path for path in home.rglob("*") if not path.is_dir()] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "home"]
+
+
+def test_the_command_line_imports_neither_torch_nor_openvino() -> None:
+    code = "import sys, pipeline.cli; assert not {'torch', 'openvino'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+# The embedders.
+
+
+@pytest.fixture(scope="module")
+def crops(hopper_path: Path, astronaut_path: Path) -> dict[int, torch.Tensor]:
+    """Aligned faces of both embedders' sizes, [n, 3, S, S] in [0, 255]: two portraits at several sizes and turns."""
+    opened = [Image.open(path).convert("RGB") for path in (hopper_path, astronaut_path)]
+    sizes = [(150 + 37 * k, 160 + 29 * k) for k in range(5)]
+    photos = [np.array(photo.resize(size).rotate(4 * k - 8)) for photo in opened for k, size in enumerate(sizes)]
+    batch = ImageBatch(photos, CPU)
+    boxes = MtcnnDetector(load_networks(detector_files(), CPU), DetectSettings())(batch)
+    assert len(boxes) >= 10
+    return {size: warp_crops(batch, boxes, size) for size in (112, 160)}
+
+
+@pytest.fixture(params=["casia-webface", "sface"])
+def resolved(request: pytest.FixtureRequest) -> ResolvedWeights:
+    cache = {"casia-webface": "weights_cache", "sface": "sface_cache"}[request.param]
+    return resolve(request.param, None, request.getfixturevalue(cache))
+
+
+def test_an_embedder_answers_as_in_torch(resolved: ResolvedWeights, crops: dict[int, torch.Tensor]) -> None:
+    """Batches of one, of more than one call's, and any between; each crop alone as among others; in several threads."""
+    runtime = chosen(resolved.path.parent, calls=2)
+    ours, torchs = load_embedder(resolved, CPU, runtime=runtime), load_embedder(resolved, CPU)
+    assert (ours.backend, torchs.backend) == (f"openvino {runtime.version}", f"torch {torch.__version__}")
+    faces = crops[ours.input_size]
+    many = faces.repeat(BATCH_CROPS["cpu"] // len(faces) + 1, 1, 1, 1)
+    embeddings, expected = ours(many), torchs(many)
+    assert ((embeddings.double() * expected.double()).sum(1) >= 0.9999999).all()
+    torch.testing.assert_close(embeddings, expected, atol=2e-6, rtol=0)
+    assert (ours.counts.calls, ours.counts.inputs) == (torchs.counts.calls, torchs.counts.inputs)
+    assert len(ours(faces[:0])) == 0
+    for number in (1, 2, 9, 17):
+        torch.testing.assert_close(ours(many[:number]), embeddings[:number], atol=2e-6, rtol=0)
+    with ThreadPoolExecutor(4) as pool:
+        for of_thread in pool.map(ours, [faces] * 8):
+            torch.testing.assert_close(of_thread, embeddings[: len(faces)], atol=2e-6, rtol=0)
+    several = load_embedder(resolved, CPU, runtime=dataclasses.replace(runtime, threads=3, calls=1))
+    torch.testing.assert_close(several(faces), embeddings[: len(faces)], atol=2e-6, rtol=0)
+
+
+def test_in_bfloat16_it_is_near(resolved: ResolvedWeights, crops: dict[int, torch.Tensor]) -> None:
+    runtime = chosen(resolved.path.parent)
+    exact = load_embedder(resolved, CPU, runtime=runtime)
+    fast = load_embedder(resolved, CPU, runtime=runtime, precision="bfloat16")
+    supported = "BF16" in backend._core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    assert fast.backend == f"{exact.backend} in {'bfloat16' if supported else 'float32'}"
+    faces = crops[exact.input_size]
+    cosines = (exact(faces) * fast(faces)).sum(1)
+    assert cosines.min() > 0.998
+    assert fast(faces).dtype == torch.float32
+    single = load_embedder(resolved, CPU, runtime=runtime, precision="float32")
+    assert single.backend == f"{exact.backend} in float32"
+    assert torch.equal(single(faces), exact(faces))
+
+
+def test_weights_in_the_cache_are_not_built_in_torch_again(resolved: ResolvedWeights) -> None:
+    """With the converted network in the cache, the weights' own file is not read: here it is gone."""
+    runtime = chosen(resolved.path.parent)
+    load_embedder(resolved, CPU, runtime=runtime)
+    gone = dataclasses.replace(resolved, path=resolved.path.with_name("gone.safetensors"))
+    assert load_embedder(gone, CPU, runtime=runtime).backend.startswith("openvino")
+
+
+@pytest.mark.slow
+def test_another_file_of_a_name_does_not_take_the_first_ones_network(
+    weights_cache: Path, tmp_path: Path, crops: dict[int, torch.Tensor]
+) -> None:
+    """vggface2 in its published form, a state dict; the second file is one that the user accepts."""
+    tensors = read_converted(cached_file(weight_set("casia-webface"), weights_cache))
+    answers = []
+    for scale in (1.0, -1.0):
+        path = tmp_path / "vggface2.pt"
+        torch.save({**tensors, "last_bn.bias": tensors["last_bn.bias"] * scale}, path)
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        resolved = ResolvedWeights("vggface2", sha256, path, weight_set("vggface2"))
+        ours = load_embedder(resolved, CPU, runtime=chosen(tmp_path))
+        answers.append(ours(crops[160][:2]))
+        torch.testing.assert_close(answers[-1], load_embedder(resolved, CPU)(crops[160][:2]), atol=5e-6, rtol=0)
+    assert (answers[0] - answers[1]).abs().max() > 1e-3
+
+
+# The whole extraction.
+
+
+def extractor_with(setting: str, cache: Path, weights: str = "casia-webface") -> FaceExtractor:
+    flags = {"run.device": "cpu", "run.backend": setting, "model.cache": str(cache), "model.weights": weights}
+    settings = load_settings(environ={}, flags=flags)
+    return load_extractor(settings, make_identity(settings), cache)
+
+
+def test_the_extraction_without_openvino_is_torchs(no_openvino: None, weights_cache: Path, hopper_path: Path) -> None:
+    without, torchs = extractor_with("auto", weights_cache), extractor_with("torch", weights_cache)
+    assert without.embedder.backend == torchs.embedder.backend == f"torch {torch.__version__}"
+    image = decode_image(hopper_path.read_bytes(), Settings().decode)
+    (faces,), (expected,) = (extractor.extract([image]) for extractor in (without, torchs))
+    assert faces.equals(expected)
+    assert len(faces) == 1
+
+
+def compare_extractions(ours: FaceExtractor, torchs: FaceExtractor, photos: list[DecodedImage]) -> int:
+    """The same faces with the same numbers, up to rounding; returns how many."""
+    count = 0
+    for faces, expected in zip(ours.extract(photos), torchs.extract(photos), strict=True):
+        assert len(faces) == len(expected)
+        count += len(faces)
+        for name in set(faces.column_names) - {"crop"}:
+            pair = (np.array(table[name].to_pylist(), np.float64) for table in (faces, expected))
+            tolerance = 1e-5 if name in ("embedding", "confidence") else 1e-3
+            np.testing.assert_allclose(*pair, atol=tolerance, rtol=0, err_msg=name)
+    return count
+
+
+def test_the_whole_extraction_is_the_same(weights_cache: Path, hopper_path: Path, astronaut_path: Path) -> None:
+    chosen(weights_cache)
+    ours, torchs = extractor_with("openvino", weights_cache), extractor_with("torch", weights_cache)
+    assert ours.embedder.backend.startswith("openvino ")
+    photos = [decode_image(path.read_bytes(), Settings().decode) for path in (hopper_path, astronaut_path)]
+    assert compare_extractions(ours, torchs, photos) == 2
+
+
+@pytest.mark.faces
+@pytest.mark.slow
+def test_the_whole_extraction_of_photographs_is_the_same(weights_cache: Path, faces_dir: Path) -> None:
+    chosen(weights_cache)
+    ours, torchs = extractor_with("openvino", weights_cache), extractor_with("torch", weights_cache)
+    groups = sorted((faces_dir / "groups-with-boxes").glob("*.jpg"))
+    paths = [*groups, *sorted((faces_dir / "lfw-view1").rglob("*.jpg"))[:24]]
+    photos = [decode_image(path.read_bytes(), Settings().decode) for path in paths]
+    assert compare_extractions(ours, torchs, photos) >= 40
