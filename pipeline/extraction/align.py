@@ -1,5 +1,5 @@
-"""Cuts the embedder's input from original pixels, at one size: the face box with a margin, or the face turned upright
-and scaled by its five landmarks."""
+"""Cuts the embedder's input from original pixels: the face box with a margin, or the face turned upright and scaled by
+its five landmarks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pipeline.config import PILLOW, AlignSettings
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.types import Detections, FaceCrops
 
-# Where the five landmarks lie in a crop of 112 x 112 pixels, pixel centres at whole numbers: the template of
-# Deng et al. 2019, "ArcFace", as OpenCV's FaceRecognizerSF::alignCrop has it.
+# The places of the five landmarks in a crop of 112 x 112 pixels, pixel centres at whole numbers: the template of Deng
+# et al. 2019, "ArcFace", as OpenCV's FaceRecognizerSF::alignCrop has it.
 FIVE_POINT_TEMPLATE: Final = (
     (38.2946, 51.6963),
     (73.5318, 51.5014),
@@ -23,79 +23,81 @@ FIVE_POINT_TEMPLATE: Final = (
     (70.7299, 92.2041),
 )
 FIVE_POINT_SIZE: Final = 112
-# The detector counts from the image's corner, templates and samples from the centre of its first pixel. (Without it
-# SFace's FNMR at FMR 1e-4 on the training people of LFW view 1 is 1.45 % instead of 1.31 %.)
+# The detector counts from the image's corner, templates and samples from the centre of its first pixel. (Ignoring that
+# raises SFace's FNMR at FMR 1e-4 on the training people of LFW view 1 from 1.31 % to 1.45 %.)
 PIXEL_CENTRE: Final = 0.5
-# At most 8 x 8 samples a pixel; beyond faces of 900 pixels they lie apart, but so many average the grain out.
-_MOST_SAMPLES_LOG2: Final = 3
+# At most 8 x 8 samples a pixel: with faces over 900 pixels there are gaps between them, but so many average out grain.
+_MAX_SAMPLES_LOG2: Final = 3
 _SAMPLES_AT_ONCE: Final = 2_000_000  # about 150 MB
-_LEAST_SPREAD: Final = 1e-12  # square pixels; for landmarks that coincide
+_MIN_SPREAD: Final = 1e-12  # square pixels; avoids 0 / 0 for landmarks that coincide
 
 
 @torch.inference_mode()
-def cut_crops(batch: ImageBatch, found: Detections, settings: AlignSettings, size: int) -> FaceCrops:
-    """One crop of size x size per face of `found`, as facenet-pytorch's `extract_face` frames it.
+def cut_crops(batch: ImageBatch, detections: Detections, settings: AlignSettings, size: int) -> FaceCrops:
+    """One crop of size x size per face, framed as facenet-pytorch's `extract_face` does.
 
-    The frame is the box grown by `margin_px` pixels of the crop (half on each side), cut off at the image's
-    edge, its corners truncated to whole pixels; a frame that leaves its proportions is stretched to the square.
-    `settings.resampling` says how the pixels are averaged; with `pillow` the crops are the reference's, bit for bit on
-    the CPU.
+    The frame is the box grown by `margin_px` pixels of the crop (half on each side), clipped to the image, its corners
+    truncated to whole pixels; a frame that is not square is stretched. `settings.resampling` chooses how pixels are
+    averaged; with `pillow` the crops equal the reference's, on the CPU bit for bit.
     """
-    low, high = found.boxes[:, :2], found.boxes[:, 2:]
+    low, high = detections.boxes[:, :2], detections.boxes[:, 2:]
     margin = settings.margin_px * (high - low) / (size - settings.margin_px) / 2
-    limit = batch.sizes[found.image_index].flip(1)
+    limit = batch.sizes[detections.image_index].flip(1)
     first = torch.minimum((low - margin).clamp(min=0).trunc().long(), limit - 1)
     last = torch.minimum((high + margin).trunc().long(), limit)
     frames = torch.cat([first, torch.maximum(last, first + 1)], dim=1)
     resample = batch.pillow_crops if settings.resampling == PILLOW else batch.smooth_crops
-    pixels = resample(found.image_index, frames, size)
+    pixels = resample(detections.image_index, frames, size)
     return FaceCrops(pixels, frames.float(), (size - settings.margin_px) / size)
 
 
 @torch.inference_mode()
-def warp_crops(batch: ImageBatch, found: Detections, size: int = FIVE_POINT_SIZE) -> torch.Tensor:
-    """One crop of size x size per face, its landmarks as near to the template's places as a similarity brings them.
+def warp_crops(batch: ImageBatch, detections: Detections, size: int = FIVE_POINT_SIZE) -> torch.Tensor:
+    """One crop of size x size per face, turned and scaled so that its landmarks come as near to the template as a
+    similarity can bring them.
 
-    Returns [n, 3, size, size] float32 RGB in [0, 255]; what lies beyond the image is black. Faces up to 1.4 times
-    the crop's scale are interpolated linearly, and equal OpenCV's `FaceRecognizerSF.alignCrop` but for its rounding to
-    whole numbers; larger ones are averaged from 2 x 2, 4 x 4 or 8 x 8 such samples a pixel, where the reference skips
-    pixels. Waits once for the device.
+    Returns [n, 3, size, size] float32 RGB in [0, 255]; outside the image is black. Faces up to 1.4 times the crop's
+    scale are interpolated linearly, and equal OpenCV's `FaceRecognizerSF.alignCrop` except for its rounding to whole
+    numbers. Larger ones are averaged from 2 x 2, 4 x 4 or 8 x 8 samples a pixel, where the reference skips pixels.
+    Waits once for the device.
     """
-    across, down, origin = _crop_to_image(found.landmarks - PIXEL_CENTRE, _template(size, found.landmarks.device))
-    detail = torch.log2(across.norm(dim=1)).nan_to_num(0).round().clamp(0, _MOST_SAMPLES_LOG2)
-    crops = torch.empty((len(found), 3, size, size), device=batch.device)
+    landmarks = detections.landmarks - PIXEL_CENTRE
+    across, down, origin = _crop_to_image(landmarks, _template(size, landmarks.device))
+    detail = torch.log2(across.norm(dim=1)).nan_to_num(0).round().clamp(0, _MAX_SAMPLES_LOG2)
+    crops = torch.empty((len(detections), 3, size, size), device=batch.device)
     details = detail.cpu().numpy()
     for level in np.unique(details):
         samples = 2 ** int(level)
         members = torch.from_numpy(np.flatnonzero(details == level)).to(batch.device, non_blocking=True)
         for part in torch.split(members, max(1, _SAMPLES_AT_ONCE // (size * samples) ** 2)):
             frame = (across[part], down[part], origin[part])
-            crops[part] = sample_crops(batch, found.image_index[part], *frame, size, samples)
+            crops[part] = sample_crops(batch, detections.image_index[part], *frame, size, samples)
     return crops
 
 
 def _template(size: int, device: torch.device) -> torch.Tensor:
-    """[5, 2] float32: the landmarks' places in a crop of size x size, pixel centres at whole numbers."""
+    """[5, 2] float32: the template for a crop of size x size, pixel centres at whole numbers."""
     template = torch.tensor(FIVE_POINT_TEMPLATE, dtype=torch.float64)
     scaled = (template + PIXEL_CENTRE) * (size / FIVE_POINT_SIZE) - PIXEL_CENTRE
     return scaled.to(device, torch.float32, non_blocking=True)
 
 
 def _crop_to_image(landmarks: torch.Tensor, template: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The similarity that takes a crop's pixels to the image's, for landmarks [n, 5, 2]: what a step to the right and
-    a step down in the crop are in the image, and where the crop's pixel (0, 0) lies; [n, 2] each.
+    """The similarity from a crop's pixels to the image's, for landmarks [n, 5, 2]: the image vectors of one step to the
+    right and one step down in the crop, and the image point of the crop's pixel (0, 0); [n, 2] each.
 
-    Umeyama 1991, "Least-squares estimation of transformation parameters between two point patterns": the rotation and
-    scale that bring the landmarks nearest to the template, here turned round. In the plane both are one complex number
-    q / v, q the sum of conj(landmark) * template and v of |landmark|^2 about their means, so no decomposition is
-    needed; its inverse is v * conj(q) / |q|^2. Landmarks that coincide give steps of 0, and a crop of one colour.
+    Umeyama 1991, "Least-squares estimation of transformation parameters between two point patterns", gives the rotation
+    and scale that bring the landmarks nearest to the template; this is their inverse. In the plane both are one complex
+    number q / v, with q the sum of conj(landmark) * template and v that of |landmark|^2, about their means, so no
+    decomposition is needed; the inverse is v * conj(q) / |q|^2. Landmarks that coincide give steps of 0, and a crop of
+    one colour.
     """
     centre, target = landmarks.mean(dim=1), template.mean(dim=0)
     source, target_points = landmarks - centre[:, None], template - target
     real = (source * target_points).sum(dim=(1, 2))
     imaginary = (source[:, :, 0] * target_points[:, 1] - source[:, :, 1] * target_points[:, 0]).sum(dim=1)
     spread = source.square().sum(dim=(1, 2))
-    factor = spread / (real.square() + imaginary.square()).clamp(min=_LEAST_SPREAD)
+    factor = spread / (real.square() + imaginary.square()).clamp(min=_MIN_SPREAD)
     across = torch.stack([real, -imaginary], dim=1) * factor[:, None]
     down = torch.stack([imaginary, real], dim=1) * factor[:, None]
     return across, down, centre - target[0] * across - target[1] * down
@@ -112,8 +114,8 @@ def sample_crops(
 ) -> torch.Tensor:
     """Crops [n, 3, size, size] float32 of the images [n], each pixel the mean of samples x samples.
 
-    A crop's pixel (0, 0) lies at `origin` [n, 2] in the image, counted from pixel centres; a step to its right is
-    `across` [n, 2] there, a step down `down` [n, 2].
+    A crop's pixel (0, 0) lies at `origin` [n, 2] in the image, counted from pixel centres; `across` and `down` [n, 2]
+    are the image vectors of one step to the right and one step down.
     """
     steps = (torch.arange(size * samples, device=origin.device, dtype=torch.float32) + 0.5) / samples - 0.5
     x = steps[None, None, :, None] * across[:, None, None]

@@ -1,4 +1,4 @@
-"""FaceExtractor: a batch of images to tables of faces. The one place that knows the order of the stages."""
+"""A batch of images to tables of faces: the one place that knows the order of the stages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pipeline.models.registry import FIVE_POINT
 from pipeline.runtime.device import halving
 from pipeline.runtime.stage_times import CROP, EMBED, ENCODE, IMAGES, QUALITY, StageTimes
 from pipeline.runtime.threads import over_threads
-from pipeline.types import DecodedImage, Detections, DeviceImage, FaceCrops, FloatArray, IntArray
+from pipeline.types import DecodedImage, DeviceImage, FloatArray, IntArray
 
-BOX_CROP_PX = 160  # of box crops: the input of the embedders that take them, and what quality was fitted on
+BOX_CROP_PX = 160  # side of box crops: the input of the embedders that take them, and of the quality measures
 
 
 class FaceExtractor:
@@ -36,34 +36,35 @@ class FaceExtractor:
         self.device = detector.networks.device
 
     def extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes | None = None) -> list[pa.Table]:
-        """One table of faces (`face_schema`) per image, from the largest face to the smallest; `times`, where given,
-        has what the stages took.
+        """One table of faces (`face_schema`) per image, from the largest face to the smallest; `times` takes the time
+        of each stage.
 
-        Where the device runs out of memory the batch is halved; raises DeviceOutOfMemory when a single image is
-        too much.
+        Halves the batch where the device runs out of memory; raises DeviceOutOfMemory when a single image is too much.
         """
-        measured = StageTimes() if times is None else times
-        return halving(lambda part: self._extract(part, measured), images)
+        stage_times = StageTimes() if times is None else times
+        return halving(lambda part: self._extract(part, stage_times), images)
 
     @torch.inference_mode()
     def _extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes) -> list[pa.Table]:
         with times.on_device(IMAGES):
             batch = ImageBatch([image.pixels for image in images], self.device)
-        found = self.detector(batch, times)
+        detections = self.detector(batch, times)
         with times.on_device(CROP):
-            boxed = cut_crops(batch, found, self.settings.align, BOX_CROP_PX)
-            crops = self._embedded(batch, found, boxed)
-        with times.on_device(QUALITY):
-            quality = assess_quality(boxed, found)
+            boxed = cut_crops(batch, detections, self.settings.align, BOX_CROP_PX)
+            five_point = self.embedder.alignment == FIVE_POINT
+            crops = warp_crops(batch, detections, self.embedder.input_size) if five_point else boxed.pixels
+        with times.on_device(QUALITY):  # of the box crops, whatever the embedder takes: the gate means the same for all
+            quality = assess_quality(boxed, detections)
         with times.on_device(EMBED):
             embeddings = self.embedder(crops)
+        limit = batch.sizes[detections.image_index].flip(1).repeat(1, 2).float()
         columns = [
-            _clipped(found, batch),
-            found.landmarks.flatten(1),
-            torch.stack([found.scores, quality.center_pose, quality.sharpness, quality.contrast], dim=1),
+            torch.minimum(detections.boxes.clamp(min=0), limit),
+            detections.landmarks.flatten(1),
+            torch.stack([detections.scores, quality.center_pose, quality.sharpness, quality.contrast], dim=1),
             embeddings,
         ]
-        index, numbers = found.image_index.cpu().numpy(), torch.cat(columns, dim=1).cpu().numpy()
+        index, numbers = detections.image_index.cpu().numpy(), torch.cat(columns, dim=1).cpu().numpy()
         visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
         index, numbers = index[visible], numbers[visible]
         with times.stage(ENCODE, calls=len(index)):
@@ -71,18 +72,11 @@ class FaceExtractor:
         ends = np.searchsorted(index, np.arange(len(images)), side="right")
         return [table.slice(start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
-    def _embedded(self, batch: ImageBatch, found: Detections, boxed: FaceCrops) -> torch.Tensor:
-        """The crops that the embedder was trained on. Quality is judged on the box crops whatever the embedder, so that
-        the gate means the same for all."""
-        if self.embedder.alignment == FIVE_POINT:
-            return warp_crops(batch, found, self.embedder.input_size)
-        return boxed.pixels
-
     def _table(self, batch: ImageBatch, index: IntArray, numbers: FloatArray) -> pa.Table:
         box, landmarks, single, embedding = np.split(numbers, [4, 14, 18], axis=1)
         sizes = (batch.host_sizes[i] for i in index)
-        shown = [surroundings(b, width, height) for b, (height, width) in zip(box, sizes, strict=True)]
-        crops = over_threads(encode_reference_image, batch.cut(index.tolist(), shown))
+        frames = [surroundings(b, width, height) for b, (height, width) in zip(box, sizes, strict=True)]
+        crops = over_threads(encode_reference_image, batch.cut(index.tolist(), frames))
         columns = [
             *(pa.array(c) for c in box.T),
             fixed_lists(landmarks),
@@ -91,9 +85,3 @@ class FaceExtractor:
             pa.array(crops, pa.binary()),
         ]
         return pa.table(columns, schema=self.schema)
-
-
-def _clipped(found: Detections, batch: ImageBatch) -> torch.Tensor:
-    """The boxes, cut off at their image's edge."""
-    limit = batch.sizes[found.image_index].flip(1).repeat(1, 2).float()
-    return torch.minimum(found.boxes.clamp(min=0), limit)

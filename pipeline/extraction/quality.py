@@ -1,8 +1,8 @@
 """How good each face is for recognition: pose, sharpness, contrast, each in [0, 1].
 
-The measures follow ISO/IEC 29794-5 and its reference implementation OFIQ where they can, and where another measure
-foretold the training people's false non-matches better, that one: scripts/bench/bench_quality.py has the error-versus-
-discard curves. All work on batches, on the device, without a loop over faces and without waiting for the device.
+The measures follow ISO/IEC 29794-5 and its reference implementation OFIQ, except where another measure predicted the
+training people's false non-matches better: scripts/bench/bench_quality.py has the error-versus-discard curves. All work
+on batches, on the device, without a loop over faces and without waiting for the device.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import torch
 
 from pipeline.types import Detections, FaceCrops, Quality
 
-# The five landmarks of a mean frontal face: x right, y down, z towards the camera; origin between the eyes, unit
-# the eyes' distance, the eyes and the corners of the mouth in the plane z = 0. The plane's figures are medians
-# of MTCNN landmarks of news photos; the nose's height is what the eyes' foreshortening says over those turned away.
+# The five landmarks of a mean frontal face: x right, y down, z towards the camera; origin between the eyes, unit the
+# eyes' distance, the eyes and the corners of the mouth in the plane z = 0. The plane's figures are medians of MTCNN
+# landmarks of news photos; the nose's height is derived from the eyes' foreshortening in faces turned away.
 _FACE_MODEL = (
     (-0.50, 0.00, 0.00),
     (0.50, 0.00, 0.00),
@@ -22,24 +22,24 @@ _FACE_MODEL = (
     (0.435, 1.07, 0.00),
 )
 _EYES_TO_MOUTH = _FACE_MODEL[3][1]
-# A face of 12 pixels, the smallest that can be asked for, has eyes four apart; below one there is no face.
+# The smallest face that can be configured, 12 pixels, has eyes four apart; below one pixel there is no face.
 _MIN_EYE_DISTANCE_PX = 1.0
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
-# Background and hair stay out: of the box, the central four fifths.
+# The central four fifths of the box, without background and hair.
 _INNER = 0.82
-# The grid of cells over that region in which all is judged. Coarser than most faces' originals, so that enlargement to
-# the crop's size does not count as blur, and sensor noise averages out.
+# Cells a side of the grid over that region, on which sharpness and contrast are measured. Coarser than most faces'
+# originals, so that enlargement to the crop's size does not count as blur, and sensor noise averages out.
 _CELLS = 40
 
-# Evidence that there is a face at the landmarks: the logarithms of the detector's odds and of how much more edges the
-# picture has at the landmarks than in the smooth places between. Their sum is above 9 for 99 portraits in 100, and so
-# low that the gate rejects them for 97 in 100 of the faces found in portraits turned by 180 degrees.
+# Evidence that there is a face at the landmarks: the logarithm of the detector's odds plus that of the ratio of the
+# edges at the landmarks to those in the smooth places between. The sum is above 9 for 99 of 100 portraits; it is low
+# enough for the quality gate to reject 97 of 100 faces that the detector reports in portraits turned by 180 degrees.
 _EVIDENCE_HALF = 7.0
-_WINDOW = 0.12  # of the eyes' distance: the standard deviation of the window about a place
+_WINDOW = 0.12  # of the eyes' distance: the standard deviation of the window around a point
 _CHEEK, _FOREHEAD = 0.55, -0.6  # of the way from the eyes down to the mouth
 
-# Variance of the quantisation to 8 bits and then some (grey levels^2): a flat crop has no sharp edges.
+# More than the variance of quantisation to 8 bits (grey levels^2), so that a flat crop has no sharp edges.
 _GRADIENT_FLOOR = 1.0
 # Logistic in the logarithm of the sharpness ratio: where it is one half, and how steep.
 _SHARPNESS_HALF = 1.03
@@ -51,7 +51,7 @@ _SPREAD_STEEPNESS = 4.0
 _EVENNESS_HALF = 0.6
 _EVENNESS_STEEPNESS = 6.0
 _PATCH_CELLS = 5  # the side of the patches that evenness compares, an eighth of the region
-# Grey levels: below the first nothing is seen in a patch; the second is the noise of 8 bits. The first is the smaller,
+# Grey levels: a patch with a spread below the first is blank; the second is the noise of 8 bits. The first is smaller,
 # so that flattening a picture never makes it more even.
 _BLANK, _NOISE = 0.1, 0.5
 
@@ -60,7 +60,7 @@ _BLANK, _NOISE = 0.1, 0.5
 def assess_quality(crops: FaceCrops, detections: Detections) -> Quality:
     """Rates n faces, from their crops [n, 3, S, S], landmarks [n, 5, 2] and scores [n], on the device of the crops.
 
-    Each value depends on its own face only, and a mirrored face has the same (up to rounding). The vendor's
+    Each value depends on its own face only, and a mirrored face has the same values (up to rounding). The vendor's
     labels for all three: excellent from 0.7, good 0.6, marginal 0.45, poor 0.3, very poor below.
     """
     share = _INNER * crops.box_share
@@ -72,22 +72,21 @@ def assess_quality(crops: FaceCrops, detections: Detections) -> Quality:
 def center_pose(landmarks: torch.Tensor) -> torch.Tensor:
     """(cos yaw * cos pitch * cos roll)^2 of faces whose landmarks are [n, 5, 2] float32 (x, y) in pixels: [n].
 
-    A mean face is fitted under weak perspective in closed form. The fit gives the image of the face's plane, a
-    2 x 2 matrix B, and the offset v of a nose of unit height from that plane. With scale s and the angle a
-    between the face's direction and the camera's, det B = s^2 cos a and |v|^2 = s^2 sin^2 a: two equations for s
-    and cos a = cos yaw * cos pitch, which need no opinion on how broad or long this face is. Roll is the
-    rotation part of B.
+    A mean face is fitted under weak perspective in closed form. The fit gives the image of the face's plane, a 2 x 2
+    matrix B, and the offset v of a nose of unit height from that plane. With scale s and the angle a between the face's
+    direction and the camera's, det B = s^2 cos a and |v|^2 = s^2 sin^2 a: two equations for s and cos a = cos yaw *
+    cos pitch, which make no assumption on how broad or long this face is. Roll is the rotation part of B.
 
-    For the mean face under weak perspective the angle to the camera is exact, and so is the product while the
-    face turns about one axis; tilted by 25 and 15 degrees and rolled by 20 it comes out 0.03 low, because angles
-    taken one after the other split the same rotation differently. For heads that differ as people's do, a metre from
-    the camera, with landmarks off by 3 % of the eyes' distance (standard deviation), the angle has a root mean square
-    error of 4.3 to 7.5 degrees up to 50; perspective adds 3 degrees to a face turned down, noise 5 to one seen face-on.
-    A wide open mouth reads as a face turned up or down. Near-frontal portraits turned in their plane by 10 to 30
-    degrees and detected anew come out with one of 2.5, by 40 of 4.5 (all by scripts/bench/bench_quality.py).
+    For the mean face under weak perspective the angle to the camera is exact, and so is the product while the face
+    turns about one axis; tilted by 25 and 15 degrees and rolled by 20 it comes out 0.03 low, because successive angles
+    split the same rotation differently. For heads that differ as people's do, a metre from the camera, with landmarks
+    off by 3 % of the eyes' distance (standard deviation), the angle has a root mean square error of 4.3 to 7.5 degrees
+    up to 50; perspective adds 3 degrees to a face turned down, noise 5 to one seen face-on. A wide open mouth reads as
+    a face turned up or down. Near-frontal portraits turned in their plane by 10 to 30 degrees and detected again have
+    an error of 2.5 degrees, by 40 of 4.5 (all by scripts/bench/bench_quality.py).
 
-    0 where there is no such face: landmarks that coincide, lie on a line or are mirrored, a face turned by 90
-    degrees or more in the picture, non-finite values.
+    0 where there is no such face: landmarks that coincide, lie on a line or are mirrored, a face turned by 90 degrees
+    or more in the picture, non-finite values.
     """
     centred = landmarks - landmarks.mean(dim=1, keepdim=True)
     across, down, nose, _ = torch.matmul(_fit_matrix(landmarks.device), centred).unbind(dim=1)
@@ -111,7 +110,7 @@ def _fit_matrix(device: torch.device) -> torch.Tensor:
 def _cells(pixels: torch.Tensor, share: float) -> torch.Tensor:
     """The mean luminance of the 40 x 40 cells of the central `share` of crops [n, 3, S, S]: [n, 40, 40] float32.
 
-    Exact averages over areas, parts of pixels counted in part: neither the crop's size nor its margin matters.
+    Exact averages over areas, which count parts of pixels: neither the crop's size nor its margin matters.
     """
     size = pixels.shape[-1]
     side = size * share / _CELLS
@@ -125,26 +124,27 @@ def _cells(pixels: torch.Tensor, share: float) -> torch.Tensor:
 
 
 def _in_cells(landmarks: torch.Tensor, crops: FaceCrops, share: float) -> torch.Tensor:
-    """[n, 5, 2]: landmarks of the image, in cells from the corner of the region that `_cells` covers."""
+    """[n, 5, 2]: image landmarks as cells from the corner of the region that `_cells` covers."""
     low, high = crops.frames[:, None, :2], crops.frames[:, None, 2:]
     return ((landmarks - low) / (high - low) - (1 - share) / 2) * (_CELLS / share)
 
 
 def _trust(scores: torch.Tensor, cells: torch.Tensor, landmarks: torch.Tensor) -> torch.Tensor:
-    """[n] in [0, 1]: is there a face at the landmarks [n, 5, 2], by the scores [n] and the picture [n, 40, 40]?
+    """[n] in [0, 1]: how likely the landmarks [n, 5, 2] are a face's, by the scores [n] and the cells [n, 40, 40].
 
-    In a portrait turned by 180 degrees the detector sometimes reports five landmarks that lie as an upright face's do,
-    its eyes on the cheeks: nothing in their places gives them away, but its low scores and the picture do. The two are
-    added, as evidence is, so that neither a flat picture nor glasses alone make a face unbelievable.
+    In a portrait turned by 180 degrees the detector sometimes reports landmarks placed like an upright face's, its eyes
+    on the cheeks. Their places look right; only low scores and the picture give them away. The two are added, as
+    evidence is, so that neither a flat picture nor glasses alone make a face implausible.
     """
     evidence = torch.logit(scores, eps=1e-6) + _feature_gain(cells, landmarks)
     return torch.sigmoid(evidence - _EVIDENCE_HALF).nan_to_num(0)
 
 
 def _feature_gain(cells: torch.Tensor, landmarks: torch.Tensor) -> torch.Tensor:
-    """[n] logarithm of the edges at eyes, nose and mouth by those of cheeks, bridge of the nose and forehead.
+    """[n]: logarithm of the ratio of the edges at eyes, nose and mouth to those at cheeks, bridge of the nose and
+    forehead.
 
-    The former have strong horizontal edges, the latter are smooth, on every upright face. NaN where landmarks are.
+    On every upright face the former have strong horizontal edges and the latter are smooth. NaN for NaN landmarks.
     """
     vertical = torch.zeros_like(cells)
     vertical[:, 1:-1] = ((cells[:, 2:] - cells[:, :-2]) / 2).square()
@@ -155,26 +155,26 @@ def _feature_gain(cells: torch.Tensor, landmarks: torch.Tensor) -> torch.Tensor:
     features = torch.cat([eyes, nose, mouth], dim=1)
     smooth = torch.cat([eyes + _CHEEK * down, between, between + _FOREHEAD * down], dim=1)
     edges = _windowed(vertical, torch.cat([features, smooth], dim=1), _WINDOW * scale)
-    there, elsewhere = torch.log(edges + _GRADIENT_FLOOR).view(-1, 2, 4).sum(dim=2).unbind(dim=1)
-    return torch.sub(there, elsewhere)
+    at_features, at_smooth = torch.log(edges + _GRADIENT_FLOOR).view(-1, 2, 4).sum(dim=2).unbind(dim=1)
+    return torch.sub(at_features, at_smooth)
 
 
 def _windowed(cells: torch.Tensor, points: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """[n, p]: the mean of cells [n, 40, 40] about points [n, p, 2], weighed by Gaussians of sigma [n] cells."""
+    """[n, p]: the mean of cells [n, 40, 40] around points [n, p, 2], weighted by Gaussians of sigma [n] cells."""
     centres = torch.arange(_CELLS, device=cells.device) + 0.5
-    near = points.clamp(0, _CELLS)[..., None]  # of a landmark outside, what is nearest to it
-    # The sharpest window is half a cell wide, or it would fall between the cells.
+    near = points.clamp(0, _CELLS)[..., None]  # a landmark outside counts at the nearest edge
+    # At least half a cell wide: a sharper window would fall between the cells.
     log_weights = -((centres - near) / sigma.clamp(min=0.5)[:, None, None, None]).square() / 2
     across, down = torch.softmax(log_weights, dim=-1).unbind(dim=2)
     return ((down @ cells) * across).sum(dim=-1)
 
 
 def _sharpness(cells: torch.Tensor) -> torch.Tensor:
-    """[n] from the luminance in cells [n, 40, 40]: r^k / (r^k + h^k), r^2 = |Laplacian|^2 / |gradient|^2.
+    """[n], from the luminance in cells [n, 40, 40]: r^k / (r^k + h^k), r^2 = |Laplacian|^2 / |gradient|^2.
 
     r is the root of a ratio of two spectral moments, the mean squared frequency of the gradient. A Gaussian blur
-    multiplies the spectrum by exp(-(sigma f)^2) and so lowers r strictly, whatever the picture; a change of
-    contrast or brightness cancels out. The gradient's floor makes noise in a flat crop no sharpness.
+    multiplies the spectrum by exp(-(sigma f)^2) and so lowers r strictly, whatever the picture; a change of contrast or
+    brightness cancels out. With the gradient's floor, noise in a flat crop does not count as sharpness.
     """
     centre = cells[:, 1:-1, 1:-1]
     left, right, up, down = cells[:, 1:-1, :-2], cells[:, 1:-1, 2:], cells[:, :-2, 1:-1], cells[:, 2:, 1:-1]
@@ -185,12 +185,12 @@ def _sharpness(cells: torch.Tensor) -> torch.Tensor:
 
 
 def _contrast(cells: torch.Tensor) -> torch.Tensor:
-    """[n] from the luminance in cells [n, 40, 40]: how far it spreads, and how evenly over the face.
+    """[n], from the luminance in cells [n, 40, 40]: how far it spreads, and how evenly over the face.
 
-    The spread is the standard deviation; its map is flat where portraits are, so that only a flattened face has little.
-    Evenness is the geometric mean of the 64 patches' standard deviations by their mean: low where hard shadows,
-    glare or over-exposure leave parts of the face blank. The dynamic range of ISO/IEC 29794-5, the histogram's
-    entropy, does the reverse: the harder the shadows, the higher it is.
+    The spread is the standard deviation; its logistic is saturated for portraits, so that only a flattened face scores
+    low. Evenness is the geometric mean of the 64 patches' standard deviations over their mean: low where hard shadows,
+    glare or over-exposure leave parts of the face blank. The dynamic range of ISO/IEC 29794-5, the histogram's entropy,
+    does the reverse: the harder the shadows, the higher it is.
     """
     spread = (cells - cells.mean(dim=(1, 2), keepdim=True)).square().mean(dim=(1, 2)).sqrt()
     across = _CELLS // _PATCH_CELLS

@@ -1,7 +1,7 @@
-"""What lies where on canvases: for all tiles at once, on any device, without a wait for it.
+"""Maps of the canvases, and their pixels: for all tiles at once, on any device, without waiting for it.
 
-A batch has hundreds of canvases with dozens of tiles each; one by one, the thousands of small operations would take
-longer than their arithmetic. So every pixel of a canvas looks up what it shows.
+A batch has hundreds of canvases with dozens of tiles each; with one operation per tile, launching them would take
+longer than the arithmetic. So every pixel of a canvas looks up the tile that it shows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.extraction.images.summed_area import SummedAreaTables, area_bins
 
 
 class TileTable:
-    """The tiles of a packing as columns on a device, [t] each: int64, but `scale` float32."""
+    """The tiles of a packing as columns on a device, [t] each: int64, except `scale`, float32."""
 
     def __init__(self, packing: Packing, device: torch.device) -> None:
         levels = [packing.pyramids[tile.image][tile.level] for tile in packing.tiles]
@@ -30,7 +30,7 @@ class TileTable:
         self.canvas, self.canvas_y, self.canvas_x, self.level_height, self.level_width = others
         scales = np.array([level.scale for level in levels], dtype=np.float32)
         self.scale = torch.from_numpy(scales).to(device, non_blocking=True)
-        # The same on the host: the tiles' canvases, rising, and how many rows and columns they have in all.
+        # On the host: the tiles' canvases in ascending order, and the total of their rows and columns.
         self.canvases = [tile.canvas for tile in packing.tiles]
         self.rows = sum(tile.height for tile in packing.tiles)
         self.columns = sum(tile.width for tile in packing.tiles)
@@ -38,43 +38,44 @@ class TileTable:
         self.device = device
 
     def origin(self, tile: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What to add to the row and column of a cell on its canvas to have those in its level; [n] each."""
+        """The offset from a cell's row and column on its canvas to those in its level; [n] each."""
         return (self.y[tile] - self.canvas_y[tile]) // 2, (self.x[tile] - self.canvas_x[tile]) // 2
 
 
 class CanvasMaps:
-    """The canvases first..end - 1 of a packing, P of side S."""
+    """Maps of the canvases first .. end - 1 of a packing, P of side S."""
 
     def __init__(self, tiles: TileTable, first: int, end: int) -> None:
         self._tiles = tiles
         self._slots = _slots(tiles, first, end)
-        # Of each pixel its tile, or -1, and its row and column there: int64 [P, S, S].
+        # For each pixel its tile, or -1, and its row and column there: int64 [P, S, S].
         self.tile = self._slots.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
         place = torch.arange(tiles.side, device=tiles.device)
         self.row = place[:, None] - tiles.canvas_y[self.tile]
         self.column = place - tiles.canvas_x[self.tile]
 
     def shown(self) -> torch.Tensor:
-        """Whether a pixel lies in its tile: bool [P, S, S]. One beside a tile of odd sides has its number, too."""
+        """Whether a pixel lies in its tile: bool [P, S, S]. `tile` alone does not say: a pixel next to a tile of odd
+        sides has its number, too."""
         return self._within(margin=0)
 
     def cells(self) -> torch.Tensor:
-        """The tile of each cell of P-Net's answer, int64 [P, S/2-5, S/2-5], -1 for none."""
+        """The tile of each cell of P-Net's output, int64 [P, S/2-5, S/2-5], -1 for none."""
         edge = self._tiles.side // 2 - 5
         return torch.where(self._pooled(margin=4), self._slots, -1)[:, :edge, :edge]
 
     def inside(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """bool [P, 1, S-2, S-2] and [P, 1, S/2-1, S/2-1]: see models.mtcnn.CanvasPNet."""
+        """bool [P, 1, S-2, S-2] and [P, 1, S/2-1, S/2-1]: see `networks.CanvasPNet`."""
         return self._within(margin=2)[:, None, :-2, :-2], self._pooled(margin=0)[:, None, :-1, :-1]
 
     def _within(self, margin: int) -> torch.Tensor:
-        """Whether a pixel lies in a tile, `margin` pixels from its end at least: bool [P, S, S]."""
+        """Whether a pixel lies in a tile, at least `margin` pixels from its end: bool [P, S, S]."""
         height, width = self._tiles.height[self.tile] - margin, self._tiles.width[self.tile] - margin
         within: torch.Tensor = (self.tile >= 0) & (self.row < height) & (self.column < width)
         return within
 
     def _pooled(self, margin: int) -> torch.Tensor:
-        """The same of the places of the pooling's answer, [P, S/2, S/2]: one for two pixels after a convolution."""
+        """The same for the pooling's output, [P, S/2, S/2]: one value for two pixels of the first convolution."""
         tiles, slots = self._tiles, self._slots
         row, column = self.row[:, ::2, ::2] // 2, self.column[:, ::2, ::2] // 2
         rows, columns = (tiles.height[slots] - 1) // 2 - margin, (tiles.width[slots] - 1) // 2 - margin
@@ -83,10 +84,10 @@ class CanvasMaps:
 
 
 def _slots(tiles: TileTable, first: int, end: int) -> torch.Tensor:
-    """Which tile has each square of 2 x 2 pixels: [P, S/2, S/2] int64, -1 for none. Tiles begin at even places, and
-    nothing lies beside the last row or column of an odd one.
+    """The tile of each square of 2 x 2 pixels: [P, S/2, S/2] int64, -1 for none. Tiles begin at even positions, and the
+    pixels next to the last row or column of an odd one are empty.
 
-    A tile's number goes into its four corners with alternating signs; running sums fill it in.
+    Each tile's number is written to its four corners with alternating signs; running sums spread it over the tile.
     """
     part = slice(bisect_left(tiles.canvases, first), bisect_left(tiles.canvases, end))
     top, left = tiles.canvas_y[part] // 2, tiles.canvas_x[part] // 2
@@ -101,7 +102,10 @@ def _slots(tiles: TileTable, first: int, end: int) -> torch.Tensor:
 
 
 class TilePixels:
-    """The tiles' rows one tile after the other, R in all, and their columns, C in all, with what each averages."""
+    """The pixels of tiles, by area: the source pixels that each row and column of a tile averages.
+
+    The tiles' rows, R in all, are listed one tile after the other, and so are their columns, C in all.
+    """
 
     def __init__(self, tiles: TileTable, tables: SummedAreaTables) -> None:
         self._tables = tables
@@ -129,8 +133,8 @@ class TilePixels:
 
 
 def _unrolled(lengths: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where each of things of these lengths begins when they lie one after the other; and of each place, of `total`,
-    which of them it belongs to and how far from its beginning it is. int64."""
+    """Pieces of these lengths in a row, `total` long: where each piece begins, [t]; and for each place in the row,
+    [total], its piece and its offset from that piece's beginning. int64."""
     first = lengths.cumsum(0) - lengths
     number = torch.arange(len(lengths), device=lengths.device)
     owner = number.repeat_interleave(lengths, output_size=total)

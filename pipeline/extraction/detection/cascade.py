@@ -1,21 +1,20 @@
 """Face detection: MTCNN over batches of images of any mix of sizes.
 
 Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", with the
-weights, thresholds and box arithmetic of facenet-pytorch, so that it finds the same faces. The execution is our
-own: P-Net runs over the pyramids of all images at once (`proposals`), all candidate crops of a batch are cut in
-one gather, and the device is not waited for by the image, scale or box.
+weights, thresholds and box arithmetic of facenet-pytorch, so that it finds the same faces. The execution is our own:
+P-Net runs over the pyramids of all images at once (`proposals`), all candidate crops of a batch are cut in one gather,
+and nothing waits for the device per image, scale or box.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import torch
 
 from pipeline.config import DetectSettings
-from pipeline.extraction.detection.kernels import DetectionKernels, load_kernels
+from pipeline.extraction.detection.kernels import load_kernels
 from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network
 from pipeline.extraction.detection.nms import grouped_nms, grouped_nms_min
 from pipeline.extraction.detection.proposals import CanvasCells, CompiledCells, LikelyCells
@@ -26,13 +25,13 @@ from pipeline.runtime.device import padded
 from pipeline.runtime.stage_times import ONET, PNET, RNET, StageTimes
 from pipeline.types import Detections
 
-# Of R- and O-Net, by type of device. CUDA's was not measured: bounded by memory (0.5 GB for O-Net's first layer).
+# For R- and O-Net, by type of device. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
 CROPS_PER_CALL: Final = {"cpu": 512, "cuda": 2048}
 
 
 @dataclass
 class DetectorCounts:
-    """What the networks did: tests of batching and of resuming read it."""
+    """The networks' calls: tests of batching and of resuming read them."""
 
     pnet: NetworkCounts = field(default_factory=NetworkCounts)
     rnet: NetworkCounts = field(default_factory=NetworkCounts)
@@ -52,20 +51,21 @@ class _Candidates:
 
 
 class MtcnnDetector:
-    """Finds faces in an ImageBatch; see `__call__`. `counts` tells how often the networks ran."""
+    """Finds faces in an ImageBatch; `counts` are the networks' calls so far."""
 
     def __init__(self, networks: MtcnnNetworks, settings: DetectSettings) -> None:
         self.networks = networks
         self.settings = settings
         self.counts = DetectorCounts()
         kernels = load_kernels(networks.device)
-        self._likely_cells = _likely_cells(networks, kernels)
+        pnet = networks.pnet
+        self._likely_cells: LikelyCells = CanvasCells(pnet) if kernels is None else CompiledCells(pnet, kernels)
         self._rnet, self._onet = crop_network(networks.rnet, kernels), crop_network(networks.onet, kernels)
 
     @torch.inference_mode()
     def __call__(self, batch: ImageBatch, times: StageTimes | None = None) -> Detections:
-        """The faces of the batch with a confidence of at least `settings.min_confidence`; `times`, where given, has
-        what the three networks' stages took.
+        """The faces of the batch with a confidence of at least `settings.min_confidence`; `times` takes the time of
+        each of the three stages.
 
         Batch and single image give the same boxes up to the rounding of float32 convolutions.
         """
@@ -86,18 +86,18 @@ class MtcnnDetector:
         cells = self._likely_cells(batch, pyramids, settings.pnet_threshold, self.counts.pnet)
         cell, scale = torch.stack([cells.column, cells.row], dim=1).float() * STRIDE, cells.scale[:, None]
         boxes = torch.cat([((cell + 1) / scale).floor(), ((cell + CELL) / scale).floor()], 1)
-        found = _Candidates(cells.image, boxes, cells.probability)
+        faces = _Candidates(cells.image, boxes, cells.probability)
         levels = max((len(p) for p in pyramids), default=0)
-        keep = grouped_nms(found.boxes, found.scores, found.image * levels + cells.level, 0.5)
-        keep = keep[grouped_nms(found.boxes[keep], found.scores[keep], found.image[keep], 0.7)]
-        found = found.pick(keep)
-        found.boxes = _square(_shift(found.boxes, cells.regression[keep], extra=0))
-        return found
+        keep = grouped_nms(faces.boxes, faces.scores, faces.image * levels + cells.level, 0.5)
+        keep = keep[grouped_nms(faces.boxes[keep], faces.scores[keep], faces.image[keep], 0.7)]
+        faces = faces.pick(keep)
+        faces.boxes = _square(_shift(faces.boxes, cells.regression[keep], extra=0))
+        return faces
 
     def _refine(self, batch: ImageBatch, faces: _Candidates) -> _Candidates:
         """Second stage: R-Net drops most candidates and moves the rest."""
         faces, crops = _inside(batch, faces)
-        regression, probability = _judge(batch, faces, crops, self._rnet, self.counts.rnet, 24, (4, 2))
+        regression, probability = _run(batch, faces, crops, self._rnet, self.counts.rnet, 24, (4, 2))
         faces.scores = probability[:, 1]
         passed = (faces.scores > self.settings.rnet_threshold).nonzero()[:, 0]
         faces, regression = faces.pick(passed), regression[passed]
@@ -109,7 +109,7 @@ class MtcnnDetector:
     def _output(self, batch: ImageBatch, faces: _Candidates) -> tuple[_Candidates, torch.Tensor]:
         """Third stage: O-Net gives the final boxes and the landmarks [n, 5, 2]."""
         faces, crops = _inside(batch, faces)
-        regression, points, probability = _judge(batch, faces, crops, self._onet, self.counts.onet, 48, (4, 10, 2))
+        regression, points, probability = _run(batch, faces, crops, self._onet, self.counts.onet, 48, (4, 10, 2))
         faces.scores = probability[:, 1]
         passed = (faces.scores > self.settings.onet_threshold).nonzero()[:, 0]
         faces, regression, points = faces.pick(passed), regression[passed], points[passed]
@@ -120,12 +120,7 @@ class MtcnnDetector:
         return faces.pick(keep), landmarks[keep]
 
 
-def _likely_cells(networks: MtcnnNetworks, kernels: DetectionKernels | None) -> LikelyCells:
-    """What runs P-Net on the networks' device."""
-    return CanvasCells(networks.pnet) if kernels is None else CompiledCells(networks.pnet, kernels)
-
-
-def _judge(
+def _run(
     batch: ImageBatch,
     faces: _Candidates,
     crops: torch.Tensor,
@@ -134,17 +129,19 @@ def _judge(
     size: int,
     widths: tuple[int, ...],
 ) -> list[torch.Tensor]:
-    """The network's answers [n, width] to the candidates' crops [n, 4], resampled to size x size."""
-    answers = [tuple(faces.boxes.new_zeros((0, width)) for width in widths)]
-    for part in _slices(len(crops), CROPS_PER_CALL[crops.device.type]):
+    """The network's outputs [n, width] for the candidates' crops [n, 4], resampled to size x size."""
+    outputs = [tuple(faces.boxes.new_zeros((0, width)) for width in widths)]
+    step = CROPS_PER_CALL[crops.device.type]
+    for start in range(0, len(crops), step):
+        part = slice(start, start + step)
         pixels = batch.area_crops(faces.image[part], crops[part], size)
-        answers.append(tuple(answer[: len(pixels)] for answer in network(padded(pixels))))
+        outputs.append(tuple(output[: len(pixels)] for output in network(padded(pixels))))
         counts.add(len(pixels))
-    return [torch.cat(column) for column in zip(*answers, strict=True)]
+    return [torch.cat(column) for column in zip(*outputs, strict=True)]
 
 
 def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[_Candidates, torch.Tensor]:
-    """The candidates that show some of their image, and the part of it each shows: [n, 4] int64, half open.
+    """The candidates that overlap their image, and the overlap of each: [n, 4] int64, half open.
 
     The networks count pixels from 1 and include both ends, so the first pixel is x1 - 1.
     """
@@ -156,7 +153,7 @@ def _inside(batch: ImageBatch, faces: _Candidates) -> tuple[_Candidates, torch.T
 
 
 def _shift(boxes: torch.Tensor, regression: torch.Tensor, extra: int) -> torch.Tensor:
-    """Moves each corner by a share of the box's sides (`extra` = 1 where both end pixels count)."""
+    """Moves each corner by a share of the box's sides; `extra` is 1 where sides include both end pixels."""
     sides = boxes[:, 2:] - boxes[:, :2] + extra
     return boxes + regression * sides.repeat(1, 2)
 
@@ -176,7 +173,3 @@ def _ordered(faces: _Candidates, landmarks: torch.Tensor) -> Detections:
     order = order[area[order].argsort(descending=True, stable=True)]
     order = order[faces.image[order].argsort(stable=True)]
     return Detections(faces.image[order], faces.boxes[order], landmarks[order], faces.scores[order])
-
-
-def _slices(count: int, step: int) -> Iterator[slice]:
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))

@@ -1,11 +1,10 @@
 """The compiled loops of R- and O-Net on the CPU: the layers before the dense ones, for 8 crops at a time.
 
-The crops are small, so their rows are too short for vector instructions; here the same pixel of 8 crops, or of as many
-as are left, lies side by side, and a row of pixels is one long row of numbers. Arrays are [rows, channels, n] float32,
-the pixels of a row and behind them the room that `row_convolutions` asks for. Of a layer that is pooled only four rows
-are kept.
+The rows of such small crops are too short for vector instructions, so the same pixel of up to 8 crops lies side by
+side, and a row of pixels is one long row of numbers. Arrays are [rows, channels, n] float32, n a row of pixels and the
+room behind it that `row_convolutions` asks for. Of a layer that is pooled only four rows are kept.
 
-Importing this module needs numba and compiles, or loads what an earlier process compiled.
+Importing this module needs numba; it compiles, or loads what an earlier process compiled.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _INLINED: Final = (vector_code, packed_layers, row_convolutions)
 
 @compiled(**FUSED)
 def _side_by_side(crops: Any) -> Any:
-    """Crops [n, 3, size, size] in [0, 255], normalised as `models.mtcnn.normalise` does."""
+    """Crops [n, 3, size, size] in [0, 255], normalised as `networks.normalise` does."""
     lanes, channels, height, width = crops.shape
     out = np.zeros((height, channels, row_room(width * lanes)), np.float32)
     for n in range(lanes):
@@ -42,7 +41,7 @@ def _side_by_side(crops: Any) -> Any:
 def _convolve_rows(x: Any, y: int, layer: Any, taps: int, lanes: int, count: int, products: Any, out: Any) -> None:
     """Rows y and y + 1 of a convolution of taps x taps: row k to out[k modulo the rows of `out`], a power of two."""
     last, kept = len(x) - 1, len(out) - 1
-    # Of two rows of weights the third is 0: then nothing depends on the last row, and the fourth product is 0.
+    # A 2 x 2 convolution has a third row of zero weights: nothing depends on the last row, and the fourth product is 0.
     four_products(x[y], x[y + 1], x[min(y + 2, last)], x[min(y + 3, last)], products)
     fourth = y + 3 <= last and taps == 3
     convolve_pair(products, layer, taps, lanes, count, out, y & kept, (y + 1) & kept, fourth)
@@ -50,7 +49,7 @@ def _convolve_rows(x: Any, y: int, layer: Any, taps: int, lanes: int, count: int
 
 @compiled(**FUSED)
 def _convolve(x: Any, layer: Any, width: int, lanes: int) -> Any:
-    """A convolution of 2 x 2 of rows of `width` pixels."""
+    """A 2 x 2 convolution of rows of `width` pixels."""
     rows, count = len(x) - 1, (width - 1) * lanes
     products = np.empty((4, x.shape[1], x.shape[2]), np.float32)
     out = np.zeros((4, OUTPUTS * len(layer), row_room(count)), np.float32)
@@ -60,47 +59,47 @@ def _convolve(x: Any, layer: Any, width: int, lanes: int) -> Any:
 
 
 @compiled(**FUSED)
-def _pool_row(upper: Any, middle: Any, lower: Any, side: int, lanes: int, width: int, most: Any, out: Any) -> None:
-    """The largest of three rows of `width` pixels and of `side` columns, for every second pixel: a row of `out`.
+def _pool_row(upper: Any, middle: Any, lower: Any, side: int, lanes: int, width: int, highest: Any, out: Any) -> None:
+    """The largest value of three rows of `width` pixels and of `side` columns, at every second pixel: a row of `out`.
 
-    `most` [>= (width + 1) * lanes] is scratch.
+    `highest` [>= (width + 1) * lanes] is scratch.
     """
     count = width * lanes
-    most[count : count + lanes] = -np.inf  # windows are cut off at the end
+    highest[count : count + lanes] = -np.inf  # windows are clipped at the end
     for channel in range(len(out)):
         top, centre, bottom, row = upper[channel], middle[channel], lower[channel], out[channel]
         for i in range(count):
-            most[i] = max(max(top[i], centre[i]), bottom[i])
+            highest[i] = max(max(top[i], centre[i]), bottom[i])
         for x in range((width - side + 1) // 2 + 1):
             to, left, right = x * lanes, 2 * x * lanes, (2 * x + side - 1) * lanes
             for i in range(lanes):
-                row[to + i] = max(max(most[left + i], most[left + lanes + i]), most[right + i])
+                row[to + i] = max(max(highest[left + i], highest[left + lanes + i]), highest[right + i])
 
 
 @compiled(**FUSED)
 def _convolve_and_pool(x: Any, layer: Any, width: int, side: int, lanes: int) -> Any:
-    """A convolution of 3 x 3 of rows of `width` pixels, and the largest of each side x side of its answers, 2 apart;
-    what is cut off at the end counts. Returns also the width of the answer."""
+    """A 3 x 3 convolution of rows of `width` pixels, and the largest of each side x side of its outputs, 2 apart;
+    windows that reach over the end are clipped. Returns also the width of the output."""
     channels, rows, width = OUTPUTS * len(layer), len(x) - 2, width - 2
     pooled_rows, pooled_width = (rows - side + 1) // 2 + 1, (width - side + 1) // 2 + 1
     products = np.empty((4, x.shape[1], x.shape[2]), np.float32)
     last_rows = np.zeros((4, channels, row_room(width * lanes)), np.float32)
-    most = np.empty((width + 1) * lanes, np.float32)
+    highest = np.empty((width + 1) * lanes, np.float32)
     out = np.zeros((pooled_rows, channels, row_room(pooled_width * lanes)), np.float32)
-    made = np.int64(0)  # of a plain 0 numba would make a second version of what it is given to
+    made = np.int64(0)  # with a plain 0 numba would compile a second version of the functions that take it
     for y in range(pooled_rows):
         last = min(2 * y + side, rows) - 1
         while made <= last:
             _convolve_rows(x, made, layer, 3, lanes, width * lanes, products, last_rows)
             made += 2
         upper, middle, lower = last_rows[2 * y % 4], last_rows[min(2 * y + 1, last) % 4], last_rows[last % 4]
-        _pool_row(upper, middle, lower, side, lanes, width, most, out[y])
+        _pool_row(upper, middle, lower, side, lanes, width, highest, out[y])
     return out, pooled_width
 
 
 @compiled(**FUSED)
 def _write_features(x: Any, width: int, lanes: int, out: Any) -> None:
-    """The numbers of each crop, by column, row and channel, as the dense layers count them: fills `out` [n, f]."""
+    """The features of each crop in the dense layers' order: column, row, channel. Fills `out` [n, f]."""
     rows, channels = x.shape[:2]
     for n in range(lanes):
         for column in range(width):

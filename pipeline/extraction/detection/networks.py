@@ -1,8 +1,9 @@
 """The three networks of MTCNN, with facenet-pytorch's weights and layers.
 
-Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks". The
-layers are those of facenet-pytorch, so that its weights fit; P-Net's forward pass is written anew, because here
-many images and scales share one canvas.
+Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks". The layers are
+those of facenet-pytorch, so that its weights fit. P-Net has a forward pass of its own, because here many images and
+scales share one canvas; R- and O-Net have their convolutions in compiled loops on the CPU, which are faster for such
+small pictures.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from pipeline.types import FloatArray
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
-    """[0, 255] -> about [-1, 1], as the networks were trained."""
+    """[0, 255] -> about [-1, 1], the range that the networks were trained on."""
     return (pixels - 127.5) * 0.0078125
 
 
 class CanvasPNet(nn.Module):
     """P-Net over canvases that hold several tiles.
 
-    The convolutions have no padding, so a tile's cells depend on the tile alone, but for the pooling, which
-    rounds up (ceil_mode): the last row and column of an odd-sized tile would look at its neighbour. So what lies
-    outside a tile is -inf when the pooling sees it, and 0 after.
+    The convolutions have no padding, so a tile's cells depend on the tile alone, except for the pooling, which rounds
+    up (ceil_mode): at the last row and column of an odd-sized tile it would see the neighbouring tile. So all values
+    outside a tile are -inf before the pooling, and 0 after it.
     """
 
     def __init__(self) -> None:
@@ -42,8 +43,8 @@ class CanvasPNet(nn.Module):
     def forward(
         self, canvases: torch.Tensor, inside: torch.Tensor, pooled_inside: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """canvases [K, 3, S, S] normalised; inside [K, 1, S-2, S-2] and pooled_inside [K, 1, S/2-1, S/2-1] bool:
-        what the first convolution's and the pooling's answers owe to one tile alone. Returns probabilities
+        """canvases [K, 3, S, S] normalised; inside [K, 1, S-2, S-2] and pooled_inside [K, 1, S/2-1, S/2-1] bool: which
+        outputs of the first convolution and of the pooling depend on one tile alone. Returns probabilities
         [K, S/2-5, S/2-5] and box regressions [K, 4, S/2-5, S/2-5].
         """
         net = self.net
@@ -77,13 +78,13 @@ def load_networks(files: Mapping[str, Path], device: torch.device | str) -> Mtcn
     return MtcnnNetworks(pnet, rnet, onet)
 
 
-# [n, 3, size, size] float32 in [0, 255] -> the network's answers, [n, width] each, the probabilities last.
+# [n, 3, size, size] float32 in [0, 255] -> the network's outputs, [n, width] each, the probabilities last.
 CropNetwork: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-_CROPS_PER_JOB = 32  # four times what the loops take at a time
+_CROPS_PER_JOB = 32  # the loops take 8 at a time
 
 
 def crop_network(network: nn.Module, kernels: DetectionKernels | None) -> CropNetwork:
-    """`network`, compiled where that can be had: for facenet-pytorch's own modules on the CPU."""
+    """`network` on crops; with compiled convolutions if it is facenet-pytorch's own module and there are kernels."""
     if kernels is not None and isinstance(network, RNet):
         return _compiled_rnet(network, kernels)
     if kernels is not None and isinstance(network, ONet):
@@ -95,24 +96,24 @@ def _compiled_rnet(net: RNet, kernels: DetectionKernels) -> CropNetwork:
     hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
     layers = [packed_layer(*pair) for pair in hidden]
 
-    def judge(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def run(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         features = _features(kernels.rnet_features, layers, pixels, net.dense4.in_features)
         dense = net.prelu4(net.dense4(features))
         return net.dense5_2(dense), net.softmax5_1(net.dense5_1(dense))
 
-    return judge
+    return run
 
 
 def _compiled_onet(net: ONet, kernels: DetectionKernels) -> CropNetwork:
     hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3), (net.conv4, net.prelu4))
     layers = [packed_layer(*pair) for pair in hidden]
 
-    def judge(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def run(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         features = _features(kernels.onet_features, layers, pixels, net.dense5.in_features)
         dense = net.prelu5(net.dense5(features))
         return net.dense6_2(dense), net.dense6_3(dense), net.softmax6_1(net.dense6_1(dense))
 
-    return judge
+    return run
 
 
 def _features(loop: Callable[..., None], layers: list[FloatArray], pixels: torch.Tensor, width: int) -> torch.Tensor:

@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from torchvision.ops import nms
 
-# How many pairs of boxes are compared at a time: at the most 0.8 GB, three float32 maps.
+# Pairs of boxes compared at a time: at most 0.8 GB, three float32 maps.
 _PAIRS = 2**26
-# Groups of up to this many boxes are not told apart by size: there are few pairs in them, padded or not.
+# Groups of up to this many boxes share a table whatever their size: they have few pairs, padded or not.
 _SMALL = 32
-# Steps towards the greedy result between two looks, each of which waits for the device, at whether it is there.
+# Steps towards the greedy result between two checks whether it is reached; each check waits for the device.
 _STEPS = 4
 
 
 def grouped_nms(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor, iou: float) -> torch.Tensor:
-    """Greedy suppression at intersection over union > `iou`, each group for itself.
+    """Greedy suppression at intersection over union > `iou`, within each group.
 
-    boxes [n, 4] float32 xyxy, scores [n], groups [n] int64 (an image, or an image's level). Returns the kept
-    positions, int64, in order of group and falling score. On the CPU one group after the other is faster than
-    `padded_nms`, and nothing has to be waited for.
+    boxes [n, 4] float32 xyxy, scores [n], groups [n] int64 (an image, or an image's level). Returns the kept positions,
+    int64, in order of group and falling score. On the CPU one group after the other is faster than `padded_nms`,
+    because there is no device to wait for.
     """
     if boxes.is_cuda:
         return padded_nms(boxes, scores, groups, iou)
@@ -40,15 +40,15 @@ def grouped_nms(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor,
 
 
 def padded_nms(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor, iou: float) -> torch.Tensor:
-    """`grouped_nms` with many groups at a time, for a device that has to be waited for; runs on any.
+    """`grouped_nms` with many groups at a time, which waits for the device only a few times; runs on any device.
 
-    Groups of like size are padded to one table [g, m] and only pairs within a row are compared, `_PAIRS` at a time.
-    torchvision's kernel would compare every box with every other. It gets the groups that are too large for a table.
+    Groups of similar size are padded to one table [g, m] and only pairs within a row are compared, `_PAIRS` at a time;
+    torchvision's kernel would compare every box with every other. Groups too large for a table go to that kernel.
     """
     order = _by_group(scores, groups)
     if len(order) == 0:
         return order
-    # One box more than there are: what fills up the tables.
+    # One more box, to fill up the tables with.
     boxes, scores = torch.cat((boxes[order], boxes.new_zeros(1, 4))), scores[order]
     keep = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
     limit = _float32_below(iou)
@@ -68,54 +68,55 @@ def _by_group(scores: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
 
 
 def _tables(groups: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Positions in `groups` (sorted, int64 [n]) as int64 [g, m], a group a row, filled up with n.
+    """Positions in `groups` (sorted, int64 [n]) as tables [g, m] int64, one group a row, filled up with n.
 
-    In a table all groups have at least m / 2 boxes, or m is small, and g * m * m is at most `_PAIRS`, or g is 1. The
-    device is waited for before the first table only.
+    All groups of a table have at least m / 2 boxes, or m is small; g * m * m is at most `_PAIRS`, or g is 1. Waits for
+    the device before the first table only.
     """
     counts = torch.unique_consecutive(groups, return_counts=True)[1]
     starts = counts.cumsum(0) - counts
     counts, by_size = counts.sort()
     starts = starts[by_size]
-    for part, most in _alike(counts.tolist()):
-        column = torch.arange(most, device=groups.device)
+    for part, largest in _size_classes(counts.tolist()):
+        column = torch.arange(largest, device=groups.device)
         yield torch.where(column < counts[part, None], starts[part, None] + column, len(groups))
 
 
-def _alike(sizes: list[int]) -> Iterator[tuple[slice, int]]:
-    """Splits rising group sizes into the parts that share a table, each with its largest size."""
+def _size_classes(sizes: list[int]) -> Iterator[tuple[slice, int]]:
+    """Splits ascending group sizes into the parts that share a table, each with its largest size."""
     end = len(sizes)
     while end:
-        most = sizes[end - 1]
-        at_least_half = 0 if most <= _SMALL else bisect_left(sizes, (most + 1) // 2)
-        first = max(at_least_half, end - max(1, _PAIRS // most**2))
-        yield slice(first, end), most
+        largest = sizes[end - 1]
+        at_least_half = 0 if largest <= _SMALL else bisect_left(sizes, (largest + 1) // 2)
+        first = max(at_least_half, end - max(1, _PAIRS // largest**2))
+        yield slice(first, end), largest
         end = first
 
 
 def _suppressed_by(boxes: torch.Tensor, limit: float) -> torch.Tensor:
-    """Of boxes [g, m, 4] float32 xyxy in falling score, bool [g, m, m]: would box i suppress box j, at [., j, i]?
+    """For boxes [g, m, 4] float32 xyxy in falling score, bool [g, m, m]: whether box i would suppress box j, at
+    [., j, i].
 
-    It would where it is the better one and their intersection over union is > limit, in torchvision's own arithmetic,
-    so that not one box is judged otherwise. 0 / 0 is not above any limit.
+    It would if it has the higher score and their intersection over union is > limit, in torchvision's own arithmetic,
+    so that every box gets the same verdict. 0 / 0 is not above any limit.
     """
     x1, y1, x2, y2 = boxes.unbind(2)
     area = (x2 - x1) * (y2 - y1)
-    overlap = _shared(x1, x2).mul_(_shared(y1, y2))
+    overlap = _overlaps(x1, x2).mul_(_overlaps(y1, y2))
     union = (area[:, :, None] + area[:, None, :]).sub_(overlap)
     return overlap.div_(union).gt(limit).tril_(diagonal=-1)
 
 
-def _shared(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """The length that the sides low .. high, each [g, m], share by pairs: [g, m, m]."""
+def _overlaps(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """The length of the overlap of each pair of the intervals low .. high, each [g, m]: [g, m, m]."""
     end = torch.minimum(high[:, :, None], high[:, None, :])
     return end.sub_(torch.maximum(low[:, :, None], low[:, None, :])).clamp_(min=0)
 
 
 def _float32_below(value: float) -> float:
-    """The largest float32 <= value: a float32 is above the one iff it is above the other.
+    """The largest float32 <= value, which a float32 exceeds iff it exceeds `value`.
 
-    torchvision compares with the float64 on the CPU, but torch, and torchvision on CUDA, with the nearest float32.
+    torchvision compares with the float64 on the CPU; torch, and torchvision on CUDA, with the nearest float32.
     """
     nearest = np.float32(value)
     return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf)))
@@ -124,9 +125,9 @@ def _float32_below(value: float) -> float:
 def _greedy(suppressed_by: torch.Tensor) -> torch.Tensor:
     """Which boxes stay, bool [..., m], where `suppressed_by` [..., j, i] says that i, a better box, would suppress j.
 
-    A box stays iff no better box that stays suppresses it: that rule is applied to all boxes at once until nothing
-    changes, which gives the greedy result after as many steps as the longest chain of suppressions, two or three in
-    photographs. Steps after that change nothing.
+    A box stays iff no better box that stays suppresses it. That rule is applied to all boxes at once until nothing
+    changes: the greedy result is reached after as many steps as the longest chain of suppressions has, two or three in
+    photographs, and further steps keep it.
     """
     keep = torch.ones(suppressed_by.shape[:-1], dtype=torch.bool, device=suppressed_by.device)
     while True:
@@ -137,10 +138,10 @@ def _greedy(suppressed_by: torch.Tensor) -> torch.Tensor:
 
 
 def grouped_nms_min(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor, share: float) -> torch.Tensor:
-    """Greedy suppression at intersection over the *smaller* area > `share`, as MTCNN's last step has it.
+    """Greedy suppression at intersection over the *smaller* area > `share`, the last step of MTCNN.
 
-    Box sides count both end pixels (the + 1 convention of the original). Returns the kept positions, ascending.
-    Only for the few boxes after O-Net: n x n values are made.
+    Box sides count both end pixels (the + 1 convention of the original). Returns the kept positions, ascending. Makes
+    n x n values, so it is only for the few boxes after O-Net.
     """
     order = scores.argsort(descending=True, stable=True)
     boxes, groups = boxes[order], groups[order]

@@ -1,4 +1,7 @@
-"""Convolutions as the compiled loops of detection take them: transformed, and in the order in which they are read."""
+"""Weights as the compiled loops of detection take them: transformed, in the order in which they are read.
+
+This module does without numba.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ OUTPUTS: Final = 4  # output channels at a time
 def packed_layer(convolution: nn.Conv2d, activation: nn.PReLU) -> FloatArray:
     """A convolution of 3 x 3 or 2 x 2 and its PReLU: [o / 4, 8 + 4 * c * k * 4] float32, o padded to a multiple of 4.
 
-    Of each 4 output channels the biases and the slopes, then the weights of Winograd's four products of rows (see
-    `row_convolutions`), each by input channel and column. A convolution of two rows is one of three, the last zero.
+    For each 4 output channels the biases and the slopes, then the weights of Winograd's four products of rows (see
+    `row_convolutions`), each by input channel and column. A convolution of two rows gets a third row of zeros.
     """
     parameters = (convolution.weight, cast(torch.Tensor, convolution.bias), activation.weight)
     weights, bias, slope = (p.detach().numpy().astype(np.float64) for p in parameters)

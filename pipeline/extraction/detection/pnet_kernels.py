@@ -22,20 +22,20 @@ from pipeline.extraction.images.resampling_kernels import average_row, bins, scr
 from pipeline.runtime import vector_code
 from pipeline.runtime.compiled import FUSED, compiled
 
-_CHANNELS1: Final = 10  # of the first layer, which is padded to 12
-_SURE: Final = 1e-3  # of logits: far more than their rounding
+_CHANNELS1: Final = 10  # output channels of the first layer; its packed weights have 12
+_MARGIN: Final = 1e-3  # of logits: far more than their rounding
 
 
 @compiled(**FUSED)
 def _convolve_next(rows: Any, y: int, products: Any, layer: Any, count: int, out: Any, both: bool) -> None:
-    """Rows y and y + 1 of a 3 x 3 convolution of four `rows`; there and in `out` row k lies at k modulo the length."""
+    """Rows y and y + 1 of a 3 x 3 convolution of four `rows`; `rows` and `out` hold row k at k modulo their length."""
     four_products(rows[y % 4], rows[(y + 1) % 4], rows[(y + 2) % 4], rows[(y + 3) % 4], products)
     convolve_pair(products, layer, 3, 1, count, out, y % len(out), (y + 1) % len(out), both)
 
 
 @compiled(**FUSED)
 def _pool_rows(upper: Any, lower: Any, count: int, out: Any) -> None:
-    """The largest of each 2 x 2 values of two rows [c, >= count]: [c, ceil(count / 2)]. An odd last column is alone."""
+    """The largest of each 2 x 2 values of two rows [c, >= count]: [c, ceil(count / 2)], 2 x 1 at an odd end."""
     for channel in range(out.shape[0]):
         top, bottom, row = upper[channel], lower[channel], out[channel]
         for x in range(count // 2):
@@ -46,7 +46,7 @@ def _pool_rows(upper: Any, lower: Any, count: int, out: Any) -> None:
 
 @compiled(**FUSED)
 def _normalise(level: Any, count: int) -> None:
-    """As `models.mtcnn.normalise` does, in place, the first `count` columns."""
+    """`networks.normalise` of the first `count` columns, in place."""
     for channel in range(3):
         row = level[channel]
         for x in range(count):
@@ -55,10 +55,11 @@ def _normalise(level: Any, count: int) -> None:
 
 @compiled(**FUSED)
 def _likely_cells(
-    features: Any, count: int, face: Any, least: float, threshold: float, logits: Any, columns: Any
+    features: Any, count: int, face: Any, min_logit: float, threshold: float, logits: Any, columns: Any
 ) -> int:
-    """The cells of a row whose probability of a face reaches `threshold`: writes their columns, and the
-    probabilities over the beginning of `logits`; returns how many. `least`: a logit that all of them have."""
+    """The cells of a row whose probability of a face is at least `threshold`: writes their columns, and their
+    probabilities to the beginning of `logits`; returns their number. All of them have at least `min_logit`: below it
+    the exact probability is not computed."""
     weights, bias = face
     for x in range(count):
         logits[x] = bias[1] - bias[0]
@@ -66,19 +67,19 @@ def _likely_cells(
         row, weight = features[channel], weights[1, channel] - weights[0, channel]
         for x in range(count):
             logits[x] += weight * row[x]
-    found = 0
+    likely = 0
     for x in range(count):
-        if logits[x] >= least:
+        if logits[x] >= min_logit:
             probability = _probability(features, x, weights, bias)
             if probability >= threshold:
-                columns[found], logits[found] = x, probability
-                found += 1
-    return found
+                columns[likely], logits[likely] = x, probability
+                likely += 1
+    return likely
 
 
 @compiled(**FUSED)
 def _probability(features: Any, x: int, weights: Any, bias: Any) -> Any:
-    """The softmax of the two answers of one cell, as torch computes it."""
+    """The softmax of one cell's two outputs, computed as torch does."""
     no, yes = bias[0], bias[1]
     for channel in range(len(features)):
         no += weights[0, channel] * features[channel, x]
@@ -122,19 +123,19 @@ def scan_level(
     cells: Any,
     answers: Any,
 ) -> int:
-    """P-Net over one level of one picture: returns how many cells have a probability of at least `threshold`.
+    """P-Net over one level of one image: returns the number of cells with a probability of at least `threshold`.
 
-    `pixels` [height, width * 3] uint8; the level is the picture resampled by area, at least 12 pixels on a side.
-    `layer1`, `layer2`, `layer3`: the convolutions, as `packed_layers.packed_layer` has them; `face` and `box`: weights
-    [2 or 4, 32] and bias. `cells` [n, 2] becomes (row, column), `answers` [n, 5] the probability and the box regression
-    of each, row by row; n must be the number of the level's cells.
+    `pixels` [height, width * 3] uint8; the level is the image resampled by area, at least 12 pixels on a side.
+    `layer1`, `layer2`, `layer3`: the convolutions, from `packed_layers.packed_layer`; `face` and `box`: weights
+    [2 or 4, 32] and bias. Fills `cells` [n, 2] with (row, column) and `answers` [n, 5] with the probability and box
+    regression of each, row by row; n must be the number of all cells of the level.
     """
     height, width = pixels.shape[0], pixels.shape[1] // 3
     pooled_height, pooled_width = (level_height - 1) // 2, (level_width - 1) // 2
     left, right = np.empty(level_width, np.int64), np.empty(level_width, np.int64)
     widths, scratch = np.empty(level_width, np.float32), np.zeros(scratch_room(width), np.int32)
     bins(width, left, right, widths)
-    # The last rows of each layer, row y at y % 4. What is behind a row is never looked at, but should be numbers.
+    # The last rows of each layer, row y at y % 4. The values behind a row are never used, but should be numbers.
     level = np.zeros((4, 3, row_room(level_width)), np.float32)
     first = np.zeros((2, OUTPUTS * len(layer1), row_room(level_width - 2)), np.float32)
     pooled = np.zeros((4, _CHANNELS1, row_room(pooled_width)), np.float32)
@@ -143,11 +144,11 @@ def scan_level(
     products1, products2 = np.empty((4, *level.shape[1:]), np.float32), np.empty((4, *pooled.shape[1:]), np.float32)
     products3 = np.empty((4, *second.shape[1:]), np.float32)
     logits, columns = np.empty(pooled_width, np.float32), np.empty(pooled_width, np.int32)
-    # At 16 the probability is still below 1 in float32, whatever the threshold.
-    least = np.float32(min(np.log(threshold / (np.float32(1) - threshold)) - _SURE, 16.0))
-    made, found = 0, 0
+    # At most 16, where the probability is still below 1 in float32, so that any threshold can be reached.
+    min_logit = np.float32(min(np.log(threshold / (np.float32(1) - threshold)) - _MARGIN, 16.0))
+    made, total = 0, 0  # rows of the level so far, and likely cells
     for y in range(pooled_height):
-        both = 2 * y + 3 < level_height  # an odd last row is alone
+        both = 2 * y + 3 < level_height  # an odd last row has no second one
         while made < min(2 * y + 4, level_height):
             top, bottom = (made * height) // level_height, ((made + 1) * height + level_height - 1) // level_height
             average_row(pixels, 0, width, top, bottom, left, right, widths, scratch, level[made % 4])
@@ -164,7 +165,7 @@ def scan_level(
             _convolve_next(second, start - 4, products3, layer3, pooled_width - 4, third, both)
             for row in range(start - 4, y - 3):
                 features = third[row % 2]
-                count = _likely_cells(features, pooled_width - 4, face, least, threshold, logits, columns)
-                _write_cells(features, row, columns, logits, count, box, cells[found:], answers[found:])
-                found += count
-    return found
+                count = _likely_cells(features, pooled_width - 4, face, min_logit, threshold, logits, columns)
+                _write_cells(features, row, columns, logits, count, box, cells[total:], answers[total:])
+                total += count
+    return total

@@ -1,8 +1,8 @@
 """P-Net over the pyramids of a batch: the cells where a face may be.
 
-Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", first stage.
-`CanvasCells` runs torch's network over canvases of one shape that hold the levels of many images: for any device.
-`CompiledCells` runs compiled loops over each level by itself: for the CPU, where the cache counts most.
+The first stage of Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional
+Networks". `CanvasCells` runs torch's network over canvases of one shape that hold the levels of many images, on any
+device. `CompiledCells` runs compiled loops over each level by itself, on the CPU, where the cache matters most.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pipeline.runtime.threads import over_threads
 from pipeline.types import ByteArray, FloatArray
 
 CANVAS_SIDE = 512
-# By type of device. CUDA's was not measured: bounded by memory (some 30 MB a canvas).
+# By type of device. CUDA's is not measured but bounded by memory (some 30 MB a canvas).
 CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
 # The likely cells of one level: (row, column) [n, 2], and probability and regression [n, 5].
-_Found: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
+_LevelCells: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
 
 
 @dataclass(frozen=True)
 class Cells:
-    """n cells of P-Net's answers, on the batch's device."""
+    """n cells of P-Net's output, on the batch's device."""
 
     image: torch.Tensor  # [n] int64
     level: torch.Tensor  # [n] int64
@@ -54,7 +54,7 @@ class LikelyCells(Protocol):
 
 
 class CanvasCells:
-    """By torch, `CANVASES_PER_CALL` canvases at a time."""
+    """Runs torch's P-Net, `CANVASES_PER_CALL` canvases at a time."""
 
     def __init__(self, pnet: CanvasPNet) -> None:
         self._pnet = pnet
@@ -66,10 +66,10 @@ class CanvasCells:
         tiles = TileTable(packing, batch.device)
         cells = [*self._run(batch, tiles, packing.canvases, counts)]
         if not cells:
-            none, numbers = tiles.image, tiles.scale
-            return Cells(none, none, numbers, none, none, numbers, numbers.new_zeros((0, 4)))
+            empty, floats = tiles.image, tiles.scale
+            return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
         tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
-        canvas, row, column = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the one wait
+        canvas, row, column = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
         tile = tile[canvas, row, column]
         first_row, first_column = tiles.origin(tile)
         return Cells(
@@ -85,7 +85,7 @@ class CanvasCells:
     def _run(
         self, batch: ImageBatch, tiles: TileTable, canvases: int, counts: NetworkCounts
     ) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Of each call the cells' tiles, probabilities and regressions."""
+        """For each call the cells' tiles, probabilities and regressions."""
         step = CANVASES_PER_CALL[batch.device.type]
         pixels = TilePixels(tiles, batch.tables)
         for start in range(0, canvases, step):
@@ -95,11 +95,16 @@ class CanvasCells:
 
 
 class CompiledCells:
-    """By compiled loops, level by level, on as many threads as torch uses. Nothing depends on the batch."""
+    """Runs the compiled P-Net level by level, on as many threads as torch uses. The answers do not depend on the
+    batch."""
 
     def __init__(self, pnet: CanvasPNet, kernels: DetectionKernels) -> None:
         self._kernels = kernels
-        self._layers = _layers(pnet)
+        net = pnet.net
+        hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
+        outputs = [(c.weight.flatten(1).numpy(), c.bias.numpy()) for c in (net.conv4_1, net.conv4_2)]
+        # As `pnet_kernels.scan_level` takes them.
+        self._layers = [*(packed_layer(*pair) for pair in hidden), *outputs]
 
     def __call__(
         self, batch: ImageBatch, pyramids: Sequence[Sequence[Level]], threshold: float, counts: NetworkCounts
@@ -107,32 +112,25 @@ class CompiledCells:
         jobs = [(image, k, level) for image, levels in enumerate(pyramids) for k, level in enumerate(levels)]
         order = sorted(range(len(jobs)), key=lambda j: -jobs[j][2].height * jobs[j][2].width)  # no long job at the end
         pixels = [batch.host_pixels(image) for image in range(len(batch))]
-        found = over_threads(lambda j: self._scan(pixels[jobs[j][0]], jobs[j][2], threshold), order)
-        in_order = [part for _, part in sorted(zip(order, found, strict=True), key=lambda each: each[0])]
+        cells = over_threads(lambda j: self._scan(pixels[jobs[j][0]], jobs[j][2], threshold), order)
         counts.add(len(jobs))
-        return _joined(jobs, in_order)
+        by_job = dict(zip(order, cells, strict=True))
+        return _joined(jobs, [by_job[j] for j in range(len(jobs))])
 
-    def _scan(self, pixels: ByteArray, level: Level, threshold: float) -> _Found:
+    def _scan(self, pixels: ByteArray, level: Level, threshold: float) -> _LevelCells:
         room = max(0, (level.height - 1) // 2 - 4) * max(0, (level.width - 1) // 2 - 4)
-        # What is not written takes no memory.
+        # Pages that are never written take no memory.
         cells, answers = np.empty((room, 2), np.int32), np.empty((room, 5), np.float32)
         count = self._kernels.scan_level(pixels, level.height, level.width, *self._layers, threshold, cells, answers)
         return cells[:count].copy(), answers[:count].copy()
 
 
-def _layers(pnet: CanvasPNet) -> list[FloatArray | tuple[FloatArray, FloatArray]]:
-    """P-Net's parameters as `detection_kernels.scan_level` takes them."""
-    net = pnet.net
-    hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
-    answers = [(c.weight.flatten(1).numpy(), c.bias.numpy()) for c in (net.conv4_1, net.conv4_2)]
-    return [*(packed_layer(*pair) for pair in hidden), *answers]
-
-
-def _joined(jobs: Sequence[tuple[int, int, Level]], found: Sequence[_Found]) -> Cells:
-    counts = [len(cells) for cells, _ in found]
+def _joined(jobs: Sequence[tuple[int, int, Level]], parts: Sequence[_LevelCells]) -> Cells:
+    """The cells of all jobs: (image, level's number, level)."""
+    counts = [len(cells) for cells, _ in parts]
     image, level = (np.repeat(np.array([job[k] for job in jobs], dtype=np.int64), counts) for k in (0, 1))
     scale = np.repeat(np.array([job[2].scale for job in jobs], dtype=np.float32), counts)
-    cells = np.concatenate([np.empty((0, 2), np.int32), *(part for part, _ in found)]).astype(np.int64)
-    answers = np.concatenate([np.empty((0, 5), np.float32), *(part for _, part in found)])
+    cells = np.concatenate([np.empty((0, 2), np.int32), *(part for part, _ in parts)]).astype(np.int64)
+    answers = np.concatenate([np.empty((0, 5), np.float32), *(part for _, part in parts)])
     columns = (image, level, scale, cells[:, 1], cells[:, 0], answers[:, 0], answers[:, 1:])
     return Cells(*(torch.from_numpy(np.ascontiguousarray(column)) for column in columns))

@@ -1,16 +1,16 @@
-"""Packs the pyramids of a batch of images into canvases of one shape.
+"""The image pyramids of a batch, and how they are packed into canvases of one shape.
 
-P-Net then runs once per few canvases, whatever the number of images and scales, and every call has the same
-shape: flat memory, and fit for graph capture. A level larger than a canvas is cut into tiles that overlap by
-what P-Net needs, so that no cell is lost and none comes twice.
+P-Net then runs once per few canvases, whatever the number of images and scales, and every call has the same shape:
+constant memory, and fit for graph capture. A level larger than a canvas is cut into tiles that overlap by what P-Net
+needs, so that every cell comes exactly once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-CELL = 12  # pixels that one cell of P-Net's answer sees
+CELL = 12  # pixels that one cell of P-Net's output sees
 STRIDE = 2  # pixels between neighbouring cells
 OVERLAP = CELL - STRIDE
 
@@ -41,7 +41,7 @@ def pyramid(height: int, width: int, min_face_px: int, factor: float) -> list[Le
 
 @dataclass(frozen=True)
 class Tile:
-    """A rectangle of one level of one image, and where it lies."""
+    """A rectangle of one level of one image, and its place on a canvas."""
 
     image: int
     level: int
@@ -56,7 +56,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Packing:
-    """Where every tile lies: on `canvases` canvases of side x side, the tiles in the order of their canvas."""
+    """The place of every tile on `canvases` canvases of side x side; the tiles are in the order of their canvas."""
 
     pyramids: Sequence[Sequence[Level]]
     tiles: list[Tile]
@@ -67,31 +67,24 @@ class Packing:
 def pack(pyramids: Sequence[Sequence[Level]], side: int) -> Packing:
     """Packs the levels of all images into canvases of side x side (`side` even)."""
     tiles = [
-        tile
+        Tile(image, k, y, x, height, width)
         for image, levels in enumerate(pyramids)
         for k, level in enumerate(levels)
-        for tile in _cut(image, k, level, side)
+        for y, height in _spans(level.height, side)
+        for x, width in _spans(level.width, side)
     ]
     placed, canvases = _place(tiles, side)
     return Packing(pyramids, placed, side, canvases)
 
 
-def _cut(image: int, number: int, level: Level, side: int) -> list[Tile]:
-    return [
-        Tile(image, number, y, x, height, width)
-        for y, height in _spans(level.height, side)
-        for x, width in _spans(level.width, side)
-    ]
-
-
 def _spans(length: int, side: int) -> list[tuple[int, int]]:
-    """(start, length) of the pieces of one axis. A piece of under 11 pixels would hold no cell."""
+    """(start, length) of the pieces of one axis. A piece under 11 pixels would hold no cell."""
     step = side - OVERLAP
     return [(start, min(side, length - start)) for start in range(0, max(length - OVERLAP, 1), step)]
 
 
 def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
-    """Shelf packing: tiles from tall to low, side by side on shelves, shelves from the top; even positions."""
+    """Shelf packing at even positions: tiles from tall to low, side by side on shelves, shelves from the top down."""
     placed: list[Tile] = []
     canvas, shelf_y, shelf_height, x = 0, 0, 0, 0
     for tile in sorted(tiles, key=lambda t: (-t.height, -t.width)):
@@ -101,6 +94,6 @@ def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
         if shelf_y + height > side:
             canvas, shelf_y, x, shelf_height = canvas + 1, 0, 0, 0
         shelf_height = max(shelf_height, height)
-        placed.append(Tile(tile.image, tile.level, tile.y, tile.x, tile.height, tile.width, canvas, shelf_y, x))
+        placed.append(replace(tile, canvas=canvas, canvas_y=shelf_y, canvas_x=x))
         x += width
     return placed, canvas + 1 if placed else 0

@@ -1,12 +1,12 @@
-"""Two rows of a 3 x 3 convolution at once, in vector instructions: what the compiled loops of detection rest on.
+"""Two rows of a 3 x 3 convolution at once, in vector instructions: the base of the compiled loops of detection.
 
-Down the rows by Winograd's F(2, 3) (Winograd 1980, "Arithmetic Complexity of Computations"; Lavin & Gray 2015, "Fast
-Algorithms for Convolutional Neural Networks"): two output rows take four products of rows instead of six. Its sums and
-halves are as exact as any others in float32. Along the row the three columns are multiplied one by one.
+Down the rows it uses Winograd's F(2, 3) (Winograd 1980, "Arithmetic Complexity of Computations"; Lavin & Gray 2015,
+"Fast Algorithms for Convolutional Neural Networks"): two output rows take four products of rows instead of six. Its
+sums and halves are as exact as any others in float32. Along the row the three columns are multiplied one by one.
 
 The products are added up in registers: 4 output channels and 24 numbers of a row at a time.
 
-Importing this module needs numba. The machine code becomes a part of what calls it.
+Importing this module needs numba. The machine code becomes a part of the loop that calls it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pipeline.extraction.detection.packed_layers import OUTPUTS
 from pipeline.runtime.compiled import FUSED, compiled
 from pipeline.runtime.vector_code import Writer, cgutils, intrinsic, nothing
 
-VECTOR: Final = 8  # numbers: 256 bits, and with 12 sums, 3 of them and a weight the 16 registers of AVX2
+VECTOR: Final = 8  # numbers, 256 bits: 12 sums, 3 inputs and a weight then fill the 16 registers of AVX2
 _NUMBERS: Final = ir.VectorType(ir.FloatType(), VECTOR)
 _ZERO: Final = ir.Constant(_NUMBERS, [0.0] * VECTOR)
 
 
 class _Tile(Writer):
-    """The instructions of one tile: `values` are the arguments of `convolve_pair`'s call."""
+    """Writes the instructions of one tile, from the arguments of the call in `convolve_pair`."""
 
     def __init__(self, context: Any, builder: Any, vectors: int, kinds: Any, arguments: Any) -> None:
         super().__init__(context, builder)
@@ -37,7 +37,7 @@ class _Tile(Writer):
         self._layer_at, self._upper_at, self._lower_at, self._out_row, self._lower_channels = values[8:]
 
     def write(self) -> None:
-        """Upper row: products 0 + 1 + 2; lower row: 0 - 1 + 3. With the bias in product 0 both have it."""
+        """Upper row: products 0 + 1 + 2; lower row: 0 - 1 + 3. Both get the bias, which starts product 0."""
         bias = [self._spread(self.sum(self._layer_at, o)) for o in range(OUTPUTS)]
         even = self._add_product(0, [b for b in bias for _ in range(self._vectors)], self._channels)
         odd = self._add_product(1, [_ZERO] * len(even), self._channels)
@@ -47,7 +47,7 @@ class _Tile(Writer):
         self._finish(self._add_product(3, lower, self._lower_channels), self._lower_at)
 
     def _add_product(self, product: int, starts: Sequence[Any], channels: Any) -> list[Any]:
-        """`starts` + the weights of one of the four products times its rows, over channels and columns."""
+        """`starts` plus one of the four products: its weights times its rows, summed over channels and columns."""
         sums = [cgutils.alloca_once_value(self.builder, start) for start in starts]
         weights = self.product(self.product(self._channels, self._taps), OUTPUTS)
         weights_at = self.sum(self._layer_at, 2 * OUTPUTS, self.product(weights, product))
@@ -59,7 +59,7 @@ class _Tile(Writer):
                 at = self.sum(channel_at, self.product(tap.index, self._step))
                 taps = self.product(self.sum(first_tap, tap.index), OUTPUTS)
                 self._add_column(sums, at, self.sum(weights_at, taps))
-        return [self.builder.load(each) for each in sums]
+        return [self.builder.load(total) for total in sums]
 
     def _add_column(self, sums: Sequence[Any], at: Any, weights_at: Any) -> None:
         numbers = [self.load(_NUMBERS, self._products, self.sum(at, v * VECTOR)) for v in range(self._vectors)]
@@ -70,7 +70,7 @@ class _Tile(Writer):
                 self.builder.store(self.multiply_add(weight, numbers[v], self.builder.load(place)), place)
 
     def _finish(self, sums: Sequence[Any], out_at: Any) -> None:
-        """PReLU, and into the output row."""
+        """Applies PReLU and writes the output row."""
         for o in range(OUTPUTS):
             slope = self._spread(self.sum(self._layer_at, OUTPUTS + o))
             for v in range(self._vectors):
@@ -84,7 +84,7 @@ class _Tile(Writer):
 
 
 def _tile(vectors: int) -> Any:
-    """4 output channels and `vectors` vectors of two output rows: what `convolve_pair` calls."""
+    """The instruction that computes 4 output channels and `vectors` vectors of two output rows."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def tile(_: Any, products: Any, layer: Any, out: Any, places: Any) -> Any:
@@ -102,13 +102,13 @@ _tile1, _tile2, _tile3 = _tile(1), _tile(2), _tile(3)
 
 @compiled(**FUSED)
 def row_room(count: int) -> int:
-    """How many numbers a row of `count` needs: whole vectors are read and written, and read from a column on."""
+    """The length of a row that holds `count` numbers: whole vectors are read and written, from any column on."""
     return -(-count // VECTOR) * VECTOR + VECTOR
 
 
 @compiled(**FUSED)
 def four_products(row0: Any, row1: Any, row2: Any, row3: Any, products: Any) -> None:
-    """What Winograd's F(2, 3) multiplies, of four rows [c, n] each below the other: fills `products` [4, c, n]."""
+    """The inputs of Winograd's F(2, 3) from four successive rows [c, n]: fills `products` [4, c, n]."""
     for channel in range(len(row0)):
         a, b, c, d = row0[channel], row1[channel], row2[channel], row3[channel]
         p0, p1, p2, p3 = products[0, channel], products[1, channel], products[2, channel], products[3, channel]
@@ -122,9 +122,9 @@ def convolve_pair(
 ) -> None:
     """Two rows of a convolution and its PReLU: fills the first `count` numbers of out[upper] and out[lower].
 
-    `products` [4, c, n] as of `four_products`; `layer` as of `packed_layers.packed_layer`, of `taps` columns that are
-    `step` numbers apart; `out` [rows, o, m]. n and m are at least `row_room` of the rows' lengths: what is behind
-    them comes to hold anything. Without the `fourth` product out[lower] lacks the third row of weights.
+    `products` [4, c, n] from `four_products`; `layer` from `packed_layers.packed_layer`, with `taps` columns that are
+    `step` numbers apart; `out` [rows, o, m]. n and m are at least `row_room` of the rows' lengths; the room behind them
+    gets arbitrary values. Without the `fourth` product out[lower] lacks the third row of weights.
     """
     channels, row, out_row = products.shape[1], products.shape[2], out.shape[2]
     lower_channels = channels if fourth else 0

@@ -1,11 +1,10 @@
-"""Images of any mix of sizes in one batch on a device; all resampling.
+"""Images of any mix of sizes in one batch on a device, and all resampling of them.
 
-`area_crops` averages rectangles: from summed-area tables (`summed_area`), which are made when they are first needed,
-or on the CPU, where numba is installed, straight from the pixels (`detection_kernels`), with the same bits.
+`area_crops` averages rectangles: from summed-area tables (`summed_area`), which are made when first needed, or on the
+CPU, where numba is installed, straight from the pixels (`resampling_kernels`), with the same bits.
 
-Where small faces are enlarged, averaging is not enough; `smooth_crops` interpolates, from the
-pixels themselves, and so does `sample`, at any points: for faces that are turned upright. `pillow_crops` is what the
-reference implementation resamples with.
+To enlarge small faces averaging is not enough: `smooth_crops` interpolates between the pixels, and `sample` does so at
+arbitrary points, for faces that are turned upright. `pillow_crops` resamples like the reference implementation.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from pipeline.extraction.images.summed_area import SummedAreaTables
 from pipeline.runtime.threads import over_threads, parts
 from pipeline.types import ByteArray
 
-_SMOOTH_PIXELS = 4_000_000  # source pixels resampled at once by `smooth_crops`: about 50 MB
+_SOURCE_PIXELS = 4_000_000  # resampled at once by matrix products: about 50 MB
 
 
 class ImageBatch:
     """B upright RGB images on `device`.
 
-    `images`: [H, W, 3] uint8, sizes as they come: arrays, and tensors of what is on the device already. `sizes` is
-    [B, 2] int64 (height, width) on the device. Memory: 3 bytes per pixel on the device; 15, and a transient of 12 per
-    pixel of one image, with `tables`.
+    `images`: [H, W, 3] uint8, of any sizes: arrays, or tensors for images that are on the device already. `sizes` is
+    [B, 2] int64 (height, width) on the device. Memory: 3 bytes per pixel on the device; with `tables` 15, and a
+    transient of 12 per pixel of one image.
     """
 
     def __init__(self, images: Sequence[ByteArray | torch.Tensor], device: torch.device | str = "cpu") -> None:
@@ -52,7 +51,7 @@ class ImageBatch:
         return SummedAreaTables(self._pixels, self.host_sizes, self.sizes)
 
     def host_pixels(self, image: int) -> ByteArray:
-        """The image [H, W * 3] uint8, a view. Of a batch on the CPU."""
+        """The image [H, W * 3] uint8, a view. Only for a batch on the CPU."""
         return self._image(image).flatten(1).numpy()
 
     def _image(self, image: int) -> torch.Tensor:
@@ -62,8 +61,8 @@ class ImageBatch:
         return self._pixels[start : start + height * width].view(height, width, 3)
 
     def cut(self, image: Sequence[int], boxes: Sequence[tuple[int, int, int, int]]) -> list[ByteArray]:
-        """Rectangles of the images on the host: [y1 - y0, x1 - x0, 3] uint8 each; the boxes are xyxy, half open, inside
-        the image and not empty. Views of a batch on the CPU; else one copy for all.
+        """Rectangles of the images, on the host: [y1 - y0, x1 - x0, 3] uint8 each; the boxes are xyxy, half open,
+        inside the image and not empty. For a batch on the CPU they are views; else there is one copy for all.
         """
         cuts = [self._image(i)[y0:y1, x0:x1] for i, (x0, y0, x1, y1) in zip(image, boxes, strict=True)]
         if self.device.type == "cpu" or not cuts:
@@ -94,25 +93,25 @@ class ImageBatch:
     def smooth_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         """Like `area_crops`, with bilinear interpolation where the rectangle is smaller than size x size.
 
-        Each output pixel is the average over a window of max(1, scale) source pixels about its centre, cut off
-        at the rectangle's edge: the exact area average when shrinking, and linear interpolation when enlarging
-        (a window one pixel wide across two pixels weighs them linearly). Without the compiled loop two matrix
-        products per rectangle, of its rows and of its columns, and one wait for the device.
+        Each output pixel is the average over a window of max(1, scale) source pixels around its centre, clipped to the
+        rectangle: the exact area average when shrinking, and linear interpolation when enlarging (a window one pixel
+        wide across two pixels weights them linearly). Without the compiled loop it takes two matrix products per
+        rectangle, for its rows and its columns, and waits once for the device.
         """
         kernels = load_kernels(self.device)
-        if kernels is not None:
-            return self._cut(kernels.smooth_crops, image, boxes, size)
-        return self._smooth_crops(image, boxes, size)
+        if kernels is None:
+            return self._smooth_crops(image, boxes, size)
+        return self._cut(kernels.smooth_crops, image, boxes, size)
 
     def _smooth_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         return self._by_products(image, boxes, size, _window_weights, _unrounded)
 
     def pillow_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
-        """Like `smooth_crops`, as Pillow's `Image.crop(box).resize((size, size), BILINEAR)` does it: triangles that
-        reach over two output pixels when shrinking, and whole grey levels, rounded after each direction.
+        """Like Pillow's `Image.crop(box).resize((size, size), BILINEAR)`: triangular windows over two output pixels
+        when shrinking, and whole grey levels, rounded after each direction.
 
-        On the CPU it is Pillow that does it; elsewhere matrix products, at most one grey level apart: Pillow's versions
-        differ in which direction they begin with.
+        On the CPU Pillow itself does it; elsewhere matrix products, at most one grey level apart: versions of Pillow
+        differ in the direction that they begin with.
         """
         if self.device.type != "cpu":
             return self._pillow_products(image, boxes, size)
@@ -138,13 +137,13 @@ class ImageBatch:
         weights: Callable[[torch.Tensor, int, int], torch.Tensor],
         rounding: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Rectangles resampled with `weights`, one direction after the other, the largest first and few at a time."""
+        """Rectangles resampled with `weights`, first across and then down, a few at a time from the largest on."""
         out = torch.empty((len(image), 3, size, size), device=self.device)
         sides = (boxes[:, 2:] - boxes[:, :2]).amax(1).tolist()
         largest_first = sorted(range(len(sides)), key=lambda i: -sides[i])
         while largest_first:
             extent = sides[largest_first[0]]
-            count = max(1, _SMOOTH_PIXELS // extent**2)
+            count = max(1, _SOURCE_PIXELS // extent**2)
             part, largest_first = largest_first[:count], largest_first[count:]
             index = torch.tensor(part).to(self.device, non_blocking=True)
             pixels = self._rectangles(image[index], boxes[index], extent)
@@ -159,12 +158,12 @@ class ImageBatch:
     def sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         """The images [n] at `points` [n, m, 2] float32 (x, y), interpolated: [n, m, 3] float32 in [0, 255].
 
-        Bilinear; pixel centres lie at whole numbers, and beyond the image's edge all is black. What torch's
-        `grid_sample` (zeros, align_corners) and OpenCV's `warpAffine` (linear, constant border) do, here in one
-        gather for images of any sizes.
+        Bilinear; pixel centres lie at whole numbers, and outside the image is black: the same as torch's `grid_sample`
+        (zeros, align_corners) and OpenCV's `warpAffine` (linear, constant border), but in one gather for images of any
+        sizes.
         """
         height, width = self.sizes[image][:, :, None].unbind(1)
-        # From one pixel outside on all is black, and no number is too large to be an index.
+        # From one pixel outside on everything is black; clamped there, every coordinate fits an index.
         x = torch.minimum(points[:, :, 0].clamp(min=-1), width)
         y = torch.minimum(points[:, :, 1].clamp(min=-1), height)
         base = self._pixel_base[image][:, None]
@@ -176,8 +175,8 @@ class ImageBatch:
         return out
 
     def _rectangles(self, image: torch.Tensor, boxes: torch.Tensor, extent: int) -> torch.Tensor:
-        """The rectangles' pixels, column by column, the last row and column repeated: [n, extent, extent * 3] float32;
-        none may be larger than extent x extent."""
+        """The rectangles' pixels, column by column, the last row and column repeated: [n, extent, extent * 3] float32.
+        None may be larger than extent x extent."""
         x0, y0, x1, y1 = boxes.unbind(1)
         i = torch.arange(extent, device=self.device)
         y = torch.minimum(y0[:, None] + i, y1[:, None] - 1)
@@ -188,8 +187,8 @@ class ImageBatch:
 
 
 def _joined(images: Sequence[ByteArray | torch.Tensor], device: torch.device) -> torch.Tensor:
-    """The images' pixels one after the other on the device: [sum of H * W, 3] uint8. What is on the host goes there in
-    one copy, from memory that the device reads by itself, while the host goes on."""
+    """The images' pixels one after the other on the device: [sum of H * W, 3] uint8. Arrays are uploaded in one copy
+    from pinned memory, while the host goes on."""
     flat = [torch.from_numpy(image).view(-1, 3) for image in images if isinstance(image, np.ndarray)]
     staged = torch.empty((sum(map(len, flat)), 3), dtype=torch.uint8, pin_memory=device.type == "cuda")
     uploaded = (torch.cat(flat, out=staged) if flat else staged).to(device, non_blocking=True)
@@ -199,18 +198,18 @@ def _joined(images: Sequence[ByteArray | torch.Tensor], device: torch.device) ->
     return torch.cat([next(parts) if isinstance(image, np.ndarray) else image.view(-1, 3) for image in images])
 
 
-def _neighbours(at: torch.Tensor, length: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The whole numbers below and above the coordinates `at` [n, m], and the share of each; it is 0 where there is no
-    such pixel in 0..length - 1 [n, 1]."""
-    low = at.floor()
-    for whole, share in ((low, low + 1 - at), (low + 1, at - low)):
-        index = whole.long()
+def _neighbours(coordinates: torch.Tensor, length: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The pixels below and above the coordinates [n, m], and the weight of each: 0 for a pixel outside 0..length - 1
+    [n, 1]."""
+    low = coordinates.floor()
+    for pixel, share in ((low, low + 1 - coordinates), (low + 1, coordinates - low)):
+        index = pixel.long()
         inside = (index >= 0) & (index < length)
         yield torch.minimum(index.clamp(min=0), length - 1), share * inside
 
 
 def _window_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tensor:
-    """[n, size, extent] float32: the share of each source pixel in each output pixel's window; rows sum to 1."""
+    """[n, size, extent] float32: the weight of each source pixel in each output pixel's window; rows sum to 1."""
     i = torch.arange(size, device=lengths.device, dtype=torch.float64)
     j = torch.arange(extent, device=lengths.device, dtype=torch.float64)
     length = lengths[:, None].double()
@@ -222,8 +221,8 @@ def _window_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tens
 
 
 def _triangle_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Tensor:
-    """As `_window_weights`, of Pillow's bilinear filter: triangles of twice max(1, scale) source pixels, cut off at the
-    edge."""
+    """As `_window_weights`, but Pillow's bilinear filter: triangles of twice max(1, scale) source pixels, clipped to
+    the rectangle."""
     i = torch.arange(size, device=lengths.device, dtype=torch.float64)
     j = torch.arange(extent, device=lengths.device, dtype=torch.float64)
     length = lengths[:, None].double()
@@ -234,7 +233,7 @@ def _triangle_weights(lengths: torch.Tensor, extent: int, size: int) -> torch.Te
 
 
 def _whole_levels(pixels: torch.Tensor) -> torch.Tensor:
-    """Grey levels as eight bits hold them."""
+    """Rounds grey levels as 8 bits do."""
     return (pixels + 0.5).floor().clamp(0, 255)
 
 

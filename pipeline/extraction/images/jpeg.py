@@ -1,11 +1,11 @@
-"""JPEG pixels by simplejpeg, where it gives the very pixels that Pillow gives, in a fraction of the time.
+"""JPEG pixels by simplejpeg, where it gives exactly the pixels that Pillow gives, in a fraction of the time.
 
-Both hand the work to libjpeg-turbo, with the exact DCT ("islow") and smooth chroma upsampling. Pillow keeps four bytes
-a pixel and copies them several times on their way out; simplejpeg writes the answer where it is wanted.
+Both use libjpeg-turbo, with the exact DCT ("islow") and smooth chroma upsampling. Pillow keeps four bytes a pixel and
+copies them several times on their way out; simplejpeg writes them once, into the final array.
 
-Taken are 8-bit baseline, extended and progressive files with one or three components that decode without a single
-complaint; all else (CMYK, arithmetic coding, damage of any kind) is left to Pillow, so that what is accepted and how a
-refusal reads depends on Pillow alone. Whether the two libraries agree on this machine is tried once per process.
+It decodes 8-bit baseline, extended and progressive files with one or three components that give no warning. All others
+(CMYK, arithmetic coding, damage of any kind) are left to Pillow, so that Pillow alone decides which files are accepted
+and how a rejection reads. Once per process a test shows whether the two libraries agree on this machine.
 """
 
 from __future__ import annotations
@@ -23,49 +23,44 @@ from pipeline.types import ByteArray
 
 # ITU-T T.81, table B.1: start of frame, Huffman-coded: baseline, extended sequential, progressive.
 _BASELINE: Final = 0xC0
-_TAKEN_FRAMES: Final = (_BASELINE, 0xC1, 0xC2)
-_NO_FRAMES: Final = (0xC4, 0xC8, 0xCC)  # markers among C0..CF that start no frame
+_FRAMES: Final = (_BASELINE, 0xC1, 0xC2)
+_NOT_FRAMES: Final = (0xC4, 0xC8, 0xCC)  # markers among C0..CF that start no frame
 _SAMPLINGS: Final = (0, 1, 2)  # Pillow's numbers of 4:4:4, 4:2:2 and 4:2:0
-_OTHER_SAMPLINGS: Final = ("440", "411")  # which Pillow does not write
+_OTHER_SAMPLINGS: Final = ("440", "411")  # Pillow cannot write these
 
 
 def jpeg_pixels(data: bytes, width: int, height: int) -> ByteArray | None:
     """The picture of the JPEG file `data`, as stored (no EXIF turn): [height, width, 3] uint8 RGB, C-contiguous.
 
-    None where Pillow has to decode it: no simplejpeg, a kind of file that is not taken, other sides than those that
-    Pillow's reading of the header gave, or anything at all that libjpeg-turbo remarks on. Releases the
-    interpreter's lock. Raises MemoryError.
+    None where Pillow has to decode it: without simplejpeg, for other kinds of files, where the sides differ from those
+    that Pillow read from the header, and on any warning of libjpeg-turbo. Releases the interpreter's lock. Raises
+    MemoryError.
     """
     library = _library()
-    if library is None or not _is_taken(data):
+    marker, depth, components = _first_frame(data) or (0, 0, ())
+    if library is None or marker not in _FRAMES or depth != 8 or len(components) not in (1, 3):
         return None
     try:
         if library.decode_jpeg_header(data)[:2] != (height, width):
             return None
         return cast(ByteArray, library.decode_jpeg(data, "RGB"))
-    except (ValueError, RuntimeError, KeyError):  # KeyError: a chroma sampling that it has no name for
+    except (ValueError, RuntimeError, KeyError):  # KeyError: a chroma sampling that it does not know
         return None
 
 
 def is_baseline(data: bytes) -> bool:
     """Whether the file is a baseline JPEG of 8-bit colour, YCbCr by the numbers of its components: the one kind that
-    every decoder in hardware takes."""
+    every hardware decoder supports."""
     return _first_frame(data) == (_BASELINE, 8, (1, 2, 3))
 
 
-def _is_taken(data: bytes) -> bool:
-    """Whether the first frame is one that both libraries decode."""
-    marker, depth, components = _first_frame(data) or (0, 0, ())
-    return marker in _TAKEN_FRAMES and depth == 8 and len(components) in (1, 3)
-
-
 def _first_frame(data: bytes) -> tuple[int, int, tuple[int, ...]] | None:
-    """The marker, depth and components' numbers of the first frame; None where the file does not get that far."""
+    """The marker, depth and components' numbers of the first frame; None if there is none."""
     at = 2
     try:
         while data[at] == 0xFF:
             marker = data[at + 1]
-            if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES:
+            if 0xC0 <= marker <= 0xCF and marker not in _NOT_FRAMES:
                 components = range(at + 10, at + 10 + 3 * data[at + 9], 3)
                 return marker, data[at + 4], tuple(data[place] for place in components)
             at += 1 if marker == 0xFF else 2 + struct.unpack_from(">H", data, at + 2)[0]
@@ -80,12 +75,12 @@ def _library() -> ModuleType | None:
         import simplejpeg
 
         return simplejpeg if _agrees(simplejpeg) else None
-    except Exception:  # noqa: BLE001 - made for another NumPy or Pillow it raises anything: not one picture is lost
+    except Exception:  # noqa: BLE001 - built for another NumPy or Pillow it may raise anything; Pillow then decodes
         return None
 
 
 def _agrees(library: ModuleType) -> bool:
-    """Whether the library's pixels equal Pillow's: either may be linked to another libjpeg by who packaged it."""
+    """Whether the library's pixels equal Pillow's: packagers may link either to another libjpeg."""
     return all(np.array_equal(library.decode_jpeg(file, "RGB"), _by_pillow(file)) for file in _samples(library))
 
 
@@ -95,7 +90,7 @@ def _by_pillow(file: bytes) -> ByteArray:
 
 
 def _samples(library: ModuleType) -> list[bytes]:
-    """Small files of every kind that is taken, full of sharp colour edges: where the ways of upsampling differ."""
+    """Small files of every kind that `jpeg_pixels` decodes, full of sharp colour edges, where upsampling differs."""
     noise = np.random.default_rng(0).integers(0, 256, (37, 53, 3), dtype=np.uint8)
     noise[:, 20:] = noise[:1, 20:]
     files = []

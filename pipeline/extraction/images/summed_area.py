@@ -1,13 +1,11 @@
 """Area averages from summed-area tables: on any device, over images of any mix of sizes.
 
-A summed-area table (Crow 1984, "Summed-area tables for texture mapping") gives the sum over any rectangle from
-its four corners. The pyramid's levels and the crops of R- and O-Net are averages over rectangles, so one
-table per image serves them all, and a batch of rectangles from images of any sizes is one gather, without a loop
-and without padding.
+A summed-area table (Crow 1984, "Summed-area tables for texture mapping") gives the sum over any rectangle from its four
+corners. The pyramid's levels and the crops of R- and O-Net are averages over rectangles, so one table per image serves
+them all, and a batch of rectangles from images of any sizes is one gather, without a loop and without padding.
 
-The tables hold int32 that may wrap around in large images; the difference of corners is exact modulo 2^32, so
-the sum over a rectangle is exact as long as the rectangle is below 2^31 / 255 = 8.4 million pixels, and every
-averaged cell here is far smaller.
+The tables hold int32 that may wrap around in large images. The difference of corners is exact modulo 2^32, so the sum
+is exact for rectangles below 2^31 / 255 = 8.4 million pixels, and every averaged cell here is far smaller.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import torch
 class SummedAreaTables:
     """The tables of B images on one device: 12 bytes per pixel, and a transient of 12 bytes per pixel of one image.
 
-    `pixels` [sum of H * W, 3] uint8 holds the images one after the other; `host_sizes` is (height, width) of each,
+    `pixels` [sum of H * W, 3] uint8 holds the images one after the other; `host_sizes` are their (height, width), and
     `sizes` [B, 2] int64 the same on the device.
     """
 
@@ -37,12 +35,12 @@ class SummedAreaTables:
         self._base = torch.from_numpy(base).to(pixels.device, non_blocking=True)
 
     def rows(self, image: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-        """Where rows of images begin in the tables: int64 [n] each, for `sums`."""
+        """The places in the tables where rows of images begin: int64 [n] each, for `sums`."""
         return self._base[image] + row * (self.sizes[image, 1] + 1)
 
     def sums(self, above: torch.Tensor, left: torch.Tensor, below: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """The sums over rectangles between these `rows` and columns, half open: int64 of shapes that fit -> that shape
-        and 3 more, int32."""
+        """The sums over the rectangles between these `rows` and columns, half open: int64 arguments of shapes that
+        broadcast to [...] -> int32 [..., 3]."""
         sums = self._at(below + right) - self._at(above + right)
         return sums.sub_(self._at(below + left)).add_(self._at(above + left))
 
@@ -61,8 +59,8 @@ class SummedAreaTables:
 
 
 def area_bins(place: torch.Tensor, length: torch.Tensor, size: torch.Tensor | int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The source pixels [first, last) that output pixel `place` averages where `length` pixels become `size`; int64, of
-    shapes that fit."""
+    """The source pixels [first, last) that output pixel `place` averages when `length` pixels become `size`; int64, of
+    shapes that broadcast."""
     return place * length // size, ((place + 1) * length + size - 1) // size
 
 

@@ -1,4 +1,4 @@
-"""A folder as the source of a run: its image files, in an order that any machine repeats.
+"""A folder as the source of a run: its image files, in the same order on every machine.
 
 The order is that of the relative paths, compared component by component as bytes.
 """
@@ -30,13 +30,13 @@ OTHER: Final = "other"  # a pipe, a socket, a device
 
 @dataclass
 class ScanCounts:
-    """What a scan met. `images` and `rejected` are rows; the others are left alone and make none."""
+    """What a scan met. `images` and `rejected` become rows; the others are ignored."""
 
     images: int = 0
     rejected: int = 0
-    other_files: int = 0  # no image, hidden, or no regular file
+    other_files: int = 0  # not an image, hidden, or not a regular file
     hidden_folders: int = 0
-    loops: int = 0  # links to a folder that holds them
+    loops: int = 0  # links to a folder that contains them
 
     def left_alone(self) -> str:
         """In words, for reports."""
@@ -44,8 +44,8 @@ class ScanCounts:
 
 
 @dataclass(frozen=True)
-class Found:
-    """One image file of a folder, or a folder that cannot be listed."""
+class FolderEntry:
+    """One image file in a folder, or a folder that cannot be listed."""
 
     file: str  # absolute; odd bytes as os.fsdecode gives them
     depth: int  # 0: directly in the source
@@ -54,12 +54,11 @@ class Found:
 
 def walk_folder(
     folder: Path, root: str | None, follow_symlinks: bool, counts: ScanCounts, leave_out: Path | None = None
-) -> Iterator[Found]:
+) -> Iterator[FolderEntry]:
     """Every image file below `folder`, and every folder below it that cannot be listed, in byte order.
 
-    `root`: what lies outside (links resolved) is rejected. `leave_out`: a folder that is passed over, by whatever
-    name it is met. Memory: the names of the folders on the way down.
-    Raises InputError where `folder` itself cannot be listed.
+    Files outside `root` (links resolved) are rejected. The folder `leave_out` is skipped, whatever path leads to it.
+    Memory: the names in the folders on the way down. Raises InputError where `folder` itself cannot be listed.
     """
     walk = _Walk(None if root is None else os.path.realpath(root), follow_symlinks, counts, leave_out)
     yield from walk.run(os.path.abspath(folder))
@@ -76,7 +75,7 @@ class _Walk:
         self.ancestors: list[tuple[int, int]] = []
         self.stack: list[tuple[str, Iterator[tuple[bytes, str]]]] = []
 
-    def run(self, top: str) -> Iterator[Found]:
+    def run(self, top: str) -> Iterator[FolderEntry]:
         problem = self._enter(top)
         if problem is not None:
             raise InputError(message=f"The folder {shown(top)} {problem.reason}.")
@@ -87,12 +86,12 @@ class _Walk:
                 self.stack.pop()
                 self.ancestors.pop()
                 continue
-            found = self._visit(os.path.join(folder, os.fsdecode(entry[0])), entry[1])
-            if found is not None:
-                yield found
+            result = self._visit(os.path.join(folder, os.fsdecode(entry[0])), entry[1])
+            if result is not None:
+                yield result
 
     def _enter(self, folder: str) -> ImageRejected | None:
-        """Puts `folder` on the stack; an unlistable one is not put there but returned as a reason."""
+        """Puts `folder` on the stack, or returns why it cannot be listed; one that is skipped does neither."""
         try:
             identity = _identity(os.stat(folder))
             if identity == self.left_out:
@@ -110,7 +109,7 @@ class _Walk:
         self.stack.append((folder, iter(entries)))
         return None
 
-    def _visit(self, path: str, kind: str) -> Found | None:
+    def _visit(self, path: str, kind: str) -> FolderEntry | None:
         hidden = os.path.basename(path).startswith(".")
         if kind == LINK:
             kind = self._kind_of_target(path)
@@ -119,27 +118,25 @@ class _Walk:
         if hidden or kind == OTHER or not _is_image(path):
             self.counts.other_files += 1
             return None
-        return self._found(path, file_problem(Path(path)) if os.path.islink(path) else None)
+        problem = file_problem(Path(path)) if os.path.islink(path) else None
+        if problem is None and self._is_outside(path):
+            problem = ImageOutside(root=shown(self.root or ""))
+        return FolderEntry(path, len(self.stack) - 1, problem)
 
-    def _visit_folder(self, path: str, hidden: bool) -> Found | None:
+    def _visit_folder(self, path: str, hidden: bool) -> FolderEntry | None:
         if hidden:
             self.counts.hidden_folders += 1
             return None
         depth = len(self.stack) - 1
         problem = self._enter(path)
-        return None if problem is None else Found(path, depth, problem)
-
-    def _found(self, path: str, problem: ImageRejected | None) -> Found:
-        if problem is None and self._is_outside(path):
-            problem = ImageOutside(root=shown(self.root or ""))
-        return Found(path, len(self.stack) - 1, problem)
+        return None if problem is None else FolderEntry(path, depth, problem)
 
     def _kind_of_target(self, path: str) -> str:
         if not self.follow_symlinks:
             return OTHER
         if os.path.isdir(path):
             return FOLDER
-        # A dangling link stays a file: named like an image, it is a row that says what is missing.
+        # A dangling link counts as a file: if it is named like an image, it becomes a row with the status missing.
         return FILE if os.path.isfile(path) or not os.path.exists(path) else OTHER
 
     def _is_outside(self, path: str) -> bool:
@@ -164,7 +161,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def _is_image(path: str) -> bool:
-    """By its suffix; where that says nothing, by its first bytes."""
+    """By its suffix; where that is inconclusive, by its first bytes."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix in IMAGE_SUFFIXES:
         return True
@@ -172,5 +169,5 @@ def _is_image(path: str) -> bool:
         return False
     try:
         return sniff(read_head(Path(path), SNIFF_BYTES)) is not None
-    except ImageRejected:  # unreadable, and not named like an image: left alone
+    except ImageRejected:  # unreadable, and not named like an image
         return False

@@ -1,8 +1,8 @@
 """A manifest as the source of a run: CSV, JSON Lines or Parquet, read as a stream of rows.
 
-Columns: `path` or `uri`; optional `name`, `external_id`, `directory`; any further ones are kept. Names of columns
-are compared without regard to case and outer blanks. A row that says nothing usable about *where* is rejected; a
-manifest that cannot be read as what it claims to be stops the scan.
+Columns: `path` or `uri`; optional `name`, `external_id`, `directory`; any further ones are kept. Column names are
+compared without regard to case and surrounding blanks. A row without a usable location is rejected; a manifest that
+is not valid CSV, JSON Lines or Parquet stops the scan.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pipeline.extraction.images.files import shown
 
 LOCATION_COLUMNS: Final = ("path", "uri")
 TEXT_COLUMNS: Final = ("name", "external_id", "directory")
+_COLUMNS = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
 MAX_TEXT: Final = 1000  # characters of a name or an external id
 _DIRECTORY = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -31,7 +32,7 @@ _READ_ERRORS = (OSError, UnicodeDecodeError, csv.Error)
 
 @dataclass(frozen=True)
 class ManifestRow:
-    """One row as it was written; `where` ("line 7", "row 12") is for messages."""
+    """One row as written; `where` ("line 7", "row 12") is for messages."""
 
     where: str
     location: str  # "" where the row has none
@@ -61,15 +62,14 @@ def _row(path: Path, where: str, values: Mapping[str, Any]) -> ManifestRow:
     directory = texts["directory"]
     if directory is not None and (directory in (".", "..") or not _DIRECTORY.fullmatch(directory)):
         _invalid(path, f'{where}: directory "{shown(directory)}" must be 1 to 64 of A-Z a-z 0-9 . _ -, not "." or ".."')
-    known = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
-    extra = {_jsonable(key): _jsonable(value) for key, value in values.items() if key not in known}
+    extra = {_jsonable(key): _jsonable(value) for key, value in values.items() if key not in _COLUMNS}
     return ManifestRow(where, next(filter(None, locations), ""), extra=extra, **texts)
 
 
 def _location(path: Path, where: str, value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, bytes):  # a Parquet column of file names as the disk has them
+    if isinstance(value, bytes):  # a Parquet column of file names as bytes
         return value.decode("utf-8", "surrogateescape")
     if not isinstance(value, str):
         _invalid(path, f"{where}: path must be text, not {type(value).__name__}")
@@ -77,7 +77,7 @@ def _location(path: Path, where: str, value: Any) -> str:
 
 
 def _text(path: Path, where: str, column: str, value: Any) -> str | None:
-    """A name or an id: numbers become text, and a whole number of a floating-point column is no "7.0"."""
+    """A name or an id: numbers become text, and a whole number from a floating-point column becomes "7", not "7.0"."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, float) and value.is_integer():
@@ -93,7 +93,7 @@ def _text(path: Path, where: str, column: str, value: Any) -> str | None:
 
 
 def _jsonable(value: Any) -> Any:
-    """`value` as what JSON can hold: dates as ISO text, bytes in hexadecimal, no NaN, no lone surrogates."""
+    """`value` as JSON can hold it: dates as ISO text, bytes in hexadecimal, NaN as null, lone surrogates escaped."""
     if isinstance(value, str):
         return shown(value) if _SURROGATE.search(value) else value
     if value is None or isinstance(value, (bool, int)):
@@ -112,12 +112,11 @@ def _jsonable(value: Any) -> Any:
 
 
 def _columns(path: Path, names: Iterable[str], where: str = "it") -> list[str]:
-    """The names as rows use them. Raises ManifestInvalid without a location column, or for a name given twice."""
-    given = list(names)
-    known = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
-    columns = [name.strip().lower() if name.strip().lower() in known else name.strip() for name in given]
+    """The normalised names. Raises ManifestInvalid without a location column, or for a name that comes twice."""
+    names = list(names)
+    columns = [name.strip().lower() if name.strip().lower() in _COLUMNS else name.strip() for name in names]
     if not any(column in LOCATION_COLUMNS for column in columns):
-        hint = "; columns are separated by commas" if any(";" in name or "\t" in name for name in given) else ""
+        hint = "; columns are separated by commas" if any(";" in name or "\t" in name for name in names) else ""
         listed = ", ".join(shown(column) for column in columns[:20]) or "none"
         _invalid(path, f"{where} has no path or uri (but: {listed}){hint}")
     twice = sorted({column for column in columns if columns.count(column) > 1})
@@ -186,7 +185,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    # Only here, because it costs what the rest of a scan does not need.
+    # Imported here, because other scans do not need it and it loads slowly.
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""Stage: a folder or a manifest -> the rows of a run, one ImageRef each, in a deterministic order.
+"""A folder or a manifest -> the rows of a run, one ImageRef each, in a deterministic order.
 
-What is wrong with a single file is a row with a reason (`ImageRef.rejected`); what is wrong with the source is an
-error. Nothing is decoded here, and nothing grows with the number of rows.
+A problem with a single file is a row with a reason (`ImageRef.rejected`); a problem with the source is an error.
+Nothing is decoded here, and memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pipeline.errors import (
     SourceMissing,
 )
 from pipeline.extraction.images.files import file_problem, shown
-from pipeline.extraction.sources.folder import Found, ScanCounts, is_within, walk_folder
-from pipeline.extraction.sources.manifest_file import ManifestRow, read_manifest
+from pipeline.extraction.sources.folder import ScanCounts, is_within, walk_folder
+from pipeline.extraction.sources.manifest_file import read_manifest
 from pipeline.types import ImageRef
 
 SourceKind: TypeAlias = Literal["folder", "csv", "jsonl", "parquet"]
@@ -63,14 +63,14 @@ def source_kind(path: Path) -> SourceKind:
 def scan_source(
     path: Path, settings: SourceSettings, counts: ScanCounts | None = None, *, leave_out: Path | None = None
 ) -> Iterator[ImageRef]:
-    """The rows of the folder or manifest `path`; `counts`, where given, is filled as the rows are taken.
+    """The rows of the folder or manifest `path`; `counts` is filled as the rows are taken.
 
-    A folder is walked in the byte order of its relative paths, but for the folder `leave_out` in it; a manifest's
-    rows keep their order. Relative paths of a manifest start at `settings.root`, without that at the manifest's own
-    folder, and may not lead out of it.
+    A folder is walked in the byte order of its relative paths, without the folder `leave_out`; a manifest's rows keep
+    their order. Relative paths in a manifest start at `settings.root`, or without one at the manifest's own folder, and
+    may not lead out of it.
     Raises SourceMissing, ManifestInvalid and InputError, and SourceEmpty after the end of a source without rows.
     """
-    kind = source_kind(path)  # at the call, not at the first row
+    kind = source_kind(path)  # raises at the call, not at the first row
     counts = ScanCounts() if counts is None else counts
     folder = kind == "folder"
     refs = _folder_refs(path, settings, counts, leave_out) if folder else _manifest_refs(path, kind, settings)
@@ -91,14 +91,11 @@ def _counted(refs: Iterator[ImageRef], path: Path, kind: SourceKind, counts: Sca
 def _folder_refs(
     path: Path, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None
 ) -> Iterator[ImageRef]:
-    for found in walk_folder(path, settings.root, settings.follow_symlinks, counts, leave_out):
-        name = _parent_label(found) if settings.labels == "parent" else None
-        yield ImageRef(path=shown(found.file), file=Path(found.file), name=name, rejected=found.rejected)
-
-
-def _parent_label(found: Found) -> str | None:
-    """The parent folder's name; none for what lies directly in the source, whose name says nothing of a person."""
-    return shown(os.path.basename(os.path.dirname(found.file))).strip() or None if found.depth else None
+    for entry in walk_folder(path, settings.root, settings.follow_symlinks, counts, leave_out):
+        # The source's own name is not a person's, so that files directly in it get no name.
+        has_label = settings.labels == "parent" and entry.depth > 0
+        name = shown(os.path.basename(os.path.dirname(entry.file))).strip() or None if has_label else None
+        yield ImageRef(path=shown(entry.file), file=Path(entry.file), name=name, rejected=entry.rejected)
 
 
 def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings) -> Iterator[ImageRef]:
@@ -107,24 +104,13 @@ def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings) -> It
     for row in read_manifest(path, kind):
         file, problem = _resolve(row.location, base)
         problem = problem or _problem(file, real_root)
-        # A row without a path is named by its place in the manifest, so that a report can point at it.
-        yield _ref(row, shown(file) or f"{shown(os.path.abspath(path))} ({row.where})", file, problem)
-
-
-def _ref(row: ManifestRow, path: str, file: str, problem: ImageRejected | None) -> ImageRef:
-    return ImageRef(
-        path=path,
-        file=Path(file),
-        name=row.name,
-        external_id=row.external_id,
-        directory=row.directory,
-        extra=row.extra,
-        rejected=problem,
-    )
+        # A row without a path is shown as its place in the manifest, so that a report can point to it.
+        shown_path = shown(file) or f"{shown(os.path.abspath(path))} ({row.where})"
+        yield ImageRef(shown_path, Path(file), row.name, row.external_id, row.directory, row.extra, problem)
 
 
 def _resolve(location: str, base: str) -> tuple[str, ImageRejected | None]:
-    """The absolute path that a row's location means, and what is wrong with it as a text."""
+    """The absolute path that a row's location means, and why it cannot be used."""
     if not location:
         return "", ImageMissing()
     scheme = _SCHEME.match(location)
