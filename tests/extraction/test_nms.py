@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.extraction.detection.nms import _alike, grouped_nms, grouped_nms_min, padded_nms
+from pipeline.extraction.detection.nms import _size_classes, grouped_nms, grouped_nms_min, padded_nms
 
 # What a test may set the number of pairs at a time to: all at once, the largest group just fits, some groups are too
 # large for a table, every group of more than one box is.
@@ -97,7 +97,7 @@ def test_a_group_of_each_size(pairs: int, device: str, monkeypatch: pytest.Monke
 def test_tables_hold_like_sizes_and_bounded_pairs(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.extraction.detection.nms._PAIRS", pairs)
     sizes = sorted([*range(1, 70)] * 5 + [300] * 3)
-    parts = [(sizes[part], most) for part, most in _alike(sizes)]
+    parts = [(sizes[part], most) for part, most in _size_classes(sizes)]
     assert sorted(size for part, _ in parts for size in part) == sizes
     for part, most in parts:
         assert max(part) == most
