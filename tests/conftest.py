@@ -12,13 +12,17 @@ import pytest
 if TYPE_CHECKING:
     from pipeline.extraction.extractor import FaceExtractor
 
-# A busy machine is slow, and that is no failure.
-hypothesis.settings.register_profile("facepipe", deadline=None)
-hypothesis.settings.load_profile("facepipe")
+# No deadline: a slow machine is not a failure.
+hypothesis.settings.register_profile("small", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("full", deadline=None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the slow randomised tests at full size")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The detector's own promises: shapes, batching, calls, no waits. Parity with the reference: tests/golden."""
+"""The detector: shapes, batching, calls, waits. test_detect_parity.py compares it with the reference."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ from PIL import Image
 
 from pipeline.config import AlignSettings, DetectSettings
 from pipeline.extraction.align import cut_crops
-from pipeline.extraction.detection import cascade as detect
+from pipeline.extraction.detection import cascade
 from pipeline.extraction.detection.cascade import CROPS_PER_CALL, MtcnnDetector
 from pipeline.extraction.detection.kernels import load_kernels
-from pipeline.extraction.detection.networks import MtcnnNetworks, load_networks
+from pipeline.extraction.detection.networks import MtcnnNetworks
 from pipeline.extraction.detection.proposals import CANVASES_PER_CALL
-from pipeline.extraction.images import batch as imagebatch
+from pipeline.extraction.images import batch
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.models.weights import detector_files
-
-
-@pytest.fixture(scope="module")
-def networks(device: str) -> MtcnnNetworks:
-    return load_networks(detector_files(), device)
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +34,17 @@ def images(hopper_path: Path, astronaut_path: Path) -> list[np.ndarray]:
     return [*(np.array(p) for p in pictures), *noise]
 
 
-@pytest.fixture(autouse=True, params=["compiled", "torch"])
-def way(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each promise holds with numba's loops, on the CPU, and without them."""
-    if request.param == "compiled":
-        if load_kernels(torch.device(device)) is None:
-            pytest.skip("no compiled loops: numba is not installed, or the device is CUDA")
-        return
-    for module in (detect, imagebatch):
+@pytest.fixture(params=["compiled", "torch"])
+def path(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Detection by numba's loops, on the CPU, and without them."""
+    if request.param == "torch":
+        use_torch(monkeypatch)
+    elif load_kernels(torch.device(device)) is None:
+        pytest.skip("no compiled loops: numba is not installed, or the device is CUDA")
+
+
+def use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cascade, batch):
         monkeypatch.setattr(module, "load_kernels", lambda _: None)
 
 
@@ -55,6 +52,7 @@ def _faces_of(found: object, image: int) -> np.ndarray:
     return found.boxes[found.image_index == image].cpu().numpy()  # type: ignore[attr-defined]
 
 
+@pytest.mark.usefixtures("path")
 def test_shapes_and_order(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
     found = MtcnnDetector(networks, DetectSettings())(ImageBatch(images, device))
     assert found.image_index.tolist() == sorted(found.image_index.tolist())
@@ -70,10 +68,13 @@ def test_shapes_and_order(networks: MtcnnNetworks, images: list[np.ndarray], dev
     assert inside.all()
 
 
-def test_batch_equals_single_in_any_order(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
+@pytest.mark.usefixtures("path")
+def test_batch_equals_single_in_any_order(
+    networks: MtcnnNetworks, images: list[np.ndarray], device: str, full: bool
+) -> None:
     detector = MtcnnDetector(networks, DetectSettings(min_confidence=0.7))
     single = [detector(ImageBatch([image], device)).boxes.cpu().numpy() for image in images]
-    for seed in range(3):
+    for seed in range(3 if full else 1):
         order = np.random.default_rng(seed).permutation(len(images))
         found = detector(ImageBatch([images[i] for i in order], device))
         for place, i in enumerate(order):
@@ -82,11 +83,10 @@ def test_batch_equals_single_in_any_order(networks: MtcnnNetworks, images: list[
             assert np.abs(together - single[i]).max(initial=0) <= 0.5
 
 
-def test_both_ways_find_the_same(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
+def test_compiled_loops_and_torch_find_the_same(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
     found = MtcnnDetector(networks, DetectSettings(min_confidence=0.7))(ImageBatch(images, device))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (detect, imagebatch):
-            patch.setattr(module, "load_kernels", lambda _: None)
+        use_torch(patch)
         expected = MtcnnDetector(networks, DetectSettings(min_confidence=0.7))(ImageBatch(images, device))
     assert torch.equal(found.image_index, expected.image_index)
     for ours, theirs in ((found.boxes, expected.boxes), (found.landmarks, expected.landmarks)):
@@ -94,15 +94,17 @@ def test_both_ways_find_the_same(networks: MtcnnNetworks, images: list[np.ndarra
     assert (found.scores - expected.scores).abs().max() <= 1e-4
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_no_face_in_any_image(networks: MtcnnNetworks, device: str, count: int) -> None:
     grey = [np.full((90 + 7 * k, 120, 3), 128, dtype=np.uint8) for k in range(count)]
-    batch = ImageBatch(grey, device)
-    found = MtcnnDetector(networks, DetectSettings())(batch)
+    pictures = ImageBatch(grey, device)
+    found = MtcnnDetector(networks, DetectSettings())(pictures)
     assert len(found) == 0
-    assert cut_crops(batch, found, AlignSettings(), 160).pixels.shape == (0, 3, 160, 160)
+    assert cut_crops(pictures, found, AlignSettings(), 160).pixels.shape == (0, 3, 160, 160)
 
 
+@pytest.mark.usefixtures("path")
 def test_calls_depend_on_pixels_and_crops_only(networks: MtcnnNetworks, images: list[np.ndarray], device: str) -> None:
     detector = MtcnnDetector(networks, DetectSettings())
     small = [images[3]] * 3
@@ -116,20 +118,21 @@ def test_calls_depend_on_pixels_and_crops_only(networks: MtcnnNetworks, images: 
     assert counts.onet.calls <= counts.onet.inputs // CROPS_PER_CALL[device] + 1
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_waits_do_not_grow_with_the_batch(networks: MtcnnNetworks, images: list[np.ndarray]) -> None:
     detector = MtcnnDetector(networks, DetectSettings())
 
-    def waits(batch: ImageBatch) -> int:
+    def waits(pictures: ImageBatch) -> int:
         torch.cuda.set_sync_debug_mode("warn")
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                detector(batch)
+                detector(pictures)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(w.message) for w in caught)
 
     one, many = (waits(ImageBatch(images * n, "cuda")) for n in (1, 6))
-    # Suppression looks a few times whether it is done: not per image, but not always as often.
+    # Suppression checks a few times whether it is done: not per image, but not always equally often.
     assert many <= one + 8

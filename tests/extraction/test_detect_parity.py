@@ -15,9 +15,8 @@ from pipeline.config import DecodeSettings, DetectSettings
 from pipeline.evaluation.bench.parity import Faces, compare
 from pipeline.evaluation.bench.reference import make_reference
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.detection.networks import MtcnnNetworks
 from pipeline.extraction.images.decode import decode_image
-from pipeline.models.weights import detector_files
 from pipeline.types import ByteArray
 
 # Everything the cascade lets through; the comparison itself asks for 0.95.
@@ -25,8 +24,8 @@ SETTINGS = DetectSettings(min_confidence=DetectSettings().onet_threshold)
 
 
 @pytest.fixture(scope="module")
-def detector(device: str) -> MtcnnDetector:
-    return MtcnnDetector(load_networks(detector_files(), device), SETTINGS)
+def detector(networks: MtcnnNetworks) -> MtcnnDetector:
+    return MtcnnDetector(networks, SETTINGS)
 
 
 @pytest.fixture(scope="module")

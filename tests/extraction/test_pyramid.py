@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from facenet_pytorch.models.mtcnn import PNet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
@@ -31,7 +31,6 @@ def test_pyramid_is_the_references() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(13, 150), st.integers(13, 150)), max_size=6))
-@settings(deadline=None, max_examples=60)
 def test_every_cell_comes_once_and_tiles_do_not_overlap(sizes: list[tuple[int, int]]) -> None:
     packing = pack([[Level(1.0, h, w)] for h, w in sizes], SIDE)
     tiles = TileTable(packing, CPU)
@@ -61,7 +60,7 @@ def test_no_images_need_no_canvas() -> None:
 
 @pytest.mark.parametrize("size", [(40, 41), (41, 40), (13, 64), (150, 99)])
 def test_cells_equal_the_network_on_the_level_alone(size: tuple[int, int]) -> None:
-    """Random weights: what must not matter is where a level lies and what lies beside it."""
+    """With random weights: neither a level's place on the canvas nor its neighbours may matter."""
     from pipeline.extraction.detection.networks import CanvasPNet
 
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
@@ -20,10 +20,9 @@ from pipeline.config import AlignSettings, DetectSettings, MatchSettings
 from pipeline.extraction import quality
 from pipeline.extraction.align import cut_crops
 from pipeline.extraction.detection.cascade import MtcnnDetector
-from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.detection.networks import MtcnnNetworks
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.quality import assess_quality, center_pose
-from pipeline.models.weights import detector_files
 from pipeline.types import Detections, FaceCrops, Quality
 
 SIZE = 160
@@ -358,8 +357,10 @@ class TestTrust:
         assert rate([turned], score=0.9985).center_pose.item() < 0.1
 
     @pytest.mark.parametrize("angle", [90, 180, 270])
-    def test_the_detector_on_turned_portraits(self, hopper_path: Path, astronaut_path: Path, angle: int) -> None:
-        detector = MtcnnDetector(load_networks(detector_files(), "cpu"), DetectSettings())
+    def test_the_detector_on_turned_portraits(
+        self, cpu_networks: MtcnnNetworks, hopper_path: Path, astronaut_path: Path, angle: int
+    ) -> None:
+        detector = MtcnnDetector(cpu_networks, DetectSettings())
         images = [Image.open(path).convert("RGB").rotate(angle) for path in (hopper_path, astronaut_path)]
         batch = ImageBatch([np.array(image) for image in images])
         found = detector(batch)
@@ -390,7 +391,6 @@ class TestDegenerateCrops:
         assert (rated.sharpness < 1e-9).all()
         assert (rated.contrast < 1e-9).all()
 
-    @settings(deadline=None)
     @given(
         hnp.arrays(np.uint8, (1, 3, 8, 8)),
         st.sampled_from(["nearest", "bilinear"]),

@@ -1,4 +1,4 @@
-"""What the quality measures promise of every picture: they fall with what they measure, and with nothing else."""
+"""Properties of the quality measures over all pictures: each falls with what it measures, and with nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 from turned_heads import pose_errors, seen, turned
@@ -25,7 +25,6 @@ SIZE: Final = 160
 SHARE: Final = 0.8
 HOPPER_BOX: Final = (174.4, 119.6, 355.6, 340.5)
 HOPPER_LANDMARKS: Final = ((221.7, 192.2), (309.8, 186.1), (269.4, 239.2), (232.7, 279.6), (306.6, 275.9))
-few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 angles = st.floats(-75, 75)
 seeds = st.integers(0, 2**32 - 1)
 
@@ -85,7 +84,6 @@ def portraits(hopper_path: Path, astronaut_path: Path) -> list[torch.Tensor]:
     return crops
 
 
-@few
 @given(which=st.integers(0, 1), sigma=st.floats(0.8, 6), more=st.floats(1.1, 2))
 def test_sharpness_of_portraits_falls_with_blur(
     portraits: list[torch.Tensor], which: int, sigma: float, more: float
@@ -95,7 +93,6 @@ def test_sharpness_of_portraits_falls_with_blur(
     assert (rated.diff() < 0).all()
 
 
-@few
 @given(seed=seeds, roughness=st.floats(0.5, 2), sigma=st.floats(0.8, 6), more=st.floats(1.1, 2))
 def test_sharpness_of_any_picture_falls_with_blur(seed: int, roughness: float, sigma: float, more: float) -> None:
     picture = random_picture(seed, roughness)
@@ -103,7 +100,6 @@ def test_sharpness_of_any_picture_falls_with_blur(seed: int, roughness: float, s
     assert (rated.diff() < 0).all()
 
 
-@few
 @given(which=st.integers(0, 1), scale=st.floats(0.02, 1), less=st.floats(0.3, 0.95), rounded=st.booleans())
 def test_contrast_of_portraits_falls_with_flattening(
     portraits: list[torch.Tensor], which: int, scale: float, less: float, rounded: bool
@@ -113,7 +109,6 @@ def test_contrast_of_portraits_falls_with_flattening(
     assert rated[1] < rated[0] + 1e-6
 
 
-@few
 @given(seed=seeds, roughness=st.floats(0.5, 2), scale=st.floats(0.02, 1), less=st.floats(0.3, 0.95))
 def test_contrast_of_any_picture_falls_with_flattening(seed: int, roughness: float, scale: float, less: float) -> None:
     picture = random_picture(seed, roughness)
@@ -151,7 +146,6 @@ def test_stated_error_of_the_pose(turn: tuple[float, float], most: float) -> Non
     assert abs(error["bias"]) < 6
 
 
-@few
 @given(seed=seeds, roughness=st.floats(0, 2.5), score=st.floats(0, 1))
 def test_mirrored_is_as_good(seed: int, roughness: float, score: float) -> None:
     rng = np.random.default_rng(seed)
@@ -164,7 +158,6 @@ def test_mirrored_is_as_good(seed: int, roughness: float, score: float) -> None:
         assert abs(value[0] - value[1]) < 1e-4
 
 
-@few
 @given(seed=seeds, n=st.integers(1, 5))
 def test_batch_is_one_by_one(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
@@ -179,7 +172,6 @@ def test_batch_is_one_by_one(seed: int, n: int) -> None:
             assert getattr(alone, name).item() == pytest.approx(getattr(together, name)[i].item(), abs=1e-5)
 
 
-@few
 @given(
     level=st.floats(0, 255),
     noise=st.floats(0, 200),
@@ -198,7 +190,6 @@ def test_anything_gives_numbers_in_range(
         assert 0 <= value.item() <= 1
 
 
-@few
 @given(factor=st.floats(0.5, 2.5), margin=st.integers(0, 60))
 def test_sharpness_hardly_changes_with_the_faces_size(hopper_path: Path, factor: float, margin: int) -> None:
     """By 0.06 at most, for faces 90 to 450 pixels wide, whatever the crop's margin."""

@@ -1,4 +1,4 @@
-"""Winograd's pairs of rows against torch's convolution, and sums along rows against NumPy's."""
+"""Winograd's pairs of rows against torch's convolution."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def random_layer(channels: int, outputs: int, side: int) -> nn.Sequential:
 
 
 def pair(rows: np.ndarray, layer: nn.Sequential, side: int, step: int, fourth: bool) -> np.ndarray:
-    """Two rows of answers [2, o, count] to four rows [4, c, n], each of pixels of `step` numbers."""
+    """Two output rows [2, o, count] of four rows [4, c, n], each of pixels of `step` numbers."""
     from pipeline.extraction.detection.row_convolutions import convolve_pair, four_products, row_room
 
     count = rows.shape[2] - (side - 1) * step
-    room = np.full((*rows.shape[:2], row_room(rows.shape[2])), 7.0, np.float32)  # whatever lies behind a row
+    room = np.full((*rows.shape[:2], row_room(rows.shape[2])), 7.0, np.float32)  # any numbers behind a row
     room[:, :, : rows.shape[2]] = rows
     packed, products = packed_layer(layer[0], layer[1]), np.empty_like(room)
     out = np.full((3, 4 * len(packed), row_room(count)), np.nan, np.float32)
@@ -37,7 +37,7 @@ def pair(rows: np.ndarray, layer: nn.Sequential, side: int, step: int, fourth: b
 
 
 def expected(rows: np.ndarray, layer: nn.Sequential, step: int) -> np.ndarray:
-    """[rows, o, count]: every `step`-th number is one picture's."""
+    """[rows, o, count]; every `step`-th number belongs to the same picture."""
     pictures = rows.reshape(len(rows), rows.shape[1], -1, step).transpose(3, 1, 0, 2)
     answers: np.ndarray = layer(torch.from_numpy(pictures.copy())).numpy()
     return answers.transpose(2, 1, 3, 0).reshape(answers.shape[2], answers.shape[1], -1)
@@ -46,7 +46,7 @@ def expected(rows: np.ndarray, layer: nn.Sequential, step: int) -> np.ndarray:
 @pytest.mark.parametrize("width", [3, 4, 9, 10, 11, 17, 18, 25, 26, 27, 34, 61])
 @pytest.mark.parametrize(("channels", "outputs", "step"), [(3, 10, 1), (10, 16, 1), (5, 4, 8), (2, 28, 3)])
 def test_pairs_of_rows_equal_the_convolution(width: int, channels: int, outputs: int, step: int) -> None:
-    """All ends of a row: whole tiles, and what is left of one, two or three vectors."""
+    """All ends of a row: complete tiles, and rests of one, two or three vectors."""
     rows = np.random.default_rng(width).standard_normal((4, channels, width * step), dtype=np.float32)
     layer = random_layer(channels, outputs, 3)
     assert np.abs(pair(rows, layer, 3, step, True) - expected(rows, layer, step)).max() <= 2e-6
@@ -65,18 +65,3 @@ def test_two_rows_of_weights_need_three_products() -> None:
     answers = expected(rows, layer, 8)[:2]
     rows[3] = np.nan
     assert np.abs(pair(rows, layer, 2, 8, False) - answers).max() <= 2e-6
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 40])
-def test_rows_are_averaged_as_numpy_does(width: int) -> None:
-    """All numbers of rows that are added up at a time, and a rectangle that ends with the picture."""
-    from pipeline.extraction.images.resampling_kernels import average_row, bins, scratch_room
-
-    pixels = np.random.default_rng(width).integers(0, 256, (12, width + 2, 3), dtype=np.uint8)
-    left, right, widths = np.empty(2, np.int64), np.empty(2, np.int64), np.empty(2, np.float32)
-    bins(width, left, right, widths)
-    out, scratch = np.empty((3, 5), np.float32), np.zeros(scratch_room(width), np.int32)
-    for last in range(1, 13):
-        average_row(pixels.reshape(12, -1), 2, width + 2, 0, last, left, right, widths, scratch, out)
-        parts = [pixels[:last, 2 + a : 2 + b] for a, b in zip(left, right, strict=True)]
-        assert np.allclose(out[:, :2].T, [part.reshape(-1, 3).mean(0) for part in parts], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Several batches at once: their results in order, no more taken than there is work, errors in their place."""
+"""Batches in several threads: results in order, bounded work in progress, and the device's memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipeline.extraction.batches import BatchWorkers
+from pipeline.extraction.batches import BatchWorkers, DeviceMemory
 
 
-def test_results_come_in_order_though_later_ones_are_done_first() -> None:
+def test_results_come_in_order_though_later_ones_finish_first() -> None:
     second = threading.Event()
 
     def work(batch: list[int]) -> None:
@@ -34,8 +34,8 @@ def test_as_many_work_at_once_as_there_are_workers(count: int) -> None:
         assert list(workers.in_order(range(2 * count))) == list(range(2 * count))
 
 
-def test_no_more_is_taken_than_one_batch_in_waiting() -> None:
-    """Every batch that is taken holds the pixels of its images until it is done."""
+def test_only_one_batch_waits() -> None:
+    """Every batch that was taken holds the pixels of its images until it is done."""
     taken, finished, most = 0, 0, 0
 
     def batches() -> Iterator[int]:
@@ -51,10 +51,10 @@ def test_no_more_is_taken_than_one_batch_in_waiting() -> None:
 
     with BatchWorkers(1, work) as workers:
         assert sum(1 for _ in workers.in_order(batches())) == 30
-    assert 1 <= most <= 3  # one at work, one ready, and the one that asks for room
+    assert 1 <= most <= 3  # one at work, one ready, and one that waits for room
 
 
-def test_what_is_set_elsewhere_later_does_not_reach_a_worker() -> None:
+def test_torch_threads_set_elsewhere_later_do_not_reach_a_worker() -> None:
     """The models are loaded, and torch's threads set, when a batch first needs them: workers may be there."""
     before, begun = torch.get_num_threads(), threading.Event()
     seen: list[int] = []
@@ -78,7 +78,7 @@ def test_what_is_set_elsewhere_later_does_not_reach_a_worker() -> None:
         torch.set_num_threads(before)
 
 
-def test_an_error_comes_in_its_place_and_ends_it() -> None:
+def test_an_error_comes_in_its_place_and_ends_the_work() -> None:
     def work(batch: int) -> None:
         if batch == 2:
             raise ValueError("the third")
@@ -105,3 +105,89 @@ def test_each_worker_computes_on_its_own_threads(workers: int, threads: int) -> 
         assert (seen, later, torch.get_num_threads()) == ({threads}, [3], 3)
     finally:
         torch.set_num_threads(before)
+
+
+def test_several_threads_share_the_memory() -> None:
+    memory, everybody = DeviceMemory(), threading.Barrier(3)
+
+    def visit() -> None:
+        with memory.shared():
+            everybody.wait(30)
+
+    threads = [threading.Thread(target=visit) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not everybody.broken
+
+
+def test_alone_waits_for_all_and_holds_newcomers_back() -> None:
+    memory = DeviceMemory()
+    order: list[str] = []
+    leave = threading.Event()
+    waits = threading.Event()
+
+    def first() -> None:
+        with memory.shared():
+            assert leave.wait(30)
+            order.append("first left")
+
+    def alone() -> None:
+        waits.set()
+        with memory.alone():
+            order.append("alone")
+
+    def newcomer() -> None:
+        with memory.shared():
+            order.append("newcomer")
+
+    threads = [threading.Thread(target=work) for work in (first, alone, newcomer)]
+    threads[0].start()
+    while not memory._users:
+        pass
+    threads[1].start()
+    assert waits.wait(30)
+    while not memory._waiting_alone:
+        pass
+    threads[2].start()
+    threads[2].join(0.2)
+    assert order == []
+    leave.set()
+    for thread in threads:
+        thread.join(30)
+    assert order == ["first left", "alone", "newcomer"]
+
+
+def test_threads_are_alone_one_after_the_other() -> None:
+    memory, inside, most = DeviceMemory(), 0, 0
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(50):
+            with memory.alone():
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                with lock:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == 1
+
+
+def test_a_thread_that_fails_leaves_the_memory() -> None:
+    memory = DeviceMemory()
+    for enter in (memory.alone, memory.shared, memory.alone):
+        try:
+            with enter():
+                raise ValueError
+        except ValueError:
+            pass
+    with memory.alone():
+        pass

@@ -12,9 +12,8 @@ from PIL import Image
 from torch import nn
 
 from pipeline.extraction.detection.kernels import load_kernels
-from pipeline.extraction.detection.networks import CropNetwork, crop_network, load_networks, normalise
+from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network, normalise
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.models.weights import detector_files
 
 KERNELS = load_kernels(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="numba is not installed")
@@ -22,14 +21,8 @@ pytestmark = pytest.mark.skipif(KERNELS is None, reason="numba is not installed"
 SIZES = {"rnet": 24, "onet": 48}
 
 
-def trained(name: str) -> nn.Module:
-    module = getattr(load_networks(detector_files(), "cpu"), name)
-    assert isinstance(module, nn.Module)
-    return module
-
-
 def random_weights(name: str) -> nn.Module:
-    """Slopes of both signs: nothing may lean on what training made of them."""
+    """Slopes of both signs, which training does not produce."""
     torch.manual_seed(3)
     network: nn.Module = {"rnet": RNet, "onet": ONet}[name](pretrained=False).eval().requires_grad_(False)
     for module in network.modules():
@@ -59,27 +52,29 @@ def assert_equal(compiled: CropNetwork, network: nn.Module, pixels: torch.Tensor
         assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [trained, random_weights])
+@pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("name", SIZES)
-def test_answers_equal_the_networks(name: str, make: object, crops: dict[str, torch.Tensor]) -> None:
-    network = make(name)  # type: ignore[operator]
+def test_compiled_networks_equal_torchs(
+    name: str, trained: bool, cpu_networks: MtcnnNetworks, crops: dict[str, torch.Tensor]
+) -> None:
+    network = getattr(cpu_networks, name) if trained else random_weights(name)
     compiled = crop_network(network, KERNELS)
     for count in (1, 15, 16, 17, 33, 70):
         assert_equal(compiled, network, crops[name][:count])
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_no_crops_give_no_answers(name: str, crops: dict[str, torch.Tensor]) -> None:
-    network = trained(name)
+def test_no_crops_give_no_outputs(name: str, cpu_networks: MtcnnNetworks, crops: dict[str, torch.Tensor]) -> None:
     with torch.inference_mode():
-        answers = crop_network(network, KERNELS)(crops[name][:0])
-
-    assert answers[-1].shape == (0, 2)
+        outputs = crop_network(getattr(cpu_networks, name), KERNELS)(crops[name][:0])
+    assert outputs[-1].shape == (0, 2)
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_threads_and_neighbours_do_not_matter(name: str, crops: dict[str, torch.Tensor]) -> None:
-    compiled, threads = crop_network(trained(name), KERNELS), torch.get_num_threads()
+def test_threads_and_neighbours_do_not_matter(
+    name: str, cpu_networks: MtcnnNetworks, crops: dict[str, torch.Tensor]
+) -> None:
+    compiled, threads = crop_network(getattr(cpu_networks, name), KERNELS), torch.get_num_threads()
     with torch.inference_mode():
         alone = torch.cat([compiled(crop[None])[-1] for crop in crops[name]])
         try:

@@ -1,0 +1,61 @@
+"""Reading files and writing down their names, however odd they are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ImageIsFolder, ImageMissing, ImageTooLarge, ImageUnreadable
+from pipeline.extraction.images.files import hash_file, read_file, shown
+
+
+def test_shown_never_maps_two_names_to_one() -> None:
+    pieces = ["\\", "x", "5", "c", "f", "\udcff", "\udc5c", "\x00"]
+    texts = {""}
+    for _ in range(5):
+        texts |= {text + piece for text in texts for piece in pieces if len(text) < 5}
+    texts = {text for text in texts if "\udc5c" not in text}  # os.fsdecode makes no surrogate of an ASCII byte
+    assert len({shown(text) for text in texts}) == len(texts)
+
+
+def test_hash_and_bytes_of_a_file(tmp_path: Path) -> None:
+    data = os.urandom(2_500_000)
+    (tmp_path / "a.jpg").write_bytes(data)
+    assert hash_file(tmp_path / "a.jpg") == (hashlib.sha256(data).hexdigest(), len(data))
+    assert read_file(tmp_path / "a.jpg", len(data)) == data
+    with pytest.raises(ImageTooLarge, match="2,500,000 bytes is over the limit of 2,499,999 bytes"):
+        read_file(tmp_path / "a.jpg", len(data) - 1)
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    assert hash_file(tmp_path / "empty.jpg")[1] == 0
+    assert read_file(tmp_path / "empty.jpg", 1) == b""
+
+
+def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    cases = {
+        "gone.jpg": ImageMissing,
+        ".": ImageIsFolder,
+        "pipe": ImageUnreadable,
+        "n\0ul": ImageMissing,
+        "x" * 300: ImageUnreadable,
+    }
+    for name, error in cases.items():
+        with pytest.raises(error):
+            hash_file(tmp_path / name)
+        with pytest.raises(error):
+            read_file(tmp_path / name, 10)
+    with pytest.raises(ImageUnreadable, match="device"):
+        read_file(Path("/dev/zero"), 10)
+
+
+def test_a_file_that_pretends_to_be_empty_is_still_limited() -> None:
+    """Files of /proc have size 0 and content: the limit holds for what is read, not for what was announced."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("no /proc on this system")
+    assert read_file(status, 100_000).startswith(b"Name:")
+    with pytest.raises(ImageTooLarge):
+        read_file(status, 10)
