@@ -206,7 +206,7 @@ def test_the_template_scales_with_the_crop() -> None:
 
 @pytest.mark.parametrize("scale", [2, 4, 8])
 def test_a_large_face_is_averaged_and_not_thinned_out(scale: int) -> None:
-    """A smaller crop of stripes one pixel wide shows their mean; every `scale`-th pixel alone would show one of them."""
+    """A smaller crop of stripes one pixel wide shows their mean; every `scale`-th pixel would show one of them."""
     stripes = np.zeros((130 * scale, 130 * scale, 3), np.uint8)
     stripes[:, ::2] = 255
     crop = warp_crops(ImageBatch([stripes]), faces(placed(scale, 0, scale, scale)[None], [0]))

@@ -1,4 +1,4 @@
-"""Summed-area tables against the reference resampling of torch and Pillow."""
+"""Resampling against torch and Pillow, with compiled loops and without."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _planes(image: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(image).permute(2, 0, 1)[None].float()
 
 
-def test_what_is_on_the_device_already_is_taken_as_it_is(images: list[np.ndarray], device: str) -> None:
+def test_arrays_and_tensors_make_the_same_batch(images: list[np.ndarray], device: str) -> None:
     """Arrays and tensors mixed, tensors alone, and nothing at all."""
     expected = ImageBatch(images, device)
     mixed = [torch.from_numpy(image).to(device) if k % 2 else image for k, image in enumerate(images)]
     tensors = [torch.from_numpy(image).to(device) for image in images]
-    for given in (mixed, tensors):
-        batch = ImageBatch(given, device)
+    for pictures in (mixed, tensors):
+        batch = ImageBatch(pictures, device)
         assert batch.host_sizes == expected.host_sizes
         assert torch.equal(batch._pixels, expected._pixels)
         assert torch.equal(batch.sizes, expected.sizes)
@@ -85,7 +85,7 @@ def test_smooth_crops_are_the_same_with_and_without_compiled_loops(device: str) 
     assert batch.smooth_crops(index[:0], corners[:0], 32).shape == (0, 3, 32, 32)
 
 
-def test_pillow_crops_are_pillows(device: str) -> None:
+def test_pillow_crops_equal_pillows(device: str) -> None:
     """Shrinking and enlarging, to the edge and inside, one pixel and one row."""
     rng = np.random.default_rng(3)
     images = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((200, 333), (90, 64))]
@@ -137,8 +137,9 @@ def test_smooth_crops_do_not_depend_on_their_neighbours(images: list[np.ndarray]
 def test_large_sums_wrap_around_exactly(device: str) -> None:
     image = np.full((3000, 3000, 3), 255, dtype=np.uint8)  # the table's last sum is 2.3e9: over 2^31
     batch = ImageBatch([image], device)
-    crops = batch.area_crops(torch.tensor([0], device=device), torch.tensor([[1, 1, 3000, 3000]], device=device), 24)
-    assert torch.equal(crops, torch.full_like(crops, 255.0))
+    where = torch.tensor([0], device=device), torch.tensor([[1, 1, 3000, 3000]], device=device)
+    for crops in (batch.area_crops(*where, 24), batch.tables.area_crops(*where, 24)):
+        assert torch.equal(crops, torch.full_like(crops, 255.0))
 
 
 def test_no_images(device: str) -> None:

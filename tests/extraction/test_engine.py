@@ -1,4 +1,4 @@
-"""The local engine on real photos: order, bounds, and images that are not what they were."""
+"""The engine on real photos: order, bounds, and images that changed after the scan."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ def test_bad_images_among_good_ones_are_rows(extractor: FaceExtractor, photo: Pa
     rows.append(_row(7, files["good"], action=SKIP, status=DUPLICATE_ROW, reason="again"))
     rows.append(_row(8, files["last"], action=REUSE_ROW, source_row=0))
     ((_, table),) = _engine(extractor).run_shards(_shards(rows, 9), lambda _: None)
-    found = table.to_pylist()
-    assert [r["status"] for r in found] == [
+    results = table.to_pylist()
+    assert [r["status"] for r in results] == [
         *("ok", "truncated", "unsupported", "changed", "missing", "not_a_file", "ok"),
         *("duplicate_row", "duplicate"),
     ]
-    # What was read keeps its hash; what was not is to be taken up by the next run.
-    assert [r["sha256"] is None for r in found] == [False, False, False, True, True, True, False, False, False]
-    assert [r["faces"] is None for r in found] == [r["status"] != "ok" for r in found]
-    assert "changed while" in found[3]["reason"]
+    # Files that were read keep their hash; the next run tries the others again.
+    assert [r["sha256"] is None for r in results] == [False, False, False, True, True, True, False, False, False]
+    assert [r["faces"] is None for r in results] == [r["status"] != "ok" for r in results]
+    assert "changed while" in results[3]["reason"]
 
 
 def test_without_an_image_no_model_is_loaded(extractor: FaceExtractor, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_leaving_early_leaves_no_threads(extractor: FaceExtractor, photo: Path) 
     assert _decoders() == []
 
 
-def test_what_the_models_raise_ends_the_run(extractor: FaceExtractor, photo: Path) -> None:
+def test_an_error_of_the_models_ends_the_run(extractor: FaceExtractor, photo: Path) -> None:
     class Broken(Exception):
         pass
 
@@ -190,7 +190,7 @@ def test_a_photo_without_a_face_has_an_empty_list(extractor: FaceExtractor, tmp_
 def test_a_shard_is_shared_evenly(
     extractor: FaceExtractor, photo: Path, threads: int, batch_images: int, images: int, batches: list[int]
 ) -> None:
-    """However small it is; and with the faces that one batch of all has."""
+    """However small it is, and with the same faces as in a single batch."""
     run = RunSettings(device="cpu", threads=threads, batch_images=batch_images)
     engine = LocalEngine(
         Settings(run=run), extractor.embedder.embedding_size, Decoder(Settings().decode), lambda: extractor
@@ -214,7 +214,7 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
         Image.open(photo).save(file, quality=95)
     files[1].write_bytes(files[0].read_bytes()[:5000])
     broken = bytearray(files[0].read_bytes())
-    at = broken.index(b"\xff\xc4") + 5  # a Huffman table: the header says nothing of it
+    at = broken.index(b"\xff\xc4") + 5  # a Huffman table, which the header does not describe
     broken[at : at + 16] = bytes([255] * 16)
     files[2].write_bytes(broken)
     shards = _shards([_row(k, file) for k, file in enumerate(files)], 5)
@@ -225,11 +225,11 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
     assert decoder.calls == 5
     rows, expected = table.to_pylist(), reference.to_pylist()
     assert [row["status"] for row in rows] == ["ok", "truncated", "unreadable", "ok", "ok"]
-    for row, known in zip(rows, expected, strict=True):
-        # Other decoders give other bits: the hash of the pixels is that of the reference decoder or none.
-        assert row["pixel_sha256"] == (known["pixel_sha256"] if row["row"] in (1, 2, 3) else None)
+    for row, reference_row in zip(rows, expected, strict=True):
+        # Decoders differ in the last bits: only pixels of the reference decoder have a hash.
+        assert row["pixel_sha256"] == (reference_row["pixel_sha256"] if row["row"] in (1, 2, 3) else None)
         for key in ("row", "status", "reason", "sha256", "width", "height", "format"):
-            assert row[key] == known[key], key
+            assert row[key] == reference_row[key], key
     for row in (0, 3, 4):
         (face,), (same,) = rows[row]["faces"], expected[row]["faces"]
         for side in ("x1", "y1", "x2", "y2"):
@@ -246,7 +246,7 @@ def test_an_image_too_large_beside_others_is_tried_alone(
     lock, inside, alone = threading.Lock(), 0, []
     met = threading.Barrier(2)
     tried: set[int] = set()
-    whole = FaceExtractor.extract
+    extract = FaceExtractor.extract
 
     def crowded(self: FaceExtractor, images: Any, times: Any = None) -> Any:
         nonlocal inside
@@ -258,7 +258,7 @@ def test_an_image_too_large_beside_others_is_tried_alone(
             if not again:
                 met.wait(30)
                 raise DeviceOutOfMemory(device="The device", detail="planted")
-            tables = whole(self, images, times)
+            tables = extract(self, images, times)
             alone.append(inside == 1)
             return tables
         finally:

@@ -1,4 +1,4 @@
-"""Decoding on the device: what is left to it, what comes back, and what happens when it fails.
+"""Decoding on the device: which files it gets, what comes back, and what happens when it fails.
 
 On a machine without CUDA the same code decodes with torchvision's own libjpeg, on tensors of the CPU.
 """
@@ -16,7 +16,7 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings, RunSettings
 from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable
-from pipeline.extraction.images import nvjpeg as device_decode
+from pipeline.extraction.images import nvjpeg
 from pipeline.extraction.images.decode import Decoder, decode_image
 from pipeline.extraction.images.nvjpeg import DeviceDecoder, decodes_on_device
 from pipeline.runtime.device import resolve_device
@@ -76,9 +76,7 @@ def pixels_of(image: DecodedImage | DeviceImage | ImageRejected) -> np.ndarray:
         ("fast", "cpu", "device", False),
     ],
 )
-def test_only_the_fast_mode_on_cuda_decodes_there_if_asked_to(
-    mode: str, device: str, jpeg: str, expected: bool
-) -> None:
+def test_the_nvjpegs_only_in_fast_mode_on_cuda_on_request(mode: str, device: str, jpeg: str, expected: bool) -> None:
     assert decodes_on_device(RunSettings(mode=mode, device=device, jpeg=jpeg)) == expected
 
 
@@ -98,7 +96,7 @@ def test_a_baseline_file_is_left_to_the_device(picture: Image.Image, turn: int) 
     [{"progressive": True}, {"format": "PNG"}, {"format": "WEBP"}, {"format": "BMP"}],
     ids=["progressive", "png", "webp", "bmp"],
 )
-def test_other_files_are_decoded_as_ever(picture: Image.Image, options: dict[str, object]) -> None:
+def test_other_files_are_decoded_on_the_cpu(picture: Image.Image, options: dict[str, object]) -> None:
     data = encode(picture, **options)
     (image,) = prepared(data)
     assert isinstance(image, DecodedImage)
@@ -106,11 +104,11 @@ def test_other_files_are_decoded_as_ever(picture: Image.Image, options: dict[str
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
-def test_other_colours_are_decoded_as_ever(picture: Image.Image, mode: str) -> None:
+def test_other_colours_are_decoded_on_the_cpu(picture: Image.Image, mode: str) -> None:
     assert isinstance(prepared(encode(picture.convert(mode)))[0], DecodedImage)
 
 
-def test_colours_that_are_no_ycbcr_are_decoded_as_ever(picture: Image.Image) -> None:
+def test_colours_that_are_no_ycbcr_are_decoded_on_the_cpu(picture: Image.Image) -> None:
     """Adobe's marker, and components that are called R, G and B: a decoder that heeds neither gives false colours."""
     assert isinstance(prepared(encode(picture, keep_rgb=True))[0], DecodedImage)
     data = encode(picture)
@@ -119,7 +117,7 @@ def test_colours_that_are_no_ycbcr_are_decoded_as_ever(picture: Image.Image) -> 
     assert isinstance(prepared(data[:2] + adobe + b"\x00" + data[2:])[0], DecodedImage)
 
 
-def test_what_is_refused_is_refused_before_the_device_sees_it(picture: Image.Image) -> None:
+def test_rejected_files_do_not_reach_the_device(picture: Image.Image) -> None:
     data = encode(picture)
     decoder = Decoder(DecodeSettings(max_pixels=101 * 75 - 1))
     with pytest.raises(ImageTooLarge):
@@ -151,7 +149,7 @@ def test_images_keep_their_places(picture: Image.Image, device: str) -> None:
     done = decode(images, device)
     assert done[1] is images[1]
     assert [pixels_of(done[k]).shape[1] for k in (0, 2, 3, 4, 5)] == [40, 48, 56, 64, 72]
-    # The reference decoder has the last word.
+    # The reference decoder decides.
     with pytest.raises(ImageUnreadable) as refused:
         decode_image(damaged(picture), PLAIN)
     last = done[6]
@@ -164,11 +162,11 @@ def test_no_images(device: str) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("nvjpegDecode failed: 6"), torch.OutOfMemoryError("too much")])
-def test_what_the_device_cannot_decode_is_decoded_on_the_cpu(
+def test_files_that_the_device_cannot_decode_are_decoded_on_the_cpu(
     picture: Image.Image, device: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [encode(picture.resize((40 + 8 * k, 32))) for k in range(7)]
-    stored, batches = device_decode._stored, []
+    stored, batches = nvjpeg._stored, []
 
     def picky(images: Sequence[EncodedImage], where: torch.device) -> list[torch.Tensor]:
         batches.append(len(images))
@@ -176,7 +174,7 @@ def test_what_the_device_cannot_decode_is_decoded_on_the_cpu(
             raise error
         return stored(images, where)
 
-    monkeypatch.setattr(device_decode, "_stored", picky)
+    monkeypatch.setattr(nvjpeg, "_stored", picky)
     done = decode(prepared(*files), device)
     assert [type(image) for image in done] == [DeviceImage] * 3 + [DecodedImage] + [DeviceImage] * 3
     spared = done[3]
@@ -185,30 +183,30 @@ def test_what_the_device_cannot_decode_is_decoded_on_the_cpu(
     assert batches == [7, 3, 4, 2, 1, 1, 2]
 
 
-def test_a_device_that_decodes_nothing_is_not_asked_again(
+def test_a_device_that_decodes_nothing_is_not_tried_again(
     picture: Image.Image, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = []
+    calls: list[int] = []
 
     def broken(images: Sequence[EncodedImage], _: torch.device) -> list[torch.Tensor]:
-        asked.append(len(images))
+        calls.append(len(images))
         raise RuntimeError("not compiled with nvJPEG support")
 
-    monkeypatch.setattr(device_decode, "_stored", broken)
+    monkeypatch.setattr(nvjpeg, "_stored", broken)
     decoder, images = DeviceDecoder(PLAIN), prepared(*[encode(picture)] * 8)
     for batch in (images[:2], images, images):
         assert all(isinstance(image, DecodedImage) for image in decoder(batch, resolve_device(device)))
-    assert len(asked) == 3 + 15
+    assert len(calls) == 3 + 15
     (record,) = caplog.records
-    said = "decodes no JPEG file (not compiled with nvJPEG support): from here on the CPU does it"
-    assert record.message == f"{resolve_device(device)} {said}"
+    message = "decodes no JPEG file (not compiled with nvJPEG support): from here on the CPU does it"
+    assert record.message == f"{resolve_device(device)} {message}"
 
 
-def test_a_picture_of_other_sides_than_the_header_says_is_not_believed(
+def test_a_picture_of_other_sides_than_its_header_is_decoded_on_the_cpu(
     picture: Image.Image, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = device_decode._stored
-    monkeypatch.setattr(device_decode, "_stored", lambda *given: [pixels[:, :-1] for pixels in stored(*given)])
+    stored = nvjpeg._stored
+    monkeypatch.setattr(nvjpeg, "_stored", lambda *arguments: [pixels[:, :-1] for pixels in stored(*arguments)])
     (image,) = decode(prepared(encode(picture)), device)
     assert isinstance(image, DecodedImage)
     assert (image.width, image.height) == (101, 75)

@@ -1,4 +1,4 @@
-"""P-Net's likely cells: the compiled loops against the network on the level alone, and against the canvases."""
+"""P-Net's likely cells: the compiled loops against the network on the level alone and against the canvases."""
 
 from __future__ import annotations
 

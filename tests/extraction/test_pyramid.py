@@ -23,7 +23,7 @@ def _cells(length: int) -> int:
     return -(-(length - 2) // 2) - 4
 
 
-def test_pyramid_is_the_references() -> None:
+def test_pyramid_equals_the_references() -> None:
     levels = pyramid(250, 200, 20, 0.709)
     assert [(v.height, v.width) for v in levels][:2] == [(151, 121), (107, 86)]
     assert min(levels[-1].height, levels[-1].width) >= 12
@@ -87,8 +87,8 @@ def test_cells_equal_the_network_on_the_level_alone(size: tuple[int, int]) -> No
     assert torch.allclose(got, expected[0, 1], atol=1e-5)
 
 
-def test_levels_are_painted_as_torchs_area_resampling_makes_them(device: str) -> None:
-    """Shrunk, enlarged and as they are, in one tile and in many, of images of any sizes; black between them."""
+def test_painted_levels_equal_torchs_area_resampling(device: str) -> None:
+    """Shrunk, enlarged and unchanged, in one tile and in many, of images of any sizes; black between them."""
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((40, 50), (31, 17), (90, 200), (1, 1))]
     levels = [

@@ -59,7 +59,7 @@ def statuses(refs: list[ImageRef]) -> list[str]:
 # Folders
 
 
-def test_order_is_by_bytes_of_each_component(tmp_path: Path) -> None:
+def test_files_are_in_byte_order_of_each_path_component(tmp_path: Path) -> None:
     files = ["b.jpg", "a/z.jpg", "a.jpg", "a b/1.jpg", "a/b/c.png", "B.jpg", "ä.jpg", "a-1.jpg", "10.jpg", "9.jpg"]
     plant(tmp_path, *files)
     found = names(scan(tmp_path), tmp_path)
@@ -75,7 +75,7 @@ def test_a_relative_source_gives_absolute_paths(tmp_path: Path, monkeypatch: pyt
     assert ref.file.read_bytes() == JPEG
 
 
-def test_what_is_an_image(tmp_path: Path) -> None:
+def test_images_are_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
     plant(tmp_path, "photo.JPG", "scan.TIFF", "live.heic", "no-suffix", "odd.dat")
     plant(tmp_path, "notes.txt", "empty", data=b"no image")
     plant(tmp_path, "empty.png", data=b"")
@@ -144,7 +144,7 @@ def test_odd_names_stay_distinct_and_open(tmp_path: Path) -> None:
     assert str(tmp_path / "\\x5cxff\\x5cxfe.jpg") in paths
 
 
-def test_labels_are_the_parent_folders_of_what_is_not_on_top(tmp_path: Path) -> None:
+def test_labels_are_parent_folders_except_at_the_top(tmp_path: Path) -> None:
     plant(tmp_path, "top.jpg", "Ann Lee/1.jpg", "2020/Bob/2.jpg")
     refs = scan(tmp_path, SourceSettings(labels="parent"))
     assert [ref.name for ref in refs] == ["Bob", "Ann Lee", None]
@@ -161,7 +161,7 @@ def test_files_outside_the_root_are_rows(tmp_path: Path) -> None:
     assert str(tmp_path / "in") in refs[1].rejected.reason  # type: ignore[union-attr]
 
 
-def test_a_tree_deeper_than_paths_can_name_is_a_row(tmp_path: Path) -> None:
+def test_a_folder_too_deep_for_a_path_is_a_row(tmp_path: Path) -> None:
     plant(tmp_path, "z.jpg")
     here = os.open(tmp_path, os.O_RDONLY)
     for _ in range(40):
@@ -263,7 +263,7 @@ def write_manifest(folder: Path, kind: str, rows: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_the_three_kinds_say_the_same(kind: str, archive: Path) -> None:
+def test_the_three_kinds_give_the_same_rows(kind: str, archive: Path) -> None:
     path = write_manifest(archive, kind, ROWS)
     assert source_kind(path) == kind
     refs = scan(path)
@@ -353,7 +353,7 @@ def test_a_root_holds_relative_absolute_and_linked_files(archive: Path) -> None:
     assert isinstance(refs[2].rejected, ImageOutside)
 
 
-def test_file_names_that_are_no_utf8(archive: Path) -> None:
+def test_file_names_that_are_not_utf8(archive: Path) -> None:
     (archive / os.fsdecode(b"\xff.jpg")).write_bytes(JPEG)
     pq.write_table(pa.table({"path": pa.array([b"\xff.jpg"], pa.binary())}), archive / "list.parquet")
     (archive / "list.csv").write_text(f"uri\nfile://{archive}/%FF.jpg\n")
@@ -378,15 +378,15 @@ def test_file_names_that_are_no_utf8(archive: Path) -> None:
         ("m.csv", b"path,directory\na.jpg,..\n", "line 2: directory"),
         ("m.csv", b"path,directory\na.jpg," + b"d" * 65 + b"\n", "line 2: directory"),
         ("m.csv", b"path,name\na.jpg," + b"n" * 1001 + b"\n", "line 2: name has 1,001 characters"),
-        ("m.jsonl", b'{"path": "a.jpg"}\n{"path": \n', "line 2 is no JSON"),
+        ("m.jsonl", b'{"path": "a.jpg"}\n{"path": \n', "line 2 is not JSON"),
         ("m.jsonl", b'{"path": "a.jpg"}\n["a.jpg"]\n', "line 2 must be a JSON object, not list"),
         ("m.jsonl", b'{"path": "a.jpg"}\n{"name": "Ann"}\n', "line 2 has no path or uri"),
         ("m.jsonl", b'{"path": 5}\n', "line 1: path must be text"),
         ("m.jsonl", b'{"path": "a.jpg", "name": true}\n', "line 1: name must be text or a number, not bool"),
         ("m.jsonl", b'{"path": "a.jpg", "name": {"first": "Ann"}}\n', "line 1: name must be text"),
-        ("m.jsonl", b'{"path": "a.jpg", "name": "\\ud800"}\n', "line 1: name is no valid Unicode"),
-        ("m.jsonl", b'{"path": "a.jpg", "score": NaN}\n', "line 1 is no JSON"),
-        ("m.jsonl", b"[" * 100_000 + b"\n", "line 1 is no JSON"),
+        ("m.jsonl", b'{"path": "a.jpg", "name": "\\ud800"}\n', "line 1: name is not valid Unicode"),
+        ("m.jsonl", b'{"path": "a.jpg", "score": NaN}\n', "line 1 is not JSON"),
+        ("m.jsonl", b"[" * 100_000 + b"\n", "line 1 is not JSON"),
         ("m.jsonl", b'{"path": "\xff"}\n', "not UTF-8"),
         ("m.parquet", b"PAR1 but not really", "after row 0 it cannot be read as Parquet"),
         ("m.parquet", b"", "after row 0 it cannot be read as Parquet"),
@@ -431,7 +431,7 @@ def test_memory_does_not_grow_with_the_rows(archive: Path, full: bool) -> None:
     assert peak < 100 * rows
 
 
-def test_a_folder_is_left_out_by_whatever_name_it_is_met(tmp_path: Path) -> None:
+def test_a_folder_is_left_out_whatever_path_leads_to_it(tmp_path: Path) -> None:
     for name in ("a", "store", "store/deep"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.jpg").touch()
@@ -442,7 +442,7 @@ def test_a_folder_is_left_out_by_whatever_name_it_is_met(tmp_path: Path) -> None
         list(scan_source(tmp_path / "store", SourceSettings(), leave_out=tmp_path / "store"))
 
 
-def test_a_column_name_that_is_no_unicode_is_kept_as_it_is_shown(tmp_path: Path) -> None:
+def test_a_column_name_that_is_not_unicode_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"path": "x.jpg", "no\\ud800te": "\\udfff"}')
     (ref,) = scan_source(tmp_path / "rows.jsonl", SourceSettings())
     assert ref.extra == {r"no\ud800te": r"\udfff"}

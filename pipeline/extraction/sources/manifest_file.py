@@ -88,7 +88,7 @@ def _text(path: Path, where: str, column: str, value: Any) -> str | None:
     if len(text) > MAX_TEXT:
         _invalid(path, f"{where}: {column} has {len(text):,} characters, the limit is {MAX_TEXT:,}")
     if _SURROGATE.search(text):
-        _invalid(path, f"{where}: {column} is no valid Unicode text")
+        _invalid(path, f"{where}: {column} is not valid Unicode text")
     return text or None
 
 
@@ -174,7 +174,7 @@ def _json_row(path: Path, line: int, text: str) -> dict[str, Any]:
     try:
         values = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
-        _invalid(path, f"line {line} is no JSON ({exc})")
+        _invalid(path, f"line {line} is not JSON ({exc})")
     if not isinstance(values, dict):
         _invalid(path, f"line {line} must be a JSON object, not {type(values).__name__}")
     return values

@@ -55,7 +55,7 @@ def source_kind(path: Path) -> SourceKind:
     kind = _MANIFESTS.get(path.suffix.lower())
     if kind is None or not is_file:
         raise ManifestInvalid(
-            path=shown(path), detail=f"it is no folder, and a manifest is a file named {', '.join(_MANIFESTS)}"
+            path=shown(path), detail=f"it is not a folder, and a manifest is a file named {', '.join(_MANIFESTS)}"
         )
     return kind
 
