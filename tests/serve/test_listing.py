@@ -120,7 +120,7 @@ def test_a_page_goes_on_after_insertions_and_deletions() -> None:
 
 def forged(value: object) -> str:
     data = json.dumps(value).encode()
-    return base64.urlsafe_b64encode(module._check_sum(data) + data).decode()
+    return base64.urlsafe_b64encode(module._checksum(data) + data).decode()
 
 
 @pytest.mark.parametrize(
