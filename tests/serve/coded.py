@@ -1,23 +1,18 @@
-"""Servers over stores of coded faces, what clients do to them, and what must hold of a store afterwards."""
+"""Clients of servers over stores of coded faces, and what must be true of such a store afterwards."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 import numpy as np
-from coded_faces import CodedExtractor, Shown, photo, vector
-from coded_store import AUTHORIZATION, USER, make_store
+from coded_faces import CodedExtractor, Shown, coded_identity, photo, vector
+from coded_store import AUTHORIZATION, PASSWORD, USER
 
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.directory import Directories
@@ -25,85 +20,27 @@ from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from tests.serve.forker import CROP_BYTES, SETTINGS
+from tests.forking import Child
+from tests.serve.forked_server import CROP_BYTES, SETTINGS
+from tests.serve.quick_hash import quick_hash
 
 Json: TypeAlias = dict[str, Any]
-ROOT = Path(__file__).parents[2]
 SIZE = 64
 EXTRACTOR = CodedExtractor(SIZE, CROP_BYTES)
 RECOGNISE = PostRequest(insert=False, update=False)
 
 
-class Forker:
-    """`forker.py`, running. `prefix`: a command that runs it."""
-
-    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
-        command = [*prefix, sys.executable, "-W", "ignore", "-m", "tests.serve.forker", str(folder)]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT / "scripts/bench"), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ
-        )
-
-    def order(self, **order: Any) -> Json:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, "the forker died"
-        return dict(json.loads(line))
-
-    def start(self, store: Path, **how: Any) -> ServerProcess:
-        said = self.order(store=str(store), **how)
-        server = ServerProcess(self, said["pid"], said["url"])
-        assert server.url, f"the server ended with {server.wait()['status']} before it listened"
-        return server
-
-    @contextmanager
-    def serving(self, store: Path, **how: Any) -> Iterator[ServerProcess]:
-        """A server that is stopped in the end, and must stop cleanly."""
-        server = self.start(store, **how)
-        try:
-            yield server
-        except BaseException:
-            server.kill()
-            raise
-        assert server.stop()["status"] == 0
-
-    def close(self) -> None:
-        with self._process as process:  # closes the pipes: the forker ends with its input
-            assert process.stdin is not None
-
-
-@dataclass(frozen=True)
-class ServerProcess:
-    forker: Forker
-    pid: int
-    url: str
-
-    @contextmanager
-    def client(self, directory: str = "main") -> Iterator[Client]:
-        client = Client(self.url, directory)
-        try:
-            yield client
-        finally:
-            client.close()
-
-    def wait(self) -> Json:
-        """How it ended."""
-        return self.forker.order(wait=self.pid)
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        assert self.wait()["status"] == -signal.SIGKILL
-
-    def stop(self) -> Json:
-        os.kill(self.pid, signal.SIGTERM)
-        return self.wait()
-
-
 class Unanswered(Exception):
     """The server died before its answer came."""
+
+
+@contextmanager
+def client_of(server: Child, directory: str = "main") -> Iterator[Client]:
+    client = Client(server.ready, directory)
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 class Client:
@@ -149,7 +86,8 @@ class Client:
 
 
 def empty_store(path: Path) -> Path:
-    make_store(path, SIZE).close()
+    with StoreClient.open_or_create(path, lambda: coded_identity(SIZE), command="make") as client:
+        client.create_account(USER, quick_hash(PASSWORD))
     return path
 
 

@@ -1,14 +1,21 @@
-"""The live servers that the tests of this folder share."""
+"""The servers that the tests of this folder share."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipeline.extraction.extractor import FaceExtractor
+from tests.forking import Forker
 from tests.serve.live import LiveServer, live_server
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("full"):
+        os.environ.setdefault("SCHEMA_EXAMPLES", "300")  # test_schema needs the number when it is imported
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +40,13 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor) ->
         serve__unique_external_ids=True,
     ) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def coded_servers() -> Iterator[Forker]:
+    """Forks servers over stores of coded faces."""
+    with Forker("tests.serve.forked_server") as forker:
+        yield forker
 
 
 @pytest.fixture(scope="session")

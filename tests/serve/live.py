@@ -19,8 +19,8 @@ from pipeline.identities.service import IdentityService
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.server import make_server
-from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.client import StoreClient
+from tests.serve.quick_hash import quick_hash
 
 PASSWORD = "s3cret:päss"
 USERS = ("alice", "bob")
@@ -64,7 +64,7 @@ def live_server(store: Path, extractor: FaceExtractor, **flags: object) -> Itera
     assert isinstance(client, StoreClient)
     with client, contextlib.ExitStack() as stack:
         for user in set(USERS) - set(client.accounts()):
-            client.create_account(user, hash_password(PASSWORD))
+            client.create_account(user, quick_hash(PASSWORD))
         settings = settings_of_store(settings, client.identity, store)
         service = IdentityService(client, extractor, Decoder(settings.decode), settings)
         stack.callback(service.close)

@@ -1,43 +1,36 @@
 """Servers killed while they insert: what was answered is there, and nothing is half there.
 
-The models are those of `coded_faces`, because it is the store that a crash tests; the last test uses the real ones.
+The models are those of `coded_faces`, because a crash tests the store; the last test uses real models. By default a few
+fault points and kills are tried, with --full all of them.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from coded_faces import Shown, photo
-from coded_store import USER
+from coded_store import PASSWORD, USER
 
+from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.files.faults import FILE_STEPS, TRANSACTION_STEPS
-from tests.serve.coded import (
-    RECOGNISE,
-    Client,
-    Forker,
-    ServerProcess,
-    Unanswered,
-    assert_whole,
-    empty_store,
-    service_of,
-)
+from tests.forking import Child, Forker
+from tests.serve.coded import RECOGNISE, Client, Unanswered, assert_whole, client_of, empty_store, service_of
 from tests.serve.conformance import photos
+from tests.serve.conformance.launch import server_process
+from tests.serve.live import live_settings
+from tests.serve.quick_hash import quick_hash
 
-KILLS = int(os.environ.get("TEST_KILLS", "3"))  # 10 for the record
 INSERTIONS = 500
 CLIENTS = 16
 # The points that come after the transaction of a request.
@@ -49,13 +42,7 @@ MET = (
     "catalog.fsync_folder",
     "unlink",
 )
-
-
-@pytest.fixture(scope="module")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    made = Forker(tmp_path_factory.mktemp("points"))
-    yield made
-    made.close()
+EVERY_NTH = 3  # of them by default: a spread over files, transactions and steps
 
 
 # Killed at a random moment
@@ -64,15 +51,15 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
 class Insertions:
     """Clients that insert persons in parallel, each its own share, until all are in or the server is gone."""
 
-    def __init__(self, server: ServerProcess, persons: range) -> None:
+    def __init__(self, server: Child, persons: range) -> None:
         self.answered: dict[int, str] = {}
         self._shares = [persons[k::CLIENTS] for k in range(CLIENTS)]
         self._threads = [threading.Thread(target=self._insert, args=(server, share)) for share in self._shares]
         for thread in self._threads:
             thread.start()
 
-    def _insert(self, server: ServerProcess, persons: range) -> None:
-        with server.client() as client:
+    def _insert(self, server: Child, persons: range) -> None:
+        with client_of(server) as client:
             for person in persons:
                 try:
                     (face,) = client.post(Shown(person), update="false")["identifiedFaces"]
@@ -87,12 +74,12 @@ class Insertions:
 
 
 @pytest.mark.slow
-def test_killed_during_parallel_insertions(forker: Forker, tmp_path: Path) -> None:
+def test_killed_during_parallel_insertions(coded_servers: Forker, tmp_path: Path, full: bool) -> None:
     store = empty_store(tmp_path / "store")
     chance = random.Random(5)
     answered: dict[int, str] = {}
-    for kill in range(KILLS):
-        server = forker.start(store)
+    for kill in range(10 if full else 2):
+        server = coded_servers.start(store=str(store))
         insertions = Insertions(server, range(kill * INSERTIONS, (kill + 1) * INSERTIONS))
         wanted = chance.randrange(INSERTIONS)
         while len(insertions.answered) < wanted:
@@ -139,9 +126,9 @@ def _id_of(client: Client, name: str) -> str:
     return str(next(person["personId"] for person in client.people() if person.get("name") == name))
 
 
-def play(server: ServerProcess) -> int:
+def play(server: Child) -> int:
     """The steps, until the server dies; how many were answered."""
-    with server.client() as client:
+    with client_of(server) as client:
         for number, step in enumerate(STEPS):
             try:
                 step(client)
@@ -169,41 +156,44 @@ def contents(store: Path) -> list[tuple[Any, ...]]:
 class Undisturbed:
     """What the store holds after each number of steps, and how often all of them meet each fault point."""
 
-    def __init__(self, forker: Forker, folder: Path) -> None:
+    def __init__(self, servers: Forker, folder: Path) -> None:
         self.contents = []
         for count in range(len(STEPS) + 1):
             store = empty_store(folder / str(count))
-            server = forker.start(store)
-            with server.client() as client:
+            server = servers.start(store=str(store))
+            with client_of(server) as client:
                 for step in STEPS[:count]:
                     step(client)
             ended = server.stop()
-            assert ended["status"] == 0
-            self.points: dict[str, int] = ended["points"]
+            assert ended.status == 0
+            self.points = ended.points
             self.contents.append(contents(store))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(forker: Forker, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    return Undisturbed(forker, tmp_path_factory.mktemp("undisturbed"))
+def undisturbed(coded_servers: Forker, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return Undisturbed(coded_servers, tmp_path_factory.mktemp("undisturbed"))
 
 
 def test_a_server_meets_these_fault_points(undisturbed: Undisturbed) -> None:
     assert set(undisturbed.points) == set(MET)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("point", MET)
-def test_killed_at_a_fault_point(forker: Forker, undisturbed: Undisturbed, point: str, tmp_path: Path) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "point" in metafunc.fixturenames:
+        metafunc.parametrize("point", MET if metafunc.config.getoption("full") else MET[::EVERY_NTH])
+
+
+def test_killed_at_a_fault_point(coded_servers: Forker, undisturbed: Undisturbed, point: str, tmp_path: Path) -> None:
     store = empty_store(tmp_path / "store")
-    server = forker.start(store, fault=point, nth=undisturbed.points[point])
+    server = coded_servers.start(store=str(store), fault=point, nth=undisturbed.points[point])
     answered = play(server)
     ended = server.stop() if answered == len(STEPS) else server.wait()
-    assert ended["status"] == -signal.SIGKILL
+    assert ended.status == -signal.SIGKILL
     # The request that had no answer is in as a whole, or not at all.
     done = min(len(STEPS), answered + point.startswith(AFTER_THE_COMMIT))
     assert contents(store) == undisturbed.contents[done]
-    with forker.serving(store) as again, again.client() as client:  # a server takes the store up where it stands
+    with coded_servers.running(store=str(store)) as again, client_of(again) as client:
         for step in STEPS[done:]:
             step(client)
     assert contents(store) == undisturbed.contents[-1]
@@ -215,24 +205,16 @@ def test_killed_at_a_fault_point(forker: Forker, undisturbed: Undisturbed, point
 @pytest.mark.slow
 def test_the_command_is_killed_and_started_again(tmp_path: Path, weights_cache: Path) -> None:
     environ = {**os.environ, "FACEPIPE_CACHE": str(weights_cache), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pipeline"]
-    store = ["--store", str(tmp_path / "store")]
-    made = [*command, "account", "create", USER, *store, "--weights", "casia-webface", "--password-stdin"]
-    subprocess.run(made, input="correct horse", text=True, check=True, env=environ, capture_output=True)
-    served = [*command, "serve", *store, "--port", "0", "--device", "cpu"]
-    served += ["--person-headers", "optional", "--quiet", "--json"]
-    shown = {"hopper": photos.photo("hopper"), "collins": photos.photo("collins")}
+    store, flags = tmp_path / "store", ["--device", "cpu", "--person-headers", "optional", "--quiet"]
+    with open_or_create_store(store, live_settings(), "test") as made:
+        made.create_account(USER, quick_hash(PASSWORD))
+    portraits = {"hopper": photos.photo("hopper"), "collins": photos.photo("collins")}
     ids: list[dict[str, str]] = []
     for _ in range(2):
-        with subprocess.Popen(served, stdout=subprocess.PIPE, text=True, env=environ) as process:
-            try:
-                assert process.stdout is not None
-                client = Client(json.loads(process.stdout.readline())["url"])
-                with closing(client):
-                    faces = {name: client.send(image, name)["identifiedFaces"][0] for name, image in shown.items()}
-                ids.append({name: face["personId"] for name, face in faces.items()})
-            finally:
-                process.kill()
+        with server_process(store, tmp_path / "log", *flags, environ=environ) as (_, listening):  # killed in the end
+            with closing(Client(listening["url"])) as client:
+                faces = {name: client.send(image, name)["identifiedFaces"][0] for name, image in portraits.items()}
+            ids.append({name: face["personId"] for name, face in faces.items()})
     assert ids[0] == ids[1]
-    with StoreClient.open(tmp_path / "store", command="test") as client_of_store:
+    with StoreClient.open(store, command="test") as client_of_store:
         assert check_store(client_of_store).problems == []

@@ -18,7 +18,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from coded_faces import Shown
 
-from tests.serve.coded import Forker, empty_store
+from tests.forking import Forker
+from tests.serve.coded import client_of, empty_store
 
 CALLS = "fsync,fdatasync,rename,renameat,renameat2,mkdir,mkdirat,write,pwrite64,send,sendto,sendmsg,writev"
 STRACE = ("strace", "-f", "-y", "-s", "64", "--seccomp-bpf", "-e", f"trace={CALLS}", "-e", "signal=none")
@@ -118,7 +119,7 @@ class Traced:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log = folder / "trace"
-        self.forker = Forker(folder, [*STRACE, "-o", str(self._log)])
+        self.forker = Forker("tests.serve.forked_server", prefix=[*STRACE, "-o", str(self._log)])
         self._done: dict[tuple[str, ...], tuple[list[str], Path]] = {}
 
     def insertion(self, *without: str) -> tuple[list[str], Path]:
@@ -129,7 +130,7 @@ class Traced:
 
     def _insertion(self, *without: str) -> tuple[list[str], Path]:
         store = empty_store(self._folder / ("-".join(without) or "all"))
-        with self.forker.serving(store, without=without) as server, server.client() as client:
+        with self.forker.running(store=str(store), without=without) as server, client_of(server) as client:
             client.post(Shown(1))  # makes the directory, and the log
             begin = self._log.stat().st_size
             client.post(Shown(2))

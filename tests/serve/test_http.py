@@ -19,6 +19,7 @@ from pipeline.errors import UsageError
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.serializer import ImageAddresses
 from tests.serve.live import PASSWORD, LiveServer, live_settings
+from tests.serve.quick_hash import quick_hash
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 GRACE = {"X-RPC-PERSON-NAME": "Grace", "X-RPC-EXTERNAL-ID": "id/1"}
@@ -285,6 +286,7 @@ def test_an_unknown_user_and_a_wrong_password_look_the_same(live: LiveServer) ->
 
 
 def test_too_many_failures_are_told_to_wait(live: LiveServer) -> None:
+    live.client.create_account("guessed", quick_hash("right"))
     headers = {"X-RPC-AUTHORIZATION": "guessed:wrong", "X-RPC-DIRECTORY": "main"}
     with httpx.Client(base_url=live.url, timeout=60) as http:
         answers = [http.get("/people", headers=headers) for _ in range(11)]

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,8 @@ from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from tests.serve.coded import (
-    SIZE,
-    Forker,
-    assert_memory_equals_catalog,
-    empty_store,
-    service_of,
-)
+from tests.forking import Forker
+from tests.serve.coded import SIZE, assert_memory_equals_catalog, client_of, empty_store, service_of
 from tests.serve.live import LiveServer
 
 CLIENTS = 64
@@ -57,30 +52,23 @@ def in_parallel(works: Sequence[Callable[[], object]]) -> None:
         raise errors[0]
 
 
-@pytest.fixture(scope="module")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    made = Forker(tmp_path_factory.mktemp("points"))
-    yield made
-    made.close()
-
-
 @pytest.mark.slow
-def test_64_clients_post_8_new_faces_25_times_each(forker: Forker, tmp_path: Path) -> None:
+def test_64_clients_post_8_new_faces_25_times_each(coded_servers: Forker, tmp_path: Path) -> None:
     store = empty_store(tmp_path / "store")
     posts = [Shown(face, variant) for variant in range(TIMES) for face in range(FACES)]
     random.Random(1).shuffle(posts)
     answers: list[dict[str, Any]] = []
 
-    with forker.serving(store) as server:
+    with coded_servers.running(store=str(store)) as server:
 
         def share(number: int) -> None:
-            with server.client() as client:
+            with client_of(server) as client:
                 for shown in posts[number::CLIENTS]:
                     (face,) = client.post(shown, update="false")["identifiedFaces"]
                     answers.append({"person": shown.person, **face})
 
         in_parallel([lambda number=number: share(number) for number in range(CLIENTS)])
-        with server.client() as client:
+        with client_of(server) as client:
             people = client.people()
     assert len(answers) == len(posts)
     assert {(each["person"], each["personId"]) for each in answers} == {

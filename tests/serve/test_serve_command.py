@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,9 +20,10 @@ import pytest
 from pipeline.cli import main
 from pipeline.errors import StoreMissing, UsageError
 from pipeline.jobs.stores import open_or_create_store
-from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.client import StoreClient
+from tests.serve.conformance.launch import server_process
 from tests.serve.live import PASSWORD, credentials, live_settings
+from tests.serve.quick_hash import quick_hash
 
 GRACE = [(b"X-RPC-PERSON-NAME", b"Grace"), (b"X-RPC-EXTERNAL-ID", b"e1")]
 
@@ -32,7 +31,7 @@ GRACE = [(b"X-RPC-PERSON-NAME", b"Grace"), (b"X-RPC-EXTERNAL-ID", b"e1")]
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     with open_or_create_store(tmp_path / "store", live_settings(), "test") as client:
-        client.create_account("alice", hash_password(PASSWORD))
+        client.create_account("alice", quick_hash(PASSWORD))
     return tmp_path / "store"
 
 
@@ -48,35 +47,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @contextmanager
-def started(store: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A server process, and the JSON it printed when it listened."""
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline",
-        "serve",
-        "--store",
-        str(store),
-        "--device",
-        "cpu",
-        "--json",
-        *arguments,
-    ]
-    process = subprocess.Popen(
-        [*command, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        yield process, json.loads(line)
-    finally:
-        process.kill()
-        process.communicate()
+def started(store: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with server_process(store, log_of(store), "--device", "cpu", *flags, environ=environ) as process_and_answer:
+        yield process_and_answer
+
+
+def log_of(store: Path) -> Path:
+    return store.parent / "server.log"
 
 
 def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
@@ -84,30 +62,28 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
 ) -> None:
     cert, key = certificate
     tls = ssl.create_default_context(cafile=str(cert))
-    with started(store, "--port", "0", "--object-port", "0", "--tls-cert", str(cert), "--tls-key", str(key)) as (
-        process,
-        told,
-    ):
-        assert told["url"].startswith("https://127.0.0.1:")
-        assert told["url"] != told["object_url"]
-        assert (told["store"], told["identities"]) == (str(store), 0)
+    with started(store, "--object-port", "0", "--tls-cert", str(cert), "--tls-key", str(key)) as (process, listening):
+        assert listening["url"].startswith("https://127.0.0.1:")
+        assert listening["url"] != listening["object_url"]
+        assert (listening["store"], listening["identities"]) == (str(store), 0)
         answers: list[httpx.Response] = []
 
         def post() -> None:
             headers = [*credentials(), *GRACE]
-            answers.append(httpx.post(f"{told['url']}/people", content=hopper, headers=headers, verify=tls, timeout=60))
+            answers.append(
+                httpx.post(f"{listening['url']}/people", content=hopper, headers=headers, verify=tls, timeout=60)
+            )
 
-        for url in (told["url"], told["object_url"]):
+        for url in (listening["url"], listening["object_url"]):
             assert httpx.get(f"{url}/people", headers=credentials(), verify=tls).json() == {"people": []}
         request = threading.Thread(target=post)
         request.start()
-        wait_for_post(told["object_url"], tls)
+        wait_for_post(listening["object_url"], tls)
         process.send_signal(signal.SIGTERM)
         request.join()
         assert answers[0].status_code == 201
         assert process.wait(30) == 0
-        assert process.stderr is not None
-        log = process.stderr.read()
+    log = log_of(store).read_text()
     assert "method=POST route=/people status=201" in log
     assert not [line for line in log.splitlines() if "facepipe.access" not in line]
     assert PASSWORD not in log
@@ -124,12 +100,11 @@ def wait_for_post(url: str, tls: ssl.SSLContext) -> None:
 
 
 def test_ctrl_c_ends_it_too(store: Path) -> None:
-    with started(store, "--port", "0", "--quiet") as (process, told):
-        assert httpx.get(f"{told['url']}/readyz").status_code == 200
+    with started(store, "--quiet") as (process, listening):
+        assert httpx.get(f"{listening['url']}/readyz").status_code == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
+    assert log_of(store).read_text() == ""
 
 
 def serve(*arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""Starts a real `facepipe serve` over a new store with accounts, as an operator would: by the command line."""
+"""Starts a real `facepipe serve` by the command line, as an operator would."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.serve.conformance.client import Account, Server
 PASSWORDS = {"alice": "p:ss word-ä", "bob": "b0b password"}  # a colon, a space, a letter beyond ASCII
 LIMITED_QUEUE = {"serve.queue_images": "3", "serve.workers": "2"}
 ROOT = Path(__file__).parents[3]
-_START_S = 120
+_STOP_S = 120
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A server process of ours. `environ` is what another command needs to work on its store."""
+    """A server process of the tests. `environ` is the environment that another command on its store needs."""
 
     server: Server
     store: Path
@@ -36,15 +36,15 @@ class Launched:
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """That of a command with these settings (`section.name`), and none of the caller's own."""
+    """The environment of a command with these settings (`section.name`) and none of the caller's own."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("FACEPIPE_")}
     cache = {key: os.environ[key] for key in ("FACEPIPE_CACHE",) if key in os.environ}
-    told = {f"FACEPIPE_{key.replace('.', '__').upper()}": value for key, value in settings.items()}
-    return {**inherited, **cache, "OMP_WAIT_POLICY": "passive", **told}
+    variables = {f"FACEPIPE_{key.replace('.', '__').upper()}": value for key, value in settings.items()}
+    return {**inherited, **cache, "OMP_WAIT_POLICY": "passive", **variables}
 
 
 def facepipe(*arguments: str, environ: Mapping[str, str], stdin: str | None = None) -> dict[str, Any]:
-    """One command, told to answer in JSON."""
+    """Runs one command and returns the JSON that it prints."""
     command = [sys.executable, "-m", "pipeline", *arguments, "--json"]
     done = subprocess.run(
         command, input=stdin, capture_output=True, text=True, env=dict(environ), cwd=ROOT, check=False
@@ -63,10 +63,32 @@ def make_accounts(store: Path, environ: Mapping[str, str], flags: Sequence[str] 
 
 
 @contextmanager
+def server_process(
+    store: Path, log: Path, *flags: str, environ: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`facepipe serve` on a free port, and the JSON that it prints when it listens. Killed in the end if it still runs.
+    Its standard error goes to the file `log`."""
+    command = [sys.executable, "-m", "pipeline", "serve", "--store", str(store), "--port", "0", "--json", *flags]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(environ), cwd=ROOT
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, log.read_text()
+            yield process, json.loads(line)
+        finally:
+            process.kill()
+
+
+@contextmanager
 def launch(
     folder: Path, hosting: str = "local", settings: Mapping[str, str] | None = None, flags: Sequence[str] = ()
 ) -> Iterator[Launched]:
-    """A server on a free port over the new store `folder`/store; stopped by SIGTERM, which must end well."""
+    """A server on a free port over the new store `folder`/store. SIGTERM stops it, and it must stop cleanly."""
     store = folder / "store"
     common = {"model.weights": "casia-webface", "run.device": "cpu", **(settings or {})}
     if hosting == "cloud":
@@ -74,26 +96,9 @@ def launch(
         flags = (*flags, "--hosting", "cloud", "--public-url", "https://images.example.org")
     environ = environment(common)
     make_accounts(store, environ, ["--encrypt"] if hosting == "cloud" else [])
-    command = [sys.executable, "-m", "pipeline", "serve", "--store", str(store), "--port", "0", "--json", *flags]
-    with (folder / "server.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environ, cwd=ROOT)
-        try:
-            server = _listening(process, folder / "server.log")
-            with server.http:
-                yield Launched(server, store, process, environ)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(_START_S) == 0
-        finally:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-
-
-def _listening(process: subprocess.Popen[str], log: Path) -> Server:
-    """Waits for the line that tells the addresses."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, log.read_text()
-    told = json.loads(line)
-    return Server.at(told["url"], told["object_url"])
+    with server_process(store, folder / "server.log", *flags, environ=environ) as (process, listening):
+        server = Server.at(listening["url"], listening["object_url"])
+        with server.http:
+            yield Launched(server, store, process, environ)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(_STOP_S) == 0

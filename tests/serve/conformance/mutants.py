@@ -1,6 +1,6 @@
 """Servers that break one rule each, on purpose: what proves that the conformance tests can fail.
 
-`MUTANTS` names them, each with the test that must notice. `mutant_forker` serves them.
+`MUTANTS` names them, each with the test that must notice. `forked_mutant` serves them.
 """
 
 from __future__ import annotations

@@ -3,105 +3,90 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.serve.conformance.launch import PASSWORDS, ROOT, environment, make_accounts
+from pipeline.config import load_settings
+from pipeline.jobs.stores import open_or_create_store
+from pipeline.store.client import StoreClient
+from tests.forking import Forker
+from tests.serve.conformance.forked_mutant import HERE, PYTEST
+from tests.serve.conformance.launch import PASSWORDS, environment
 from tests.serve.conformance.mutants import MUTANTS
+from tests.serve.quick_hash import quick_hash
 
-HERE = Path(__file__).parent
 TESTS_FAILED, ALL_PASSED = 1, 0
+ENVIRON = {
+    "CONFORMANCE_USER": "alice",
+    "CONFORMANCE_PASSWORD": PASSWORDS["alice"],
+    "CONFORMANCE_OTHER_USER": "bob",
+    "CONFORMANCE_OTHER_PASSWORD": PASSWORDS["bob"],
+}
 
 
-@dataclass
-class Forker:
-    """The forking process, and the store with accounts that every server gets a copy of."""
+class MutantServers:
+    """Forks servers, each over its own copy of an encrypted store with accounts."""
 
-    process: subprocess.Popen[str]
-    accounts: Path
-    folder: Path
-
-    def order(self, **order: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return dict(json.loads(self.process.stdout.readline()))
+    def __init__(self, folder: Path) -> None:
+        key = base64.b64encode(os.urandom(32)).decode()
+        environ = environment({"model.weights": "casia-webface", "security.master_key": key})
+        settings = load_settings(environ=environ, flags={"security.encrypt": True})
+        with open_or_create_store(folder / "accounts", settings, "test") as client:
+            assert isinstance(client, StoreClient)
+            for user, password in PASSWORDS.items():
+                client.create_account(user, quick_hash(password))
+        self.folder = folder
+        self.forker = Forker(
+            "tests.serve.conformance.forked_mutant", environ={**environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        )
 
     @contextmanager
     def serving(self, mutant: str | None, hosting: str) -> Iterator[str]:
-        """The URL of a server; it is up to the end, and stops well."""
+        """The URL of a server. It is up to the end, and stops cleanly."""
         store = self.folder / f"{mutant}-{hosting}"
-        shutil.copytree(self.accounts, store)
-        made = self.order(store=str(store), hosting=hosting, mutant=mutant)
-        assert made["url"], f"{mutant} did not start"
-        try:
-            yield made["url"]
-            assert httpx.get(f"{made['url']}/healthz", trust_env=False).status_code == 200
-        finally:
-            assert self.order(stop=made["pid"])["status"] == 0
+        shutil.copytree(self.folder / "accounts", store)
+        with self.forker.running(store=str(store), hosting=hosting, mutant=mutant) as server:
+            assert server.ready, f"{mutant} did not start"
+            yield server.ready
+            assert httpx.get(f"{server.ready}/healthz", trust_env=False).status_code == 200
+
+    def conformance(self, tests: Sequence[str], url: str, hosting: str) -> tuple[int, str]:
+        """Runs these conformance tests against that server, as anybody would; the exit status and the output."""
+        cloud_url = url if hosting == "cloud" else ""
+        arguments = [*PYTEST, f"--conformance-url={url}", f"--conformance-cloud-url={cloud_url}"]
+        output = self.folder / "output"
+        output.unlink(missing_ok=True)
+        tests = [str(HERE / test) for test in tests]
+        child = self.forker.start(pytest=[*arguments, *tests], environ=ENVIRON, output=str(output))
+        return child.wait().status, output.read_text()
 
 
 @pytest.fixture(scope="module")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    folder = tmp_path_factory.mktemp("mutants")
-    key = base64.b64encode(os.urandom(32)).decode()
-    environ = environment({"model.weights": "casia-webface", "security.master_key": key})
-    make_accounts(folder / "accounts", environ, ["--encrypt"])
-    command = [sys.executable, "-W", "ignore", "-m", "tests.serve.conformance.mutant_forker"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ
-    ) as process:
-        yield Forker(process, folder / "accounts", folder)
-        assert process.stdin is not None
-        process.stdin.close()
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutantServers]:
+    servers = MutantServers(tmp_path_factory.mktemp("mutants"))
+    with servers.forker:
+        yield servers
 
 
-def conformance(tests: Sequence[str], url: str, hosting: str) -> subprocess.CompletedProcess[str]:
-    """These conformance tests against that server, as anybody would run them."""
-    told: Mapping[str, str] = {
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "CONFORMANCE_USER": "alice",
-        "CONFORMANCE_PASSWORD": PASSWORDS["alice"],
-        "CONFORMANCE_OTHER_USER": "bob",
-        "CONFORMANCE_OTHER_PASSWORD": PASSWORDS["bob"],
-    }
-    # The plugins of other tests take longer to import than these tests to run.
-    plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout"]
-    command = [sys.executable, "-m", "pytest", "-q", *plugins, f"--confcutdir={HERE}"]
-    command += [f"--conformance-url={url}", f"--conformance-cloud-url={url if hosting == 'cloud' else ''}"]
-    command += [str(HERE / test) for test in tests]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**environment({}), **told}, check=False
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("hosting", ["local", "cloud"])
-def test_a_server_that_breaks_no_rule_passes(forker: Forker, hosting: str) -> None:
-    tests = [each.test for each in MUTANTS.values() if each.hosting == hosting]
-    with forker.serving(None, hosting) as url:
-        done = conformance(tests, url, hosting)
-    assert done.returncode == ALL_PASSED, done.stdout
-    assert "skipped" not in done.stdout
+def test_a_server_that_breaks_no_rule_passes(servers: MutantServers, hosting: str) -> None:
+    tests = [mutant.test for mutant in MUTANTS.values() if mutant.hosting == hosting]
+    with servers.serving(None, hosting) as url:
+        status, output = servers.conformance(tests, url, hosting)
+    assert status == ALL_PASSED, output
+    assert "skipped" not in output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_is_caught(forker: Forker, name: str) -> None:
+def test_a_mutant_is_caught(servers: MutantServers, name: str) -> None:
     mutant = MUTANTS[name]
-    with forker.serving(name, mutant.hosting) as url:
-        done = conformance([mutant.test], url, mutant.hosting)
-    assert done.returncode == TESTS_FAILED, f"{mutant.rule}\n{done.stdout}"
-    assert "FAILED" in done.stdout, done.stdout  # and not an error in a fixture
+    with servers.serving(name, mutant.hosting) as url:
+        status, output = servers.conformance([mutant.test], url, mutant.hosting)
+    assert status == TESTS_FAILED, f"{mutant.rule}\n{output}"
+    assert "FAILED" in output, output  # and not an error in a fixture

@@ -1,0 +1,76 @@
+"""Servers, mutant or not, and conformance tests against them, as children of a process that has the models loaded.
+
+{"store", "hosting", "mutant"} (null: none) is an order for a server, which is ready with its URL; {"pytest", "environ",
+"output"} one for a run of pytest with these arguments, which writes to the file `output` and ends with pytest's status.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.forking import Order, answer_orders
+from tests.serve.conformance.mutants import MUTANTS
+from tests.serve.conformance.mutations import replaced
+
+HERE = Path(__file__).parent
+PUBLIC_URL = "https://images.example.org"
+# The plugins of other tests take longer to import than these tests to run.
+PYTEST = ["-q", "--tb=line", "-p", "no:cacheprovider", "-p", "pytest_timeout", f"--confcutdir={HERE}"]
+
+
+def work(order: Order, ready: Callable[[str], None]) -> None:
+    if "pytest" in order:
+        _test(order, ready)
+    else:
+        _serve(order, ready)
+
+
+def _serve(order: Order, ready: Callable[[str], None]) -> None:
+    from pipeline.config import load_settings
+    from pipeline.serve.server import serve
+
+    flags = {"serve.port": 0, "run.threads": 1, "run.device": "cpu", "serve.hosting": order["hosting"]}
+    settings = load_settings(flags={**flags, "serve.public_url": PUBLIC_URL if order["hosting"] == "cloud" else None})
+    if order["mutant"] is not None:
+        MUTANTS[order["mutant"]].patch()
+    serve(Path(order["store"]), settings, lambda listening: ready(listening.url))
+
+
+def _test(order: Order, ready: Callable[[str], None]) -> None:
+    import pytest
+
+    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(order["environ"])
+    ready("testing")
+    raise SystemExit(int(pytest.main(order["pytest"])))
+
+
+def main() -> None:
+    """Loads everything once, on one thread."""
+    import pytest
+    import torch
+    import uvicorn.lifespan.on  # what uvicorn imports by name only when it starts
+    import uvicorn.loops.auto  # noqa: F401
+
+    from pipeline.config import load_settings
+    from pipeline.jobs.models import load_extractor, make_identity
+    from pipeline.serve.server import _warm_up
+
+    torch.set_num_threads(1)
+    settings = load_settings(flags={"run.device": "cpu", "run.threads": 1})
+    extractor = load_extractor(settings, make_identity(settings), Path())
+    _warm_up(extractor)
+    replaced("pipeline.serve.server", "load_extractor", lambda _: lambda *_arguments: extractor)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # pytest's listing is no answer
+    pytest.main([*PYTEST, "--collect-only", "-qq", str(HERE)])  # imports the tests
+    os.dup2(answers, 1)
+    answer_orders(work)
+
+
+if __name__ == "__main__":
+    main()
