@@ -26,7 +26,7 @@ from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.session import Session
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store.operations import Store
-from pipeline.store.records import KNOWN_ROWS_SCHEMA, RunRow
+from pipeline.store.records import COMMITTED_FILES_SCHEMA, RunRow
 from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef
 
@@ -141,9 +141,9 @@ class Planner:
 
     def _stored_hashes(self, source: str) -> dict[tuple[str, str], set[str | None]]:
         """The hashes that were committed of each path and directory; None: it could not be read."""
-        table = self.store.known_rows(source, self.account_id)
+        table = self.store.committed_files(source, self.account_id)
         hashes: dict[tuple[str, str], set[str | None]] = {}
-        for path, directory, sha256 in zip(*(table[c].to_pylist() for c in KNOWN_ROWS_SCHEMA.names), strict=True):
+        for path, directory, sha256 in zip(*(table[c].to_pylist() for c in COMMITTED_FILES_SCHEMA.names), strict=True):
             hashes.setdefault((path, directory), set()).add(sha256)
         return hashes
 
@@ -158,7 +158,7 @@ class Planner:
 
     def _plan_chunk(self, chunk: Sequence[_HashedRow]) -> list[dict[str, Any]]:
         fresh = [hashed for hashed in chunk if self._is_new(hashed)]
-        in_store = self.store.known_media(self.account_id, [s.sha256 for s in fresh if s.sha256])
+        in_store = self.store.media_of_hashes(self.account_id, [s.sha256 for s in fresh if s.sha256])
         return [self._plan_row(hashed, in_store) for hashed in fresh]
 
     def _is_new(self, hashed: _HashedRow) -> bool:

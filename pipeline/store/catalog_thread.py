@@ -27,7 +27,7 @@ class CatalogThread:
     called from any thread, and a Ctrl-C in the caller never cuts a transaction."""
 
     def __init__(self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str) -> None:
-        """Opens the store at `root`, or makes it there with the identity from `make_identity`, if that is given.
+        """Opens the store at `root`, or makes one with the identity from `make_identity`, if there is one.
 
         Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, StoreFull, StoreUnwritable.
         """

@@ -51,7 +51,7 @@ class StoreClient(StoredImages, Store):
 
     @classmethod
     def open(cls, path: Path | str, *, command: str) -> StoreClient:
-        """Opens the store at `path`; `command` is what a second opener is told.
+        """Opens the store at `path`; `command` is what the error of a second opener names.
 
         Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew.
         """
@@ -59,7 +59,7 @@ class StoreClient(StoredImages, Store):
         if not root.is_dir():
             raise StoreMissing(path=root)
         if not (root / LOCK_NAME).exists():
-            opening.require_store(root)  # before a lock file is left in a folder that is no store
+            opening.require_store(root)  # before a lock file is left in another folder
         return cls(root, None, command)
 
     @classmethod

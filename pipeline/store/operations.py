@@ -116,8 +116,8 @@ class Store(Caller, RunFiles):
     committed_shards = Operation(runs.committed_shards)
     run_key = Operation(runs.run_key)
     run_counts = Operation(run_counts.run_counts)
-    known_rows = Operation(media.known_rows)
-    known_media = Operation(media.known_media)
+    committed_files = Operation(media.committed_files)
+    media_of_hashes = Operation(media.media_of_hashes)
 
     # Photos and their faces
     photo_records = Operation(photo_faces.photo_records)

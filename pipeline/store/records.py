@@ -77,7 +77,7 @@ PERSONS_SCHEMA = pa.schema(
     ]
 )
 
-KNOWN_ROWS_SCHEMA = pa.schema(
+COMMITTED_FILES_SCHEMA = pa.schema(
     [_column("path", pa.string()), _column("directory", pa.string()), pa.field("sha256", pa.string())]
 )
 

@@ -93,7 +93,7 @@ class RemoteStore(Store):
         return self._ask("POST", f"/admin/call/{quote(name)}", answer, body)
 
     def _ask(self, verb: str, path: str, answer: Any, body: bytes = b"", timeout_s: float | None = None) -> Any:
-        # A connection for each: one that was kept while images were worked on would have been closed meanwhile.
+        # A connection for each call: the server closes one that is idle while images are extracted.
         connection = http.client.HTTPConnection(urlsplit(self._url).netloc, timeout=timeout_s or _HELLO_TIMEOUT_S)
         try:
             connection.connect()

@@ -101,6 +101,6 @@ def pack_error(error: FacepipeError) -> bytes:
 
 def unpack_error(body: bytes) -> FacepipeError:
     """The error that `pack_error` wrote. Raises ValueError, KeyError or TypeError for anything else."""
-    said = json.loads(body)
+    error = json.loads(body)
     classes = {kind.__name__: kind for kind in all_errors()}
-    return classes[said["error"]](**said["fields"])
+    return classes[error["error"]](**error["fields"])

@@ -139,7 +139,7 @@ class World:
 
     def _manifest(self, account: int, rows: Sequence[Row], photos: list[list[bytes]]) -> list[dict[str, Any]]:
         hashes = [hashlib.sha256(photos[row.photo][row.copy]).hexdigest() for row in rows]
-        in_store, first = self.client.known_media(account, hashes), dict[str, int]()
+        in_store, first = self.client.media_of_hashes(account, hashes), dict[str, int]()
         manifest = []
         for number, (row, sha256) in enumerate(zip(rows, hashes, strict=True)):
             file, data = self.folder / f"{sha256}.png", photos[row.photo][row.copy]

@@ -99,7 +99,7 @@ def _with_path_as_guid(commit: ShardCommit) -> ShardCommit:
         (_without_column, "faces of shard 0 don't have the right columns"),
         (_of_other_size, "embeddings of shard 0 don't have the right columns"),
         (_of_other_run, 'no run "nobody"'),
-        (_past_the_end, "has 10 shards, and no shard 10"),
+        (_past_the_end, "has 10 shards, but no shard 10"),
         (_with_path_as_guid, "cannot name an object"),
     ],
 )

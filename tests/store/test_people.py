@@ -151,7 +151,7 @@ def test_faces_of_a_run_lose_their_deleted_person(client_with_run: StoreClient) 
     with client_with_run as client:
         record = client.references(1, "main").persons[0]
         client.submit(lambda c: c.execute("UPDATE core.media SET name = 'Person 0' WHERE media_id IN (1, 2)"))
-        before, known = rows_of(client), client.known_media(1, [sha("/photos/0-0.jpg"), sha("/photos/0-1.jpg")])
+        before, known = rows_of(client), client.media_of_hashes(1, [sha("/photos/0-0.jpg"), sha("/photos/0-1.jpg")])
         client.commit_directory(DirectoryCommit(1, "main", deleted=[record.person_id]))
         (face,) = client.read("SELECT * FROM core.faces WHERE face_id = 1").to_pylist()
         assert (face["outcome"], face["person_id"], face["similarity_score"]) == ("removed", None, None)
@@ -172,15 +172,15 @@ def test_an_image_whose_face_was_removed_is_not_known(client: StoreClient, run: 
     kept = [row for row, ordinal in enumerate(shard.faces["ordinal"].to_pylist()) if ordinal == 0]
     client.commit_shard(dataclasses.replace(shard, faces=shard.faces.take(kept)))
     wanted = [sha("/photos/0-0.jpg"), sha("/photos/0-1.jpg")]
-    assert client.known_media(run.account_id, wanted) == {wanted[0]: 1, wanted[1]: 2}
+    assert client.media_of_hashes(run.account_id, wanted) == {wanted[0]: 1, wanted[1]: 2}
     gone = client.references(run.account_id, "main").persons[0].person_id
     client.commit_directory(DirectoryCommit(run.account_id, "main", deleted=[gone]))
-    assert client.known_media(run.account_id, wanted) == {wanted[1]: 2}
+    assert client.media_of_hashes(run.account_id, wanted) == {wanted[1]: 2}
 
 
 def test_a_posted_image_is_not_known_to_a_run(client: StoreClient, account: int) -> None:
     client.commit_directory(insertion(account, "main", 1, "A"))
-    assert client.known_media(account, [posted(1).sha256]) == {}
+    assert client.media_of_hashes(account, [posted(1).sha256]) == {}
 
 
 def test_a_directory_is_there_while_it_holds_an_identity(client: StoreClient, account: int) -> None:

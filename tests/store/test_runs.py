@@ -137,17 +137,17 @@ def test_report_names_stay_inside_the_run(client: StoreClient) -> None:
             client.write_report("run", name, b"")
 
 
-def test_known_rows_are_of_one_source_and_account(client: StoreClient, run: RunRow) -> None:
+def test_committed_files_are_of_one_source_and_account(client: StoreClient, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    known = client.known_rows(SOURCE, run.account_id).to_pylist()
+    known = client.committed_files(SOURCE, run.account_id).to_pylist()
     path = f"{SOURCE}/0-0.jpg"
     assert len(known) == SHARD_ROWS
     assert {"path": path, "directory": "main", "sha256": sha(path)} in known
-    assert client.known_rows("/elsewhere", run.account_id).num_rows == 0
-    assert client.known_rows(SOURCE, run.account_id + 1).num_rows == 0
+    assert client.committed_files("/elsewhere", run.account_id).num_rows == 0
+    assert client.committed_files(SOURCE, run.account_id + 1).num_rows == 0
 
 
-def test_known_rows_have_the_latest_content_last(client: StoreClient, run: RunRow) -> None:
+def test_committed_files_have_the_latest_content_last(client: StoreClient, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     client.commit_shard(shard_commit(client, run, 1))
     client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = 'new' WHERE media_id = 6"))
@@ -156,7 +156,7 @@ def test_known_rows_have_the_latest_content_last(client: StoreClient, run: RunRo
     client.submit(
         lambda c: c.execute("UPDATE core.media SET path = 'q', sha256 = NULL, status = 'changed' WHERE media_id = 8")
     )
-    rows = client.known_rows(SOURCE, run.account_id).to_pylist()
+    rows = client.committed_files(SOURCE, run.account_id).to_pylist()
     assert [row["sha256"] for row in rows if row["path"] == "p"] == ["old", "new", None]
     assert "q" not in {row["path"] for row in rows}  # to be taken up
 
@@ -172,18 +172,18 @@ def test_a_scan_that_was_cut_off_begins_anew(client: StoreClient) -> None:
         client.rebegin_run(cut.run_id, "csv", "main", {})
 
 
-def test_known_media_have_all_their_embeddings(client: StoreClient, run: RunRow) -> None:
+def test_media_of_hashes_have_all_their_embeddings(client: StoreClient, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     hashes = [sha(f"{SOURCE}/0-{row}.jpg") for row in range(SHARD_ROWS)]
-    assert client.known_media(run.account_id, hashes) == {}  # each has a rejected face, which has no embedding
+    assert client.media_of_hashes(run.account_id, hashes) == {}  # each has a rejected face, which has no embedding
     client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected' AND media_id <= 2"))
     client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE media_id = 3"))
     client.submit(lambda c: c.execute("UPDATE core.media SET status = 'no_face' WHERE media_id = 3"))
-    assert client.known_media(run.account_id, [*hashes, "unknown"]) == {hashes[0]: 1, hashes[1]: 2, hashes[2]: 3}
+    assert client.media_of_hashes(run.account_id, [*hashes, "unknown"]) == {hashes[0]: 1, hashes[1]: 2, hashes[2]: 3}
     client.submit(lambda c: c.execute("UPDATE core.media SET status = 'truncated' WHERE media_id = 2"))
-    assert client.known_media(run.account_id, hashes[:2]) == {hashes[0]: 1}
-    assert client.known_media(run.account_id, []) == {}
-    assert client.known_media(run.account_id + 1, hashes) == {}
+    assert client.media_of_hashes(run.account_id, hashes[:2]) == {hashes[0]: 1}
+    assert client.media_of_hashes(run.account_id, []) == {}
+    assert client.media_of_hashes(run.account_id + 1, hashes) == {}
 
 
 def test_faces_of_media(client: StoreClient, run: RunRow) -> None:

@@ -94,8 +94,8 @@ def account_id(catalog: Catalog, user_id: str) -> int:
     """Raises AccountUnknown."""
     rows = catalog.rows("SELECT account_id FROM core.accounts WHERE user_id = ?", [user_id])
     if not rows:
-        known = ", ".join(user_ids(catalog)) or "none yet"
-        raise AccountUnknown(account=user_id, known=known, path=catalog.folder.root)
+        others = ", ".join(user_ids(catalog)) or "none yet"
+        raise AccountUnknown(account=user_id, known=others, path=catalog.folder.root)
     return int(rows[0][0])
 
 

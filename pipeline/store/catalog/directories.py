@@ -25,8 +25,8 @@ def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
     """Its id. Raises DirectoryUnknown."""
     number = directory_id(catalog, account_id, name)
     if number is None:
-        known = [row.name for row in directories(catalog) if row.account_id == account_id]
-        raise DirectoryUnknown(account=_user_id(catalog, account_id), directory=name, known=", ".join(known) or "none")
+        others = [row.name for row in directories(catalog) if row.account_id == account_id]
+        raise DirectoryUnknown(account=_user_id(catalog, account_id), directory=name, known=", ".join(others) or "none")
     return number
 
 

@@ -11,14 +11,14 @@ from pipeline.errors import ImageChanged
 from pipeline.store.catalog import runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
-from pipeline.store.records import KNOWN_ROWS_SCHEMA, faces_of_media_schema
+from pipeline.store.records import COMMITTED_FILES_SCHEMA, faces_of_media_schema
 from pipeline.types import DUPLICATE, NO_FACE, OK
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
 
-def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
-    """KNOWN_ROWS_SCHEMA: every (path, directory, sha256) committed from this source, the latest last.
+def committed_files(catalog: Catalog, source: str, account_id: int) -> pa.Table:
+    """COMMITTED_FILES_SCHEMA: every (path, directory, sha256) committed from this source, the latest last.
 
     A file that could not be read has no hash and is listed all the same, so that no run tries it again. Only a file
     that changed while a run was at work is left out, so that the next run takes it.
@@ -33,10 +33,10 @@ def known_rows(catalog: Catalog, source: str, account_id: int) -> pa.Table:
         """,
         params,
     )
-    return table.cast(KNOWN_ROWS_SCHEMA)
+    return table.cast(COMMITTED_FILES_SCHEMA)
 
 
-def known_media(catalog: Catalog, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
+def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
     """sha256 -> media_id of the first row with these bytes whose faces all have a stored embedding.
 
     Only rows of the account: nothing may tell one account what another one holds. And only rows of runs: the row of a

@@ -1,6 +1,6 @@
 """The faces of photos, by their paths, for those who judge or compare what a store holds.
 
-Of each path the latest row counts. A photo that shows a removed face is marked `deleted`: which of its faces was
+The latest row of a path counts. A photo that shows a removed face is marked `deleted`: which of its faces was
 nearest the centre, and how many there were, nobody can tell any more.
 """
 
@@ -15,7 +15,7 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.records import QUALITIES, PhotoRecord
 from pipeline.types import DUPLICATE_ROW
 
-# A table of media_id: of each path the latest row in a directory ($2) of an account ($1).
+# A table of media_id: the latest row of each path in a directory ($2) of an account ($1).
 _LATEST_ROWS: Final = f"""
     SELECT max(media_id) AS media_id FROM core.media
     WHERE account_id = $1 AND directory = $2 AND path IS NOT NULL AND status <> '{DUPLICATE_ROW}'
@@ -46,8 +46,8 @@ def detected_faces(catalog: Catalog, account_id: int, directory: str) -> pa.Tabl
 
 
 def central_identities(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
-    """path, status, reason, deleted, identity, faces: of each photo of a directory the identity (of a merged one its
-    root) of the face nearest the centre, and how many faces there are."""
+    """path, status, reason, deleted, identity, faces: a row for each photo of a directory, with the identity (of a
+    merged one its root) of the face nearest the centre, and the number of faces."""
     return catalog.read(
         f"""
         SELECT m.path, m.status, m.reason, {_DELETED}, p.root_person_id AS identity,
@@ -62,11 +62,11 @@ def central_identities(catalog: Catalog, account_id: int, directory: str) -> pa.
 
 
 def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
-    """media_id, path, status, reason, face_id, the qualities, file, deleted: of each of the photos the face nearest the
-    centre, in whatever directory, and the embedding shard that holds it (null: none, the gate rejected the face).
+    """media_id, path, status, reason, face_id, qualities, file, deleted: a row for each of the photos, with the face
+    nearest the centre, in whatever directory, and its embedding shard (null: none, the gate rejected the face).
 
-    Of a path the rows with its latest bytes count, and of their faces first one whose embedding is stored: the gate of
-    another directory may have rejected it. A row with a path is of a run, so its embeddings are never pending.
+    The rows with the latest bytes of a path count, and among their faces one whose embedding is stored comes first: the
+    gate of another directory may have rejected it. A row with a path is of a run, so its embeddings are never pending.
     """
     return catalog.read(
         f"""
@@ -91,7 +91,7 @@ def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
 
 
 def named_photos(catalog: Catalog, account_id: int, directory: str) -> dict[str, str]:
-    """path -> the name that a run was given with it, by path, of a directory's photos that have one."""
+    """path -> name, by path, for the photos of a directory that a run got a name with."""
     rows = catalog.rows(
         f"""
         SELECT path, name FROM ({_LATEST_ROWS}) JOIN core.media USING (media_id) WHERE name IS NOT NULL ORDER BY path

@@ -37,10 +37,10 @@ def _run_row(row: dict[str, Any]) -> RunRow:
 
 def run_row(catalog: Catalog, run_id: str) -> RunRow:
     """Raises StoreError for an unknown id."""
-    found = find_runs(catalog, "run_id = ?", [run_id])
-    if not found:
+    rows = find_runs(catalog, "run_id = ?", [run_id])
+    if not rows:
         raise StoreError(message=f'The store {catalog.folder.root} has no run "{run_id}".')
-    return found[0]
+    return rows[0]
 
 
 def unfinished_run(catalog: Catalog, source: str | None, account_id: int | None) -> RunRow | None:

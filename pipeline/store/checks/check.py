@@ -27,8 +27,8 @@ def check_store(store: CatalogThread, progress: Callable[[str], None] | None = N
     problems: list[Problem] = []
     waiting: set[str] = set()
     pieces = store.submit(lambda catalog: _pieces(catalog, tell, waiting))
-    while (found := store.submit(lambda _: next(pieces, None))) is not None:
-        problems += found
+    while (piece := store.submit(lambda _: next(pieces, None))) is not None:
+        problems += piece
     if any(problem.kind == "catalog" for problem in problems):
         return CheckReport(problems, {})
     tell("orphans")
@@ -44,9 +44,9 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) ->
     """What is wrong with the tables and the files that they name; adds the pending deletes to `waiting`."""
     tell("catalog")
     problems: list[Problem] = []
-    for found in check_tables(catalog):
-        problems += found
-        yield found
+    for piece in check_tables(catalog):
+        problems += piece
+        yield piece
     if any(problem.kind == "catalog" for problem in problems):
         return  # only sound tables tell what the files should be
     waiting.update(deletes.pending(catalog))

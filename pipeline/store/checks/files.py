@@ -92,25 +92,25 @@ def _is_unit(vectors: FloatArray) -> BoolArray:
     return unit
 
 
-def _metadata_faults(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+def _metadata_faults(metadata: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
     for key, value in expected.items():
         # Upgrading the tables leaves the shards as they are.
-        older = key == "schema_version" and isinstance(found.get(key), int) and 1 <= found[key] <= value
-        if found.get(key) != value and not older:
-            yield f"its metadata have {key} = {found.get(key)}, the store has {value}"
+        older = key == "schema_version" and isinstance(metadata.get(key), int) and 1 <= metadata[key] <= value
+        if metadata.get(key) != value and not older:
+            yield f"its metadata have {key} = {metadata.get(key)}, the store has {value}"
 
 
 def _holds_faces(catalog: Catalog, shard_id: int, table: pa.Table) -> bool:
     """Whether a shard holds each face that the catalog has in it, once, and besides only vectors of removed faces: the
     next `fold` takes those out."""
-    with catalog.tables(held=table.select(["face_id"])):
+    with catalog.tables(shard=table.select(["face_id"])):
         wrong = catalog.one(
             """
-            SELECT (SELECT count(*) - count(DISTINCT face_id) FROM held)
+            SELECT (SELECT count(*) - count(DISTINCT face_id) FROM shard)
                 + (SELECT count(*) FROM core.embeddings e
-                   WHERE e.embedding_shard_id = $1 AND e.face_id NOT IN (SELECT face_id FROM held))
+                   WHERE e.embedding_shard_id = $1 AND e.face_id NOT IN (SELECT face_id FROM shard))
                 + (SELECT count(*) FROM core.faces f WHERE f.outcome <> 'removed' AND f.face_id IN
-                   (SELECT face_id FROM held EXCEPT SELECT face_id FROM core.embeddings WHERE embedding_shard_id = $1))
+                   (SELECT face_id FROM shard EXCEPT SELECT face_id FROM core.embeddings WHERE embedding_shard_id = $1))
             """,
             [shard_id],
         )

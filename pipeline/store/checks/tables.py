@@ -170,9 +170,9 @@ def check_tables(catalog: Catalog) -> Iterator[list[Problem]]:
     """
     broken = []
     for table in TABLES:
-        found = _check_blocks(catalog, table)
-        broken += found
-        yield found
+        problems = _check_blocks(catalog, table)
+        broken += problems
+        yield problems
     if not broken:
         broken = _check_indexes(catalog)
         yield broken

@@ -1,9 +1,9 @@
 """Encryption of stored images, and of the keys that encrypt them.
 
 An image at rest is IV (16 bytes) || AES-256-CBC with PKCS#7 padding, under its account's image key: the layout that
-the contract's clients decrypt (section 4.6; NIST SP 800-38A, RFC 5652 section 6.3). CBC notices no tampering; the
-SHA-256 in core.objects does. An account's image key is kept wrapped: AES-256-GCM (NIST SP 800-38D) under the master
-key, which the store never holds.
+the contract's clients decrypt (section 4.6; NIST SP 800-38A, RFC 5652 section 6.3). CBC does not detect tampering; the
+SHA-256 in core.objects does. An account's image key is stored wrapped: AES-256-GCM (NIST SP 800-38D) under the master
+key, which is never in the store.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _WRAPPED = "aes256gcm"
 
 @dataclass(frozen=True)
 class MasterKey:
-    """What wraps the accounts' image keys, and where it came from. Never shown, never stored."""
+    """The key that wraps the accounts' image keys, and where it came from. It is never shown or stored."""
 
     data: bytes = field(repr=False)  # KEY_BYTES
-    source: str  # for people: a file, or the setting
+    source: str  # a file or the setting, for messages
     made: bool = False  # just now, by this process
 
     def __post_init__(self) -> None:
@@ -41,15 +41,15 @@ class MasterKey:
 
     @property
     def key_id(self) -> str:
-        """16 hexadecimal digits that tell this key from another, and nothing of it."""
+        """16 hexadecimal digits that differ for each key and reveal nothing of it."""
         return hmac.new(self.data, b"facepipe master key id", hashlib.sha256).hexdigest()[:16]
 
     @property
     def notice(self) -> str:
-        """What a user has to know of it."""
+        """A note for the user: keep a copy."""
         return (
             f"The images of this store are encrypted under the master key from {self.source}. Keep a copy of it apart"
-            " from the store: without it nobody can read them."
+            " from the store: without the key nobody can read them."
         )
 
 
@@ -62,14 +62,14 @@ def encrypt_image(key: bytes, data: bytes) -> bytes:
 
 
 def looks_encrypted(size: int) -> bool:
-    """Whether an encrypted image can have this many bytes: whole blocks, the IV and at least one more."""
+    """Whether an encrypted image can have this many bytes: a multiple of the block, with the IV and one block more."""
     return size % BLOCK_BYTES == 0 and size >= 2 * BLOCK_BYTES
 
 
 def decrypt_image(key: bytes, data: bytes) -> bytes:
-    """The image behind `encrypt_image`. Raises ValueError where `data` cannot be one under this key."""
+    """Decrypts the result of `encrypt_image`. Raises ValueError where `data` cannot be one under this key."""
     if not looks_encrypted(len(data)):
-        raise ValueError(f"{len(data)} bytes are no encrypted image")
+        raise ValueError(f"{len(data)} bytes are not an encrypted image")
     decryptor = Cipher(algorithms.AES(_checked(key)), modes.CBC(data[:BLOCK_BYTES])).decryptor()
     padded = decryptor.update(memoryview(data)[BLOCK_BYTES:]) + decryptor.finalize()
     unpadder = PKCS7(8 * BLOCK_BYTES).unpadder()
@@ -77,7 +77,7 @@ def decrypt_image(key: bytes, data: bytes) -> bytes:
 
 
 def _checked(key: bytes) -> bytes:
-    """AES would take a shorter key, and be another cipher than the contract's."""
+    """Refuses a shorter key, with which AES would not be the contract's cipher."""
     if len(key) != KEY_BYTES:
         raise ValueError(f"an image key is {KEY_BYTES} bytes")
     return key
@@ -96,7 +96,7 @@ def wrap_key(master: MasterKey, account_id: int, key: bytes) -> str:
 
 
 def unwrap_key(master: MasterKey, account_id: int, wrapped: str) -> bytes:
-    """The key behind `wrap_key`. Raises ValueError for another account's, a changed one, or another master key."""
+    """Decrypts the result of `wrap_key`. Raises ValueError if account or master key differ, or it was changed."""
     scheme, *parts = wrapped.split("$")
     if scheme != _WRAPPED or len(parts) != 2:
         raise ValueError("not a wrapped key")

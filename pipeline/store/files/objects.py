@@ -68,7 +68,7 @@ def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key
 
 
 def _write_all(
-    folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None, each: _Map
+    folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None, map_: _Map
 ) -> list[tuple[object, ...]]:
     """Returns the rows. Each `list` waits for all of a step, and raises its first error."""
     folders = sorted({object_file(guid).rpartition("/")[0] for guid, _, _ in objects})
@@ -79,9 +79,9 @@ def _write_all(
         folder.write(object_file(guid), at_rest, "object", sync_folder=False)
         return guid, len(at_rest), hashlib.sha256(at_rest).hexdigest(), media_type, key is not None
 
-    list(each(folder.make, folders))
-    rows = list(each(write, objects))
-    list(each(lambda name: folder.sync_folder(name, "object"), folders))
+    list(map_(folder.make, folders))
+    rows = list(map_(write, objects))
+    list(map_(lambda name: folder.sync_folder(name, "object"), folders))
     return rows
 
 
