@@ -108,7 +108,7 @@ BROKEN = {
     "DELETE FROM core.embeddings WHERE face_id = 1": "a reference without embedding",
     "DELETE FROM core.embedding_shards": "embeddings.embedding_shard_id refers to a missing",
     "DELETE FROM core.reference_faces WHERE seq = 1": "a person without reference",
-    "DELETE FROM core.shards WHERE shard = 0": "media of a shard that is not in",
+    "DELETE FROM core.shards WHERE shard = 0": "media of a shard that is not committed",
     "INSERT INTO core.media SELECT * FROM core.media WHERE media_id = 1": "two rows of media with one (media_id)",
     "INSERT INTO core.faces SELECT * FROM core.faces WHERE face_id = 1": "two rows of faces with one (face_id)",
     "INSERT INTO core.reference_faces SELECT * REPLACE (99 AS seq, 3 AS face_id) FROM core.reference_faces"
@@ -128,7 +128,7 @@ BROKEN = {
     "UPDATE core.runs SET shards = 3": "a finished run with missing shards",
     "CREATE OR REPLACE VIEW main.persons AS SELECT person_id::VARCHAR AS person_id, person_id::VARCHAR AS"
     " root_person_id FROM core.persons WHERE seq > 1": "has 7 rows instead of 8",
-    "INSERT INTO core.pending_deletes VALUES ('../x', now()::TIMESTAMP)": "is no path of a file of the store",
+    "INSERT INTO core.pending_deletes VALUES ('../x', now()::TIMESTAMP)": "is not the path of a file of the store",
 }
 
 
