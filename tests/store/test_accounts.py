@@ -20,7 +20,7 @@ def test_create_and_find(client: StoreClient) -> None:
 
 @pytest.mark.parametrize("user_id", ["", "a b", "a:b", "ä", "a/b", "x" * 65, "ann\n"])
 def test_user_ids_that_do_not_serve(client: StoreClient, user_id: str) -> None:
-    with pytest.raises(UsageError, match="no user id"):
+    with pytest.raises(UsageError, match="is not a user id"):
         client.create_account(user_id, None)
     assert client.accounts() == []
 

@@ -139,12 +139,12 @@ BROKEN_POSTED = {
     "DELETE FROM core.faces WHERE face_id IN (17, 18)": "a posted image without a face",
     "DELETE FROM core.reference_faces WHERE face_id = 17": "a face of a posted image that is not a reference",
     "UPDATE core.faces SET outcome = 'removed' WHERE face_id = 17": "a removed face of a posted image",
-    "UPDATE core.faces SET similarity_score = 1.0 WHERE outcome = 'removed'": "a removed face of which something",
+    "UPDATE core.faces SET similarity_score = 1.0 WHERE outcome = 'removed'": "a removed face with a person, a score",
     "INSERT INTO core.detections (generation, face_id) SELECT 1, face_id FROM core.faces WHERE outcome = 'removed'": (
-        "a removed face of which something"
+        "a removed face with a person, a score"
     ),
     "INSERT INTO core.embeddings SELECT 1, face_id, 1 FROM core.faces WHERE outcome = 'removed'": (
-        "a removed face of which something"
+        "a removed face with a person, a score"
     ),
     "DELETE FROM core.pending_embeddings": "a reference without embedding",
     "INSERT INTO core.pending_embeddings SELECT * FROM core.pending_embeddings": "two embeddings of one face",
@@ -158,7 +158,7 @@ BROKEN_POSTED = {
         "an image that no reference shows"
     ),
     "INSERT INTO core.directories VALUES (9, 1, 'empty', now()::TIMESTAMP)": "a directory without identity",
-    "UPDATE core.persons SET tags = 'x' WHERE name = 'A'": "tags that are no list",
+    "UPDATE core.persons SET tags = 'x' WHERE name = 'A'": "tags that are not a list",
     "UPDATE core.store SET next_person_seq = 11": "next_person_seq is not above reference_faces.seq",
     "UPDATE core.reference_faces SET seq = 3 WHERE face_id = 17": "two rows of reference_faces with one",
 }

@@ -62,7 +62,7 @@ def test_the_openssl_command_line_decrypts_it(tmp_path: Path, size: int) -> None
 
 @pytest.mark.parametrize("data", [b"", b"x" * 15, b"x" * 16, b"x" * 33, b"\xff\xd8\xff" + bytes(200)])
 def test_what_is_no_encrypted_image_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no encrypted image"):
+    with pytest.raises(ValueError, match="not an encrypted image"):
         decrypt_image(KEY, data)
 
 

@@ -36,7 +36,7 @@ def test_a_run_goes_from_scanning_to_finished(client: StoreClient) -> None:
     client.plan_run(run.run_id, 4, 1)
     with pytest.raises(StoreError, match="is open, not scanning"):
         client.plan_run(run.run_id, 4, 1)
-    with pytest.raises(StoreError, match="0 of 1 shards are in"):
+    with pytest.raises(StoreError, match="0 of 1 shards are committed"):
         client.finish_run(run.run_id, {})
     assert client.unfinished_run(None, None) == client.run_row(run.run_id)
     client.commit_shard(shard_commit(client, run, 0))
