@@ -26,8 +26,8 @@ from bench_common import RESULTS, result, write_result
 from lfw_embeddings import CENTRED, MARGINS, OURS, REFERENCE, Methods, Portraits, portraits
 
 from pipeline.config import ModelSettings, Settings
-from pipeline.evaluation.pairs.every_pair import all_distances
-from pipeline.evaluation.pairs.pair_lists import Pair, read_pairs
+from pipeline.evaluation.pairs.distances import all_distances
+from pipeline.evaluation.pairs.lists import Pair, read_pairs
 from pipeline.evaluation.statistics.rates import (
     CONTRACT_FMR,
     best_threshold,

@@ -32,8 +32,8 @@ from crop_recipes import COMPARED, MIRROR, RECIPES, Recipe
 from lfw_embeddings import BATCH, Portraits, pick
 
 from pipeline.config import Settings
-from pipeline.evaluation.pairs.every_pair import all_distances
-from pipeline.evaluation.pairs.pair_lists import Pair
+from pipeline.evaluation.pairs.distances import all_distances
+from pipeline.evaluation.pairs.lists import Pair
 from pipeline.evaluation.statistics.rates import error_rates, folded_accuracy
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks

@@ -15,8 +15,8 @@ from typing import Any
 from bench_common import result, write_result
 
 from pipeline.config import Settings
-from pipeline.evaluation.detection.boxes import read_boxes
-from pipeline.evaluation.detection.detected import load_detector
+from pipeline.evaluation.detection.annotations import read_boxes
+from pipeline.evaluation.detection.detections import load_detector
 from pipeline.evaluation.detection.report import DetectionRequest, report_detection
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image

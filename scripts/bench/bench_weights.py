@@ -20,7 +20,7 @@ from bench_accuracy import accuracy, all_pairs, read_protocol
 from bench_common import RESULTS, result, write_result
 from lfw_embeddings import Portraits
 
-from pipeline.evaluation.photos.subjects import from_store
+from pipeline.evaluation.photos.portraits import stored_portraits
 from pipeline.models.registry import weight_set
 from pipeline.store.connect import open_store
 from pipeline.store.records import StoreIdentity
@@ -32,7 +32,7 @@ def portraits(store: Path) -> tuple[Portraits, StoreIdentity]:
     """The embedding of each photo's face nearest the centre, and what made it."""
     with open_store(store, command="bench") as client:
         paths = client.read("SELECT DISTINCT path FROM core.media WHERE path IS NOT NULL ORDER BY path", [])["path"]
-        found = from_store(client, paths.to_pylist())
+        found = stored_portraits(client, paths.to_pylist())
         assert not found.skipped, found.skipped
         names = [Path(path).stem for path in found.paths]
         return Portraits(names, {client.identity.weights: found.embeddings}), client.identity

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.evaluation.pairs.pair_lists import ListedPair, PairList
-from pipeline.evaluation.photos.subjects import Portraits
+from pipeline.evaluation.pairs.lists import ListedPair, PairList
+from pipeline.evaluation.photos.portraits import Portraits
 
 SIZE = 64
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.evaluation.detection.boxes import AnnotatedImage
+from pipeline.evaluation.detection.annotations import AnnotatedImage
 from pipeline.evaluation.detection.measures import Found, evaluate_detection
 
 NOTHING = Found(np.zeros((0, 4), np.float32), np.zeros(0, np.float32))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.evaluation.clustering.measures import Contingency
-from pipeline.evaluation.detection.boxes import AnnotatedImage
+from pipeline.evaluation.detection.annotations import AnnotatedImage
 from pipeline.evaluation.detection.measures import (
     Found,
     average_precision,

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, SourceEmpty, SourceMissing, UsageError
-from pipeline.evaluation.clustering.grouped import from_table
+from pipeline.evaluation.clustering.identities import table_identities
 from pipeline.evaluation.photos.labels import NO_NAME, REPEATED, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
 
@@ -94,15 +94,15 @@ def test_clusters_from_a_table(tmp_path: Path) -> None:
     table = manifest(tmp_path, "path,cluster\na.jpg,7\nb.jpg, \nz.jpg,8\na.jpg,7\n", "clusters.csv")
     skipped = Skipped()
     wanted = [str(tmp_path / name) for name in ("b.jpg", "a.jpg", "c.jpg")]
-    found = from_table(table, PLAIN, wanted, skipped)
+    found = table_identities(table, PLAIN, wanted, skipped)
     assert (found.rows, found.identities, found.unlabelled) == ([0, 1], [None, "7"], 1)
-    assert skipped.counts == {"the same path and cluster once more": 1, "not in the table of clusters": 1}
+    assert skipped.counts == {"the same path and cluster again": 1, "not in the table of clusters": 1}
 
 
 def test_numbers_of_a_parquet_table_are_clusters(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("a.jpg", "b.jpg", "c.jpg")]
     pq.write_table(pa.table({"path": paths, "cluster": [7.0, None, 8.5]}), tmp_path / "clusters.parquet")
-    assert from_table(tmp_path / "clusters.parquet", PLAIN, paths, Skipped()).identities == ["7", None, "8.5"]
+    assert table_identities(tmp_path / "clusters.parquet", PLAIN, paths, Skipped()).identities == ["7", None, "8.5"]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_numbers_of_a_parquet_table_are_clusters(tmp_path: Path) -> None:
 )
 def test_a_table_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        from_table(manifest(tmp_path, text, "clusters.csv"), PLAIN, [str(tmp_path / "a.jpg")], Skipped())
+        table_identities(manifest(tmp_path, text, "clusters.csv"), PLAIN, [str(tmp_path / "a.jpg")], Skipped())
 
 
 def test_a_folder_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(ManifestInvalid, match="it is a folder"):
-        from_table(tmp_path, PLAIN, ["/a"], Skipped())
+    with pytest.raises(ManifestInvalid, match="it is a folder, not a table"):
+        table_identities(tmp_path, PLAIN, ["/a"], Skipped())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import PairsInvalid, SourceMissing
-from pipeline.evaluation.pairs.pair_lists import (
+from pipeline.evaluation.pairs.lists import (
     REPEATED,
     WITH_ITSELF,
     is_pair_list,

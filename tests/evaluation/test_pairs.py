@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import EmbeddingInvalid, InputError
+from pipeline.evaluation.pairs.distances import score_everybody, score_list, scored_of_list
+from pipeline.evaluation.pairs.lists import ListedPair, PairList
 from pipeline.evaluation.pairs.measures import (
     GIVEN,
     OTHER_FOLDS,
@@ -19,10 +21,8 @@ from pipeline.evaluation.pairs.measures import (
     evaluate_pairs,
     match_cut,
 )
-from pipeline.evaluation.pairs.pair_lists import ListedPair, PairList
-from pipeline.evaluation.pairs.scored import score_everybody, score_list, scored_of_list
+from pipeline.evaluation.photos.portraits import Portraits
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.photos.subjects import Portraits
 from pipeline.matching.match import Matcher
 from pipeline.matching.score import Calibration
 from tests.evaluation.planted_people import listed, plant, simple_pairs, without_face

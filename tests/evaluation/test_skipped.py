@@ -6,8 +6,7 @@ import pytest
 
 from pipeline.errors import InputError, StoreMissing, TooLittleData
 from pipeline.evaluation.pages.report import Report
-from pipeline.evaluation.photos.skipped import EXAMPLES, Skipped
-from pipeline.evaluation.photos.stored import NOT_IN_STORE, NOT_KEPT
+from pipeline.evaluation.photos.skipped import EXAMPLES, NOT_IN_STORE, NOT_KEPT, Skipped
 
 
 def filled() -> Skipped:

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from pipeline.config import DecodeSettings
-from pipeline.evaluation.clustering.thumbnails import SIDE_PX, Thumbnails, data_uri
+from pipeline.evaluation.pages.thumbnails import SIDE_PX, Thumbnails, data_uri
 
 
 def test_a_picture_is_small_upright_and_whole(hopper_path: Path, tmp_path: Path) -> None:

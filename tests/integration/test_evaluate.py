@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from pipeline.cli import main
 from pipeline.config import Settings, load_settings
 from pipeline.errors import BadValue, EmbeddingInvalid, FacepipeError, StoreDamaged, StoreMismatch
-from pipeline.evaluation.photos.stored import DELETED, NOT_IN_STORE, NOT_KEPT
-from pipeline.evaluation.photos.subjects import Portraits, from_images, from_store
+from pipeline.evaluation.photos.portraits import Portraits, extract_portraits, stored_portraits
+from pipeline.evaluation.photos.skipped import DELETED, NOT_IN_STORE, NOT_KEPT
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
@@ -59,15 +59,15 @@ def filled(photos: Path, runner: Callable[..., RunReport], tmp_path: Path) -> Pa
 
 def stored(store: Path, photos: Path, names: list[str]) -> Portraits:
     with StoreClient.open(store, command="test") as client:
-        return from_store(client, [str(photos / name) for name in names])
+        return stored_portraits(client, [str(photos / name) for name in names])
 
 
 def test_a_store_gives_what_the_models_gave(photos: Path, filled: Path, extractor: FaceExtractor) -> None:
     paths = [photos / name for name in [*NAMES, "f-broken.jpg", "absent.jpg"]]
-    told: list[int] = []
-    made = from_images(extractor, Decoder(extractor.settings.decode), paths, told.append)
+    advanced: list[int] = []
+    made = extract_portraits(extractor, Decoder(extractor.settings.decode), {str(p): p for p in paths}, advanced.append)
     found = stored(filled, photos, [*NAMES, "f-broken.jpg", "absent.jpg"])
-    assert sum(told) == len(paths)
+    assert sum(advanced) == len(paths)
     assert list(found.paths) == list(made.paths) == [str(photos / name) for name in NAMES]
     np.testing.assert_allclose(found.embeddings, made.embeddings, atol=1e-5)
     np.testing.assert_allclose(found.quality, made.quality, atol=1e-5)
@@ -85,7 +85,7 @@ def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: FaceExtra
     assert len(faces) == 2
     middle = [(faces["x1"][k].as_py() + faces["x2"][k].as_py()) / 2 for k in range(2)]
     nearest = int(np.argmin(np.abs(np.array(middle) - image.width / 2)))
-    found = from_images(extractor, Decoder(extractor.settings.decode), [both])
+    found = extract_portraits(extractor, Decoder(extractor.settings.decode), {str(both): both})
     np.testing.assert_allclose(found.embeddings[0], faces["embedding"][nearest].as_py(), atol=1e-6)
 
 
@@ -134,7 +134,7 @@ def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
     assert (report["threshold"], report["threshold_asked"]) == (0.54, 0.54)
     assert set(report["fnmr_at_fmr"].values()) == {None}
     assert sum(report["skipped"].values()) == 3
-    assert report["skipped"]["the same pair once more"] == 1
+    assert report["skipped"]["the same pair again"] == 1
     assert report["weights"] == "casia-webface"
     assert json.loads((tmp_path / "out" / "pairs.json").read_text()) == report
     page = (tmp_path / "out" / "pairs.html").read_text()

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import main
 from pipeline.evaluation.clustering.measures import evaluate_clustering
-from pipeline.evaluation.photos.stored import DELETED
+from pipeline.evaluation.photos.skipped import DELETED
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.store.client import StoreClient

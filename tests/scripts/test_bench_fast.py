@@ -16,7 +16,7 @@ from bench_common import check_result
 from bench_fast import check, compare, portraits, same_faces
 
 from pipeline.config import EXACT, FAST
-from pipeline.evaluation.pairs.pair_lists import Pair
+from pipeline.evaluation.pairs.lists import Pair
 from pipeline.matching.score import Calibration
 from pipeline.types import FaceBatch
 from tests.evaluation.bench_photos import make_photos

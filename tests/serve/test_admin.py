@@ -31,7 +31,7 @@ from pipeline.errors import (
     ServerUnreachable,
     StoreLocked,
 )
-from pipeline.evaluation.photos.subjects import from_store
+from pipeline.evaluation.photos.portraits import stored_portraits
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.identities.types import PostRequest
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
@@ -382,10 +382,10 @@ def test_an_evaluation_gets_the_same_embeddings_through_the_server(
 ) -> None:
     paths = [str(file) for file in sorted(photos.iterdir())]
     with StoreClient.open(store, command="test") as opened:
-        direct = from_store(opened, paths)
+        direct = stored_portraits(opened, paths)
     with serving(store, extractor), open_store(store, command="test") as remote:
         assert remote.served
-        through = from_store(remote, paths)
+        through = stored_portraits(remote, paths)
     assert (through.paths, through.skipped) == (direct.paths, direct.skipped)
     assert len(direct.paths) > 5
     np.testing.assert_array_equal(through.embeddings, direct.embeddings)

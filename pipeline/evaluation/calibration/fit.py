@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import InputError, TooLittleData
+from pipeline.evaluation.pairs.distances import NamedDistance, ScoredPairs
 from pipeline.evaluation.pairs.measures import threshold_below
-from pipeline.evaluation.pairs.scored import NamedDistance, ScoredPairs
 from pipeline.evaluation.statistics.rates import (
     CONTRACT_THRESHOLD,
     HAIR,

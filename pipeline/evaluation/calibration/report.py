@@ -13,12 +13,11 @@ from pipeline.config import Settings
 from pipeline.errors import InputError, UsageError
 from pipeline.evaluation.calibration.fit import TABLE_FMRS, CalibrationFit, fit_calibration
 from pipeline.evaluation.pages.report import Report, Row, Section, values_of
-from pipeline.evaluation.pairs.pair_lists import COLUMNS, is_pair_list, photos_of_people, read_pair_list
-from pipeline.evaluation.pairs.scored import ScoredPairs, score_everybody, score_list, scored_of_list
-from pipeline.evaluation.photos.embedded import Embedded, embed_photos
+from pipeline.evaluation.pairs.distances import ScoredPairs, score_everybody, score_list, scored_of_list
+from pipeline.evaluation.pairs.lists import COLUMNS, is_pair_list, photos_of_people, read_pair_list
 from pipeline.evaluation.photos.labels import read_labels
+from pipeline.evaluation.photos.portraits import Embedded, Portraits, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.photos.subjects import Portraits
 from pipeline.evaluation.statistics.rates import CONTRACT_THRESHOLD
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.calibration_file import write_calibration

@@ -10,10 +10,10 @@ from typing import Any
 
 from pipeline.config import DecodeSettings, Settings
 from pipeline.errors import UsageError
-from pipeline.evaluation.clustering.grouped import Grouped, from_store, from_table
+from pipeline.evaluation.clustering.identities import PhotoIdentities, stored_identities, table_identities
 from pipeline.evaluation.clustering.measures import Agreement, ClusteringResult, Fault, evaluate_clustering
-from pipeline.evaluation.clustering.thumbnails import Thumbnails
 from pipeline.evaluation.pages.report import Picture, Report, Row, Section, Table, values_of
+from pipeline.evaluation.pages.thumbnails import Thumbnails
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import shown
@@ -24,8 +24,8 @@ from pipeline.types import Progress
 
 @dataclass(frozen=True)
 class ClusteringRequest:
-    """What is to be compared: `labels` (a manifest, or a folder with one subfolder per person) with the identities
-    in `store` or in the table `clusters`."""
+    """Compare `labels` (a manifest, or a folder with one subfolder per person) with the identities in `store` or in the
+    table `clusters`."""
 
     labels: Path
     settings: Settings
@@ -123,46 +123,46 @@ def report_clustering(request: ClusteringRequest, progress: Progress) -> Report[
     skipped = Skipped()
     progress.start("labels", None)
     labels = read_labels(request.labels, request.settings.source, skipped, advance=progress.advance)
-    grouped, origin = lookup(labels, skipped)
-    paths, people = ([texts[row] for row in grouped.rows] for texts in (labels.paths, labels.names))
+    identities, origin = lookup(labels, skipped)
+    paths, people = ([texts[row] for row in identities.rows] for texts in (labels.paths, labels.names))
     origin |= {
         "labels": shown(request.labels),
         "labelled_photos": len(labels),
-        "photos_with_several_faces": grouped.several_faces,
-        "unlabelled_photos": grouped.unlabelled,
+        "photos_with_several_faces": identities.several_faces,
+        "unlabelled_photos": identities.unlabelled,
     }
     with skipped.explaining():
-        result = evaluate_clustering(paths, people, grouped.identities)
+        result = evaluate_clustering(paths, people, identities.identities)
     sections = _sections(result, origin, labels.files, request.settings.decode)
     return Report(result, [*sections, skipped.section()])
 
 
-def _lookup(request: ClusteringRequest) -> Callable[[LabelledPhotos, Skipped], tuple[Grouped, dict[str, Any]]]:
-    """How identities are found; settled before the labels are read, which may take long."""
+def _lookup(request: ClusteringRequest) -> Callable[[LabelledPhotos, Skipped], tuple[PhotoIdentities, dict[str, Any]]]:
+    """Where the identities come from; checked before the labels are read, which may take long."""
     if request.store is not None and request.clusters is None:
         return partial(_from_store, request, request.store)
     if request.clusters is not None and request.store is None:
         return partial(_from_table, request, request.clusters)
-    raise UsageError(message="Give either --store DIR or --clusters FILE: where the identities are.")
+    raise UsageError(message="Give either --store DIR or --clusters FILE, where the identities are.")
 
 
 def _from_table(
     request: ClusteringRequest, file: Path, labels: LabelledPhotos, skipped: Skipped
-) -> tuple[Grouped, dict[str, Any]]:
-    grouped = from_table(file, request.settings.source, labels.paths, skipped)
-    return grouped, {"identities_from": shown(file)}
+) -> tuple[PhotoIdentities, dict[str, Any]]:
+    identities = table_identities(file, request.settings.source, labels.paths, skipped)
+    return identities, {"identities_from": shown(file)}
 
 
 def _from_store(
     request: ClusteringRequest, store: Path, labels: LabelledPhotos, skipped: Skipped
-) -> tuple[Grouped, dict[str, Any]]:
+) -> tuple[PhotoIdentities, dict[str, Any]]:
     with open_store(store, command="evaluate clustering") as opened:
         _, account_id = find_account(opened, request.account)
-        grouped = from_store(opened, account_id, request.directory, labels.paths, skipped)
-        about = {
+        identities = stored_identities(opened, account_id, request.directory, labels.paths, skipped)
+        origin = {
             "identities_from": shown(store),
             "directory": request.directory,
             "weights": opened.identity.weights,
             "calibration": opened.identity.calibration,
         }
-        return grouped, about
+        return identities, origin

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.evaluation.detection.boxes import AnnotatedImage
+from pipeline.evaluation.detection.annotations import AnnotatedImage
 from pipeline.types import DoubleArray, FloatArray, IntArray
 
 IOU: Final = 0.5

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Settings
-from pipeline.evaluation.detection.boxes import AnnotatedImage, read_boxes
-from pipeline.evaluation.detection.detected import detect_faces, load_detector, stored_faces
+from pipeline.evaluation.detection.annotations import AnnotatedImage, read_boxes
+from pipeline.evaluation.detection.detections import detect_faces, load_detector, stored_faces
 from pipeline.evaluation.detection.measures import IOU, DetectionResult, Found, evaluate_detection
 from pipeline.evaluation.pages.plots import Axis, Series, line_plot
 from pipeline.evaluation.pages.report import Report, Row, Section, Table, values_of

@@ -17,8 +17,8 @@ from pipeline.evaluation.identification.measures import (
 )
 from pipeline.evaluation.pages.plots import Axis, Series, line_plot
 from pipeline.evaluation.pages.report import Report, Row, Section, values_of
-from pipeline.evaluation.photos.embedded import Embedded, embed_photos
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
+from pipeline.evaluation.photos.portraits import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.statistics.rates import pairs_needed
 from pipeline.extraction.images.files import shown

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.evaluation.pairs.scored import NamedDistance, ScoredList, ScoredPairs
+from pipeline.evaluation.pairs.distances import NamedDistance, ScoredList, ScoredPairs
 from pipeline.evaluation.statistics.rates import (
     HAIR,
     RULE_OF_3,

@@ -13,10 +13,10 @@ from pipeline.config import Settings
 from pipeline.errors import UsageError
 from pipeline.evaluation.pages.plots import Axis, Series, histogram, line_plot
 from pipeline.evaluation.pages.report import Report, Row, Section, Table, values_of
+from pipeline.evaluation.pairs.distances import ScoredPairs, score_everybody, score_list, scored_of_list
+from pipeline.evaluation.pairs.lists import PairList, photos_of_people, read_pair_list
 from pipeline.evaluation.pairs.measures import FMRS, FnmrAtFmr, PairDistance, PairsResult, evaluate_pairs, match_cut
-from pipeline.evaluation.pairs.pair_lists import PairList, photos_of_people, read_pair_list
-from pipeline.evaluation.pairs.scored import ScoredPairs, score_everybody, score_list, scored_of_list
-from pipeline.evaluation.photos.embedded import Embedded, embed_photos
+from pipeline.evaluation.photos.portraits import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.statistics.resampling import Interval
 from pipeline.extraction.images.files import shown

@@ -1,4 +1,4 @@
-"""The photos of an evaluation, decoded in batches within the settings' limits."""
+"""Decodes the photos of an experiment in batches, within the settings' limits."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def decoded_batches(
     skip: Callable[[str, str], None],
     advance: Callable[[int], None],
 ) -> Iterator[list[tuple[str, DecodedImage]]]:
-    """Batches of (name, image) of what can be decoded, in the order of `files` (name -> file).
+    """Batches of (path, image) in the order of `files` (path -> file).
 
-    Of the others `skip(name, reason)` is called, and `advance(1)`.
+    For a photo that cannot be decoded, `skip(path, reason)` and `advance(1)` are called instead.
     """
     batch: list[tuple[str, DecodedImage]] = []
     pixels = 0
-    for name, image in _read(files, decoder, thread_count(limits.threads)):
+    for path, image in _read(files, decoder, thread_count(limits.threads)):
         if isinstance(image, ImageRejected):
-            skip(name, f"{image.status}: {image.reason}")
+            skip(path, f"{image.status}: {image.reason}")
             advance(1)
             continue
         size = image.width * image.height
         if batch and (len(batch) >= limits.batch_images or pixels + size > limits.batch_pixels):
             yield batch
             batch, pixels = [], 0
-        batch.append((name, image))
+        batch.append((path, image))
         pixels += size
     if batch:
         yield batch
@@ -45,16 +45,16 @@ def decoded_batches(
 def _read(
     files: Mapping[str, Path], decoder: Decoder, threads: int
 ) -> Iterator[tuple[str, DecodedImage | ImageRejected]]:
-    """The photos in their order, `threads` of them decoded at a time."""
+    """The photos in order, `threads` of them decoded at a time."""
 
-    def work(path: Path) -> DecodedImage | ImageRejected:
+    def decode(file: Path) -> DecodedImage | ImageRejected:
         try:
-            return decoder(read_file(path, decoder.settings.max_bytes))
+            return decoder(read_file(file, decoder.settings.max_bytes))
         except ImageRejected as problem:
             return problem
 
-    items = list(files.items())
+    paths = list(files)
     with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
-        for start in range(0, len(items), threads):
-            part = items[start : start + threads]
-            yield from zip([name for name, _ in part], pool.map(work, [path for _, path in part]), strict=True)
+        for start in range(0, len(paths), threads):
+            part = paths[start : start + threads]
+            yield from zip(part, pool.map(decode, [files[path] for path in part]), strict=True)

@@ -1,4 +1,4 @@
-"""What an evaluation left out: every input row that took no part is counted here with its reason."""
+"""The photos that an experiment leaves out: each is counted here, with its reason."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from pipeline.errors import InputError
 from pipeline.evaluation.pages.report import Row, Section
-from pipeline.evaluation.photos.stored import NOT_KEPT
+from pipeline.types import ACCEPTED_STATUSES
 
+NOT_IN_STORE: Final = "not in the store"
+NOT_KEPT: Final = "the store keeps no embedding of a face that its quality gate rejected"
+DELETED: Final = "a person on it was deleted from the store"
 EXAMPLES: Final = 10  # paths kept for each reason
-_TEXT: Final = "Rows of the input that took no part in these figures."
+_TEXT: Final = "Rows of the input that these figures do not include."
 _GATED: Final = (
     "The worst faces are left out, which flatters the figures: a store that was made with --min-cpq 0 --min-fsq 0 "
     "--min-fcq 0 keeps all of them."
@@ -53,7 +56,7 @@ class Skipped:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Adds the counts to the message of an InputError: what was left out may be why too little is left."""
+        """Adds the counts to the message of an InputError: they may explain why too little data remains."""
         try:
             yield
         except InputError as exc:
@@ -64,3 +67,10 @@ class Skipped:
     def summary(self) -> str:
         """The counts in one line."""
         return ", ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
+
+
+def unusable(status: str, reason: str | None, deleted: bool) -> str | None:
+    """Why a photo of a store is left out, by its row; None where it can be used."""
+    if status not in ACCEPTED_STATUSES:
+        return f"{status}: {reason}"
+    return DELETED if deleted else None

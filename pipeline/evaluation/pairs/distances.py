@@ -1,27 +1,32 @@
-"""Scored pairs: those of a list, or all pairs of the photos of known people. Distances are raw squared L2, 0 to 4."""
+"""The distances of pairs: those of a list, or all pairs of the photos of named people. Raw squared L2, 0 to 4.
+
+n photos make n (n - 1) / 2 pairs. They are computed in blocks, and only the distances are kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.evaluation.pairs.every_pair import all_distances, closest_impostors
-from pipeline.evaluation.pairs.pair_lists import ListedPair, PairList
+from pipeline.evaluation.pairs.lists import ListedPair, PairList
+from pipeline.evaluation.photos.portraits import Portraits
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.photos.subjects import Portraits
-from pipeline.evaluation.statistics.rates import squared_distances
+from pipeline.evaluation.statistics.rates import squared_distances, to_distance
 from pipeline.evaluation.statistics.resampling import Trials
-from pipeline.types import BoolArray, DoubleArray, IntArray
+from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
-# The bootstrap needs the closest impostor pairs only: so many times more than match at the highest FMR, and of few
-# people, who may be drawn often or never, as many as are cheap to keep (24 bytes each).
+# Each distance takes 8 bytes, all of them 1.6 GB, and finding a threshold among them copies them once.
+MAX_PAIRS: Final = 200_000_000
+_BLOCK_ROWS: Final = 128
+# The bootstrap needs the closest impostor pairs only: this many times as many as match at the highest FMR, and at least
+# as many as are cheap to keep (24 bytes each), because of few people each may be drawn often or never.
 _MARGIN: Final = 3.0
 _AT_LEAST: Final = 2_000_000
-_SHOWN: Final = 10
+_LISTED: Final = 10  # of the closest impostor pairs and of the farthest genuine ones
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class ScoredPairs:
     """Pairs with their distances, enough for rates and for their intervals."""
 
     photos: int
-    people: int | None  # None: nobody says who they are
+    people: int | None  # None: their names are unknown
     impostor: DoubleArray  # [i]
     trials: Trials  # its `genuine` are all genuine pairs
     nearest_strangers: tuple[NamedDistance, ...]  # the closest impostor pairs: false matches, or wrong labels
@@ -57,7 +62,7 @@ class ScoredList:
     distances: DoubleArray  # [n]
     same: BoolArray  # [n]
     fold: IntArray  # [n] 0, 1, ...
-    units: IntArray  # [n, 2] of which people, or of which pair, each consists
+    units: IntArray  # [n, 2] the two people of each pair, or the pair itself twice
     unit_count: int
 
     @property
@@ -66,9 +71,9 @@ class ScoredList:
 
 
 def score_list(listed: PairList, portraits: Portraits, skipped: Skipped) -> ScoredList:
-    """The distances of a list's pairs. A pair with a photo of which nothing is known is counted in `skipped`.
+    """The distances of a list's pairs; a pair with a skipped photo is counted in `skipped`.
 
-    Raises InputError where no pair is left.
+    Raises InputError where no pair remains.
     """
     kept = []
     for pair in listed.pairs:
@@ -94,7 +99,7 @@ def score_list(listed: PairList, portraits: Portraits, skipped: Skipped) -> Scor
 
 
 def _units(pairs: Sequence[ListedPair], people: Mapping[str, str]) -> tuple[IntArray, int]:
-    """What is drawn in a bootstrap: [n, 2] people, or where nobody names them the pairs themselves."""
+    """What a bootstrap draws: [n, 2] people, or the pairs themselves where the list names nobody; and how many."""
     if not people:
         own = np.arange(len(pairs))
         return np.stack([own, own], axis=1), len(pairs)
@@ -104,7 +109,7 @@ def _units(pairs: Sequence[ListedPair], people: Mapping[str, str]) -> tuple[IntA
 
 
 def scored_of_list(scored: ScoredList, named: bool) -> ScoredPairs:
-    """The pairs of a list as ScoredPairs; `named`: it says who is on the photos."""
+    """The pairs of a list as ScoredPairs; `named`: the list says who is on the photos."""
     same = scored.same
     order = np.argsort(scored.distances[~same], kind="stable")
     trials = Trials(
@@ -126,16 +131,16 @@ def scored_of_list(scored: ScoredList, named: bool) -> ScoredPairs:
         people=scored.unit_count if named else None,
         impostor=scored.distances[~same],
         trials=trials,
-        nearest_strangers=tuple(p for p in ascending if not kind[p.first, p.second])[:_SHOWN],
-        farthest_photos=tuple(p for p in reversed(ascending) if kind[p.first, p.second])[:_SHOWN],
+        nearest_strangers=tuple(p for p in ascending if not kind[p.first, p.second])[:_LISTED],
+        farthest_photos=tuple(p for p in reversed(ascending) if kind[p.first, p.second])[:_LISTED],
     )
 
 
 def score_everybody(portraits: Portraits, names: Mapping[str, str], highest_fmr: float) -> ScoredPairs:
-    """All pairs of those portraits that `names` (path -> person) knows.
+    """All pairs of the portraits that `names` (path -> person) has.
 
-    `highest_fmr`: the bootstrap reaches up to it. Raises InputError where fewer than two people are left, or where
-    there are more pairs than fit into memory.
+    `highest_fmr`: of the rates whose intervals are asked for. Raises InputError for fewer than two people, and for more
+    than MAX_PAIRS pairs.
     """
     rows = np.array([row for row, path in enumerate(portraits.paths) if path in names], dtype=np.int64)
     paths = [portraits.paths[row] for row in rows.tolist()]
@@ -154,21 +159,21 @@ def score_everybody(portraits: Portraits, names: Mapping[str, str], highest_fmr:
         close_units=people[close_rows],
         photos=np.bincount(people),
     )
-    farthest = np.argsort(-genuine, kind="stable")[:_SHOWN]
+    farthest = np.argsort(-genuine, kind="stable")[:_LISTED]
     return ScoredPairs(
         photos=len(paths),
         people=len(people_names),
         impostor=impostor,
         trials=trials,
-        nearest_strangers=_named(paths, close_rows[:_SHOWN], close[:_SHOWN]),
+        nearest_strangers=_named(paths, close_rows[:_LISTED], close[:_LISTED]),
         farthest_photos=_named(paths, pairs[farthest], genuine[farthest]),
     )
 
 
 def _reach(impostor: DoubleArray, highest_fmr: float) -> float:
-    """The distance up to which impostor pairs are kept with whom they show."""
-    wanted = max(int(_MARGIN * highest_fmr * len(impostor)), _AT_LEAST)
-    return np.inf if wanted >= len(impostor) else float(np.partition(impostor, wanted)[wanted])
+    """The distance up to which the bootstrap needs to know whom an impostor pair shows."""
+    count = max(int(_MARGIN * highest_fmr * len(impostor)), _AT_LEAST)
+    return np.inf if count >= len(impostor) else float(np.partition(impostor, count)[count])
 
 
 def _named(paths: Sequence[str], rows: IntArray, distances: DoubleArray) -> tuple[NamedDistance, ...]:
@@ -176,3 +181,52 @@ def _named(paths: Sequence[str], rows: IntArray, distances: DoubleArray) -> tupl
         NamedDistance(paths[first], paths[second], distance)
         for (first, second), distance in zip(rows.tolist(), distances.tolist(), strict=True)
     )
+
+
+def all_distances(embeddings: FloatArray, people: IntArray) -> tuple[DoubleArray, DoubleArray, IntArray]:
+    """All pairs of the unit vectors [n, d] of the people [n].
+
+    Returns the genuine distances [g], the impostor distances [i], and the rows [g, 2] of the genuine pairs. Raises
+    InputError for more than MAX_PAIRS pairs.
+    """
+    count = len(people) * (len(people) - 1) // 2
+    if count > MAX_PAIRS:
+        raise InputError(
+            message=f"{len(people):,} photos make {count:,} pairs, more than the {MAX_PAIRS:,} that fit into memory. "
+            "Use fewer people."
+        )
+    genuine, rows = [np.zeros(0)], [np.zeros((0, 2), np.int64)]
+    photos = np.unique(people, return_counts=True)[1]
+    impostor = np.empty(count - int((photos * (photos - 1) // 2).sum()))
+    filled = 0
+    for first, second, distances in _blocks(embeddings):
+        same = people[first] == people[second]
+        genuine.append(distances[same])
+        rows.append(np.stack([first[same], second[same]], axis=1))
+        others = distances[~same]
+        impostor[filled : filled + len(others)] = others
+        filled += len(others)
+    return np.concatenate(genuine), impostor, np.concatenate(rows)
+
+
+def closest_impostors(embeddings: FloatArray, people: IntArray, within: float) -> tuple[DoubleArray, IntArray]:
+    """The impostor pairs of `all_distances` no farther than `within`, ascending: distances [t] and rows [t, 2]."""
+    distances, rows = [np.zeros(0)], [np.zeros((0, 2), np.int64)]
+    for first, second, block in _blocks(embeddings):
+        chosen: BoolArray = (block <= within) & (people[first] != people[second])
+        distances.append(block[chosen])
+        rows.append(np.stack([first[chosen], second[chosen]], axis=1))
+    closest = np.concatenate(distances)
+    order = np.argsort(closest, kind="stable")
+    return closest[order], np.concatenate(rows)[order]
+
+
+def _blocks(embeddings: FloatArray) -> Iterator[tuple[IntArray, IntArray, DoubleArray]]:
+    """Pairs (first, second), first < second, with their squared L2, in the order of the first."""
+    wide = embeddings.astype(np.float64)
+    columns = np.arange(len(wide))
+    for start in range(0, len(wide), _BLOCK_ROWS):
+        block = columns[start : start + _BLOCK_ROWS]
+        distances = to_distance(wide[block] @ wide[start:].T)
+        first, second = np.nonzero(columns[start:][None, :] > block[:, None])
+        yield block[first], columns[start:][second], distances[first, second]

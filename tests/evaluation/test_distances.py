@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.evaluation.pairs import every_pair
-from pipeline.evaluation.pairs.every_pair import all_distances, closest_impostors
+from pipeline.evaluation.pairs.distances import all_distances, closest_impostors
 
 PHOTOS = 40
 
 
 @pytest.fixture(params=[3, 7, 40, 512], autouse=True)
 def block_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(every_pair, "_BLOCK_ROWS", request.param)
+    monkeypatch.setattr("pipeline.evaluation.pairs.distances._BLOCK_ROWS", request.param)
 
 
 @pytest.fixture
@@ -31,11 +30,11 @@ def photos() -> tuple[np.ndarray, np.ndarray]:
 
 def naive(vectors: np.ndarray) -> dict[tuple[int, int], float]:
     wide = vectors.astype(np.float64)
-    found = {}
+    distances = {}
     for a, b in itertools.combinations(range(len(vectors)), 2):
         squared = float(((wide[a] - wide[b]) ** 2).sum())
-        found[a, b] = np.inf if np.isnan(squared) else squared
-    return found
+        distances[a, b] = np.inf if np.isnan(squared) else squared
+    return distances
 
 
 def test_every_pair_once(photos: tuple[np.ndarray, np.ndarray]) -> None:
@@ -62,7 +61,7 @@ def test_the_closest_are_those_of_all(photos: tuple[np.ndarray, np.ndarray], wit
 
 
 def test_more_pairs_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(every_pair, "MAX_PAIRS", 9)
+    monkeypatch.setattr("pipeline.evaluation.pairs.distances.MAX_PAIRS", 9)
     vectors, people = np.eye(5, dtype=np.float32), np.arange(5)
     with pytest.raises(InputError, match="5 photos make 10 pairs"):
         all_distances(vectors, people)

@@ -1,4 +1,4 @@
-"""The identity of each labelled photo, from a store or from a table that any other tool wrote."""
+"""The identity of each labelled photo, from a store or from a table that another tool wrote."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid
-from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.photos.stored import NOT_IN_STORE, unusable
+from pipeline.evaluation.photos.skipped import NOT_IN_STORE, Skipped, unusable
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.store.operations import Store
@@ -19,21 +18,22 @@ CLUSTER: Final = "cluster"
 
 
 @dataclass(frozen=True)
-class Grouped:
+class PhotoIdentities:
     """Which labelled photos show a face, and in which identity it is."""
 
     rows: list[int]  # [n] positions among the labelled photos
     identities: list[str | None]  # [n] None: the face is in no identity
-    several_faces: int  # photos of these with more than one face
-    unlabelled: int  # further photos with a face, that have no label
+    several_faces: int  # how many of these photos show more than one face
+    unlabelled: int  # further photos with a face but without a label
 
 
-def from_store(store: Store, account_id: int, directory: str, paths: Sequence[str], skipped: Skipped) -> Grouped:
-    """The identities (of merged sets their roots) of the faces nearest the centres of the photos at `paths`.
+def stored_identities(
+    store: Store, account_id: int, directory: str, paths: Sequence[str], skipped: Skipped
+) -> PhotoIdentities:
+    """The identities (of merged ones their roots) of the faces nearest the centres of the photos at `paths`.
 
-    Photos that the directory does not know, or knows without a face, or of which a person was deleted, are counted in
-    `skipped`. Raises StoreError,
-    and InputError where the directory knows none of them.
+    Photos that the directory does not have, photos without a face, and photos of which a person was deleted are counted
+    in `skipped`. Raises StoreError, and InputError where the directory has none of them.
     """
     table = store.central_identities(account_id, directory)
     row_of = {path: row for row, path in enumerate(table["path"].to_pylist())}
@@ -45,7 +45,7 @@ def from_store(store: Store, account_id: int, directory: str, paths: Sequence[st
     columns = {name: table[name].to_pylist() for name in table.column_names}
     rows = _rows_with_faces(columns, row_of, paths, skipped)
     places = [row_of[paths[row]] for row in rows]
-    return Grouped(
+    return PhotoIdentities(
         rows=rows,
         identities=[columns["identity"][place] for place in places],
         several_faces=sum(columns["faces"][place] > 1 for place in places),
@@ -56,11 +56,11 @@ def from_store(store: Store, account_id: int, directory: str, paths: Sequence[st
 def _rows_with_faces(
     columns: dict[str, list[Any]], row_of: dict[str, int], paths: Sequence[str], skipped: Skipped
 ) -> list[int]:
-    """The positions in `paths` of the photos with a face; the others go into `skipped`."""
+    """The positions in `paths` of the photos with a face; the others are counted in `skipped`."""
     rows = []
     for position, path in enumerate(paths):
         place = row_of.get(path)
-        reason = NOT_IN_STORE if place is None else _without_face(columns, place)
+        reason = NOT_IN_STORE if place is None else _reason_to_skip(columns, place)
         if reason is None:
             rows.append(position)
         else:
@@ -68,22 +68,22 @@ def _rows_with_faces(
     return rows
 
 
-def _without_face(columns: dict[str, list[Any]], row: int) -> str | None:
-    """Why the photo at `row` has no face to compare; None where it has one."""
+def _reason_to_skip(columns: dict[str, list[Any]], row: int) -> str | None:
+    """None where the photo at `row` has a face to compare."""
     reason = unusable(columns["status"][row], columns["reason"][row], columns["deleted"][row])
     return "no face found" if reason is None and not columns["faces"][row] else reason
 
 
-def from_table(file: Path, settings: SourceSettings, paths: Sequence[str], skipped: Skipped) -> Grouped:
-    """The identities of the photos at `paths` in a CSV, JSON Lines or Parquet file with the columns path and cluster;
-    a photo with an empty cluster is in none. Its relative paths start at its own folder or `settings.root`.
+def table_identities(file: Path, settings: SourceSettings, paths: Sequence[str], skipped: Skipped) -> PhotoIdentities:
+    """The identities of the photos at `paths` in a CSV, JSON Lines or Parquet file with the columns path and cluster.
 
-    Labelled photos that are not in it are counted in `skipped`. Raises SourceMissing, ManifestInvalid for a file
-    without these columns and for a path in two clusters, and InputError where it holds none of the photos.
+    A photo with an empty cluster is in no identity. Relative paths start at the file's folder or at `settings.root`.
+    Labelled photos that the file does not have are counted in `skipped`. Raises SourceMissing, ManifestInvalid for a
+    file without these columns and for a path in two clusters, and InputError where it has none of the photos.
     """
     cluster_of = _read_clusters(file, settings, skipped)
-    wanted = set(paths)
-    if wanted.isdisjoint(cluster_of):
+    labelled = set(paths)
+    if labelled.isdisjoint(cluster_of):
         raise InputError(
             message=f"{shown(file)} holds none of the {len(paths):,} labelled photos (such as {paths[0]}). Relative "
             "paths start at the file's own folder; --root sets another one."
@@ -94,31 +94,29 @@ def from_table(file: Path, settings: SourceSettings, paths: Sequence[str], skipp
             rows.append(position)
         else:
             skipped.add("not in the table of clusters", path)
-    unlabelled = sum(path not in wanted for path in cluster_of)
-    return Grouped(rows, [cluster_of[paths[row]] for row in rows], 0, unlabelled)
+    unlabelled = sum(path not in labelled for path in cluster_of)
+    return PhotoIdentities(rows, [cluster_of[paths[row]] for row in rows], 0, unlabelled)
 
 
 def _read_clusters(file: Path, settings: SourceSettings, skipped: Skipped) -> dict[str, str | None]:
     if source_kind(file) == "folder":
-        raise ManifestInvalid(
-            path=shown(file), detail="it is a folder, and clusters are in a table of path and cluster"
-        )
-    found: dict[str, str | None] = {}
+        raise ManifestInvalid(path=shown(file), detail="it is a folder, not a table with the columns path and cluster")
+    clusters: dict[str, str | None] = {}
     for ref in scan_source(file, settings):
         if CLUSTER not in ref.extra:
             raise ManifestInvalid(path=shown(file), detail=f'it has no column "{CLUSTER}"')
         cluster = _cluster(ref.extra[CLUSTER])
-        if ref.path in found and found[ref.path] != cluster:
-            detail = f'{ref.path} is in the clusters "{found[ref.path]}" and "{cluster}"'
+        if ref.path in clusters and clusters[ref.path] != cluster:
+            detail = f'{ref.path} is in the clusters "{clusters[ref.path]}" and "{cluster}"'
             raise ManifestInvalid(path=shown(file), detail=detail)
-        if ref.path in found:
-            skipped.add("the same path and cluster once more", ref.path)
-        found[ref.path] = cluster
-    return found
+        if ref.path in clusters:
+            skipped.add("the same path and cluster again", ref.path)
+        clusters[ref.path] = cluster
+    return clusters
 
 
 def _cluster(value: Any) -> str | None:
-    """The cluster as text: CSV knows only texts, JSON and Parquet also numbers; empty is none."""
+    """The cluster as text; None where it is empty. CSV has only texts, JSON and Parquet have numbers too."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if value is None or str(value).strip() == "" else str(value).strip()

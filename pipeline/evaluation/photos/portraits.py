@@ -1,11 +1,11 @@
-"""Where the embeddings of an evaluation come from: a store that has them already, or the models.
+"""The embeddings that an experiment works on: those of a store, or made now.
 
-Of each photo it is the face whose box's centre lies nearest the photo's centre, as is usual for LFW.
+Of each photo the face counts whose box's centre lies nearest the photo's centre, as is usual for LFW.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +14,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.config import Settings
 from pipeline.evaluation.photos.decoded import decoded_batches
-from pipeline.evaluation.photos.stored import NOT_IN_STORE, NOT_KEPT, unusable
+from pipeline.evaluation.photos.skipped import NOT_IN_STORE, NOT_KEPT, unusable
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import shown
 from pipeline.extraction.rows import QUALITIES
+from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.matching.references import check_embeddings
+from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, read_embeddings, vectors_of
 from pipeline.store.operations import Store
-from pipeline.types import BoolArray, DecodedImage, FloatArray
+from pipeline.store.records import StoreIdentity
+from pipeline.types import BoolArray, DecodedImage, FloatArray, Progress
 
 
 @dataclass(frozen=True)
@@ -33,35 +37,63 @@ class Portraits:
 
     paths: Sequence[str]  # [n] as the store and reports show them; none stands twice
     embeddings: FloatArray  # [n, d] float32 of norm 1; all NaN where no face was found
-    quality: FloatArray  # [n, 3] in [0, 1] as `extract.QUALITIES`; NaN where no face was found
-    skipped: dict[str, str]  # the other paths that were asked for -> why nothing can be said of them
+    quality: FloatArray  # [n, 3] in [0, 1] in the order of `QUALITIES`; NaN where no face was found
+    skipped: dict[str, str]  # path -> why it is left out, of the other photos
 
     def __post_init__(self) -> None:
         check_embeddings(self.embeddings[self.has_face], self.embeddings.shape[1])
 
     @cached_property
     def row(self) -> dict[str, int]:
-        """Where each path stands."""
+        """path -> its row."""
         return {path: row for row, path in enumerate(self.paths)}
 
     @cached_property
     def has_face(self) -> BoolArray:
         """[n]"""
-        # A vector that is NaN in part is no missing face but a broken one.
+        # A vector that is NaN in part does not mean a missing face: it is broken.
         return np.asarray(~np.isnan(self.embeddings).all(axis=1))
 
 
-def from_images(
+@dataclass(frozen=True)
+class Embedded:
+    """Portraits, the model that made them, and the settings it is used with."""
+
+    portraits: Portraits
+    identity: StoreIdentity
+    settings: Settings
+
+
+def embed_photos(
+    files: Mapping[str, Path], settings: Settings, store: Path | None, command: str, progress: Progress
+) -> Embedded:
+    """The faces of the photos `files` (path as the store shows it -> file): those of `store`, made now without one.
+
+    Raises StoreError (StoreMismatch where the settings name another model than the store's), ModelError, DeviceError,
+    UsageError.
+    """
+    if store is not None:
+        with open_store(store, command=command) as opened:
+            settled = settings_of_store(settings, opened.identity, store)
+            return Embedded(stored_portraits(opened, list(files)), opened.identity, settled)
+    identity = make_identity(settings)
+    settled = settle_threshold(settings, identity)
+    extractor = load_extractor(settled, identity, Path())
+    progress.start("embedding", len(files))
+    portraits = extract_portraits(extractor, Decoder(settled.decode), files, progress.advance)
+    return Embedded(portraits, identity, settled)
+
+
+def extract_portraits(
     extractor: FaceExtractor,
     decoder: Decoder,
-    paths: Sequence[Path],
+    files: Mapping[str, Path],
     advance: Callable[[int], None] = lambda _count: None,
 ) -> Portraits:
-    """Decodes and extracts the photos, each once; `advance(n)` as n of them are done.
+    """Decodes and extracts the photos `files` (path -> file); `advance(n)` as n of them are done.
 
     A photo that cannot be read or decoded is in `skipped` with its reason. Raises DeviceOutOfMemory.
     """
-    files = {shown(path): path for path in paths}
     skipped: dict[str, str] = {}
     kept: list[str] = []
     vectors = [np.empty((0, extractor.embedder.embedding_size), np.float32)]
@@ -88,12 +120,12 @@ def _central(faces: pa.Table, image: DecodedImage, size: int) -> tuple[FloatArra
     return vectors_of(faces["embedding"], size)[row : row + 1], quality
 
 
-def from_store(store: Store, paths: Sequence[str]) -> Portraits:
-    """What the store's current generation has of the photos at `paths`, in whatever directory; nothing is computed.
+def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
+    """The embeddings that the store's current generation has of the photos at `paths`, in any directory.
 
-    In `skipped`: photos that the store does not know, that it could not read, of persons who were deleted, and those
-    whose face its quality gate rejected, for of these it keeps no embedding. Raises StoreDamaged where an embedding
-    that should be there is not, and EmbeddingInvalid.
+    In `skipped` are photos that the store does not have or could not read, those of deleted persons, and those whose
+    face the quality gate rejected: the store keeps no embedding of it. Raises StoreDamaged where an embedding is
+    missing that should be there, and EmbeddingInvalid.
     """
     table = store.central_faces(list(paths))
     position = {path: row for row, path in enumerate(table["path"].to_pylist())}
@@ -101,19 +133,19 @@ def from_store(store: Store, paths: Sequence[str]) -> Portraits:
     skipped: dict[str, str] = {}
     kept: list[str] = []
     for path in dict.fromkeys(paths):
-        problem = _why_not(columns, position.get(path))
-        if problem is None:
+        reason = _reason_to_skip(columns, position.get(path))
+        if reason is None:
             kept.append(path)
         else:
-            skipped[path] = problem
+            skipped[path] = reason
     rows = np.array([position[path] for path in kept], dtype=np.int64)
     picked = table.take(pa.array(rows))
     quality = np.stack([picked[name].to_numpy().astype(np.float32) for name in QUALITIES], axis=1)
     return Portraits(kept, _stored_vectors(store, picked), quality, skipped)
 
 
-def _why_not(columns: dict[str, list[Any]], row: int | None) -> str | None:
-    """Why nothing can be said of the photo at `row`; None where it has an embedding, or no face."""
+def _reason_to_skip(columns: dict[str, list[Any]], row: int | None) -> str | None:
+    """None where the photo at `row` has an embedding, or no face."""
     if row is None:
         return NOT_IN_STORE
     reason = unusable(columns["status"][row], columns["reason"][row], columns["deleted"][row])
@@ -137,5 +169,5 @@ def _stored_vectors(store: Store, table: pa.Table) -> FloatArray:
         if missing:
             raise damaged_file(store.folder, file, f"it has no embedding of face {missing[0]}")
         vectors[rows] = stored[[place[faces[row]] for row in rows]]
-        check_embeddings(vectors[rows], size)  # one of NaN would pass for a photo without a face
+        check_embeddings(vectors[rows], size)  # a vector of NaN would pass for a photo without a face
     return vectors

@@ -10,11 +10,10 @@ import torch
 
 from pipeline.config import Settings
 from pipeline.errors import InputError
-from pipeline.evaluation.detection.boxes import AnnotatedImage
+from pipeline.evaluation.detection.annotations import AnnotatedImage
 from pipeline.evaluation.detection.measures import Found
 from pipeline.evaluation.photos.decoded import decoded_batches
-from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.photos.stored import NOT_IN_STORE, unusable
+from pipeline.evaluation.photos.skipped import NOT_IN_STORE, Skipped, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.batch import ImageBatch
