@@ -19,6 +19,7 @@ from pipeline.extraction.detection.networks import MtcnnNetworks
 from pipeline.extraction.detection.proposals import CANVASES_PER_CALL
 from pipeline.extraction.images import batch
 from pipeline.extraction.images.batch import ImageBatch
+from pipeline.types import Detections
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,8 @@ def use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "load_kernels", lambda _: None)
 
 
-def _faces_of(found: object, image: int) -> np.ndarray:
-    return found.boxes[found.image_index == image].cpu().numpy()  # type: ignore[attr-defined]
+def boxes_of(detections: Detections, image: int) -> np.ndarray:
+    return detections.boxes[detections.image_index == image].cpu().numpy()
 
 
 @pytest.mark.usefixtures("path")
@@ -57,7 +58,7 @@ def test_shapes_and_order(networks: MtcnnNetworks, images: list[np.ndarray], dev
     found = MtcnnDetector(networks, DetectSettings())(ImageBatch(images, device))
     assert found.image_index.tolist() == sorted(found.image_index.tolist())
     assert {0, 1, 2, 3, 4} == set(found.image_index.tolist())
-    assert len(_faces_of(found, 2)) == 2
+    assert len(boxes_of(found, 2)) == 2
     area = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(1)
     assert area[found.image_index == 2].diff().item() <= 0
     n = len(found)
@@ -78,7 +79,7 @@ def test_batch_equals_single_in_any_order(
         order = np.random.default_rng(seed).permutation(len(images))
         found = detector(ImageBatch([images[i] for i in order], device))
         for place, i in enumerate(order):
-            together = _faces_of(found, place)
+            together = boxes_of(found, place)
             assert together.shape == single[i].shape
             assert np.abs(together - single[i]).max(initial=0) <= 0.5
 

@@ -26,13 +26,6 @@ ACCEPT = DecodeSettings(max_pixels=4_000_000, truncated="accept")
 needs_library = pytest.mark.skipif(find_spec("simplejpeg") is None, reason="simplejpeg is not installed")
 
 
-@pytest.fixture(scope="module")
-def picture(astronaut_path: Path) -> Image.Image:
-    """101 x 75 RGB, sides that no block size divides, with the face in it."""
-    with Image.open(astronaut_path) as image:
-        return image.convert("RGB").crop((130, 10, 332, 160)).resize((101, 75), Image.Resampling.BOX)
-
-
 def encode(image: Image.Image, **options: object) -> bytes:
     file = io.BytesIO()
     image.save(file, **{"format": "JPEG", "quality": 92, **options})

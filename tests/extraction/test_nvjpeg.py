@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,13 +23,6 @@ from pipeline.types import DecodedImage, DeviceImage, EncodedImage
 
 PLAIN = DecodeSettings()
 TURNS = range(1, 9)
-
-
-@pytest.fixture(scope="module")
-def picture(astronaut_path: Path) -> Image.Image:
-    """101 x 75 RGB, sides that no block size divides."""
-    with Image.open(astronaut_path) as image:
-        return image.convert("RGB").crop((130, 10, 332, 160)).resize((101, 75), Image.Resampling.BOX)
 
 
 def encode(image: Image.Image, turn: int = 1, **options: object) -> bytes:

@@ -20,6 +20,7 @@ from pipeline.extraction.align import cut_crops
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.quality import _FACE_MODEL, assess_quality, center_pose
 from pipeline.types import ByteArray, Detections, FaceCrops
+from tests.extraction.test_quality import blurred
 
 SIZE: Final = 160
 SHARE: Final = 0.8
@@ -57,16 +58,6 @@ def random_picture(seed: int, roughness: float) -> torch.Tensor:
     picture = np.fft.ifft2(spectrum).real
     picture = (picture - picture.mean()) / picture.std() * 40 + 127
     return torch.from_numpy(picture.clip(0, 255)).float().expand(1, 3, -1, -1)
-
-
-def blurred(pixels: torch.Tensor, sigma: float) -> torch.Tensor:
-    """Gaussian, the edge repeated."""
-    radius = math.ceil(4 * sigma)
-    kernel = torch.exp(-(torch.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
-    kernel = (kernel / kernel.sum()).view(1, 1, -1, 1)
-    padded = torch.nn.functional.pad(pixels, (radius,) * 4, mode="replicate").transpose(0, 1)
-    rows = torch.nn.functional.conv2d(padded, kernel)
-    return torch.nn.functional.conv2d(rows, kernel.transpose(2, 3)).transpose(0, 1)
 
 
 def flattened(pixels: torch.Tensor, scale: float) -> torch.Tensor:
