@@ -68,18 +68,18 @@ class Client:
     def send(self, image: bytes, name: str, **query: object) -> Json:
         """Posts any image; the 2.3 object."""
         headers = {"X-RPC-PERSON-NAME": name, "Content-Type": "application/octet-stream"}
-        status, said = self.request("POST", "/people?" + urlencode(query), image, **headers)
-        assert status == 201, said
-        return said
+        status, answer = self.request("POST", "/people?" + urlencode(query), image, **headers)
+        assert status == 201, answer
+        return answer
 
     def post(self, *faces: Shown, **query: object) -> Json:
         """Posts a photo of these; a new person is named by the first one's number."""
         return self.send(photo(*faces), str(faces[0].person), **query)
 
     def call(self, method: str, path: str, body: Json | None = None, expected: int = 202) -> Json:
-        status, said = self.request(method, path, None if body is None else json.dumps(body).encode())
-        assert status == expected, said
-        return said
+        status, answer = self.request(method, path, None if body is None else json.dumps(body).encode())
+        assert status == expected, answer
+        return answer
 
     def people(self) -> list[Json]:
         return list(self.call("GET", "/rootpeople?count=0", expected=200)["people"])
@@ -93,9 +93,9 @@ def empty_store(path: Path) -> Path:
 
 def service_of(client: StoreClient) -> IdentityService:
     """A fresh service over an open store."""
-    made = IdentityService(client, EXTRACTOR, Decoder(SETTINGS.decode), SETTINGS)  # type: ignore[arg-type]
-    made.load()
-    return made
+    service = IdentityService(client, EXTRACTOR, Decoder(SETTINGS.decode), SETTINGS)  # type: ignore[arg-type]
+    service.load()
+    return service
 
 
 def assert_whole(client: StoreClient, shown: dict[str, Shown], directory: str = "main") -> None:
@@ -103,13 +103,13 @@ def assert_whole(client: StoreClient, shown: dict[str, Shown], directory: str = 
     photo that `shown` says for the name; there is no other object; memory, read anew, equals the catalog."""
     account = client.account_id(USER)
     assert check_store(client).problems == []
-    known = client.references(account, directory)
-    for person, stored in zip(known.persons, known.vectors, strict=True):
+    references = client.references(account, directory)
+    for person, stored in zip(references.persons, references.vectors, strict=True):
         face = shown[str(person.name)]
         assert client.read_image(account, person.image_guid) == (EXTRACTOR.crop(face), "image/jpeg")
         assert stored.tobytes() == vector(face, SIZE).tobytes()
     files = {path.name for path in (client.path / "objects").rglob("*") if path.is_file()}
-    assert files == {person.image_guid for person in known.persons}
+    assert files == {person.image_guid for person in references.persons}
     assert_memory_equals_catalog(client, directory)
 
 
@@ -124,11 +124,11 @@ def assert_memory_equals_catalog(client: StoreClient, directory: str = "main") -
         " LEFT JOIN core.pending_embeddings e ON e.face_id = r.face_id ORDER BY p.seq",
         [account, directory],
     ).to_pylist()
-    with directories.using(account, directory) as held:
-        view = held.view()
+    with directories.using(account, directory) as loaded:
+        view = loaded.view()
         assert list(view.person_ids) == [row["person_id"] for row in rows]
         assert view.index.order.tolist() == [row["seq"] for row in rows]
         assert len(view.index.dead) == 0
         for row, stored in zip(rows, view.index.host_vectors, strict=True):
             assert row["embedding"] in (None, np.asarray(stored, "<f4").tobytes())
-        assert held.records() == list(client.references(account, directory).persons)
+        assert loaded.records() == list(client.references(account, directory).persons)

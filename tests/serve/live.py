@@ -83,5 +83,5 @@ def live_server(store: Path, extractor: FaceExtractor, **flags: object) -> Itera
 
 
 def live_settings(**flags: object) -> Settings:
-    given = {key.replace("__", "."): value for key, value in flags.items()}
-    return load_settings(environ={}, flags={"run.device": "cpu", "model.weights": "casia-webface", **given})
+    named = {key.replace("__", "."): value for key, value in flags.items()}
+    return load_settings(environ={}, flags={"run.device": "cpu", "model.weights": "casia-webface", **named})

@@ -58,12 +58,12 @@ def serving(store: Path, extractor: FaceExtractor | None = None, settings: Setti
 
 
 def main(store: str, point: str = "", nth: str = "0") -> None:
-    met = 0
+    count = 0
 
     def hook(name: str) -> None:
-        nonlocal met
-        met += name == point
-        if name == point and met == int(nth):
+        nonlocal count
+        count += name == point
+        if name == point and count == int(nth):
             os.kill(os.getpid(), signal.SIGKILL)
 
     with serving(Path(store)):

@@ -78,12 +78,12 @@ def run(work: Callable[[], Awaitable[object]]) -> object:
 
 
 async def refusals(auth: Authenticator, count: int, peer: str = "192.0.2.1", user: str = "alice") -> list[type]:
-    found = []
+    outcomes = []
     for number in range(count):
         with pytest.raises((Unauthorized, TooManyAttempts)) as caught:
             await ask(auth, f"{user}:wrong-{number}!", peer)
-        found.append(caught.type)
-    return found
+        outcomes.append(caught.type)
+    return outcomes
 
 
 def encoded(password: str) -> str:
@@ -104,9 +104,9 @@ def test_a_password_that_is_base64_itself_is_taken_as_it_stands() -> None:
 @pytest.mark.parametrize(
     "given", [None, "", "alice", "alice:", ":", "alice:wrong", f"Alice:{PASSWORD}", "nobody:", "nobody:x", "who:x"]
 )
-def test_anything_else_is_unauthorized(auth: Authenticator, given: str | None) -> None:
+def test_anything_else_is_unauthorized(auth: Authenticator, sent: str | None) -> None:
     with pytest.raises(Unauthorized):
-        run(lambda: ask(auth, given))
+        run(lambda: ask(auth, sent))
 
 
 def test_a_verified_credential_is_remembered_for_a_while(auth: Authenticator, accounts: Accounts, clock: Clock) -> None:
@@ -154,8 +154,8 @@ def test_a_client_that_goes_away_does_not_end_the_check_of_the_others(auth: Auth
 
 def test_a_guesser_is_held_off_until_the_window_ends(auth: Authenticator, clock: Clock) -> None:
     async def work() -> None:
-        found = await refusals(auth, MAX_FAILURES + 2)
-        assert found == [Unauthorized] * MAX_FAILURES + [TooManyAttempts] * 2
+        outcomes = await refusals(auth, MAX_FAILURES + 2)
+        assert outcomes == [Unauthorized] * MAX_FAILURES + [TooManyAttempts] * 2
         with pytest.raises(TooManyAttempts) as caught:
             await ask(auth, f"alice:{PASSWORD}")
         assert caught.value.fields == {"retry_after_s": WINDOW_S}
@@ -170,9 +170,9 @@ def test_guesses_at_once_count_as_guesses_one_by_one(auth: Authenticator) -> Non
         guesses = (ask(auth, f"alice:wrong-{n}!") for n in range(3 * MAX_FAILURES))
         return await asyncio.gather(*guesses, return_exceptions=True)
 
-    found = run(work)
-    assert isinstance(found, list)
-    assert [type(each) for each in found].count(Unauthorized) == MAX_FAILURES
+    outcomes = run(work)
+    assert isinstance(outcomes, list)
+    assert [type(outcome) for outcome in outcomes].count(Unauthorized) == MAX_FAILURES
 
 
 def test_the_right_password_from_elsewhere_is_never_held_off(auth: Authenticator) -> None:

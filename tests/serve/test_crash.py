@@ -81,22 +81,22 @@ def test_killed_during_parallel_insertions(coded_servers: Forker, tmp_path: Path
     for kill in range(10 if full else 2):
         server = coded_servers.start(store=str(store))
         insertions = Insertions(server, range(kill * INSERTIONS, (kill + 1) * INSERTIONS))
-        wanted = chance.randrange(INSERTIONS)
-        while len(insertions.answered) < wanted:
+        minimum = chance.randrange(INSERTIONS)
+        while len(insertions.answered) < minimum:
             time.sleep(0.001)
         server.kill()
         insertions.join()
         answered |= insertions.answered
-        assert wanted <= len(insertions.answered) < INSERTIONS
+        assert minimum <= len(insertions.answered) < INSERTIONS
         assert_all_there(store, answered)
 
 
 def assert_all_there(store: Path, answered: dict[int, str]) -> None:
     with StoreClient.open(store, command="test") as client:
         account = client.account_id(USER)
-        known = client.references(account, "main").persons
-        ids = {int(str(person.name)): person.person_id for person in known}
-        assert len(ids) == len(known), "somebody is there twice"
+        stored = client.references(account, "main").persons
+        ids = {int(str(person.name)): person.person_id for person in stored}
+        assert len(ids) == len(stored), "somebody is there twice"
         assert answered.items() <= ids.items()
         assert_whole(client, {str(person): Shown(person) for person in ids})
         service = service_of(client)
@@ -142,11 +142,11 @@ def contents(store: Path) -> list[tuple[Any, ...]]:
     with StoreClient.open(store, command="test") as client:
         assert check_store(client).problems == []
         account = client.account_id(USER)
-        known = client.references(account, "main")
-        pictures = [client.read_image(account, person.image_guid) for person in known.persons]
+        stored = client.references(account, "main")
+        pictures = [client.read_image(account, person.image_guid) for person in stored.persons]
         files = sum(path.is_file() for path in (client.path / "objects").rglob("*"))
         assert files == len(pictures)
-        rows = zip(known.persons, known.vectors, known.image_hashes, pictures, strict=True)
+        rows = zip(stored.persons, stored.vectors, stored.image_hashes, pictures, strict=True)
         return sorted(
             (str(person.name), person.occurrence, vector.tobytes(), hashes, picture)
             for person, vector, hashes, picture in rows

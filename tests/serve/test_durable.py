@@ -43,8 +43,8 @@ class Call:
     @property
     def path(self) -> str:
         """Of the file behind its first descriptor."""
-        found = _DESCRIPTOR.match(self.arguments)
-        return found.group(1) if found else ""
+        match = _DESCRIPTOR.match(self.arguments)
+        return match.group(1) if match else ""
 
     @property
     def names(self) -> list[str]:
@@ -54,20 +54,20 @@ class Call:
 
 def calls(trace: list[str]) -> list[Call]:
     """The calls that succeeded, in the order in which they returned."""
-    found, begun = [], {}
+    found, pending = [], {}
     for number, line in enumerate(trace):
-        said = _LINE.fullmatch(line)
-        if said is None:
+        entry = _LINE.fullmatch(line)
+        if entry is None:
             continue
-        thread, text, begin = said["thread"], said["text"], number
+        thread, text, begin = entry["thread"], entry["text"], number
         unfinished, resumed = _UNFINISHED.fullmatch(text), _RESUMED.fullmatch(text)
         if unfinished:
-            begun[thread] = number, unfinished["begin"]
+            pending[thread] = number, unfinished["begin"]
             continue
         if resumed:
-            if thread not in begun:  # it began before the part of the trace that is looked at
+            if thread not in pending:  # it began before the part of the trace that is looked at
                 continue
-            begin, text = begun.pop(thread)
+            begin, text = pending.pop(thread)
             text += resumed["rest"]
         call = _CALL.match(text)
         if call and int(call["result"]) >= 0:
@@ -97,8 +97,8 @@ def wanting(trace: list[str], store: Path) -> list[str]:
     folder = str(PurePosixPath(picture).parent)
     if not synced(folder, renamed[0].end, log[-1].begin):
         missing.append("folder")
-    made = [call for call in before if call.name.startswith("mkdir") and call.names[-1].startswith(str(store))]
-    if not all(synced(str(PurePosixPath(call.names[-1]).parent), call.end, log[-1].begin) for call in made):
+    created = [call for call in before if call.name.startswith("mkdir") and call.names[-1].startswith(str(store))]
+    if not all(synced(str(PurePosixPath(call.names[-1]).parent), call.end, log[-1].begin) for call in created):
         missing.append("folder of a new folder")
     if not synced(log[-1].path, log[-1].end, answer):
         missing.append("log")
@@ -146,9 +146,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     reason = _may_trace()
     if reason:
         pytest.skip(reason)
-    made = Traced(tmp_path_factory.mktemp("traced"))
-    yield made
-    made.forker.close()
+    created = Traced(tmp_path_factory.mktemp("traced"))
+    yield created
+    created.forker.close()
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ class Client:
             return int(response.status), bytes(response.read())
 
     def post(self, image: bytes, headers: Mapping[str, str] | None = None, **params: Any) -> dict[str, Any]:
-        told = {"Content-Type": "application/octet-stream", **(headers or {})}
-        status, body = self.call("POST", f"{self.base_url}/people", image, told, **params)
+        sent = {"Content-Type": "application/octet-stream", **(headers or {})}
+        status, body = self.call("POST", f"{self.base_url}/people", image, sent, **params)
         assert status == 201
         return dict(json.loads(body))
 
@@ -135,13 +135,13 @@ def test_import_tells_new_known_and_refused_by_the_presence_of_keys(client: Clie
 def test_import_retries_a_turned_photo(client: Client) -> None:
     """When no face is found, the scripts turn the photo by 90, 180 and 270 degrees."""
     lying = portrait("collins").rotate(180, expand=True)
-    found = []
+    names = []
     for degrees in (0, 90, 180, 270):
         answer = client.post(encoded(lying.rotate(degrees, expand=True)), **IMPORT)
-        found.append(degrees)
+        names.append(degrees)
         if answer["identifiedFaces"] and "personId" in answer["identifiedFaces"][0]:
             break
-    assert found[-1] == 180
+    assert names[-1] == 180
 
 
 def test_recognise_the_main_face(client: Client) -> None:
@@ -158,7 +158,7 @@ def test_recognise_the_main_face(client: Client) -> None:
 def test_recognise_with_a_list_of_similar_people(client: Client) -> None:
     made = client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)["identifiedFaces"][0]
     face = client.post(other("hopper"), similar_limit=5, **RECOGNISE)["identifiedFaces"][0]
-    assert [each["personId"] for each in face["similar"]] == [made["personId"]]
+    assert [entry["personId"] for entry in face["similar"]] == [made["personId"]]
 
 
 def test_list_everybody_with_a_slash(client: Client) -> None:
@@ -175,15 +175,15 @@ def test_page_through_everybody(client: Client) -> None:
     """The loop of the scripts: on while the answer has a `nextIndexState`."""
     for number in range(3):
         client.post(other("hopper", number), {"X-RPC-FACES-GROUPING-THRESHOLD": "0"}, **IMPORT)
-    found: list[str] = []
+    names: list[str] = []
     params: dict[str, Any] = {"count": 2}
     while True:
         answer = json.loads(client.call("GET", f"{client.base_url}/rootpeople", **params)[1])
-        found += [person["personId"] for person in answer["people"]]
+        names += [person["personId"] for person in answer["people"]]
         if "nextIndexState" not in answer["personCollectionResponse"]:
             break
         params["startIndexState"] = answer["personCollectionResponse"]["nextIndexState"]
-    assert len(found) == len(set(found)) == 3
+    assert len(names) == len(set(names)) == 3
 
 
 def test_download_every_image_from_the_object_server(client: Client) -> None:

@@ -327,10 +327,10 @@ def test_an_unexpected_error_tells_nothing(
     assert "secret" not in answer.text
     assert "/srv" not in answer.text
     assert answer.headers["X-Request-Id"] in body["message"]
-    told = [record for record in caplog.records if record.name == "facepipe.errors"]
-    assert len(told) == 1
-    assert answer.headers["X-Request-Id"] in told[0].getMessage()
-    assert "secret" in str(told[0].exc_info)
+    errors = [record for record in caplog.records if record.name == "facepipe.errors"]
+    assert len(errors) == 1
+    assert answer.headers["X-Request-Id"] in errors[0].getMessage()
+    assert "secret" in str(errors[0].exc_info)
 
 
 # What is open to all

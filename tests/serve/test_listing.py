@@ -54,8 +54,8 @@ def page(query: str, views: list[PersonView] | None = None) -> Page:
     return Listing.from_query(Query(make_request(query=query))).page(VIEWS if views is None else views)
 
 
-def seqs(found: Page) -> list[int]:
-    return [each.record.seq for each in found.views]
+def seqs(listed: Page) -> list[int]:
+    return [view.record.seq for view in listed.views]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_what_is_listed(query: str, expected: list[int]) -> None:
 
 
 def test_a_page_says_where_it_stands() -> None:
-    found = page("count=2&start-index=1")
-    assert (seqs(found), found.start_index, found.total) == ([2, 3], 1, 5)
-    assert found.next_state is not None
+    listed = page("count=2&start-index=1")
+    assert (seqs(listed), listed.start_index, listed.total) == ([2, 3], 1, 5)
+    assert listed.next_state is not None
     assert page("count=2&start-index=3").next_state is None
 
 
@@ -96,16 +96,16 @@ def test_a_page_says_where_it_stands() -> None:
 )
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_pages_make_up_the_whole(order: str, count: int) -> None:
-    found, state, starts = [], "", []
+    listed, state, starts = [], "", []
     while True:
         part = page(f"count={count}{order}&startIndexState={state}")
-        found += seqs(part)
+        listed += seqs(part)
         starts.append(part.start_index)
         if part.next_state is None:
             break
         state = part.next_state
-    assert found == seqs(page(f"count=0{order}"))
-    assert starts == list(range(0, len(found), count))
+    assert listed == seqs(page(f"count=0{order}"))
+    assert starts == list(range(0, len(listed), count))
 
 
 def test_a_page_goes_on_after_insertions_and_deletions() -> None:
@@ -166,9 +166,9 @@ def test_another_pattern_is_refused(pattern: str) -> None:
 def test_a_pattern_takes_linear_time() -> None:
     """Python's own engine would take years for this one."""
     views = [view(1, "x" * 1000)]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     assert seqs(page("name-pattern=(x%2Bx%2B)%2By", views)) == []
-    assert time.perf_counter() - begun < 1
+    assert time.perf_counter() - start < 1
 
 
 @given(query=st.text(max_size=30), key=st.sampled_from(["name-pattern", "startIndexState", "sort", "external-id"]))

@@ -47,8 +47,8 @@ def _still_up(live: LiveServer) -> Iterator[None]:
 
 def head(*more: bytes, request: bytes = b"POST /people HTTP/1.1") -> bytes:
     """Request line and headers, with the empty line."""
-    given = [name + b": " + value for name, value in credentials("nasty")]
-    return b"\r\n".join([request, b"Host: x", *given, *more, b"", b""])
+    headers = [name + b": " + value for name, value in credentials("nasty")]
+    return b"\r\n".join([request, b"Host: x", *headers, *more, b"", b""])
 
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
@@ -110,16 +110,16 @@ def test_a_body_over_the_limit_in_chunks_of_unknown_number(live: LiveServer) -> 
 
 
 def test_a_body_of_any_declared_length_is_refused_at_once(live: LiveServer) -> None:
-    begun = time.monotonic()
+    start = time.monotonic()
     assert ask(live, head(b"Content-Length: 10000000000000")) == (413, "body-too-large")
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - start < 1
 
 
 def test_a_client_that_asks_first_is_told_before_it_sends(live: LiveServer) -> None:
-    begun = time.monotonic()
+    start = time.monotonic()
     data = head(b"Content-Length: 40000000", b"Expect: 100-continue")
     assert ask(live, data) == (413, "body-too-large")
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - start < 1
 
 
 def test_a_client_that_asks_first_is_told_to_go_on(live: LiveServer) -> None:
@@ -163,26 +163,26 @@ def test_a_picture_that_ends_early(live: LiveServer, hopper: bytes) -> None:
 def test_a_small_file_of_many_pixels(live: LiveServer) -> None:
     data = huge_png(50_000)
     assert len(data) < 8192
-    begun = time.monotonic()
+    start = time.monotonic()
     with live.http("nasty") as http:
         answer = http.post("/people", content=data)
     assert (answer.status_code, answer.json()["errorReason"]) == (413, "image-too-large")
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - start < 2
 
 
 def test_a_body_that_never_comes(live: LiveServer) -> None:
-    begun = time.monotonic()
+    start = time.monotonic()
     assert ask(live, head(b"Content-Length: 1000")) == (408, "body-timeout")
-    assert 1 < time.monotonic() - begun < 5
+    assert 1 < time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
 def test_a_body_that_drips(live: LiveServer, framing: bytes) -> None:
     with live.connect() as connection:
         connection.sendall(head(framing))
-        begun = time.monotonic()
+        start = time.monotonic()
         connection.settimeout(0.1)
-        while time.monotonic() - begun < 10:
+        while time.monotonic() - start < 10:
             connection.sendall(b"1\r\nx\r\n")
             try:
                 status, body = answer_of(connection)
@@ -288,12 +288,12 @@ def test_what_is_no_http(live: LiveServer, data: bytes) -> None:
 def test_headers_that_never_come(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEADER_TIMEOUT_S", 0.3)
     for begun_with in (b"", b"GET /healthz HTTP/1.1\r\nX-A"):
-        begun = time.monotonic()
+        start = time.monotonic()
         with live.connect() as connection:
             connection.sendall(begun_with)
             assert answer_of(connection)[1]["errorReason"] == "headers-timeout"
             assert closes(connection)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - start < 3
 
 
 def test_the_second_request_of_a_connection_is_timed_too(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,18 +18,18 @@ OPERATIONS = [(verb, path) for path, verbs in DOCUMENT["paths"].items() for verb
 def contents(node: Any) -> list[dict[str, Any]]:
     """Every media type object in the document."""
     if isinstance(node, list):
-        return [found for each in node for found in contents(each)]
+        return [content_of for item in node for content_of in contents(item)]
     if not isinstance(node, dict):
         return []
     own = list(node["content"].values()) if "content" in node else []
-    return own + [found for each in node.values() for found in contents(each)]
+    return own + [content_of for item in node.values() for content_of in contents(item)]
 
 
 def test_every_example_fits_its_schema() -> None:
     checked = 0
     for content in contents(DOCUMENT["paths"]):
         schema = {**content["schema"], "components": DOCUMENT["components"]}
-        examples = [each["value"] for each in content.get("examples", {}).values()]
+        examples = [item["value"] for item in content.get("examples", {}).values()]
         for example in examples + ([content["example"]] if "example" in content else []):
             Draft202012Validator(schema).validate(example)
             checked += 1

@@ -71,14 +71,14 @@ def test_64_clients_post_8_new_faces_25_times_each(coded_servers: Forker, tmp_pa
         with client_of(server) as client:
             people = client.people()
     assert len(answers) == len(posts)
-    assert {(each["person"], each["personId"]) for each in answers} == {
+    assert {(answer["person"], answer["personId"]) for answer in answers} == {
         (int(person["name"]), person["personId"]) for person in people
     }
     assert len(people) == FACES
-    assert Counter(each["person"] for each in answers if each.get("newId")) == dict.fromkeys(range(FACES), 1)
+    assert Counter(answer["person"] for answer in answers if answer.get("newId")) == dict.fromkeys(range(FACES), 1)
     assert [person["occurrence"] for person in people] == [TIMES] * FACES
     with StoreClient.open(store, command="test") as stored:
-        first = {str(each["person"]): each for each in answers if each.get("newId")}
+        first = {str(answer["person"]): answer for answer in answers if answer.get("newId")}
         assert {person["name"] for person in people} == set(first)
         assert check_store(stored).problems == []
         assert_memory_equals_catalog(stored)
@@ -86,13 +86,13 @@ def test_64_clients_post_8_new_faces_25_times_each(coded_servers: Forker, tmp_pa
 
 def copies(path: Path, count: int) -> list[bytes]:
     """A photo in as many different files, of which none has the pixels of another."""
-    made = []
+    files = []
     with Image.open(path) as image:
         for quality in range(95, 95 - count, -1):
             out = io.BytesIO()
             image.save(out, "JPEG", quality=quality)
-            made.append(out.getvalue())
-    return made
+            files.append(out.getvalue())
+    return files
 
 
 @pytest.mark.slow
@@ -137,24 +137,24 @@ def test_posts_changes_merges_deletions_and_a_run_at_once(tmp_path: Path) -> Non
         service = service_of(client)
         hand_over = [lambda: [service.enrol_shard(run.run_id, shard) for shard in range(SHARDS)]]
         in_parallel([*hand_over, *Crowd(service, account).works()])
-        said = answers(service, account)
+        before = answers(service, account)
         service.close()
     with StoreClient.open(tmp_path / "store", command="test") as client:
         assert check_store(client).problems == []
         assert_memory_equals_catalog(client)
         fresh = service_of(client)
-        assert answers(fresh, account) == said
+        assert answers(fresh, account) == before
         fresh.close()
 
 
 def answers(service: IdentityService, account: int) -> list[object]:
     """All that a service says of a directory: its records, and who is in each of some photos."""
-    found = []
+    results = []
     for person in range(2 * PERSONS):
         request = PostRequest(insert=False, update=False, similar_limit=3)
         (face,) = service.post(account, "main", photo(Shown(person, 999)), request).faces
-        found.append((face.person, face.score, face.similar))
-    return [service.people(account, "main"), found]
+        results.append((face.person, face.score, face.similar))
+    return [service.people(account, "main"), results]
 
 
 class Crowd:

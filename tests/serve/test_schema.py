@@ -31,7 +31,7 @@ GRACE = {"X-RPC-PERSON-NAME": "Grace", "X-RPC-EXTERNAL-ID": "e1", "X-RPC-DIRECTO
 schema = schemathesis.openapi.from_dict(description())
 
 
-class Known:
+class Population:
     """What is in the directory, so that not every request is for nobody."""
 
     def __init__(self, live: LiveServer, picture: bytes) -> None:
@@ -65,8 +65,8 @@ class Known:
 
 
 @pytest.fixture(scope="module")
-def known(live: LiveServer, hopper: bytes) -> Known:
-    return Known(live, hopper)
+def population(live: LiveServer, hopper: bytes) -> Population:
+    return Population(live, hopper)
 
 
 @schema.parametrize()
@@ -76,16 +76,16 @@ def known(live: LiveServer, hopper: bytes) -> Known:
     suppress_health_check=list(HealthCheck),
     derandomize=True,
 )
-def test_answers_are_as_described(case: Case, known: Known, live: LiveServer) -> None:
-    known.use(case)
+def test_answers_are_as_described(case: Case, population: Population, live: LiveServer) -> None:
+    population.use(case)
     headers = {name.decode(): value.decode("latin-1") for name, value in credentials("schema")}
-    if known.calls % 4:  # else whatever was made up
+    if population.calls % 4:  # else whatever was made up
         case.headers.update(headers)
     else:
         case.headers["X-RPC-AUTHORIZATION"] = headers["X-RPC-AUTHORIZATION"]
     case.call_and_validate(live.url, checks=CHECKS)
 
 
-def test_much_was_asked(known: Known) -> None:
+def test_much_was_asked(population: Population) -> None:
     """Runs last. Routes without parameters have few cases."""
-    assert known.calls >= EXAMPLES // 2
+    assert population.calls >= EXAMPLES // 2

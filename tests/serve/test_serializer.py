@@ -58,8 +58,8 @@ def view(record: PersonRecord, children: tuple[str, ...] = ()) -> PersonView:
 def entry(face: FaceResult) -> dict[str, object]:
     answer = SERIALIZER.post(PostResult([face], 100, 200, "media", False, 3))
     assert json_bytes(answer)
-    found: dict[str, object] = answer["identifiedFaces"][0]
-    return found
+    fields: dict[str, object] = answer["identifiedFaces"][0]
+    return fields
 
 
 def test_a_time_is_in_whole_milliseconds() -> None:
@@ -102,11 +102,11 @@ def test_a_child_shows_its_own_image_beside_the_roots() -> None:
 
 
 def test_an_unknown_face_has_only_its_place() -> None:
-    found = entry(FaceResult(FACE))
-    assert set(found) == ALWAYS
-    assert (found["offsetX"], found["offsetY"]) == (0.1, 0.1)
-    assert (found["relativeWidth"], found["relativeHeight"]) == (0.2, 0.2)
-    assert found["tags"] == []
+    fields = entry(FaceResult(FACE))
+    assert set(fields) == ALWAYS
+    assert (fields["offsetX"], fields["offsetY"]) == (0.1, 0.1)
+    assert (fields["relativeWidth"], fields["relativeHeight"]) == (0.2, 0.2)
+    assert fields["tags"] == []
 
 
 def test_attributes_are_of_the_face() -> None:
@@ -129,11 +129,11 @@ def test_attributes_are_of_the_face() -> None:
 
 @pytest.mark.parametrize("inserted", [True, False])
 def test_a_known_face_is_its_roots(inserted: bool) -> None:
-    found = entry(FaceResult(FACE, view(CHILD), 1.5, inserted=inserted))
+    fields = entry(FaceResult(FACE, view(CHILD), 1.5, inserted=inserted))
     identity = {"personId", "similarityScore", "occurrence", "lastOccurrenceDate", "rootPersonAddDate"}
-    assert set(found) == ALWAYS | identity | ({"newId"} if inserted else set())
-    assert found["personId"] == "root"
-    assert found.get("newId") is (True if inserted else None)
+    assert set(fields) == ALWAYS | identity | ({"newId"} if inserted else set())
+    assert fields["personId"] == "root"
+    assert fields.get("newId") is (True if inserted else None)
 
 
 def test_a_rejected_face_says_why() -> None:

@@ -80,7 +80,7 @@ Every error has the same shape. GET routes answer HEAD too; a slash at the end o
 
 def _route(
     summary: str,
-    about: str,
+    text: str,
     answers: dict[str, Json],
     errors: dict[int, str],
     parameters: Sequence[Json] = (),
@@ -90,7 +90,7 @@ def _route(
     route: Json = {
         "summary": summary,
         "operationId": re.sub(r"\W+", "-", summary.lower()),
-        "description": about,
+        "description": text,
         "security": [{_AUTHORIZATION: []}],
         "parameters": [_DIRECTORY, *parameters],
         "responses": answers | {str(status): _error(status, text) for status, text in sorted(errors.items())},
@@ -112,24 +112,24 @@ def _post_people() -> Json:
         409: "The external id is in use (only where the server keeps them unique); nothing was stored.",
         415: "The Content-Type is neither application/octet-stream nor image/*.",
     }
-    about = (
+    text = (
         "Every face found is matched against the directory. With `insert=false&update=false` nothing is stored. "
         "Else the largest face becomes a new identity if it matches nobody and its quality suffices, or, with "
         "`update`, the reference of the identity it matches."
     )
     answer = _json_answer("What was found, the largest face first.", "PostAnswer", examples.POSTS)
-    return _route("Insert or recognise", about, {"201": answer}, errors, _POST_PARAMETERS, body)
+    return _route("Insert or recognise", text, {"201": answer}, errors, _POST_PARAMETERS, body)
 
 
 def _list_people() -> Json:
-    about = "All records of the directory, at most 1,000, in the order of insertion."
-    return _route("List people", about, {"200": _people_answer()}, _COMMON_ERRORS)
+    text = "All records of the directory, at most 1,000, in the order of insertion."
+    return _route("List people", text, {"200": _people_answer()}, _COMMON_ERRORS)
 
 
 def _list_roots() -> Json:
-    about = "The persons of the directory, without the records merged into them, in pages."
+    text = "The persons of the directory, without the records merged into them, in pages."
     answer = _json_answer("A page.", "RootPeople", {"page": examples.ROOT_PEOPLE})
-    return _route("List persons", about, {"200": answer}, _COMMON_ERRORS, _LISTING_PARAMETERS)
+    return _route("List persons", text, {"200": answer}, _COMMON_ERRORS, _LISTING_PARAMETERS)
 
 
 def _get_person() -> Json:
@@ -138,12 +138,12 @@ def _get_person() -> Json:
 
 def _by_external_id() -> Json:
     parameter = _path("externalId", "The external id; a slash in it is sent as `%2F`.", "employee-1815")
-    about = "All records with an external id: ids need not be unique."
-    return _route("Find by external id", about, {"200": _people_answer()}, _COMMON_ERRORS | _NO_PERSON, [parameter])
+    text = "All records with an external id: ids need not be unique."
+    return _route("Find by external id", text, {"200": _people_answer()}, _COMMON_ERRORS | _NO_PERSON, [parameter])
 
 
 def _put_person() -> Json:
-    about = (
+    text = (
         "Changes what the body names: omitted is unchanged, blank is removed. Without a body the headers "
         "X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID serve."
     )
@@ -156,36 +156,36 @@ def _put_person() -> Json:
     }
     body = _json_body("PersonChange", examples.PERSON_CHANGE, required=False)
     parameters = [_PERSON_ID, *_PERSON_HEADERS]
-    return _route("Change a record", about, {"202": _accepted()}, errors, parameters, body)
+    return _route("Change a record", text, {"202": _accepted()}, errors, parameters, body)
 
 
 def _delete_person() -> Json:
-    about = "Everything of the record goes: its reference, its embedding, its image. Its oldest child becomes root."
+    text = "Everything of the record goes: its reference, its embedding, its image. Its oldest child becomes root."
     recursive = _query("recursive", {"type": "boolean", "default": False}, "Deletes the whole merged person.", True)
     answers = {"204": {"description": "It is gone."}}
     errors = _COMMON_ERRORS | _STORE_ERRORS | _NO_PERSON
-    return _route("Delete a record", about, answers, errors, [_PERSON_ID, recursive])
+    return _route("Delete a record", text, answers, errors, [_PERSON_ID, recursive])
 
 
-def _merging(summary: str, about: str) -> Json:
+def _merging(summary: str, text: str) -> Json:
     errors = _COMMON_ERRORS | _BODY_ERRORS | _STORE_ERRORS | _NO_PERSON
-    return _route(summary, about, {"202": _accepted()}, errors, (), _json_body("PersonIds", examples.PERSON_IDS))
+    return _route(summary, text, {"202": _accepted()}, errors, (), _json_body("PersonIds", examples.PERSON_IDS))
 
 
 def _face() -> Json:
-    about = "The record's own current image, decrypted where images are stored encrypted. It may change: revalidate."
+    text = "The record's own current image, decrypted where images are stored encrypted. It may change: revalidate."
     answers = _image_answers("image/*")
-    return _route("Get a face", about, answers, _COMMON_ERRORS | _NO_PERSON, [_PERSON_ID, _IF_NONE_MATCH])
+    return _route("Get a face", text, answers, _COMMON_ERRORS | _NO_PERSON, [_PERSON_ID, _IF_NONE_MATCH])
 
 
 def _object() -> Json:
-    about = (
+    text = (
         "The image at the end of an imageURI; it never changes. In cloud hosting the bytes as they are stored: 16 "
         "bytes of IV, then AES-256-CBC with PKCS#7 padding under the account's image key."
     )
     parameters = [_path("guid", "The last part of the imageURI.", examples.GUID), _IF_NONE_MATCH]
     errors = _COMMON_ERRORS | {404: "There is no such object in this directory."}
-    return _route("Get an object", about, _image_answers("*/*"), errors, parameters)
+    return _route("Get an object", text, _image_answers("*/*"), errors, parameters)
 
 
 def _image_key() -> Json:
@@ -196,7 +196,7 @@ def _image_key() -> Json:
     return route
 
 
-def _open_route(summary: str, about: str, example: Json) -> Json:
+def _open_route(summary: str, text: str, example: Json) -> Json:
     """A route without credentials."""
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Status"}, "example": example}}
     return {
@@ -204,7 +204,7 @@ def _open_route(summary: str, about: str, example: Json) -> Json:
         "operationId": summary.lower(),
         "security": [],
         "responses": {
-            "200": {"description": about, "content": content},
+            "200": {"description": text, "content": content},
             "431": _error(431, _COMMON_ERRORS[431]),
             "500": _error(500, _COMMON_ERRORS[500]),
         },
@@ -227,12 +227,12 @@ def _metrics() -> Json:
 # Parts
 
 
-def _json_answer(about: str, schema: str, values: Json) -> Json:
+def _json_answer(text: str, schema: str, values: Json) -> Json:
     content = {
         "schema": {"$ref": f"#/components/schemas/{schema}"},
         "examples": {name: {"value": value} for name, value in values.items()},
     }
-    return {"description": about, "content": {"application/json": content}}
+    return {"description": text, "content": {"application/json": content}}
 
 
 def _people_answer() -> Json:
@@ -253,9 +253,9 @@ def _image_answers(media_type: str) -> Json:
     }
 
 
-def _error(status: int, about: str) -> Json:
+def _error(status: int, text: str) -> Json:
     content = {"schema": {"$ref": "#/components/schemas/Error"}, "example": examples.error(status)}
-    return {"description": about, "content": {"application/json": content}}
+    return {"description": text, "content": {"application/json": content}}
 
 
 def _json_body(schema: str, example: Json, *, required: bool = True) -> Json:
@@ -263,24 +263,24 @@ def _json_body(schema: str, example: Json, *, required: bool = True) -> Json:
     return {"required": required, "content": {"application/json": content}}
 
 
-def _header(name: str, about: str, schema: Json, example: str, *, required: bool = False) -> Json:
+def _header(name: str, text: str, schema: Json, example: str, *, required: bool = False) -> Json:
     return {
         "name": name,
         "in": "header",
         "required": required,
-        "description": about,
+        "description": text,
         "schema": schema,
         "example": example,
     }
 
 
-def _query(name: str, schema: Json, about: str, example: Any) -> Json:
-    return {"name": name, "in": "query", "required": False, "description": about, "schema": schema, "example": example}
+def _query(name: str, schema: Json, text: str, example: Any) -> Json:
+    return {"name": name, "in": "query", "required": False, "description": text, "schema": schema, "example": example}
 
 
-def _path(name: str, about: str, example: str, schema: Json | None = None) -> Json:
+def _path(name: str, text: str, example: str, schema: Json | None = None) -> Json:
     schema = schema or {"type": "string", "minLength": 1}
-    return {"name": name, "in": "path", "required": True, "description": about, "schema": schema, "example": example}
+    return {"name": name, "in": "path", "required": True, "description": text, "schema": schema, "example": example}
 
 
 _TEXT: Final[Json] = {"type": "string", "maxLength": 1000}

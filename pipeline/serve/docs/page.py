@@ -48,12 +48,12 @@ class Docs:
 
 def page(document: Json) -> str:
     """An OpenAPI document as HTML."""
-    about = document["info"]
+    info = document["info"]
     routes = [_route(verb, path, route) for path, verbs in document["paths"].items() for verb, route in verbs.items()]
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_text(about["title"])}</title>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_text(info["title"])}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
-        f"<h1>{_text(about['title'])} {_text(about['version'])}</h1>{_paragraphs(about['description'])}"
+        f"<h1>{_text(info['title'])} {_text(info['version'])}</h1>{_paragraphs(info['description'])}"
         f'<p>For programs: <a href="openapi.json">openapi.json</a></p>{"".join(routes)}</html>'
     )
 

@@ -55,11 +55,11 @@ class Account:
     @contextmanager
     def fresh_directory(self) -> Iterator[Directory]:
         """One that does not exist yet, and that is emptied in the end: an account has but ten."""
-        made = self.directory(f"c-{uuid.uuid4().hex[:16]}")
+        fresh = self.directory(f"c-{uuid.uuid4().hex[:16]}")
         try:
-            yield made
+            yield fresh
         finally:
-            made.clear()
+            fresh.clear()
 
 
 @dataclass(frozen=True)

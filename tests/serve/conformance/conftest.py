@@ -38,8 +38,8 @@ class Given:
     config: pytest.Config
 
     def __getitem__(self, name: str) -> str | None:
-        told = self.config.getoption(f"--conformance-{name}", default=None)
-        value = told or os.environ.get(f"CONFORMANCE_{name.upper().replace('-', '_')}")
+        option = self.config.getoption(f"--conformance-{name}", default=None)
+        value = option or os.environ.get(f"CONFORMANCE_{name.upper().replace('-', '_')}")
         return str(value) if value else None
 
     def account(self, server: Server, which: str = "") -> Account:

@@ -12,8 +12,8 @@ def replaced(module: str, attribute: str, change: Callable[[Any], Any]) -> None:
     """Puts `change(original)` in the place of `module.attribute`, or of `module.Class.attribute`."""
     owner: Any = importlib.import_module(module)
     *classes, name = attribute.split(".")
-    for each in classes:
-        owner = getattr(owner, each)
+    for item in classes:
+        owner = getattr(owner, item)
     original = getattr(owner, name)  # a typing error here is a mutant that would change nothing
     setattr(owner, name, change(original))
 
@@ -23,8 +23,8 @@ def asked(**changes: Any) -> Callable[[], None]:
 
     def change(post: Callable[..., Any]) -> Callable[..., Any]:
         def mutant(self: Any, account_id: int, directory: str, data: bytes, request: Any) -> Any:
-            told = {key: value(request) if callable(value) else value for key, value in changes.items()}
-            return post(self, account_id, directory, data, dataclasses.replace(request, **told))
+            changed = {key: value(request) if callable(value) else value for key, value in changes.items()}
+            return post(self, account_id, directory, data, dataclasses.replace(request, **changed))
 
         return mutant
 
@@ -67,9 +67,9 @@ def face_image_of_any_account() -> None:
 
     def change(face_image: Callable[..., Any]) -> Callable[..., Any]:
         def mutant(self: Any, account_id: int, directory: str, person_id: str) -> Any:
-            for each in (account_id, 1, 2):
+            for item in (account_id, 1, 2):
                 try:
-                    return face_image(self, each, directory, person_id)
+                    return face_image(self, item, directory, person_id)
                 except PersonUnknown:
                     continue
             raise PersonUnknown
@@ -147,8 +147,8 @@ def created_is_ok() -> None:
 
 def any_password() -> None:
     def mutant(self: Any, user_id: str, _: str) -> int | None:
-        found = self._lookup(user_id)
-        return found.account_id if found else None
+        credentials = self._lookup(user_id)
+        return credentials.account_id if credentials else None
 
     replaced("pipeline.serve.auth", "Authenticator._verify", lambda _: mutant)
 
@@ -158,7 +158,7 @@ def without_key(key: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def ranking_reversed(ranked: list[list[Any]]) -> list[list[Any]]:
-    return [each[::-1] for each in ranked]
+    return [item[::-1] for item in ranked]
 
 
 def marked_new(face: Any) -> Any:

@@ -21,9 +21,9 @@ _BLOCK = re.compile(r"^```(\w+)( \w+)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def page(account: Account, language: str, *, cloud: bool) -> str:
     """All blocks of a language, as they are for this server; those only for cloud hosting too, or not."""
-    found = [text for kind, mark, text in _BLOCK.findall(PAGE.read_text()) if kind == language and (cloud or not mark)]
-    assert found
-    text = "\n".join(found)
+    blocks = [text for kind, mark, text in _BLOCK.findall(PAGE.read_text()) if kind == language and (cloud or not mark)]
+    assert blocks
+    text = "\n".join(blocks)
     for written, real in (("http://127.0.0.1:8080", account.server.base_url), ("alice:secret", account.authorization)):
         assert written in text
         text = text.replace(written, real)
@@ -40,16 +40,16 @@ def desk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def main_of_local(local_process: Launched) -> Iterator[Directory]:
-    made = local_process.account("bob").directory("main")
-    yield made
-    made.clear()
+    directory = local_process.account("bob").directory("main")
+    yield directory
+    directory.clear()
 
 
 @pytest.fixture
 def main_of_cloud(cloud_process: Launched) -> Iterator[Directory]:
-    made = cloud_process.account("bob").directory("main")
-    yield made
-    made.clear()
+    directory = cloud_process.account("bob").directory("main")
+    yield directory
+    directory.clear()
 
 
 def run_bash(script: str, folder: Path) -> str:

@@ -55,9 +55,9 @@ def test_requests_no_face_at_all_is_201_with_no_entry(directory: Directory) -> N
 
 def _nulls(value: Any) -> bool:
     if isinstance(value, dict):
-        return any(_nulls(each) for each in value.values())
+        return any(_nulls(item) for item in value.values())
     if isinstance(value, list):
-        return any(_nulls(each) for each in value)
+        return any(_nulls(item) for item in value)
     return value is None
 
 
@@ -94,9 +94,9 @@ def test_requests_new_id_is_only_ever_true(directory: Directory) -> None:
 def test_requests_identity_keys_only_on_a_recognised_or_inserted_face(gallery: Gallery) -> None:
     """`personId`, `name`, `personExternalId`, `occurrence`, dates only on a recognised or inserted face."""
     keys = {"personId", "name", "personExternalId", "occurrence", "lastOccurrenceDate", "rootPersonAddDate"}
-    (known,) = gallery.directory.recognise(other("hopper"))
+    (recognised,) = gallery.directory.recognise(other("hopper"))
     (unknown,) = gallery.directory.recognise(other("hopper"), threshold=1e-9)
-    assert keys <= set(known)
+    assert keys <= set(recognised)
     assert not keys & set(unknown)
 
 

@@ -107,7 +107,7 @@ def test_delete_takes_everything_of_the_person(directory: Directory, person: Jso
 def test_delete_of_one_leaves_the_others(directory: Directory, person: Json) -> None:
     stays = directory.insert(photo("collins"), "Bea", "B-2")["personId"]
     directory.delete(person["personId"])
-    assert [each["personId"] for each in directory.people()] == [stays]
+    assert [record["personId"] for record in directory.people()] == [stays]
     assert directory.recognise(other("collins"))[0]["personId"] == stays
 
 
@@ -118,9 +118,9 @@ def test_delete_then_insert_makes_a_new_identity(directory: Directory, person: J
 
 
 def _merged_three(directory: Directory) -> list[str]:
-    made = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
-    directory.merge(*made)
-    return made
+    inserted = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
+    directory.merge(*inserted)
+    return inserted
 
 
 def test_delete_of_a_root_makes_its_oldest_child_root(directory: Directory) -> None:
@@ -145,9 +145,9 @@ def test_delete_of_a_child_leaves_its_root(directory: Directory) -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_delete_recursive_takes_the_whole_merged_set(directory: Directory, which: int) -> None:
     """`recursive=true` the whole merged set."""
-    made = _merged_three(directory)
+    inserted = _merged_three(directory)
     other_person = directory.insert(photo("collins"), "Bea", "B-2")["personId"]
-    assert directory.delete(made[which], recursive="true").status_code == 204
+    assert directory.delete(inserted[which], recursive="true").status_code == 204
     assert [person["personId"] for person in directory.people()] == [other_person]
 
 
@@ -171,8 +171,8 @@ def test_merge_with_somebody_unknown_is_404_and_changes_nothing(directory: Direc
 
 def test_merge_and_unmerge_are_202(directory: Directory) -> None:
     """Body `{"personIds": [...]}` -> `202`."""
-    made = [directory.insert(photo(who), who, who)["personId"] for who in ("hopper", "collins")]
-    body = {"personIds": made}
+    inserted = [directory.insert(photo(who), who, who)["personId"] for who in ("hopper", "collins")]
+    body = {"personIds": inserted}
     assert directory.put("/merge", body).status_code == 202
     assert len(directory.roots()) == 1
     assert directory.put("/unmerge", body).status_code == 202

@@ -95,9 +95,9 @@ def test_requests_unknown_users_cost_the_same_work(local_process: Any) -> None:
             client.get(f"{account.server.base_url}/healthz")
             for user, times in taken.items():
                 headers = {"X-RPC-DIRECTORY": "main", "X-RPC-AUTHORIZATION": f"{user}:wrong-{attempt}"}
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 assert client.get(f"{account.server.base_url}/people", headers=headers).status_code == 401
-                times.append(time.perf_counter() - begun)
+                times.append(time.perf_counter() - start)
     known, unknown = min(taken[account.user]), min(taken["nobody"])
     assert 0.4 < known / unknown < 2.5
 

@@ -34,10 +34,10 @@ def test_identities_equal_scores_go_to_the_earlier_one(directory: Directory) -> 
     first = directory.force(retouched("hopper", 0), "First", "F-1")["personId"]
     second = directory.force(retouched("hopper", 255), "Second", "S-2")["personId"]
     (face,) = directory.recognise(other("hopper"), similar_limit=2)
-    scores = [each["similarityScore"] for each in face["similar"]]
+    scores = [similar["similarityScore"] for similar in face["similar"]]
     if scores[0] != scores[1]:
         pytest.skip("this server's model tells the two images apart")
-    assert [each["personId"] for each in face["similar"]] == [first, second]
+    assert [similar["personId"] for similar in face["similar"]] == [first, second]
     assert face["personId"] == first
 
 
@@ -134,12 +134,12 @@ def test_identities_similar_includes_the_best_match(gallery: Gallery) -> None:
 
 def test_identities_similar_has_one_entry_per_root(directory: Directory) -> None:
     """... one entry per root, with the score of its best record; a limit counts roots."""
-    made = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
+    inserted = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
     collins = directory.insert(photo("collins"), "Bea", "B-2")["personId"]
     (before,) = directory.recognise(photo("hopper"), similar_limit=10)
-    directory.merge(*made)
+    directory.merge(*inserted)
     (after,) = directory.recognise(photo("hopper"), similar_limit=2)
-    assert [each["personId"] for each in after["similar"]] == [made[0], collins]
+    assert [similar["personId"] for similar in after["similar"]] == [inserted[0], collins]
     assert after["similar"][0]["similarityScore"] == before["similar"][0]["similarityScore"]
     assert after["similar"][0]["occurrence"] == 3
 

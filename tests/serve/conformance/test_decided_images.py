@@ -33,7 +33,7 @@ def test_images_face_has_its_true_type_a_tag_and_is_asked_for_each_time(gallery:
     kind = opened(answer.content).format
     assert answer.headers["content-type"] == f"image/{str(kind).lower()}"
     assert answer.headers["etag"]
-    assert {each.strip() for each in answer.headers["cache-control"].split(",")} == {"private", "no-cache"}
+    assert {directive.strip() for directive in answer.headers["cache-control"].split(",")} == {"private", "no-cache"}
 
 
 def test_images_face_is_not_sent_again_to_who_has_it(gallery: Gallery) -> None:
@@ -58,8 +58,8 @@ def test_images_object_never_changes(gallery: Gallery) -> None:
     """GET /obj/{guid}: immutable content, `private, immutable`."""
     uri = gallery.directory.record(gallery.hopper["personId"])["imageURI"]
     answer = gallery.directory.stored(uri)
-    told = {each.strip() for each in answer.headers["cache-control"].split(",")}
-    assert {"private", "immutable"} <= told
+    directives = {directive.strip() for directive in answer.headers["cache-control"].split(",")}
+    assert {"private", "immutable"} <= directives
 
 
 def test_images_face_of_nobody_is_404(gallery: Gallery, second_directory: Directory) -> None:
@@ -113,11 +113,11 @@ def test_images_stored_image_is_the_box_and_half_its_size_on_each_side(directory
 
 def test_images_stored_image_ends_where_the_photo_does(directory: Directory) -> None:
     face, image = inserted_image(directory, photo("hopper"))
-    whole = portrait("hopper")
-    left = max(0.0, face["offsetX"] - face["relativeWidth"] / 2) * whole.width
-    right = min(1.0, face["offsetX"] + face["relativeWidth"] * 1.5) * whole.width
+    picture = portrait("hopper")
+    left = max(0.0, face["offsetX"] - face["relativeWidth"] / 2) * picture.width
+    right = min(1.0, face["offsetX"] + face["relativeWidth"] * 1.5) * picture.width
     assert abs(image.width - (right - left)) <= 3
-    assert image.height <= whole.height
+    assert image.height <= picture.height
 
 
 def test_images_stored_image_can_be_detected_anew(directory: Directory) -> None:

@@ -89,10 +89,10 @@ def test_requests_optional_person_headers(lenient_directory: Directory, headers:
 
 def test_requests_external_ids_need_not_be_unique(directory: Directory) -> None:
     """Ids need not be unique: insertion inserts."""
-    made = {directory.insert(photo(who), who, "SAME")["personId"] for who in ("hopper", "collins")}
-    found = directory.get("/people/external/SAME").json()["people"]
-    assert {person["personId"] for person in found} == made
-    assert len(made) == 2
+    inserted = {directory.insert(photo(who), who, "SAME")["personId"] for who in ("hopper", "collins")}
+    records = directory.get("/people/external/SAME").json()["people"]
+    assert {person["personId"] for person in records} == inserted
+    assert len(inserted) == 2
 
 
 def test_requests_unique_external_ids_answer_409_and_store_nothing(lenient_directory: Directory) -> None:

@@ -31,11 +31,11 @@ UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 @pytest.fixture(scope="module")
 def five(account: Account) -> Iterator[Directory]:
     """Five identities in the order of NAMES; the external ids are x-0, x-1, x-0, x-1, x-0."""
-    with account.fresh_directory() as made:
+    with account.fresh_directory() as directory:
         for number, name in enumerate(NAMES):
-            made.force(other("hopper", number), name, f"x-{number % 2}")
+            directory.force(other("hopper", number), name, f"x-{number % 2}")
             time.sleep(0.002)  # so that no two have one creation date
-        yield made
+        yield directory
 
 
 def names(directory: Directory, **query: Any) -> list[str]:
@@ -128,13 +128,13 @@ def test_rootpeople_pages_follow_the_cursor(five: Directory, query: dict[str, st
 
 def test_rootpeople_a_cursor_survives_changes(directory: Directory) -> None:
     """A person inserted or deleted between two pages shifts nothing."""
-    made = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
+    inserted = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
     first = directory.get("/rootpeople", count=2).json()
-    directory.delete(made[0])
+    directory.delete(inserted[0])
     last = directory.force(other("hopper", 3), "P3", "P-3")["personId"]
     state = first["personCollectionResponse"]["nextIndexState"]
     rest = directory.get("/rootpeople", startIndexState=state).json()["people"]
-    assert [person["personId"] for person in rest] == [made[2], last]
+    assert [person["personId"] for person in rest] == [inserted[2], last]
 
 
 def test_rootpeople_tampered_cursor_is_400(five: Directory) -> None:
@@ -206,9 +206,9 @@ def test_rootpeople_bad_name_pattern_is_400(five: Directory, pattern: str) -> No
 def test_rootpeople_name_pattern_takes_linear_time(directory: Directory) -> None:
     """... linear time: a pattern that keeps a backtracking engine busy for years."""
     directory.insert(photo("hopper"), "a" * 900 + "!", "A-1")
-    begun = time.monotonic()
+    start = time.monotonic()
     assert names(directory, **{"name-pattern": "^(a+)+$"}) == []
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start < 5
 
 
 def test_rootpeople_external_id_is_repeatable(five: Directory) -> None:
@@ -246,8 +246,8 @@ def test_person_by_an_id_that_nobody_has_is_404(gallery: Gallery, person_id: str
 
 def test_people_by_external_id(five: Directory) -> None:
     """All who have it, in the order of insertion; `404` when none."""
-    found = five.get(external_path("x-1"))
-    assert [person["name"] for person in found.json()["people"]] == ["anna", "Bea"]
+    answer = five.get(external_path("x-1"))
+    assert [person["name"] for person in answer.json()["people"]] == ["anna", "Bea"]
     assert five.get(external_path("x-9")).status_code == 404
 
 
@@ -261,6 +261,6 @@ def test_external_id_in_a_path_may_hold_anything_encoded(directory: Directory, e
     coded = base64.b64encode(external_id.encode()).decode()
     answer = directory.post(photo("hopper"), name="Anna", headers={"X-RPC-EXTERNAL-ID-BASE64": coded})
     assert answer.status_code == 201
-    found = directory.get(external_path(external_id))
-    assert found.status_code == 200, external_path(external_id)
-    assert [person["externalId"] for person in found.json()["people"]] == [external_id]
+    answer = directory.get(external_path(external_id))
+    assert answer.status_code == 200, external_path(external_id)
+    assert [person["externalId"] for person in answer.json()["people"]] == [external_id]

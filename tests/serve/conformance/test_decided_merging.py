@@ -16,24 +16,24 @@ from tests.serve.conformance.photos import other
 @pytest.fixture
 def merged(directory: Directory) -> list[str]:
     """Three identities of one face, merged: the first is the root."""
-    made = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
-    directory.merge(*made)
-    return made
+    inserted = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
+    directory.merge(*inserted)
+    return inserted
 
 
 def test_identities_the_oldest_becomes_root(directory: Directory) -> None:
     """Root = the one among `personIds` that is a root already, else the oldest."""
-    made = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
-    directory.merge(made[2], made[0], made[1])
-    assert {person["rootPersonId"] for person in directory.people()} == {made[0]}
+    inserted = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
+    directory.merge(inserted[2], inserted[0], inserted[1])
+    assert {person["rootPersonId"] for person in directory.people()} == {inserted[0]}
 
 
 def test_identities_who_is_a_root_already_stays_it(directory: Directory) -> None:
     """... the one that is a root already: of a merged set, though another record is older."""
-    made = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
-    directory.merge(made[1], made[2])
-    directory.merge(made[0], made[1])
-    assert {person["rootPersonId"] for person in directory.people()} == {made[1]}
+    inserted = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
+    directory.merge(inserted[1], inserted[2])
+    directory.merge(inserted[0], inserted[1])
+    assert {person["rootPersonId"] for person in directory.people()} == {inserted[1]}
 
 
 def test_identities_recognition_answers_with_the_root(directory: Directory, merged: list[str]) -> None:
@@ -69,12 +69,12 @@ def test_identities_unmerged_image_uris_are_absent_without_children(gallery: Gal
 
 def test_identities_unmerge_restores_exactly(directory: Directory) -> None:
     """Unmerge removes pointers, so it restores exactly."""
-    made = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
-    directory.put(f"/people/{made[1]}", {"tags": ["vip"]})
+    inserted = [directory.force(other("hopper", n), f"P{n}", f"P-{n}")["personId"] for n in range(3)]
+    directory.put(f"/people/{inserted[1]}", {"tags": ["vip"]})
     before = [_without_date(person) for person in directory.people()]
-    directory.merge(*made)
+    directory.merge(*inserted)
     assert [_without_date(person) for person in directory.people()] != before
-    directory.unmerge(*made)
+    directory.unmerge(*inserted)
     assert [_without_date(person) for person in directory.people()] == before
 
 

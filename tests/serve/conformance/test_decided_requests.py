@@ -90,9 +90,9 @@ def test_requests_a_chunked_body_is_taken(gallery: Gallery) -> None:
 
 def test_requests_an_image_over_the_pixel_limit_is_413(directory: Directory) -> None:
     """Over the pixel limit (default 100 MP, checked before decoding) -> `413`: a small file that says 2,500 MP."""
-    begun = time.monotonic()
+    start = time.monotonic()
     assert directory.post(huge_png(), **ANNA).status_code == 413
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ SMALLEST_DENOMINATOR = 2.5e-4
 
 def similar_scores(directory: Directory, image: bytes, threshold: str) -> dict[str, float]:
     (face,) = directory.recognise(image, threshold=threshold, similar_limit=10)
-    return {each["personId"]: each["similarityScore"] for each in face["similar"]}
+    return {similar["personId"]: similar["similarityScore"] for similar in face["similar"]}
 
 
 def test_scores_one_function_everywhere(gallery: Gallery) -> None:

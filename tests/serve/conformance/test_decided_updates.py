@@ -45,9 +45,9 @@ def test_identities_of_two_faces_on_one_person_the_best_updates(directory: Direc
     """Two faces on one person: only the best-scoring updates."""
     person_id = directory.insert(photo("hopper"), "Anna", "A-1")["personId"]
     image = pair("hopper", "hopper")
-    known = directory.recognise(image)
-    assert {face["personId"] for face in known} == {person_id}
-    best = max(range(2), key=lambda n: float(known[n]["similarityScore"]))
+    recognised = directory.recognise(image)
+    assert {face["personId"] for face in recognised} == {person_id}
+    best = max(range(2), key=lambda n: float(recognised[n]["similarityScore"]))
     directory.answer(image, update="true")
     again = directory.recognise(image, threshold=0)
     assert [face.get("personId") for face in again] == [person_id if n == best else None for n in range(2)]

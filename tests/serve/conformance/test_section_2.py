@@ -116,7 +116,7 @@ def test_2_2_external_id_comes_as_person_external_id_on_the_matched_face(gallery
 def test_2_2_external_id_comes_as_external_id_inside_similar(gallery: Gallery) -> None:
     """... and as externalId inside entries of the similar array (when set)."""
     (face,) = gallery.directory.recognise(other("hopper"), similar_limit=2)
-    assert [each["externalId"] for each in face["similar"]] == ["N-1906", "N-1956"]
+    assert [similar["externalId"] for similar in face["similar"]] == ["N-1906", "N-1956"]
 
 
 def test_2_2_metadata_is_looked_up_by_external_id_as_well_as_by_person_id(gallery: Gallery) -> None:

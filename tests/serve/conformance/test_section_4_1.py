@@ -65,9 +65,9 @@ def test_4_1_name_and_external_id_are_not_required_where_nothing_is_inserted(dir
 def test_4_1_threshold_is_0_54_by_default(gallery: Gallery) -> None:
     """X-RPC-FACES-GROUPING-THRESHOLD: default 0.54."""
     (default,) = gallery.directory.recognise(other("hopper"), similar_limit=2)
-    (told,) = gallery.directory.recognise(other("hopper"), similar_limit=2, threshold=0.54)
+    (match,) = gallery.directory.recognise(other("hopper"), similar_limit=2, threshold=0.54)
     (lower,) = gallery.directory.recognise(other("hopper"), similar_limit=2, threshold=0.53)
-    assert default["similar"] == told["similar"]
+    assert default["similar"] == match["similar"]
     assert default["similar"] != lower["similar"]
 
 

@@ -85,8 +85,8 @@ def test_4_2_rule_4_insufficient_quality_is_rejected(directory: Directory, reaso
 def test_4_2_rule_5_threshold_0_and_no_quality_force_an_insertion(directory: Directory) -> None:
     """Insertion as a new identity is forced for any image not identical to one already stored."""
     images = [photo("hopper"), other("hopper"), other("hopper", 1), *(poor("hopper", r) for r in ("sharpness",))]
-    made = [directory.force(image, f"Person {n}", f"P-{n}")["personId"] for n, image in enumerate(images)]
-    assert len(set(made)) == len(images)
+    inserted = [directory.force(image, f"Person {n}", f"P-{n}")["personId"] for n, image in enumerate(images)]
+    assert len(set(inserted)) == len(images)
     assert len(directory.people()) == len(images)
 
 

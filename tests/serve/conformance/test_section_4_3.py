@@ -53,11 +53,11 @@ def test_4_3_rule_2_only_an_identified_face_has_an_identity(directory: Directory
 
 def test_4_3_rule_2_the_identity_is_the_best_match(directory: Directory) -> None:
     """That identity is the best match with similarityScore >= 1.0, if any."""
-    made = [directory.force(image, f"P{n}", f"P-{n}") for n, image in enumerate(other("hopper", n) for n in range(4))]
+    inserted = [directory.force(other("hopper", n), f"P{n}", f"P-{n}") for n in range(4)]
     for image in (photo("hopper"), other("hopper", 5), other("hopper", 6)):
         (face,) = directory.recognise(image, similar_limit=4)
-        assert len(face["similar"]) == len(made)
-        best = max(face["similar"], key=lambda each: float(each["similarityScore"]))
+        assert len(face["similar"]) == len(inserted)
+        best = max(face["similar"], key=lambda similar: float(similar["similarityScore"]))
         assert face["personId"] == best["personId"]
         assert face["name"] == best["name"]
         assert face["personExternalId"] == best["externalId"]
@@ -81,7 +81,7 @@ def test_4_3_rule_3_highest_first(directory: Directory) -> None:
         directory.force(image, f"P{n}", f"P-{n}")
     for person in ("hopper", "collins"):
         (face,) = directory.recognise(photo(person), similar_limit=10)
-        scores = [each["similarityScore"] for each in face["similar"]]
+        scores = [similar["similarityScore"] for similar in face["similar"]]
         assert scores == sorted(scores, reverse=True)
         assert len(set(scores)) == 4
 
@@ -96,7 +96,7 @@ def test_4_3_rule_3_similar_holds_those_below_the_threshold_too(gallery: Gallery
 def test_4_3_rule_4_scores_stay_in_their_bounds(gallery: Gallery, threshold: float) -> None:
     """similarityScore: lower bound 0; upper bound 2 / (2 - sqrt(T)). An identical image reaches the upper one."""
     (face,) = gallery.directory.recognise(photo("hopper"), threshold=threshold, similar_limit=2)
-    scores = [each["similarityScore"] for each in face["similar"]]
+    scores = [similar["similarityScore"] for similar in face["similar"]]
     assert all(0 <= score <= 2 / denominator(threshold) for score in scores)
     assert scores[0] == 2 / denominator(threshold)
 
@@ -150,8 +150,8 @@ def test_4_3_rule_5_a_wide_threshold_identifies_a_stranger(directory: Directory)
 def test_4_3_photos_years_apart_are_most_similar_to_their_own_person(directory: Directory, faces_dir: Path) -> None:
     """Real people, years between their photos; two strangers are identified as nobody."""
     photos = {path.stem: path.read_bytes() for path in (faces_dir / "portraits-cc").glob("*.jpg")}
-    made = {who: directory.insert(photos[f"person_{who}_2"], who, who)["personId"] for who in ("a", "b")}
-    for who, person_id in made.items():
+    inserted = {who: directory.insert(photos[f"person_{who}_2"], who, who)["personId"] for who in ("a", "b")}
+    for who, person_id in inserted.items():
         (face,) = directory.recognise(photos[f"person_{who}_1"], similar_limit=1)
         assert face["similar"][0]["personId"] == person_id
     for stranger in ("impostor_1", "impostor_2"):

@@ -59,8 +59,8 @@ def test_4_4_face_of_a_person_on_a_cloud_system(cloud_directory: Directory) -> N
 
 def test_4_4_it_is_the_face_of_that_person(directory: Directory) -> None:
     """... of the stored identity <personId>: posted again, it is recognised as that one."""
-    made = {person: directory.insert(photo(person), person, person)["personId"] for person in ("hopper", "collins")}
-    for person_id in made.values():
+    inserted = {person: directory.insert(photo(person), person, person)["personId"] for person in ("hopper", "collins")}
+    for person_id in inserted.values():
         (face,) = directory.recognise(directory.face_image(person_id).content)
         assert face["personId"] == person_id
 

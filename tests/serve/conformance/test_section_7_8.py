@@ -36,11 +36,11 @@ def test_8_at_most_10_directories_per_account(other_account: Account) -> None:
     person: dict[str, Any] = {"name": "Anna", "external_id": "A-1"}
     try:
         with ThreadPoolExecutor(4) as threads:
-            answers = list(threads.map(lambda each: each.post(photo("hopper"), **person), directories))
+            answers = list(threads.map(lambda entry: entry.post(photo("hopper"), **person), directories))
         statuses = [answer.status_code for answer in answers]
         assert set(statuses) == {201, 403}
         assert statuses.count(201) <= MOST_DIRECTORIES  # fewer where the account has others
-        assert [bool(each.people()) for each in directories] == [status == 201 for status in statuses]
+        assert [bool(entry.people()) for entry in directories] == [status == 201 for status in statuses]
         refused = directories[statuses.index(403)]
         refusal = refused.post(photo("hopper"), **person)
         assert refusal.status_code == 403
@@ -49,8 +49,8 @@ def test_8_at_most_10_directories_per_account(other_account: Account) -> None:
         directories[statuses.index(201)].clear()
         assert refused.post(photo("hopper"), **person).status_code == 201
     finally:
-        for each in directories:
-            each.clear()
+        for entry in directories:
+            entry.clear()
 
 
 def test_8_the_limit_holds_for_insertions_only(other_account: Account) -> None:
@@ -66,7 +66,7 @@ def test_8_the_limit_holds_for_insertions_only(other_account: Account) -> None:
 def test_8_bounds_of_the_similarity_score(gallery: Gallery) -> None:
     """similarityScore: lower bound 0, upper bound 2 / (2 - sqrt(T)); 1.581 at default T 0.54."""
     (face,) = gallery.directory.recognise(photo("collins"), similar_limit=2)
-    scores = [each["similarityScore"] for each in face["similar"]]
+    scores = [entry["similarityScore"] for entry in face["similar"]]
     assert scores[0] == 2 / (2 - math.sqrt(0.54))
     assert 0 <= scores[1] < 1.0
 
@@ -75,5 +75,5 @@ def test_8_default_threshold(directory: Directory) -> None:
     """Default X-RPC-FACES-GROUPING-THRESHOLD: 0.54. A pair between 0.5 and 0.58 tells it from others."""
     directory.insert(photo("hopper"))
     (face,) = directory.recognise(other("hopper"), similar_limit=1)
-    (told,) = directory.recognise(other("hopper"), similar_limit=1, threshold="0.54")
-    assert face["similarityScore"] == told["similarityScore"] == face["similar"][0]["similarityScore"]
+    (match,) = directory.recognise(other("hopper"), similar_limit=1, threshold="0.54")
+    assert face["similarityScore"] == match["similarityScore"] == face["similar"][0]["similarityScore"]
