@@ -17,6 +17,7 @@ from pipeline.errors import UsageError
 from pipeline.jobs.plan import Plan, plan_run
 from pipeline.jobs.run_report import RunReport, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session
+from pipeline.store.operations import Store
 from pipeline.store.records import RunRow
 from pipeline.types import Progress
 
@@ -28,13 +29,18 @@ __all__ = ["RunRequest", "extract", "group", "run", "scan"]
 _SCANNING = "scanning"
 
 
-def run(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> RunReport:
+def run(
+    request: RunRequest,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+    opened: Store | None = None,
+) -> RunReport:
     """Does everything: goes on with an unfinished run of the source, then takes up what is new or changed in it.
 
-    Once `stop` is set, the shard in hand is finished and Interrupted raised. Raises InputError, ModelError,
-    DeviceError, StoreError.
+    Once `stop` is set, the shard in hand is finished and Interrupted raised. `opened`: the request's store where it is
+    open already. Raises InputError, ModelError, DeviceError, StoreError.
     """
-    with open_session(request, progress, stop) as session:
+    with open_session(request, progress, stop, opened=opened) as session:
         command = _Command(session)
         unfinished = session.unfinished_run()
         if unfinished is not None and unfinished.state != _SCANNING:

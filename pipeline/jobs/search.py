@@ -18,6 +18,7 @@ from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import find_account, settings_of_store
 from pipeline.store.client import StoreClient
 from pipeline.store.connect import open_store
+from pipeline.store.operations import Store
 from pipeline.store.records import Candidate, FaceAnswer, SearchQuery
 
 
@@ -31,15 +32,39 @@ def search(
     data = read_file(image, settings.decode.max_bytes)
     with open_store(store, command="search") as opened:
         settings = settings_of_store(settings, opened.identity, store)
-        _, account_id = find_account(opened, account)
-        query = SearchQuery(data, account_id, directory, top, settings.match.threshold)
+        with closing(Recogniser(opened, settings)) as recogniser:
+            return recogniser.faces(data, account, directory, top)
 
-        def here(held: StoreClient, query: SearchQuery) -> list[FaceAnswer]:
-            extractor = load_extractor(settings, held.identity, store)
-            with closing(IdentityService(held, extractor, Decoder(settings.decode), settings)) as service:
-                return answers(service, query)
 
-        return opened.search(query, here)
+class Recogniser:
+    """Recognises faces from the identities of an open store. Where no server does it, the models load with the first
+    image, and the identities as they are then."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._service: IdentityService | None = None
+
+    def faces(self, image: bytes, account: str | None, directory: str, top: int) -> list[FaceAnswer]:
+        """The faces of an encoded image, each with its identity and the `top` most similar ones.
+
+        Raises ImageRejected, AccountUnknown, UsageError, StoreError, ModelError, DeviceError.
+        """
+        _, account_id = find_account(self._store, account)
+        query = SearchQuery(image, account_id, directory, top, self._settings.match.threshold)
+        return self._store.search(query, self._answers_here)
+
+    def _answers_here(self, store: StoreClient, query: SearchQuery) -> list[FaceAnswer]:
+        if self._service is None:
+            extractor = load_extractor(self._settings, store.identity, store.path)
+            self._service = IdentityService(store, extractor, Decoder(self._settings.decode), self._settings)
+        return answers(self._service, query)
+
+    def close(self) -> None:
+        """Lets the models go."""
+        if self._service is not None:
+            self._service.close()
+            self._service = None
 
 
 def answers(service: IdentityService, query: SearchQuery) -> list[FaceAnswer]:
@@ -48,13 +73,13 @@ def answers(service: IdentityService, query: SearchQuery) -> list[FaceAnswer]:
     return [_answer(face) for face in service.post(query.account_id, query.directory, query.image, request).faces]
 
 
-def _answer(found: FaceResult) -> FaceAnswer:
+def _answer(result: FaceResult) -> FaceAnswer:
     return FaceAnswer(
-        box=found.face.box,
-        confidence=found.face.fields["confidence"],
-        quality={name: found.face.fields[name] for name in QUALITIES},
-        identity=None if found.person is None else _candidate(found.person, found.score or 0.0),
-        similar=[_candidate(each.person, each.score) for each in found.similar or ()],
+        box=result.face.box,
+        confidence=result.face.fields["confidence"],
+        quality={name: result.face.fields[name] for name in QUALITIES},
+        identity=None if result.person is None else _candidate(result.person, result.score or 0.0),
+        similar=[_candidate(match.person, match.score) for match in result.similar or ()],
     )
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,10 +57,16 @@ class Session:
 
 @contextmanager
 def open_session(
-    request: RunRequest, progress: Progress | None, stop: threading.Event | None, *, create: bool = True
+    request: RunRequest,
+    progress: Progress | None,
+    stop: threading.Event | None,
+    *,
+    create: bool = True,
+    opened: Store | None = None,
 ) -> Iterator[Session]:
     """Opens the request's store, or makes it where `create` is set, and keeps other runs out of it.
 
+    A store that is `opened` already, and unlocked, stays open afterwards.
     Raises InputError for a source that cannot be worked on, StoreError, UsageError, and ModelError for a new store.
     """
     started = time.monotonic()
@@ -68,10 +74,10 @@ def open_session(
     _require_source(request)
     with (
         closing(Profiler(request.profile, request.settings.run)) as profiler,
-        _open(request, create) as store,
+        _open(request, create) if opened is None else nullcontext(opened) as store,
         store.lock_runs(request.command),
     ):
-        if not create:
+        if not create and opened is None:
             unlock_store(store, request.settings)
         settings = settings_of_store(request.settings, store.identity, request.store)
         account, account_id = settle_account(store, request.account)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 import pyarrow as pa
 
-from pipeline.store.catalog import accounts, directories, media, photo_faces, run_counts, runs
+from pipeline.store.catalog import accounts, directories, media, photo_faces, public_tables, run_counts, runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.problems import Checked
 from pipeline.store.commits import directory
@@ -125,6 +125,10 @@ class Store(Caller, RunFiles):
     detected_faces = Operation(photo_faces.detected_faces)
     central_faces = Operation(photo_faces.central_faces)
     central_identities = Operation(photo_faces.central_identities)
+
+    # The public tables
+    view_table = Operation(public_tables.view_table)
+    embeddings_table = Operation(public_tables.embeddings_table)
 
     def key_of_run(self, run_id: str) -> bytes | None:
         if self.identity.encrypted and run_id not in self._run_keys:

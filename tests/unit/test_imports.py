@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"identities"},
     {"jobs"},
     {"serve", "evaluation"},
-    {"cli"},
+    {"cli", "library"},
 ]
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 EXEMPT = {"__init__", "__main__"}  # the public names, and the command line's entry

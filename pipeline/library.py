@@ -1,0 +1,375 @@
+"""The library: what a notebook or another program uses of facepipe. Import these names from `pipeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.config import Settings, load_settings
+from pipeline.errors import UsageError
+from pipeline.extraction.images.files import read_file
+from pipeline.jobs.session import RunRequest
+from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
+from pipeline.store import connect
+from pipeline.store.catalog.opening import has_store
+from pipeline.store.operations import Store
+from pipeline.store.records import QUALITIES
+from pipeline.types import ByteArray, DecodedImage, FloatArray, Progress, SilentProgress
+
+if TYPE_CHECKING:
+    from pipeline.evaluation.calibration.report import CalibrationReport
+    from pipeline.evaluation.pages.report import Report
+    from pipeline.evaluation.pairs.measures import PairsResult
+    from pipeline.jobs.run_report import RunReport
+    from pipeline.jobs.search import Recogniser
+    from pipeline.store.records import FaceAnswer
+
+_COMMAND = "library"  # what another process is told that finds the store in use
+_PAGE_ROWS = 65_536
+_AXES, _CHANNELS = 3, 3  # of pixels
+
+
+def open_store(path: Path | str, *, settings: Mapping[str, object] | None = None) -> OpenStore:
+    """Opens the store at `path`; where a server holds it, the work goes through that server.
+
+    `settings` are any of facepipe's settings by their keys, before those of the environment and FACEPIPE_CONFIG.
+    Raises StoreMissing, StoreLocked where another process works on the store, StoreMismatch, and other StoreErrors.
+
+    >>> with open_store("people", settings={"run.device": "cpu"}) as store:
+    ...     store.people().num_rows
+    2
+    """
+    options = load_settings(flags=settings)
+    store = connect.open_store(Path(path), command=_COMMAND)
+    try:
+        unlock_store(store, options)
+        return OpenStore(store, options)
+    except BaseException:
+        store.close()
+        raise
+
+
+def create_store(
+    path: Path | str,
+    *,
+    weights: str = "auto",
+    encrypt: bool = False,
+    calibration: Path | str | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> OpenStore:
+    """Makes a store at `path` and opens it. Weights, encryption and calibration are fixed from then on.
+
+    `weights`: auto, casia-webface, vggface2 or sface. `calibration`: a file that `calibrate(...).write(file)` wrote.
+    Raises UsageError where there is a store already, ModelError, StoreError.
+
+    >>> with create_store("people", weights="casia-webface") as store:
+    ...     report = store.run("photos")
+    >>> report.persons
+    2
+    """
+    path = Path(path)
+    if has_store(path.absolute()):
+        raise UsageError(message=f"There is a store at {path} already: open it with open_store.")
+    options = _settings(settings, weights, calibration=calibration, encrypt=encrypt)
+    store = open_or_create_store(path, options, _COMMAND)
+    try:
+        return OpenStore(store, options)
+    except BaseException:
+        store.close()
+        raise
+
+
+class OpenStore:
+    """An open store, from `open_store` or `create_store`. Close it, or use it in a `with` statement: other processes
+    cannot open it meanwhile."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._request_settings = settings  # as given: a run compares them with the store's
+        self._settings = settings_of_store(settings, store.identity, store.path)
+        self._recogniser: Recogniser | None = None
+
+    @property
+    def path(self) -> Path:
+        """The store's folder."""
+        return self._store.path
+
+    def run(
+        self,
+        source: Path | str,
+        *,
+        account: str | None = None,
+        directory: str = "main",
+        progress: Progress | None = None,
+        stop: Event | None = None,
+    ) -> RunReport:
+        """Brings the photos of a folder or a manifest into the store, as `facepipe run` does.
+
+        A second call takes up only what is new or changed. `account`: None is the only one there is. Once `stop` is
+        set, the shard in hand is finished and Interrupted raised; the next call goes on there. A photo that cannot be
+        used is counted in the report and raises nothing. Raises InputError, ModelError, DeviceError, StoreError.
+
+        >>> with open_store("people") as store:
+        ...     report = store.run("photos")
+        >>> report.new, report.already_in
+        (0, 2)
+        """
+        from pipeline.jobs.run import run
+
+        self._forget_models()  # and with them the identities from before the run
+        request = RunRequest(Path(source), self.path, self._request_settings, account, directory, _COMMAND)
+        return run(request, progress, stop, self._store)
+
+    def recognise(
+        self,
+        image: Path | str | bytes,
+        *,
+        top: int = 5,
+        account: str | None = None,
+        directory: str = "main",
+    ) -> list[FaceAnswer]:
+        """Who is in an image file, or in an encoded image. Stores nothing.
+
+        Returns the faces from the largest to the smallest, each with its box (xyxy, pixels of the upright image), the
+        identity that it matches, and the `top` most similar identities. The models load with the first call. Raises
+        ImageRejected, StoreError, ModelError, DeviceError.
+
+        >>> with open_store("people") as store:
+        ...     (face,) = store.recognise("photos/hopper.jpg", top=1)
+        >>> face.identity.similarity_score >= 1
+        True
+        """
+        from pipeline.jobs.search import Recogniser
+
+        data = image if isinstance(image, bytes) else read_file(Path(image), self._settings.decode.max_bytes)
+        if self._recogniser is None:
+            self._recogniser = Recogniser(self._store, self._settings)
+        return self._recogniser.faces(data, account, directory, top)
+
+    def people(self) -> pa.Table:
+        """The persons of all accounts and directories: the columns of `persons.parquet` (see FORMAT.md).
+
+        >>> with open_store("people") as store:
+        ...     store.people().to_pandas()["directory"].unique().tolist()
+        ['main']
+        """
+        return self._store.view_table("persons")
+
+    def faces(self) -> pa.Table:
+        """The detected faces, with box, landmarks, quality and person: the columns of `faces.parquet`.
+
+        >>> with open_store("people") as store:
+        ...     store.faces()["outcome"].to_pylist()
+        ['inserted', 'inserted']
+        """
+        return self._store.view_table("faces")
+
+    def photos(self) -> pa.Table:
+        """The rows that runs took in, with path, hash and status: the columns of `media.parquet`.
+
+        >>> with open_store("people") as store:
+        ...     store.photos()["status"].to_pylist()
+        ['ok', 'ok']
+        """
+        return self._store.view_table("media")
+
+    def embeddings(self) -> pa.Table:
+        """The faces' embeddings: `face_id` and `embedding` (a list of d float32, L2 norm 1), by `face_id`.
+
+        All of them are in memory at once: 2 KB for each face of 512 numbers.
+
+        >>> with open_store("people") as store:
+        ...     store.embeddings().num_rows
+        2
+        """
+        pages = [self._store.embeddings_table(-1, _PAGE_ROWS)]
+        while len(pages[-1]) == _PAGE_ROWS:
+            pages.append(self._store.embeddings_table(pages[-1]["face_id"][-1].as_py(), _PAGE_ROWS))
+        return pa.concat_tables(pages)
+
+    def close(self) -> None:
+        """Ends the work on the store; a second call does nothing."""
+        self._forget_models()
+        self._store.close()
+
+    def __enter__(self) -> OpenStore:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _forget_models(self) -> None:
+        if self._recogniser is not None:
+            self._recogniser.close()
+            self._recogniser = None
+
+
+@dataclass(frozen=True)
+class Face:
+    """A face found in an image. Coordinates are pixels of the upright image."""
+
+    box: FloatArray  # [4] float32 xyxy, within the image
+    landmarks: FloatArray  # [5, 2] float32 (x, y): left eye, right eye, nose, left and right corner of the mouth
+    confidence: float  # of the detector, in [0, 1]
+    center_pose_quality: float  # in [0, 1], higher is better, as the two below
+    sharpness_quality: float
+    contrast_quality: float
+    embedding: FloatArray  # [d] float32, L2 norm 1
+    picture: bytes  # an encoded cut-out, as a store keeps it of a person
+
+
+class FaceExtractor:
+    """Finds and embeds the faces of images in memory, without a store.
+
+    >>> extractor = FaceExtractor.from_settings(weights="casia-webface", device="cpu")
+    >>> with open("photos/hopper.jpg", "rb") as file:
+    ...     (face,) = extractor.faces(file.read())
+    >>> face.embedding.shape
+    (512,)
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Use `from_settings`."""
+        from pipeline.extraction.images.decode import Decoder
+        from pipeline.jobs.models import load_extractor, make_identity
+
+        self._extractor = load_extractor(settings, make_identity(settings), Path())
+        self._decode = Decoder(settings.decode)
+
+    @classmethod
+    def from_settings(
+        cls, *, weights: str = "auto", device: str = "auto", settings: Mapping[str, object] | None = None
+    ) -> FaceExtractor:
+        """Loads the models onto a device: auto (a CUDA device where there is one), cpu, cuda or cuda:N.
+
+        `weights`: auto, casia-webface, vggface2 or sface. `settings` are any others by their keys. Raises ModelError,
+        DeviceError, UsageError.
+        """
+        return cls(_settings(settings, weights, device=device))
+
+    def faces(self, image: bytes | ByteArray) -> list[Face]:
+        """The faces of one image, from the largest to the smallest: an encoded file, or pixels [H, W, 3] uint8 RGB.
+
+        Raises ImageRejected for bytes that are no usable image, UsageError for another array, DeviceError.
+        """
+        (faces,) = self.faces_of_all([image])
+        return faces
+
+    def faces_of_all(self, images: Iterable[bytes | ByteArray]) -> list[list[Face]]:
+        """The same for a batch of images, worked on together: a list of faces per image."""
+        return [[_face(row) for row in table.to_pylist()] for table in self._extractor.extract(self._decoded(images))]
+
+    def _decoded(self, images: Iterable[bytes | ByteArray]) -> list[DecodedImage]:
+        return [self._decode(image) if isinstance(image, bytes) else _from_pixels(image) for image in images]
+
+
+def _from_pixels(pixels: ByteArray) -> DecodedImage:
+    if pixels.ndim != _AXES or pixels.shape[2] != _CHANNELS or pixels.dtype != np.uint8 or 0 in pixels.shape:
+        raise UsageError(message=f"Pixels must be [H, W, 3] uint8, not {list(pixels.shape)} {pixels.dtype}.")
+    return DecodedImage(np.ascontiguousarray(pixels), format="pixels", pixel_sha256="")
+
+
+def _face(row: Mapping[str, Any]) -> Face:
+    return Face(
+        box=np.array([row["x1"], row["y1"], row["x2"], row["y2"]], np.float32),
+        landmarks=np.array(row["landmarks"], np.float32).reshape(-1, 2),
+        embedding=np.array(row["embedding"], np.float32),
+        picture=row["crop"],
+        **{name: row[name] for name in ("confidence", *QUALITIES)},
+    )
+
+
+def evaluate_pairs(
+    pairs: Path | str,
+    *,
+    images: Path | str | None = None,
+    train: Path | str | None = None,
+    all_pairs: bool = False,
+    store: Path | str | None = None,
+    settings: Mapping[str, object] | None = None,
+    progress: Progress | None = None,
+) -> Report[PairsResult]:
+    """Tells pairs of photos of one person from pairs of two: accuracy, and FNMR at FMR, as `facepipe evaluate pairs`.
+
+    `pairs`: a list in the format of Labeled Faces in the Wild, or CSV with the columns path_a, path_b and same (1 or
+    0). `images`: the folder of the photos (None: that of the list). `train`: a list whose best threshold decides.
+    `all_pairs`: error rates over all pairs of photos of the people in the list. `store`: take the embeddings from it.
+    Raises InputError where nothing can be measured, UsageError, StoreError, ModelError, DeviceError.
+
+    >>> report = evaluate_pairs("pairs.csv", settings={"model.weights": "casia-webface", "run.device": "cpu"})
+    >>> report.result.genuine_pairs, report.result.impostor_pairs
+    (1, 1)
+    """
+    from pipeline.evaluation.pairs.report import PairsRequest, report_pairs
+
+    request = PairsRequest(
+        Path(pairs), load_settings(flags=settings), _path(images), _path(train), all_pairs, _path(store)
+    )
+    return report_pairs(request, progress or SilentProgress())
+
+
+def calibrate(
+    source: Path | str | None,
+    *,
+    fmr: float = 2e-4,
+    images: Path | str | None = None,
+    all_pairs: bool = False,
+    store: Path | str | None = None,
+    account: str | None = None,
+    directory: str = "main",
+    settings: Mapping[str, object] | None = None,
+    progress: Progress | None = None,
+) -> CalibrationReport:
+    """Fits what distances mean, on labelled photos: the threshold 0.54 then stands for the false match rate `fmr`.
+
+    `source`: a list of pairs, a manifest with the columns path and name, or with the setting `source.labels` = parent
+    a folder with one subfolder per person; None: the named rows of `store`. The report's `write(file)` makes the file
+    that `create_store` takes. Raises TooLittleData: a rate needs three times as many pairs of different people as its
+    inverse; UsageError, InputError, StoreError, ModelError, DeviceError.
+
+    >>> model = {"model.weights": "casia-webface", "run.device": "cpu"}
+    >>> calibrate("photos", settings={"source.labels": "parent", **model})
+    Traceback (most recent call last):
+    pipeline.errors.TooLittleData: ...
+    """
+    from pipeline.evaluation.calibration.report import CalibrationRequest, check_rate, report_calibration
+
+    request = CalibrationRequest(
+        source=_path(source),
+        settings=load_settings(flags=settings),
+        fmr=check_rate(fmr),
+        images=_path(images),
+        all_pairs=all_pairs,
+        store=_path(store),
+        account=account,
+        directory=directory,
+    )
+    return report_calibration(request, progress or SilentProgress())
+
+
+def _settings(
+    settings: Mapping[str, object] | None,
+    weights: str,
+    *,
+    device: str = "auto",
+    calibration: Path | str | None = None,
+    encrypt: bool = False,
+) -> Settings:
+    """`settings`, and over them the arguments that are not at their default."""
+    arguments = {
+        "model.weights": None if weights == "auto" else weights,
+        "run.device": None if device == "auto" else device,
+        "model.calibration": None if calibration is None else str(calibration),
+        "security.encrypt": encrypt or None,
+    }
+    return load_settings(flags={**(settings or {}), **{k: v for k, v in arguments.items() if v is not None}})
+
+
+def _path(path: Path | str | None) -> Path | None:
+    return None if path is None else Path(path)
