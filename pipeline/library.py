@@ -156,8 +156,8 @@ class OpenStore:
         """The persons of all accounts and directories: the columns of `persons.parquet` (see FORMAT.md).
 
         >>> with open_store("people") as store:
-        ...     store.people().to_pandas()["directory"].unique().tolist()
-        ['main']
+        ...     store.people()["directory"].to_pylist()
+        ['main', 'main']
         """
         return self._store.view_table("persons")
 
@@ -334,7 +334,7 @@ def calibrate(
     inverse; UsageError, InputError, StoreError, ModelError, DeviceError.
 
     >>> model = {"model.weights": "casia-webface", "run.device": "cpu"}
-    >>> calibrate("photos", settings={"source.labels": "parent", **model})
+    >>> calibrate("pairs.csv", settings=model)  # two pairs are too few
     Traceback (most recent call last):
     pipeline.errors.TooLittleData: ...
     """
