@@ -10,9 +10,9 @@ import pytest
 
 from pipeline.errors import InputError
 from pipeline.evaluation.detection.annotations import AnnotatedImage
-from pipeline.evaluation.detection.measures import Found, evaluate_detection
+from pipeline.evaluation.detection.measures import DetectedFaces, evaluate_detection
 
-NOTHING = Found(np.zeros((0, 4), np.float32), np.zeros(0, np.float32))
+NOTHING = DetectedFaces(np.zeros((0, 4), np.float32), np.zeros(0, np.float32))
 
 
 def image(*boxes: tuple[float, float, float, float], ignored: tuple[bool, ...] = (), path: str = "a") -> AnnotatedImage:
@@ -20,10 +20,10 @@ def image(*boxes: tuple[float, float, float, float], ignored: tuple[bool, ...] =
     return AnnotatedImage(path, Path(path), corners, np.array(ignored or (False,) * len(boxes), dtype=np.bool_))
 
 
-def said(*faces: tuple[float, float, float, float, float]) -> Found:
+def said(*faces: tuple[float, float, float, float, float]) -> DetectedFaces:
     """Boxes and confidences."""
     numbers = np.array(faces, dtype=np.float32).reshape(-1, 5)
-    return Found(numbers[:, :4], numbers[:, 4])
+    return DetectedFaces(numbers[:, :4], numbers[:, 4])
 
 
 def test_a_case_worked_out_by_hand() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.evaluation.clustering.measures import Contingency
 from pipeline.evaluation.detection.annotations import AnnotatedImage
 from pipeline.evaluation.detection.measures import (
-    Found,
+    DetectedFaces,
     average_precision,
     evaluate_detection,
     overlaps,
@@ -149,8 +149,8 @@ def test_every_detection_and_every_face_is_counted_once(
 ) -> None:
     truth = [annotated(str(i), corners(faces)) for i, (faces, _) in enumerate(images)]
     truth.append(annotated("one large face", np.array([[0, 0, 90, 90]], np.float32)))
-    found = [Found(corners(said), np.linspace(1, 0.5, len(said), dtype=np.float32)) for _, said in images]
-    found.append(Found(np.zeros((0, 4), np.float32), np.zeros(0, np.float32)))
+    found = [DetectedFaces(corners(said), np.linspace(1, 0.5, len(said), dtype=np.float32)) for _, said in images]
+    found.append(DetectedFaces(np.zeros((0, 4), np.float32), np.zeros(0, np.float32)))
     result = evaluate_detection(truth, found, min_px)
     assert result.found + result.false_alarms + result.ignored_detections == sum(len(said) for _, said in images)
     assert result.faces + result.ignored_faces == 1 + sum(len(faces) for faces, _ in images)
@@ -163,8 +163,8 @@ def test_ignoring_a_face_never_makes_an_error(
     faces: list[tuple[int, int, int, int]], said: list[tuple[int, int, int, int]]
 ) -> None:
     extra = annotated("one large face", np.array([[0, 0, 90, 90]], np.float32))
-    nothing = Found(np.zeros((0, 4), np.float32), np.zeros(0, np.float32))
-    found = Found(corners(said), np.linspace(1, 0.5, len(said), dtype=np.float32))
+    nothing = DetectedFaces(np.zeros((0, 4), np.float32), np.zeros(0, np.float32))
+    found = DetectedFaces(corners(said), np.linspace(1, 0.5, len(said), dtype=np.float32))
     plain = evaluate_detection([annotated("a", corners(faces)), extra], [found, nothing])
     ignored = np.ones(len(faces), dtype=np.bool_)
     lenient = evaluate_detection([annotated("a", corners(faces), ignored), extra], [found, nothing])

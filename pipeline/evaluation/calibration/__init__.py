@@ -1,1 +1,5 @@
-"""What distances mean, fitted to labelled photos."""
+"""What distances mean, fitted to labelled photos.
+
+`fit` finds the exponent and the thresholds from the distances of pairs; `report` reads the photos, calls it, and
+writes the file that a new store takes.
+"""

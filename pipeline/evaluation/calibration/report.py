@@ -167,7 +167,9 @@ def _without_faceless(portraits: Portraits, skipped: Skipped) -> Portraits:
     """The portraits that show a face: a distance is all that a calibration is about."""
     for path, reason in portraits.skipped.items():
         skipped.add(reason, path)
-    faceless = [path for path, found in zip(portraits.paths, portraits.has_face.tolist(), strict=True) if not found]
+    faceless = [
+        path for path, has_face in zip(portraits.paths, portraits.has_face.tolist(), strict=True) if not has_face
+    ]
     for path in faceless:
         skipped.add(NO_FACE_FOUND, path)
     rows = np.flatnonzero(portraits.has_face)

@@ -1,1 +1,5 @@
-"""Detected faces compared with annotated boxes."""
+"""Detected faces compared with annotated boxes.
+
+`annotations` reads XML and CSV files of boxes, `detections` runs the detector or reads a store, `measures` computes
+recall, precision and average precision, `report` puts them together.
+"""

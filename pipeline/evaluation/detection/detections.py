@@ -11,7 +11,7 @@ import torch
 from pipeline.config import Settings
 from pipeline.errors import InputError
 from pipeline.evaluation.detection.annotations import AnnotatedImage
-from pipeline.evaluation.detection.measures import Found
+from pipeline.evaluation.detection.measures import DetectedFaces
 from pipeline.evaluation.photos.decoded import decoded_batches
 from pipeline.evaluation.photos.skipped import NOT_IN_STORE, Skipped, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
@@ -37,13 +37,13 @@ def detect_faces(
     settings: Settings,
     skipped: Skipped,
     advance: Callable[[int], None],
-) -> tuple[list[AnnotatedImage], list[Found]]:
+) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
     """Runs `detector` over the images: those that can be read, and what was found on each, cut off at its edge.
 
     The others are counted in `skipped`; `advance(n)` is called as n images are done.
     """
     kept: list[AnnotatedImage] = []
-    found: list[Found] = []
+    found: list[DetectedFaces] = []
     by_path = {image.path: image for image in images}
     files = {image.path: image.file for image in images}
     for batch in decoded_batches(
@@ -55,18 +55,18 @@ def detect_faces(
     return kept, found
 
 
-def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[Found]:
+def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[DetectedFaces]:
     batch = ImageBatch([image.pixels for image in images], detector.networks.device)
     faces = detector(batch)
     limits = batch.sizes[faces.image_index].flip(1).repeat(1, 2).float()
     boxes: FloatArray = torch.minimum(faces.boxes.clamp(min=0), limits).cpu().numpy()
     confidence, index = faces.scores.cpu().numpy(), faces.image_index.cpu().numpy()
-    return [Found(boxes[index == i], confidence[index == i]) for i in range(len(images))]
+    return [DetectedFaces(boxes[index == i], confidence[index == i]) for i in range(len(images))]
 
 
 def stored_faces(
     store: Store, account_id: int, directory: str, images: Sequence[AnnotatedImage], skipped: Skipped
-) -> tuple[list[AnnotatedImage], list[Found]]:
+) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
     """The images that a directory of the store knows by their path, and the faces it has of each, rejected ones too.
 
     The others are counted in `skipped`, those of which a person was deleted as well. Raises StoreError, and InputError
@@ -85,7 +85,7 @@ def stored_faces(
         faces = numbers[rows[image.path]]
         faces = faces[~np.isnan(faces[:, 0])]  # a row without a face
         kept.append(image)
-        found.append(Found(faces[:, :4], faces[:, 4]))
+        found.append(DetectedFaces(faces[:, :4], faces[:, 4]))
     if not any(image.path in rows for image in images):
         raise InputError(
             message=f'The directory "{directory}" of the store {store.path} holds none of the {len(images):,} '

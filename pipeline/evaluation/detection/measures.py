@@ -30,8 +30,8 @@ IGNORED: Final = -1
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a detector says of one image."""
+class DetectedFaces:
+    """The faces that a detector found on one image."""
 
     boxes: FloatArray  # [m, 4] xyxy
     confidence: FloatArray  # [m] higher is surer
@@ -73,7 +73,7 @@ class DetectionResult:
 
 
 def evaluate_detection(
-    images: Sequence[AnnotatedImage], found: Sequence[Found], min_px: float = 0, iou: float = IOU
+    images: Sequence[AnnotatedImage], found: Sequence[DetectedFaces], min_px: float = 0, iou: float = IOU
 ) -> DetectionResult:
     """Compares n annotated images with what was found on each [n].
 
@@ -126,11 +126,11 @@ def overlaps(box: FloatArray, others: FloatArray) -> DoubleArray:
     return share
 
 
-def _confidences(found: Sequence[Found]) -> FloatArray:
+def _confidences(found: Sequence[DetectedFaces]) -> FloatArray:
     return np.concatenate([each.confidence for each in found] or [np.zeros(0, np.float32)])
 
 
-def _by_confidence(found: Sequence[Found]) -> tuple[IntArray, IntArray]:
+def _by_confidence(found: Sequence[DetectedFaces]) -> tuple[IntArray, IntArray]:
     """The order of all detections, and [d, 2] the image and the place in it of each."""
     where = [(i, k) for i, each in enumerate(found) for k in range(len(each.confidence))]
     order = np.argsort(-_confidences(found), kind="stable")
@@ -139,7 +139,7 @@ def _by_confidence(found: Sequence[Found]) -> tuple[IntArray, IntArray]:
 
 def _fates(
     images: Sequence[AnnotatedImage],
-    found: Sequence[Found],
+    found: Sequence[DetectedFaces],
     to_ignore: Sequence[np.ndarray[Any, np.dtype[np.bool_]]],
     where: IntArray,
     min_px: float,

@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.config import Settings
 from pipeline.evaluation.detection.annotations import AnnotatedImage, read_boxes
 from pipeline.evaluation.detection.detections import detect_faces, load_detector, stored_faces
-from pipeline.evaluation.detection.measures import IOU, DetectionResult, Found, evaluate_detection
+from pipeline.evaluation.detection.measures import IOU, DetectedFaces, DetectionResult, evaluate_detection
 from pipeline.evaluation.pages.plots import Axis, Series, line_plot
 from pipeline.evaluation.pages.report import Report, Row, Section, Table, values_of
 from pipeline.evaluation.photos.skipped import Skipped
@@ -115,7 +115,7 @@ def _origin(request: DetectionRequest, settings: Settings) -> dict[str, Any]:
 
 def _faces(
     request: DetectionRequest, images: Sequence[AnnotatedImage], skipped: Skipped, progress: Progress
-) -> tuple[list[AnnotatedImage], list[Found], Settings]:
+) -> tuple[list[AnnotatedImage], list[DetectedFaces], Settings]:
     if request.store is None:
         detector = load_detector(request.settings)
         progress.start("detecting", len(images))

@@ -1,4 +1,4 @@
-"""One to one: are two photos told to be of one person, or of two?
+"""One to one: do two photos show one person or two?
 
 Error rates are those of ISO/IEC 19795-1: the false match rate (FMR) is the share of impostor pairs that match, the
 false non-match rate (FNMR) the share of genuine pairs that do not. Thresholds T are squared contract distances, as
@@ -95,7 +95,7 @@ class PairsResult:
     threshold_from: str
     folds: tuple[tuple[float, float], ...]  # accuracy and T of each; empty without folds
     standard_error: float | None  # of the mean over the folds
-    # The pairs that the rates are of: those of the list, or all pairs of its people
+    # The pairs that the rates are computed from: those of the list, or all pairs of its people
     all_pairs: bool
     rates_photos: int
     rates_people: int | None
@@ -186,7 +186,7 @@ def _require_both_kinds(same: BoolArray, what: str) -> None:
 def _accuracy(
     scored: ScoredList, calibration: Calibration, threshold: float, training: ScoredList | None
 ) -> dict[str, Any]:
-    """The fields of PairsResult that tell how many pairs of the list are decided rightly."""
+    """The fields of PairsResult about how many pairs of the list are decided correctly."""
     if scored.fold.max() > 0 and training is None:
         folded = folded_accuracy(scored.distances, scored.same, scored.fold)
         return _folded(scored, folded, calibration)
@@ -225,13 +225,13 @@ def _share_interval(right: BoolArray, scored: ScoredList) -> Interval | None:
 def _rates(rated: ScoredPairs, calibration: Calibration, fmrs: Sequence[float]) -> tuple[FnmrAtFmr, ...]:
     measurable = [fmr for fmr in fmrs if is_measurable(fmr, len(rated.impostor))]
     resampled = resample_rates(rated.trials, measurable)
-    found = {}
+    rates = {}
     for column, fmr in enumerate(measurable):
         at = error_rates(rated.genuine, rated.impostor, fmr)
         t = threshold_below(at.threshold, calibration)
         spread = interval(resampled.fnmr[:, column])
-        found[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), t, at.threshold, at.fnmr, spread)
-    return tuple(found.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in fmrs)
+        rates[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), t, at.threshold, at.fnmr, spread)
+    return tuple(rates.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in fmrs)
 
 
 def _rates_at(rated: ScoredPairs, calibration: Calibration, threshold: float) -> RatesAt:

@@ -1,4 +1,4 @@
-"""Who is on which photo, as a labelled manifest or a folder with one subfolder per person says it."""
+"""Reads who is on which photo, from a labelled manifest or a folder with one subfolder per person."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class LabelledPhotos:
 
     paths: list[str] = field(default_factory=list)  # [n] as the store and reports show them
     names: list[str] = field(default_factory=list)  # [n]
-    columns: list[Any] = field(default_factory=list)  # [n] of the further column that was asked for
-    files: dict[str, Path] = field(default_factory=dict)  # path -> what is opened, where the file is there
-    problems: dict[str, str] = field(default_factory=dict)  # path -> why not, of the others
+    columns: list[Any] = field(default_factory=list)  # [n] the values of the further column
+    files: dict[str, Path] = field(default_factory=dict)  # path -> file, where the file exists
+    problems: dict[str, str] = field(default_factory=dict)  # path -> why there is no file
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def to_embed(self, in_store: bool, skipped: Skipped) -> dict[str, Path]:
-        """The photos by path: of a store all, for it may know them though their files are gone; else those whose file
-        is there, the others being counted in `skipped`."""
+        """path -> file of the photos to embed: with a store all, because it may have photos whose files are gone; else
+        those whose file exists. The others are counted in `skipped`."""
         if in_store:
             return {path: self.files.get(path, Path(path)) for path in self.paths}
         for path, reason in self.problems.items():
@@ -53,8 +53,8 @@ def read_labels(
 ) -> LabelledPhotos:
     """The rows of a manifest with `name`, or the photos of a folder with `settings.labels` = parent.
 
-    A photo whose file is not there keeps its label: a store may know it all the same. Rows without a name and rows
-    that say the same twice are counted in `skipped`. `column`: a further column of a manifest to keep.
+    A photo whose file is missing keeps its label, because a store may have it. Rows without a name and repeated rows
+    are counted in `skipped`. `column`: a further column of a manifest to keep.
     Raises SourceMissing, SourceEmpty, UsageError for a folder without labels, InputError where nobody is named, and
     ManifestInvalid where one path has two names, or two values in `column`.
     """
@@ -63,27 +63,27 @@ def read_labels(
             message=f"The folder {shown(source)} says who is on its photos by the names of its subfolders only if you "
             "say so: add --labels parent, or give a manifest with the columns path and name."
         )
-    found, said = LabelledPhotos(), dict[str, tuple[str, Any]]()
+    photos, labels = LabelledPhotos(), dict[str, tuple[str, Any]]()
     for ref in scan_source(source, settings):
         advance()
         if ref.name is None:
             skipped.add(NO_NAME, ref.path)
-        elif _is_new(source, said, ref, column):
-            _add(found, ref, ref.name, column)
+        elif _is_new(source, labels, ref, column):
+            _add(photos, ref, ref.name, column)
         else:
             skipped.add(REPEATED, ref.path)
-    if not found.paths:
+    if not photos.paths:
         raise InputError(message=f"No photo of {shown(source)} has a name, so there is nothing to compare with.")
-    return found
+    return photos
 
 
-def _is_new(source: Path, said: dict[str, tuple[str, Any]], ref: ImageRef, column: str | None) -> bool:
+def _is_new(source: Path, labels: dict[str, tuple[str, Any]], ref: ImageRef, column: str | None) -> bool:
     """Whether `ref` was not seen before. Raises ManifestInvalid where it was, with another label."""
     label = (str(ref.name), None if column is None else ref.extra.get(column))
-    if ref.path not in said:
-        said[ref.path] = label
+    if ref.path not in labels:
+        labels[ref.path] = label
         return True
-    before = said[ref.path]
+    before = labels[ref.path]
     if before[0] != label[0]:
         _contradicts(source, ref.path, "name", before[0], label[0])
     if before[1] != label[1]:
@@ -96,15 +96,15 @@ def _contradicts(source: Path, path: str, column: str, first: object, second: ob
     raise ManifestInvalid(path=shown(source), detail=detail)
 
 
-def _add(found: LabelledPhotos, ref: ImageRef, name: str, column: str | None) -> None:
-    found.paths.append(ref.path)
-    found.names.append(name)
+def _add(photos: LabelledPhotos, ref: ImageRef, name: str, column: str | None) -> None:
+    photos.paths.append(ref.path)
+    photos.names.append(name)
     if column is not None:
-        found.columns.append(ref.extra.get(column))
+        photos.columns.append(ref.extra.get(column))
     if ref.rejected is None:
-        found.files[ref.path] = ref.file
+        photos.files[ref.path] = ref.file
     else:
-        found.problems[ref.path] = f"{ref.rejected.status}: {ref.rejected.reason}"
+        photos.problems[ref.path] = f"{ref.rejected.status}: {ref.rejected.reason}"
 
 
 def numbered(texts: Sequence[str]) -> tuple[list[str], IntArray]:

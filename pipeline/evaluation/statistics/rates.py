@@ -1,6 +1,6 @@
 """How well embeddings tell people apart: the arithmetic of verification (one to one) experiments.
 
-Distances are squared: L2 between embeddings, or the contract's after calibration, both 0 to 4. A pair is taken for
+Distances are squared: L2 between embeddings, or the contract's after calibration, both 0 to 4. A pair counts as
 one person when its distance is *below* the threshold. A pair with an image in which no face was found has distance
 infinity: it never matches. False match rate (FMR) and false non-match rate (FNMR) are those of ISO/IEC 19795-1,
 failures to find a face counted as non-matches.
@@ -42,7 +42,7 @@ class FoldedAccuracy:
 
     accuracies: tuple[float, ...]  # one per fold
     thresholds: tuple[float, ...]
-    right: BoolArray  # [n] which pairs were decided rightly
+    right: BoolArray  # [n] which pairs were decided correctly
 
     @property
     def mean(self) -> float:
@@ -73,7 +73,7 @@ def calibrated(squared_l2: DoubleArray, exponent: float) -> DoubleArray:
 
 
 def decisions_right(distances: DoubleArray, genuine: BoolArray, threshold: float) -> BoolArray:
-    """[n] whether each pair is decided rightly. Without a face (distance infinity) none is, of either kind."""
+    """[n] whether each pair is decided correctly. Without a face (distance infinity) none is, of either kind."""
     right: BoolArray = ((distances < threshold) == genuine) & np.isfinite(distances)
     return right
 
@@ -105,7 +105,7 @@ def folded_accuracy(distances: DoubleArray, genuine: BoolArray, fold: IntArray) 
 
 
 def is_measurable(fmr: float, impostor_pairs: int) -> bool:
-    """Whether so many impostor pairs can say anything of this FMR: none of 3 / p events that each happen with
+    """Whether this many impostor pairs can show this FMR: none of 3 / p events that each happen with
     probability p is still seen in 5 % of all experiments (the rule of 3; ISO/IEC 19795-1, annex B)."""
     return impostor_pairs >= pairs_needed(fmr)
 
@@ -157,7 +157,7 @@ def bootstrap_interval(right: BoolArray, resamples: int = 2000, seed: int = 0) -
 def mcnemar_exact(first_right: BoolArray, second_right: BoolArray) -> tuple[int, int, float]:
     """Do two methods differ on the same pairs? Exact test of McNemar 1947, two-sided.
 
-    Returns how many pairs only the first and only the second decided rightly, and the p-value.
+    Returns how many pairs only the first and only the second decided correctly, and the p-value.
     """
     only_first = int(np.count_nonzero(first_right & ~second_right))
     only_second = int(np.count_nonzero(second_right & ~first_right))

@@ -2,8 +2,8 @@
 
 Pairs that share a person are not independent, so it is people that are drawn, with replacement, and each pair counts
 as often as the people it shows were drawn: w for a genuine pair, w v for an impostor pair (the subsets bootstrap of
-Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets bootstrap"). Where nobody
-says whom the pairs show, each pair is drawn for itself, and the interval is too narrow.
+Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets bootstrap"). Where the names
+are unknown, each pair is drawn for itself, and the interval is too narrow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Interval: TypeAlias = tuple[float, float]
 Unit: TypeAlias = Literal["people", "pairs"]
 RESAMPLES: Final = 1000
 _PERCENTILES: Final = (2.5, 97.5)
-_SAID: Final = 0.95  # of the resamples must say something
+_DEFINED: Final = 0.95  # the share of the resamples that must have a value
 # Of the closest impostor pairs, so many times more than match in all are looked at first.
 _FIRST: Final = 3
 _AT_LEAST: Final = 200
@@ -100,11 +100,11 @@ def resample_share(
 
 
 def interval(values: DoubleArray) -> Interval | None:
-    """The 95 % percentile interval over resamples; None where too few of them say anything."""
-    said = values[~np.isnan(values)]
-    if len(said) < _SAID * len(values):
+    """The 95 % percentile interval over resamples; None where too few of them have a value."""
+    defined = values[~np.isnan(values)]
+    if len(defined) < _DEFINED * len(values):
         return None
-    low, high = np.percentile(said, _PERCENTILES, method="inverted_cdf")  # infinity is never averaged
+    low, high = np.percentile(defined, _PERCENTILES, method="inverted_cdf")  # infinity is never averaged
     return float(low), float(high)
 
 
