@@ -190,14 +190,13 @@ class Enroller:
         for sighting, face_id in zip(sightings, face_ids, strict=True):
             if sighting.outcome == "inserted":
                 row = rows[sighting.photo]
-                described = sighting.ordinal == 0  # the row's name and external id are of the largest face
                 persons.append(
                     {
                         "person_id": sighting.person_id,
                         "seq": len(persons),
                         "directory": _directory_of(row),
-                        "name": row.manifest["name"] if described else None,
-                        "external_id": row.manifest["external_id"] if described else None,
+                        "name": row.manifest["name"],  # a named row inserts its largest face and no other
+                        "external_id": row.manifest["external_id"],
                         "face_id": face_id,
                         "image_guid": self._uuid("image", row, sighting.ordinal),
                         "occurrence": 1 + occurrences.pop(sighting.new_id, 0),

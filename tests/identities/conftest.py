@@ -11,7 +11,7 @@ from pipeline.identities.directory import Directory
 from pipeline.identities.service import IdentityService
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from tests.identities.planted import SIZE, PlantedExtractor, identity, put, service, somebody
+from tests.identities.planted import SIZE, PlantedExtractor, Poster, identity, put, service, somebody
 
 
 @pytest.fixture
@@ -47,3 +47,8 @@ def directory() -> Directory:
     for number in range(3):
         put(made, number, somebody(number), f"hash-{number}")
     return made
+
+
+@pytest.fixture
+def poster(client: StoreClient, people: IdentityService, extractor: PlantedExtractor, account: int) -> Poster:
+    return Poster(client, people, extractor, account)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -18,6 +19,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import face_schema
 from pipeline.identities.directory import Directory, ReferenceFace
 from pipeline.identities.service import IdentityService
+from pipeline.identities.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.matching.score import Calibration
 from pipeline.store.client import StoreClient
 from pipeline.store.records import PersonRecord, StoreIdentity
@@ -135,3 +137,42 @@ def put(directory: Directory, number: int, vector: np.ndarray, *hashes: str) -> 
     record = known or PersonRecord(person_id, number + 1, None, None, None, (), False, 1, NOW, NOW, NOW, "")
     record = replace(record, image_guid=f"{person_id}-{len(directory.view().index)}")
     directory.apply([record], references=[ReferenceFace(person_id, vector, hashes, BOX)])
+
+
+@dataclass
+class Poster:
+    """Posts photos of planted faces into one directory."""
+
+    client: StoreClient
+    people: IdentityService
+    extractor: PlantedExtractor
+    account: int
+
+    def send(self, data: bytes, **request: object) -> PostResult:
+        return self.people.post(self.account, "main", data, PostRequest(**request))  # type: ignore[arg-type]
+
+    def post(self, *faces: Face, **request: object) -> PostResult:
+        return self.send(self.extractor.photo(*faces), **request)
+
+    def one(self, vector: np.ndarray, **request: object) -> FaceResult:
+        (face,) = self.post(Face(vector), **request).faces
+        return face
+
+    def all(self) -> list[PersonView]:
+        return self.people.people(self.account, "main")
+
+    def records(self) -> list[PersonRecord]:
+        """As the service answers them."""
+        return [view.record for view in self.all()]
+
+    def stored(self) -> list[PersonRecord]:
+        """As the store holds them."""
+        return list(self.client.references(self.account, "main").persons)
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Waits until `reached()`."""
+    deadline = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

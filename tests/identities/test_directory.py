@@ -28,8 +28,8 @@ def test_a_view_never_changes(directory: Directory) -> None:
     put(directory, 1, somebody(7))
     put(directory, 9, somebody(9))
     directory.apply(deleted=["p0"])
-    found = [view.person_ids[p] for p in MATCHER.best(view.index, np.stack([somebody(k) for k in range(3)]))[0]]
-    assert found == ["p0", "p1", "p2"]
+    person_ids = [view.person_ids[p] for p in MATCHER.best(view.index, np.stack([somebody(k) for k in range(3)]))[0]]
+    assert person_ids == ["p0", "p1", "p2"]
     assert (best(directory, somebody(7)), best(directory, somebody(9))) == ("p1", "p9")
 
 

@@ -26,8 +26,8 @@ ONLY_INSERT = PostRequest(update=False)
 
 @dataclass
 class Enrolment:
-    """A service, and a run of one shard that shows FACES; `between` holds what is to happen, one after the other,
-    each time the shard was decided and its files were written."""
+    """A service, and a run of one shard that shows FACES. Each time the shard was decided and its files were written,
+    the next of `between` happens."""
 
     client: StoreClient
     service: IdentityService
@@ -51,15 +51,15 @@ class Enrolment:
         self.service.enrol_shard(self.run.run_id, 0)
 
     def occurrences(self) -> dict[int, int]:
-        """By the person that is shown."""
-        found = {}
+        """Of each known person."""
+        counts = {}
         for person in range(10):
             request = PostRequest(insert=False, update=False)
             (face,) = self.service.post(self.account, "main", photo(Shown(person, 99)), request).faces
             if face.person is not None:
-                found[person] = face.person.occurrence
-        assert len(self.service.people(self.account, "main")) == len(found)
-        return found
+                counts[person] = face.person.occurrence
+        assert len(self.service.people(self.account, "main")) == len(counts)
+        return counts
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def test_the_matched_reference_is_replaced_meanwhile(enrolment: Enrolment) -> No
     assert enrolment.occurrences() == {1: 1, 2: 1, 3: 3, 4: 1}
 
 
-def test_with_ever_new_conflicts_the_lock_brings_it_in(enrolment: Enrolment) -> None:
-    """After so many tries it is decided under the lock: a post then waits, and finds the shard's identity."""
+def test_after_conflict_upon_conflict_a_shard_is_decided_under_the_lock(enrolment: Enrolment) -> None:
+    """A post then waits, and finds the shard's identity."""
     tries = pipeline.identities.shards._FREE_TRIES
     assert tries < len(FACES)
     posted: list[str] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 from pipeline.identities.locks import DirectoryLock, Footprint
 from pipeline.matching.match import Matcher
 from pipeline.matching.score import Calibration
+from tests.identities.planted import until
 
 MATCHER = Matcher(Calibration(), 0.54)
 WAIT_S = 10.0
@@ -32,15 +32,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield made
 
 
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 class Post:
-    """A post on a thread of its own that commits until it is told that the commit is in."""
+    """A post on another thread, which commits until `end`."""
 
     def __init__(self, lock: DirectoryLock, person: str, refresh: Callable[[], None] = lambda: None) -> None:
         self.tries = 0

@@ -63,7 +63,7 @@ class Archive:
 @st.composite
 def archives(draw: st.DrawFn) -> Archive:
     face = st.tuples(st.integers(0, len(VECTORS) - 1), st.integers(0, len(QUALITIES) - 1))
-    photos = draw(st.lists(st.lists(face, max_size=3), min_size=1, max_size=5))
+    photos = draw(st.lists(st.lists(face, max_size=3), min_size=1, max_size=4))
     directories = st.sampled_from(DIRECTORIES[: draw(st.integers(1, 3))])
     row = st.builds(Row, st.integers(0, len(photos) - 1), st.integers(0, 1), directories, st.sampled_from(HEADERS))
     pairs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=2)
@@ -75,7 +75,7 @@ def archives(draw: st.DrawFn) -> Archive:
         rows,
         draw(st.integers(1, len(rows))),
         draw(st.integers(0, len(rows))),
-        draw(st.sampled_from([0.0, 0.09, 0.54, 0.54, 1.5, 4.0])),
+        draw(st.sampled_from([0.0, 0.0, 0.09, 0.54, 0.54, 1.5, 4.0])),
     )
 
 

@@ -1,10 +1,9 @@
-"""Posts into one directory that cannot affect each other are committed together, and all others as if alone."""
+"""Posts into one directory that cannot affect each other commit together, all others one after the other."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,22 +16,15 @@ from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PostRequest, PostResult
 from pipeline.store.client import StoreClient
 from pipeline.store.files import faults
-from tests.identities.planted import SIZE, Face, PlantedExtractor, near, service, somebody
+from tests.identities.planted import SIZE, Face, PlantedExtractor, near, service, somebody, until
 
 WAIT_S = 20.0
 UNNAMED = PostRequest(update=False)
 
 
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 @dataclass
-class Door:
-    """Posts from threads of their own, whose transactions can be held up."""
+class HeldUpPosts:
+    """Posts from several threads, whose transactions can be held up."""
 
     people: IdentityService
     extractor: PlantedExtractor
@@ -79,13 +71,13 @@ class Door:
 
 
 @pytest.fixture(params=[{}])
-def door(
+def posts(
     request: pytest.FixtureRequest, client: StoreClient, extractor: PlantedExtractor, account: int
-) -> Iterator[Door]:
+) -> Iterator[HeldUpPosts]:
     """`params` are settings of the server."""
     people = service(client, extractor, **request.param)
     with ThreadPoolExecutor(SIZE) as pool:
-        made = Door(people, extractor, client, account, pool)
+        made = HeldUpPosts(people, extractor, client, account, pool)
         made.open.set()
         faults.install(made)
         yield made
@@ -104,88 +96,88 @@ def person_of(answer: Future[PostResult]) -> str:
     return person.record.person_id
 
 
-def test_strangers_share_a_transaction(door: Door) -> None:
-    with door.held_up(door.photo(somebody(0))) as first:
+def test_strangers_share_a_transaction(posts: HeldUpPosts) -> None:
+    with posts.held_up(posts.photo(somebody(0))) as first:
         others = [
-            door.post(door.photo(somebody(k)), PostRequest(update=False, external_id="the same")) for k in range(1, 7)
+            posts.post(posts.photo(somebody(k)), PostRequest(update=False, external_id="the same")) for k in range(1, 7)
         ]
-        until(lambda: len(door.client._group._waiting) == 6)
+        until(lambda: len(posts.client._group._waiting) == 6)
     assert all(face_of(answer).inserted for answer in [first, *others])
-    assert door.transactions == 2
-    assert len(door.client.references(door.account, "main").persons) == 7
+    assert posts.transactions == 2
+    assert len(posts.client.references(posts.account, "main").persons) == 7
 
 
-def test_who_would_match_a_face_under_way_waits_and_matches(door: Door) -> None:
-    with door.held_up(door.photo(somebody(0))) as first:
-        second = door.post(door.photo(near(0, 0.5)))
-        door.waits(second)
+def test_who_would_match_a_face_under_way_waits_and_matches(posts: HeldUpPosts) -> None:
+    with posts.held_up(posts.photo(somebody(0))) as first:
+        second = posts.post(posts.photo(near(0, 0.5)))
+        posts.waits(second)
     assert (face_of(first).inserted, face_of(second).inserted) == (True, False)
     assert person_of(first) == person_of(second)
-    (view,) = door.people.people(door.account, "main")
+    (view,) = posts.people.people(posts.account, "main")
     assert view.record.occurrence == 2
 
 
-def test_the_same_image_waits_at_threshold_0(door: Door) -> None:
-    one, copy = door.extractor.copies(2, Face(somebody(0)))
+def test_the_same_image_waits_at_threshold_0(posts: HeldUpPosts) -> None:
+    one, copy = posts.extractor.copies(2, Face(somebody(0)))
     request = PostRequest(update=False, threshold=0)
-    with door.held_up(one, request) as first:
-        second = door.post(copy, request)
-        door.waits(second)
+    with posts.held_up(one, request) as first:
+        second = posts.post(copy, request)
+        posts.waits(second)
     assert (face_of(first).inserted, face_of(second).inserted) == (True, False)
 
 
-def test_who_would_match_the_new_reference_of_an_update_waits_and_matches(door: Door) -> None:
-    person = person_of(door.post(door.photo(somebody(0))))
-    with door.held_up(door.photo(near(0, 0.7, towards=1)), PostRequest()):
+def test_who_would_match_the_new_reference_of_an_update_waits_and_matches(posts: HeldUpPosts) -> None:
+    person = person_of(posts.post(posts.photo(somebody(0))))
+    with posts.held_up(posts.photo(near(0, 0.7, towards=1)), PostRequest()):
         # At more than the threshold's distance of the old reference, and less of the new one.
-        second = door.post(door.photo(near(0, 1.1, towards=1)))
-        door.waits(second)
+        second = posts.post(posts.photo(near(0, 1.1, towards=1)))
+        posts.waits(second)
     assert not face_of(second).inserted
     assert person_of(second) == person
 
 
-def test_two_sightings_of_one_person_both_count(door: Door) -> None:
-    door.post(door.photo(somebody(0))).result(WAIT_S)
-    with door.held_up(door.photo(near(0, 0.3))):
-        second = door.post(door.photo(near(0, 0.4)))
-        door.waits(second)
+def test_two_sightings_of_one_person_both_count(posts: HeldUpPosts) -> None:
+    posts.post(posts.photo(somebody(0))).result(WAIT_S)
+    with posts.held_up(posts.photo(near(0, 0.3))):
+        second = posts.post(posts.photo(near(0, 0.4)))
+        posts.waits(second)
     second.result(WAIT_S)
-    (view,) = door.people.people(door.account, "main")
+    (view,) = posts.people.people(posts.account, "main")
     assert view.record.occurrence == 3
 
 
-@pytest.mark.parametrize("door", [{"unique_external_ids": True}], indirect=True)
-def test_an_external_id_under_way_is_taken(door: Door) -> None:
+@pytest.mark.parametrize("posts", [{"unique_external_ids": True}], indirect=True)
+def test_an_external_id_under_way_is_taken(posts: HeldUpPosts) -> None:
     request = PostRequest(update=False, external_id="id")
-    with door.held_up(door.photo(somebody(0)), request) as first:
-        second = door.post(door.photo(somebody(1)), request)
-        door.waits(second)
+    with posts.held_up(posts.photo(somebody(0)), request) as first:
+        second = posts.post(posts.photo(somebody(1)), request)
+        posts.waits(second)
     assert face_of(first).inserted
     assert isinstance(second.exception(WAIT_S), ExternalIdTaken)
 
 
-def test_a_deletion_waits_for_posts_under_way(door: Door) -> None:
-    known = person_of(door.post(door.photo(somebody(0))))
-    with door.held_up(door.photo(somebody(1))) as under_way:
-        deletion = door.pool.submit(door.people.delete_person, door.account, "main", known)
-        until(lambda: door.people._directories.all()[0].lock.waiting_alone == 1)
+def test_a_deletion_waits_for_posts_under_way(posts: HeldUpPosts) -> None:
+    known = person_of(posts.post(posts.photo(somebody(0))))
+    with posts.held_up(posts.photo(somebody(1))) as under_way:
+        deletion = posts.pool.submit(posts.people.delete_person, posts.account, "main", known)
+        until(lambda: posts.people._directories.all()[0].lock.waiting_alone == 1)
         assert not deletion.done()
     deletion.result(WAIT_S)
     assert face_of(under_way).inserted
-    assert [view.record.seq for view in door.people.people(door.account, "main")] == [2]
+    assert [view.record.seq for view in posts.people.people(posts.account, "main")] == [2]
 
 
-def test_all_who_shared_a_transaction_in_doubt_get_the_error_and_are_read_anew(door: Door) -> None:
+def test_all_who_shared_a_transaction_in_doubt_get_the_error_and_are_read_again(posts: HeldUpPosts) -> None:
     """A failure after the COMMIT: what is in is known afterwards, and is not inserted again."""
-    with door.held_up(door.photo(somebody(0))) as first:
-        others = [door.post(door.photo(somebody(k))) for k in (1, 2, 3)]
-        until(lambda: len(door.client._group._waiting) == 3)
-        late = [door.post(door.photo(near(k, 0.3))) for k in range(4)]
-        door.waits(late[0])
-        door.failing = 2
+    with posts.held_up(posts.photo(somebody(0))) as first:
+        others = [posts.post(posts.photo(somebody(k))) for k in (1, 2, 3)]
+        until(lambda: len(posts.client._group._waiting) == 3)
+        late = [posts.post(posts.photo(near(k, 0.3))) for k in range(4)]
+        posts.waits(late[0])
+        posts.failing = 2
     assert face_of(first).inserted
     assert [type(answer.exception(WAIT_S)) for answer in others] == [StoreUnwritable] * 3
     assert not any(face_of(answer).inserted for answer in late), "decided on what the store holds"
-    views = door.people.people(door.account, "main")
-    assert [view.record for view in views] == list(door.client.references(door.account, "main").persons)
+    views = posts.people.people(posts.account, "main")
+    assert [view.record for view in views] == list(posts.client.references(posts.account, "main").persons)
     assert [view.record.occurrence for view in views] == [2, 2, 2, 2]

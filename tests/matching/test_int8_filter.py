@@ -1,4 +1,4 @@
-"""The int8 copy: its intervals hold, it excludes what it should, and any number of threads may search it."""
+"""The int8 copy: its intervals hold, it excludes most rows, and any number of threads may search it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,10 @@ from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.matching.score import Calibration, exact_dots
 from pipeline.types import DoubleArray, FloatArray
+from tests.matching.vectors import append, make_index, unit, unit_rows
 
 MATCHER = Matcher(Calibration(1.306), 0.54)
 NONE_DEAD = np.empty(0, dtype=np.int64)
-
-
-def unit(rows: FloatArray) -> FloatArray:
-    return (rows / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)).astype(np.float32)
-
-
-def unit_rows(seed: int, count: int, size: int) -> FloatArray:
-    return unit(np.random.default_rng(seed).standard_normal((count, size)))
 
 
 def one_large(seed: int, count: int, size: int) -> FloatArray:
@@ -46,19 +39,8 @@ def coded(vectors: FloatArray) -> Codes:
     return codes
 
 
-def make_index(vectors: FloatArray, *, quantize: bool = True) -> ReferenceIndex:
-    index = ReferenceIndex(vectors.shape[1], quantized=quantize)
-    append(index, vectors)
-    return index
-
-
-def append(index: ReferenceIndex, vectors: FloatArray) -> None:
-    count, start = len(vectors), len(index)
-    index.append(vectors, np.arange(start, start + count), [()] * count, np.zeros((count, 4), dtype=np.float32))
-
-
 def intervals(codes: Codes, queries: FloatArray, max_norm: float) -> tuple[DoubleArray, DoubleArray]:
-    """[m, n] the middle and half width of what `quantized` claims every exact dot to lie in."""
+    """[m, n] the middle and half the width of the interval that must hold each exact dot."""
     asked = int8_filter._quantized(queries, max_norm)
     dots = asked.codes.astype(np.int64) @ codes.codes.astype(np.int64).T
     assert np.abs(dots).max() < 2**31
@@ -83,7 +65,7 @@ def test_every_exact_dot_lies_in_its_interval(rows, asked, size: int) -> None:  
         assert (np.abs(dots - middle) <= width).all()
 
 
-def test_the_interval_is_of_real_numbers_not_of_what_numpy_makes_of_them() -> None:
+def test_the_interval_holds_in_exact_arithmetic() -> None:
     vectors, queries = one_large(1, 12, 40), unit_rows(2, 4, 40)
     middles, widths = intervals(coded(vectors), queries, 1.001)
     for m, query in enumerate(queries):
@@ -92,7 +74,7 @@ def test_the_interval_is_of_real_numbers_not_of_what_numpy_makes_of_them() -> No
             assert abs(dot - Fraction(float(middles[m, n]))) <= Fraction(float(widths[m, n]))
 
 
-def test_what_the_codes_leave_out_is_never_longer_than_said() -> None:
+def test_the_remainder_is_never_longer_than_its_measure() -> None:
     """In exact arithmetic: the measured length of the remainder is the proof's E."""
     vectors = np.concatenate([one_large(3, 20, 33), unit_rows(4, 20, 33)])
     codes = coded(vectors)
@@ -115,9 +97,9 @@ def test_the_longest_sums_of_codes_do_not_overflow() -> None:
         row = unit(np.ones((1, size)))
         codes, asked = coded(row), int8_filter._quantized(row, 1.001)
         assert (codes.codes == 127).all()
-        found = candidates(codes, NONE_DEAD, np.concatenate([row, -row]), 1, 1.001, 1e-12, 0.99)
-        assert found is not None
-        assert [len(positions) for positions in found] == [1, 0]
+        kept = candidates(codes, NONE_DEAD, np.concatenate([row, -row]), 1, 1.001, 1e-12, 0.99)
+        assert kept is not None
+        assert [len(positions) for positions in kept] == [1, 0]
         assert 0.9 < 127.0 * size * int(asked.codes[0, 0]) / 2**31 < 1 or size < 516
 
 
@@ -125,11 +107,11 @@ def test_the_longest_sums_of_codes_do_not_overflow() -> None:
 
 
 def test_the_filter_leaves_few_candidates_and_the_best_among_them() -> None:
-    vectors, queries = unit_rows(1, 20_000, 512), unit_rows(2, 4, 512)
-    found = candidates(coded(vectors), NONE_DEAD, queries, 10, 1.001, 1e-12, -math.inf)
-    assert found is not None
-    for query, positions in zip(queries, found, strict=True):
-        best = np.argsort(-exact_dots(np.repeat(query[None], 20_000, axis=0), vectors))[:10]
+    vectors, queries = unit_rows(1, 6000, 512), unit_rows(2, 4, 512)
+    kept = candidates(coded(vectors), NONE_DEAD, queries, 10, 1.001, 1e-12, -math.inf)
+    assert kept is not None
+    for query, positions in zip(queries, kept, strict=True):
+        best = np.argsort(-exact_dots(np.repeat(query[None], 6000, axis=0), vectors))[:10]
         assert set(best.tolist()) <= set(positions.tolist())
         assert len(positions) <= 200
 
@@ -137,7 +119,7 @@ def test_the_filter_leaves_few_candidates_and_the_best_among_them() -> None:
 def test_copies_of_one_vector_are_too_many_candidates_and_still_searched() -> None:
     vectors = np.repeat(unit_rows(1, 1, 64), 10_000, axis=0)
     assert candidates(coded(vectors), NONE_DEAD, vectors[:1], 10, 1.001, 1e-12, -math.inf) is None
-    positions, _ = MATCHER.top_k(make_index(vectors), vectors[:1], 10)
+    positions, _ = MATCHER.top_k(make_index(vectors, quantized=True), vectors[:1], 10)
     assert positions[0].tolist() == list(range(10))
 
 
@@ -149,7 +131,7 @@ def test_few_queries_go_through_the_copy_and_many_do_not(monkeypatch: pytest.Mon
         return candidates(codes, dead, queries, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(match, "candidates", counted)
-    index, queries = make_index(unit_rows(1, 5000, 32)), unit_rows(2, 40, 32)
+    index, queries = make_index(unit_rows(1, 5000, 32), quantized=True), unit_rows(2, 40, 32)
     for count in (1, 16, 17, 40):
         MATCHER.top_k(index, queries[:count], 5)
     assert asked == [1, 16]
@@ -176,9 +158,9 @@ def test_the_copy_grows_with_the_index_and_leaves_older_views_alone() -> None:
 
 def test_without_numba_the_index_has_no_copy_and_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, queries = unit_rows(1, 2000, 64), unit_rows(2, 3, 64)
-    expected = MATCHER.top_k(make_index(vectors), queries, 10)
+    expected = MATCHER.top_k(make_index(vectors, quantized=True), queries, 10)
     monkeypatch.setattr(references, "available", lambda: False)
-    index = make_index(vectors)
+    index = make_index(vectors, quantized=True)
     assert index.view().codes is None
     got = MATCHER.top_k(index, queries, 10)
     assert (got[0].tolist(), got[1].tolist()) == (expected[0].tolist(), expected[1].tolist())
@@ -189,26 +171,21 @@ def run_python(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_numba_that_cannot_be_imported_is_no_numba() -> None:
+def test_numba_is_imported_when_it_is_needed_and_may_be_missing() -> None:
     run_python(
-        "import sys; sys.modules['numba'] = None\n"
-        "from pipeline.matching import int8_filter, references\n"
+        "import sys; from pipeline.matching import group, int8_filter, match\n"
+        "from pipeline.matching.references import ReferenceIndex\n"
+        "ReferenceIndex(4); assert 'numba' not in sys.modules\n"
+        "sys.modules['numba'] = None\n"
         "int8_filter.prepare(); assert not int8_filter.available()\n"
-        "assert references.ReferenceIndex(4, quantized=True).view().codes is None\n"
-    )
-
-
-def test_numba_is_imported_only_when_it_is_needed() -> None:
-    run_python(
-        "import sys; from pipeline.matching import match, group, references\n"
-        "references.ReferenceIndex(4); assert 'numba' not in sys.modules\n"
+        "assert ReferenceIndex(4, quantized=True).view().codes is None\n"
     )
 
 
 # --- threads
 
 
-def test_eight_threads_search_while_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eight_threads_search_while_one_writes(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     """Each search is of its own view, alone (in parts on the pool) and in a batch (torch's threads); its answer is
     that of a plain scan."""
     pool = ThreadPoolExecutor(2)
@@ -220,7 +197,7 @@ def test_eight_threads_search_while_one_writes(monkeypatch: pytest.MonkeyPatch) 
     wrong: list[int] = []
 
     def read(thread: int) -> None:
-        for _ in range(20):
+        for _ in range(20 if full else 4):
             view = index.view()
             alone, _ = MATCHER.top_k(view, queries[thread : thread + 1], 5)
             batch, _ = MATCHER.top_k(view, queries, 5)

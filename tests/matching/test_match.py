@@ -18,20 +18,9 @@ from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import Calibration, contract_distance, exact_dots, similarity_score
 from pipeline.types import FloatArray
+from tests.matching.vectors import make_index, unit_rows
 
 EXPONENTS = (0.25, 0.7, 1.0, 1.281, 2.0, 4.0)
-
-
-def unit_rows(seed: int, count: int, size: int) -> FloatArray:
-    rows = np.random.default_rng(seed).standard_normal((count, size)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def make_index(vectors: FloatArray, order: list[int] | None = None, device: str = "cpu") -> ReferenceIndex:
-    index = ReferenceIndex(vectors.shape[1], device)
-    numbers = np.array(order if order is not None else range(len(vectors)), dtype=np.int64)
-    index.append(vectors, numbers, [()] * len(vectors), np.zeros((len(vectors), 4), dtype=np.float32))
-    return index
 
 
 # --- the exact function
@@ -229,9 +218,7 @@ def brute_force(
     return positions, scores
 
 
-@pytest.mark.parametrize("exponent", [1.0, 4.0, 0.25])
-@pytest.mark.parametrize("threshold", [0.0, 0.54, 4.0])
-@pytest.mark.parametrize("k", [1, 3, 50])
+@pytest.mark.parametrize(("k", "threshold", "exponent"), [(1, 0.54, 1.0), (3, 0.0, 4.0), (50, 4.0, 0.25)])
 @pytest.mark.usefixtures("chunks")
 def test_top_k_is_brute_force_with_ties_and_duplicates(k: int, threshold: float, exponent: float, device: str) -> None:
     rng = np.random.default_rng(k)
@@ -308,12 +295,12 @@ def test_dead_references_are_neither_found_nor_counted(dead: list[int], device: 
     matcher = Matcher(Calibration(1.281), 4.0)
     alive = [p for p in range(40) if p not in dead]
     positions, scores = matcher.top_k(index, queries, 10)
-    found = min(10, len(alive))
+    count = min(10, len(alive))
     expected = brute_force(vectors[alive], list(range(len(alive))), queries, 10, 1.281, 4.0)
-    assert positions[:, :found].tolist() == [[alive[p] for p in row] for row in expected[0]]
-    assert scores[:, :found].tolist() == expected[1]
-    assert (positions[:, found:] == -1).all()
-    assert np.isnan(scores[:, found:]).all()
+    assert positions[:, :count].tolist() == [[alive[p] for p in row] for row in expected[0]]
+    assert scores[:, :count].tolist() == expected[1]
+    assert (positions[:, count:] == -1).all()
+    assert np.isnan(scores[:, count:]).all()
     assert matcher.best(before, queries)[0].tolist() == list(range(0, 40, 6))
 
 

@@ -19,6 +19,7 @@ from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.matching.score import Calibration
 from pipeline.types import FloatArray, IntArray
+from tests.matching.vectors import append, unit
 
 POOL = ThreadPoolExecutor(3)  # more than a machine of one core would get
 KINDS = ("random", "clustered", "copies", "near ties", "one large", "orthogonal")
@@ -35,11 +36,8 @@ class Case:
     threshold: float
     matching: bool
     parts: int  # codes in a part
-    room: int
-
-
-def unit(rows: FloatArray) -> FloatArray:
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    room: int  # for candidates of a part
+    chunk: int  # references in a product
 
 
 def make_rows(rng: np.random.Generator, kind: str, count: int, size: int) -> FloatArray:
@@ -73,7 +71,7 @@ def cases(draw: st.DrawFn) -> Case:
     exponent = draw(st.sampled_from([1.0, 0.25, 1.306, 4.0]))
     threshold = draw(st.sampled_from([0.54, 0.0, 1.0, 3.9, 4.0]))
     matching, parts = draw(st.booleans()), draw(st.sampled_from([2**24, 2**10, 1]))
-    room = draw(st.sampled_from([1024, 5]))
+    room, chunk = draw(st.sampled_from([1024, 5])), draw(st.sampled_from([2048, 7, 1]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     vectors = make_rows(rng, kind, count, size)
     if asked in ("stored", "near"):
@@ -92,16 +90,15 @@ def cases(draw: st.DrawFn) -> Case:
         matching=matching,
         parts=parts,
         room=room,
+        chunk=chunk,
     )
 
 
 def make_view(case: Case, *, quantize: bool) -> IndexView:
     count, size = case.vectors.shape
     index = ReferenceIndex(size, quantized=quantize)
-    boxes = np.zeros((count, 4), dtype=np.float32)
-    half = count // 2
-    index.append(case.vectors[:half], case.order[:half], [()] * half, boxes[:half])
-    index.append(case.vectors[half:], case.order[half:], [()] * (count - half), boxes[half:])
+    for part in (slice(count // 2), slice(count // 2, None)):
+        append(index, case.vectors[part], case.order[part].tolist())
     index.remove(case.dead)
     return index.view()
 
@@ -109,7 +106,7 @@ def make_view(case: Case, *, quantize: bool) -> IndexView:
 def brute_force(case: Case) -> Nearest:
     matcher, count = Matcher(Calibration(case.exponent), case.threshold), len(case.vectors)
     shape = len(case.queries), case.k
-    found = Nearest(np.full(shape, -1, dtype=np.int64), np.full(shape, np.nan), np.full(shape, -np.inf))
+    nearest = Nearest(np.full(shape, -1, dtype=np.int64), np.full(shape, np.nan), np.full(shape, -np.inf))
     alive = np.setdiff1d(np.arange(count), case.dead)
     for row, query in enumerate(case.queries):
         distances = matcher.distances(np.repeat(query[None], count, axis=0), case.vectors)
@@ -117,15 +114,19 @@ def brute_force(case: Case) -> Nearest:
         best = sorted(alive.tolist(), key=lambda p: (-ranks[p], case.order[p]))[: case.k]
         if case.matching:
             best = [p for p in best if matcher.threshold > 0 and matcher.scores(distances)[p] >= 1.0]
-        found.positions[row, : len(best)] = best
-        found.distances[row, : len(best)] = distances[best]
-        found.ranks[row, : len(best)] = ranks[best]
-    return found
+        nearest.positions[row, : len(best)] = best
+        nearest.distances[row, : len(best)] = distances[best]
+        nearest.ranks[row, : len(best)] = ranks[best]
+    return nearest
 
 
 def search(case: Case, view: IndexView) -> Nearest:
     with (
         patch.object(match, "_FEW_ROWS", 1),
+        patch.object(match, "_CHUNK", case.chunk),
+        patch.object(match, "_ELEMENTS", {"cpu": 1}),
+        patch.object(match, "QUERY_ROWS", case.chunk + 1),
+        patch.object(match, "_PENDING", 2 * case.chunk),
         patch.object(int8_filter, "_PART_CODES", case.parts),
         patch.object(int8_filter, "_pool", lambda: (3, POOL)),
         patch.object(int8_filter, "_LEAST_ROOM", case.room),
@@ -141,12 +142,15 @@ def assert_same(got: Nearest, expected: Nearest) -> None:
 
 
 @pytest.mark.parametrize("quantize", [True, False], ids=["int8", "float32"])
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(case=cases())
-def test_search_is_brute_force_bit_for_bit(quantize: bool, case: Case) -> None:
-    view = make_view(case, quantize=quantize)
-    assert (view.codes is not None) == quantize
-    assert_same(search(case, view), brute_force(case))
+def test_search_is_brute_force_bit_for_bit(quantize: bool, full: bool) -> None:
+    @settings(max_examples=300 if full else 80, suppress_health_check=[HealthCheck.too_slow])
+    @given(cases())
+    def check(case: Case) -> None:
+        view = make_view(case, quantize=quantize)
+        assert (view.codes is not None) == quantize
+        assert_same(search(case, view), brute_force(case))
+
+    check()
 
 
 def test_the_cases_hold_what_they_are_for() -> None:
@@ -154,19 +158,17 @@ def test_the_cases_hold_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
 
     @seed(20250101)
-    @settings(
-        max_examples=200, database=None, phases=[Phase.generate], deadline=None, suppress_health_check=[*HealthCheck]
-    )
+    @settings(max_examples=200, database=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck])
     @given(case=cases())
     def count(case: Case) -> None:
         view, expected = make_view(case, quantize=True), brute_force(case)
         seen["cases"] += 1
         with patch.object(int8_filter, "_LEAST_ROOM", case.room):
             assert view.codes is not None
-            found = candidates(view.codes, view.dead, case.queries, case.k, view.max_norm, 1e-12, -math.inf)
-        seen["given up"] += found is None
+            kept = candidates(view.codes, view.dead, case.queries, case.k, view.max_norm, 1e-12, -math.inf)
+        seen["given up"] += kept is None
         alive = len(case.vectors) - len(case.dead)
-        seen["excluded"] += found is not None and min(map(len, found)) < alive
+        seen["excluded"] += kept is not None and min(map(len, kept)) < alive
         seen["dead"] += 0 < len(case.dead) < len(case.vectors)
         ranks = expected.ranks[np.isfinite(expected.ranks)]
         seen["tie"] += len(np.unique(ranks)) < len(ranks)

@@ -1,6 +1,7 @@
-"""Enrolling photos by a run gives what posting them one by one gives: the same partition, matches and rejections.
+"""A run over real photos gives what posting them one by one over HTTP gives: the same partition, matches, rejections.
 
-TEST_BULK_PHOTOS says how many photos (60 unless told; needs as many below lfw-view1).
+TEST_BULK_PHOTOS is the number of photos, 60 by default; lfw-view1 must have as many. Planted faces are compared in
+`tests/identities/test_shards_equal_posts.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ GROUPS = 4  # photos of several people among them
 
 @dataclass(frozen=True)
 class Decided:
-    """What became of one face. `person` is named by the first face that was seen of it."""
+    """What was decided of one face. The first face of a person is its name in `person`."""
 
     outcome: str
     person: tuple[str, int] | None
@@ -35,7 +36,7 @@ class Decided:
     score: float | None
 
 
-Found = dict[tuple[str, int], Decided]  # by photo and face, the largest of a photo first
+Decisions = dict[tuple[str, int], Decided]  # by photo and face, the largest of a photo first
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def manifest_of(photos: Path, target: Path, *, named: bool) -> list[dict[str, st
     return rows
 
 
-def by_run(manifest: Path, store: Path) -> Found:
+def by_run(manifest: Path, store: Path) -> Decisions:
     run(RunRequest(source=manifest, store=store, settings=live_settings()))
     with StoreClient.open(store, command="test") as client:
         rows = client.read(
@@ -93,13 +94,14 @@ def _below(path: str, root: Path) -> str:
 
 def by_posts(
     photos: Path, rows: Sequence[dict[str, str]], store: Path, extractor: FaceExtractor, **query: str
-) -> Found:
+) -> Decisions:
     faces = []
     with live_server(store, extractor, serve__person_headers="optional") as server, server.http() as client:
         for row in rows:
-            said = {"X-RPC-PERSON-NAME": row["name"], "X-RPC-EXTERNAL-ID": row["external_id"]} if "name" in row else {}
+            names = {"X-RPC-PERSON-NAME": "name", "X-RPC-EXTERNAL-ID": "external_id"}
+            headers = {header: row[key] for header, key in names.items() if key in row}
             data = (photos / row["path"]).read_bytes()
-            answer = client.post("/people", params={"update": "false", **query}, headers=said, content=data)
+            answer = client.post("/people", params={"update": "false", **query}, headers=headers, content=data)
             assert answer.status_code == 201, answer.text
             faces += [((row["path"], k), face) for k, face in enumerate(answer.json()["identifiedFaces"])]
     return _named(
@@ -114,16 +116,16 @@ def _outcome(face: dict[str, Any]) -> str:
     return "matched" if "personId" in face else "rejected" if "rejectionReasons" in face else "recognised"
 
 
-def _named(faces: Iterable[tuple[tuple[str, int], str, str | None, Sequence[str], float | None]]) -> Found:
+def _named(faces: Iterable[tuple[tuple[str, int], str, str | None, Sequence[str], float | None]]) -> Decisions:
     first: dict[str, tuple[str, int]] = {}
-    found = {}
+    decisions = {}
     for where, outcome, person, reasons, score in faces:
         who = None if person is None else first.setdefault(person, where)
-        found[where] = Decided(outcome, who, tuple(sorted(filter(None, reasons))), score)
-    return found
+        decisions[where] = Decided(outcome, who, tuple(sorted(filter(None, reasons))), score)
+    return decisions
 
 
-def assert_equal(bulk: Found, posted: Found) -> None:
+def assert_equal(bulk: Decisions, posted: Decisions) -> None:
     assert list(bulk) == list(posted)
     for where, mine in bulk.items():
         theirs = posted[where]
