@@ -39,8 +39,8 @@ class ShardEnroller:
         self._current: tuple[str, Enroller] | None = None
 
     def enrol(self, run_id: str, shard: int) -> None:
-        """Decides and commits an extracted shard. Does nothing if it is in already: then whoever handed it over did
-        not hear of it. Raises StoreError, TooManyDirectories."""
+        """Decides and commits an extracted shard. Does nothing if it is in already: a run whose connection broke hands
+        it over again. Raises StoreError, TooManyDirectories."""
         self._thread.submit(self._enrol, run_id, shard).result()
 
     def close(self) -> None:

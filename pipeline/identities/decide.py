@@ -131,8 +131,8 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
 
 def seen_again(directory: Directory, occurrences: Mapping[str, int], at: datetime) -> list[PersonRecord]:
     """Records of the directory whose counters `occurrences` raises, as they are afterwards."""
-    known = ((directory.get(person_id), count) for person_id, count in occurrences.items())
-    return [replace(r, occurrence=r.occurrence + count, last_occurrence_at=at) for r, count in known if r is not None]
+    seen = ((directory.get(person_id), count) for person_id, count in occurrences.items())
+    return [replace(r, occurrence=r.occurrence + count, last_occurrence_at=at) for r, count in seen if r is not None]
 
 
 class Decided(Protocol):
@@ -156,9 +156,9 @@ def commit_decided(
 ) -> R:
     """Decides without the lock, and commits under it what is not outdated; returns what `commit` returns.
 
-    An outdated decision is made again without the lock; after `free_tries` it is made under it, or whoever writes
-    often could keep it out for ever. `commit` returns None where the lock was given up for a while: then the decision
-    is looked at again. `run` calls what is done under the lock, perhaps on another thread.
+    An outdated decision is made again without the lock; after `free_tries` under it, or frequent writers could keep it
+    out for ever. `commit` returns None if it gave the lock up for a while: then the decision is looked at again. `run`
+    calls the work that has the lock, perhaps on another thread.
     """
 
     def commit_current(decided: D, last_try: bool) -> R | None:

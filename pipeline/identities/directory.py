@@ -286,7 +286,7 @@ class Directories:
         commit and its `apply`.
 
         If the block fails its commit may be in all the same, so the directories are read again: now or, if that fails,
-        before the next change. Until then they answer what they held. Raises StoreError.
+        before the next change. Until then they answer as before. Raises StoreError.
         """
         with ExitStack() as stack:
             for directory in sorted(directories, key=lambda d: d.name):

@@ -59,7 +59,7 @@ class DuplicateResolver:
             return
         media_ids = sorted({int(r.manifest["source_media"]) for r in rows})
         table = self._client.faces_of_media(media_ids)
-        # Asked last: a server may delete somebody at any time.
+        # Read last: a server may delete a person at any time.
         incomplete = self._client.media_with_removed_faces(media_ids)
         owners = table["media_id"].to_numpy()
         faces = faces_of_table(table)

@@ -1,8 +1,8 @@
 """The lock of a directory: a writer alone, or several posts at the same time that cannot affect each other.
 
-Who has it alone holds it from the decision until the commit is applied in memory. Of several posts each holds it to
-decide, leaves a footprint that says what the decision rests on and what it changes, commits without the lock, and holds
-it again to apply the commit. So posts into one directory can share a transaction.
+A writer alone holds it from the decision until the commit is applied in memory. One of several posts holds it to
+decide, registers a footprint (what the decision rests on, and what it changes), commits without the lock, and holds it
+again to apply the commit. So posts into one directory can share a transaction.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pipeline.types import FloatArray
 class Footprint:
     """What a post rests on and what it changes."""
 
-    person_ids: frozenset[str]  # whom a face matched, or whose record changes
-    external_ids: frozenset[str]  # that a record has or gets, where two must not have the same
+    person_ids: frozenset[str]  # of matched persons, and of changed records
+    external_ids: frozenset[str]  # of changed records, where no two may have the same
     image_hashes: frozenset[str]
     faces: FloatArray  # [n, d] all faces of the image
     new_references: Sequence[int]  # which of them become references
@@ -70,7 +70,7 @@ class DirectoryLock:
         """The lock for the block, except where it is `released`. Those who wait to be alone go first, or a stream of
         posts could keep them waiting for ever.
 
-        `refresh` is called with the lock before each decision: it repairs what a failure of others left.
+        `refresh` is called with the lock before each decision: it repairs the directory after another post failed.
         """
         with self.changed:
             self.changed.wait_for(lambda: not self.waiting_alone)

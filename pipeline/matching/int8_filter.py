@@ -41,7 +41,7 @@ import torch
 from pipeline.matching.error_bound import ROUNDING
 from pipeline.types import DoubleArray, FloatArray, IntArray
 
-MAX_DIMENSIONS: Final = 2**20  # that point 3 speaks of
+MAX_DIMENSIONS: Final = 2**20  # of point 3
 
 _SLACK: Final = 2.0**-30
 _MEASURED: Final = 1.0 + 2.0**-20

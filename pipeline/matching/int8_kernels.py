@@ -49,12 +49,12 @@ def _raise_lowest(heap: Any, value: float) -> None:
 
 
 @compiled()
-def _keep_possible(found: Any, highs: Any, cut: float) -> int:
+def _keep_possible(candidates: Any, highs: Any, cut: float) -> int:
     """Moves the candidates that `cut` leaves to the front; returns their number."""
     kept = 0
-    for i in range(len(found)):
+    for i in range(len(candidates)):
         if highs[i] >= cut:
-            found[kept], highs[kept] = found[i], highs[i]
+            candidates[kept], highs[kept] = candidates[i], highs[i]
             kept += 1
     return kept
 
@@ -78,14 +78,14 @@ def scan(
     least: float,
     floor: float,
     lows: Any,
-    found: Any,
+    candidates: Any,
     highs: Any,
     counts: Any,
 ) -> bool:
     """The rows start .. stop - 1 that may be among the best k of each of m queries, in one pass over the codes.
 
-    `lows` [m, k], given as -inf, become the k largest lower bounds; `found` and `highs` [m, capacity] the
-    candidates and their upper bounds, `counts` [m] how many. Returns False where there were too many to hold.
+    `lows` [m, k], -inf before, become the k largest lower bounds, `candidates` [m, capacity] the rows, `highs`
+    [m, capacity] their upper bounds and `counts` [m] their number. Returns False if there is no room for all.
     """
     dead_from = np.searchsorted(dead, start)
     for tile in range(start, stop, _TILE_ROWS):
@@ -108,11 +108,11 @@ def scan(
                 width = errors[row] * slopes[m] + offsets[m]
                 if value + width < cut:
                     continue
-                if counts[m] == found.shape[1]:
-                    counts[m] = _keep_possible(found[m], highs[m], cut)
-                    if 4 * counts[m] > 3 * found.shape[1]:
+                if counts[m] == candidates.shape[1]:
+                    counts[m] = _keep_possible(candidates[m], highs[m], cut)
+                    if 4 * counts[m] > 3 * candidates.shape[1]:
                         return False
-                found[m, counts[m]], highs[m, counts[m]] = row, value + width
+                candidates[m, counts[m]], highs[m, counts[m]] = row, value + width
                 counts[m] += 1
                 if value - width > heap[0]:
                     _raise_lowest(heap, value - width)
