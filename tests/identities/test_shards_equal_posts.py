@@ -211,7 +211,7 @@ def decided_by_post(row: int, faces: Sequence[FaceResult]) -> Iterator[tuple[Any
 
 
 def test_shards_equal_posts(world: World, full: bool) -> None:
-    @examples(max_examples=400 if full else 20, suppress_health_check=[HealthCheck.too_slow])
+    @examples(max_examples=400 if full else 15, suppress_health_check=[HealthCheck.too_slow])
     @given(archives())
     def check(archive: Archive) -> None:
         photos = world.plant(archive)
