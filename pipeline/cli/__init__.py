@@ -108,11 +108,11 @@ def _exit_code(run: Callable[[], object], words: list[str]) -> int:
         return _show_unexpected(error, "--traceback" in options, as_json)
 
 
-def _show_unexpected(error: Exception, whole: bool, as_json: bool) -> int:
-    if whole:
+def _show_unexpected(error: Exception, with_traceback: bool, as_json: bool) -> int:
+    if with_traceback:
         traceback.print_exc()
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    hint = "" if whole else " (--traceback shows all)"
+    hint = "" if with_traceback else " (--traceback shows all)"
     return show_error("unexpected", f"unexpected error: {message}{hint}", FacepipeError.exit_code, as_json)
 
 

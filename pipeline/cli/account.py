@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.flags import ACCOUNT_FLAGS, settings_from, settings_options, store_option
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import directories, emit, identities, output_options
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, **opti
       facepipe account create alice --store ~/people --password-stdin < password.txt
     """
     settings = settings_from(options)
-    given = _password_from_stdin() if password_stdin else None
+    chosen = _password_from_stdin() if password_stdin else None
     from pipeline.jobs.stores import open_or_create_store
     from pipeline.store.catalog.accounts import check_user_id, generate_password, hash_password
 
     # Before the store: a mistyped name must not leave an empty one behind.
     check_user_id(userid)
-    password = given or generate_password()
-    with open_or_create_store(store, settings, "account create") as client:
-        client.create_account(userid, hash_password(password))
-        key = client.master_key
-    result, lines = _password_shown(userid, store, None if given else password)
+    password = chosen or generate_password()
+    with open_or_create_store(store, settings, "account create") as opened:
+        opened.create_account(userid, hash_password(password))
+        key = opened.master_key
+    result, lines = _password_shown(userid, store, None if chosen else password)
     if key is not None:
         result["master_key"] = key.source
         lines.append(key.notice)
@@ -76,13 +76,13 @@ def list_(store: Path, as_json: bool) -> None:
 
     with open_store(store, command="account list") as client:
         accounts = client.account_summaries()
-    lines = [_line(each) for each in accounts] or ["no accounts"]
-    emit({"accounts": [asdict(each) for each in accounts]}, lines, as_json)
+    lines = [_line(row) for row in accounts] or ["no accounts"]
+    emit({"accounts": [asdict(row) for row in accounts]}, lines, as_json)
 
 
-def _line(each: AccountSummary) -> str:
-    password = "" if each.password_set else "  (no password: `facepipe account rotate` sets one)"
-    return f"{each.account}  {each.directories} directories, {each.identities} identities{password}"
+def _line(row: AccountSummary) -> str:
+    password = "" if row.password_set else "  (no password: `facepipe account rotate` sets one)"
+    return f"{row.account}  {directories(row.directories)}, {identities(row.identities)}{password}"
 
 
 @account.command()
@@ -101,14 +101,14 @@ def rotate(userid: str, store: Path, password_stdin: bool, as_json: bool) -> Non
       facepipe account rotate alice --store ~/people
       facepipe account rotate alice --store ~/people --password-stdin < password.txt
     """
-    given = _password_from_stdin() if password_stdin else None
+    chosen = _password_from_stdin() if password_stdin else None
     from pipeline.store.catalog.accounts import generate_password, hash_password
     from pipeline.store.connect import open_store
 
-    password = given or generate_password()
+    password = chosen or generate_password()
     with open_store(store, command="account rotate") as client:
         client.set_password(userid, hash_password(password))
-    emit(*_password_shown(userid, store, None if given else password), as_json)
+    emit(*_password_shown(userid, store, None if chosen else password), as_json)
 
 
 def _password_shown(userid: str, store: Path, password: str | None) -> tuple[dict[str, Any], list[str]]:

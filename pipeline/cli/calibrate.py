@@ -62,9 +62,9 @@ def calibrate(source: Path | None, fmr: float, out: Path | None, as_json: bool, 
         _check_file(out)
     from pipeline.evaluation.calibration.report import CalibrationRequest, check_rate, report_calibration
 
-    wanted = {name: options[name] for name in ("images", "all_pairs", "store", "account", "directory", "dataset")}
+    rest = {name: options[name] for name in ("images", "all_pairs", "store", "account", "directory", "dataset")}
     with showing_progress() as progress:
-        report = report_calibration(CalibrationRequest(source, settings, check_rate(fmr), **wanted), progress)
+        report = report_calibration(CalibrationRequest(source, settings, check_rate(fmr), **rest), progress)
     if out is not None:
         report.write(out)
     written = [] if out is None else [f"written     {out}"]

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_option
-@click.option("--repair", is_flag=True, help="Mend what can be mended without loss, then check again.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired without loss, then check again.")
 @output_options
 def check(store: Path, repair: bool, as_json: bool) -> None:
-    """Read a whole store and verify it.
+    """Read all of a store and verify it.
 
     Every file is hashed and opened, every reference between tables followed. Ends with exit code 43 when something
     is wrong. --repair removes leftovers of interrupted work and rebuilds derived files; it never touches a photo,
@@ -49,10 +49,13 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
     }
     lines = [*_lines("repaired", checked.repaired), *_lines("problem", report.problems)]
     if report.problems:
-        error = StoreDamaged(path=store, detail=f"{len(report.problems)} problems", cure="Each has its cure beside it.")
+        count = len(report.problems)
+        error = StoreDamaged(
+            path=store, detail=f"{count} problem{'s' if count > 1 else ''}", cure="Each has its cure beside it."
+        )
         end_with(error, result, lines, as_json)
     counts = ", ".join(f"{count} {name}" for name, count in report.counts.items() if count)
-    emit(result, [*lines, f"{store} is whole: {counts or 'it is empty'}"], as_json)
+    emit(result, [*lines, f"{store} is sound: {counts or 'it is empty'}"], as_json)
 
 
 def _lines(what: str, problems: Sequence[Problem]) -> list[str]:

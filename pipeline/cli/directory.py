@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.flags import account_option, store_option
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import emit, identities, output_options
 
 
 @click.group()
@@ -33,11 +33,11 @@ def list_(store: Path, account: str | None, as_json: bool) -> None:
     from pipeline.jobs.accounts import list_directories
     from pipeline.store.connect import open_store
 
-    with open_store(store, command="directory list") as client:
-        found = list_directories(client, account)
-    rows = [{"account": each.user_id, "directory": each.name, "identities": each.identities} for each in found]
-    lines = [f"{each.user_id}  {each.name}  {each.identities} identities" for each in found]
-    emit({"directories": rows}, lines or ["no directories"], as_json)
+    with open_store(store, command="directory list") as opened:
+        rows = list_directories(opened, account)
+    report = [{"account": row.user_id, "directory": row.name, "identities": row.identities} for row in rows]
+    lines = [f"{row.user_id}  {row.name}  {identities(row.identities)}" for row in rows]
+    emit({"directories": report}, lines or ["no directories"], as_json)
 
 
 @directory.command()
@@ -59,12 +59,12 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
     from pipeline.jobs.accounts import delete_directory, find_directory
     from pipeline.store.connect import open_store
 
-    with open_store(store, command="directory delete") as client:
-        found = find_directory(client, account, name)
-    if not yes:  # the store is not held meanwhile
-        question = f"Delete {name} of {found.user_id} with its {found.identities} identities?"
+    with open_store(store, command="directory delete") as opened:
+        row = find_directory(opened, account, name)
+    if not yes:  # others can use the store meanwhile
+        question = f"Delete {name} of {row.user_id} with its {identities(row.identities)}?"
         click.confirm(question, abort=True, err=True)
-    with open_store(store, command="directory delete") as client:
-        delete_directory(client, found.account_id, name)
-    done = {"account": found.user_id, "directory": name, "identities": found.identities}
-    emit(done, [f"deleted {name} of {found.user_id}, {found.identities} identities"], as_json)
+    with open_store(store, command="directory delete") as opened:
+        delete_directory(opened, row.account_id, name)
+    report = {"account": row.user_id, "directory": name, "identities": row.identities}
+    emit(report, [f"deleted {name} of {row.user_id}, {identities(row.identities)}"], as_json)

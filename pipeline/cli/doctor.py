@@ -17,7 +17,7 @@ from pipeline.errors import SelfCheckFailed
 @settings_options(DEMO_FLAGS)
 @output_options
 def doctor(store: Path | None, as_json: bool, **options: Any) -> None:
-    """Find out what is wrong with this machine, and how to mend it.
+    """Find out what is wrong with this machine, and how to repair it.
 
     Looks at Python, torch, the device, the weights, the cache, the image formats and the disk. Ends with exit code
     8 when something would stop a run.

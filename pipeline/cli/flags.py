@@ -91,7 +91,7 @@ _MODEL = ("model.weights", "model.weights_file")
 _NEW_MODEL = (*_MODEL, "model.calibration", "run.mode")
 _SECURITY = ("security.encrypt", "security.master_key_file")
 
-# What each kind of command takes as flags of its own; `--set` reaches every setting everywhere. Scanning takes all:
+# The flags of each kind of command; `--set` reaches every setting everywhere. Scanning takes all of them:
 # it makes the store where there is none, and settles the run's thresholds.
 ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
 EXTRACT_FLAGS = (*_MACHINE, *_MODEL, "security.master_key_file")
@@ -117,7 +117,7 @@ def settings_options(keys: tuple[str, ...]) -> Callable[[Command], Command]:
         )(function)
         for key in reversed(keys):
             flag = _BY_KEY[key]
-            # A switch that is not given is None, as any other flag: the file or the environment may set it.
+            # Without the switch its value is None, like any other flag's: the file or the environment may set it.
             kind = {"is_flag": True, "default": None} if flag.is_switch else {"metavar": flag.metavar}
             function = click.option(flag.name, flag.argument, help=flag.help, **kind)(function)
         return function

@@ -43,8 +43,8 @@ def list_sets(as_json: bool, **options: Any) -> None:
 
 
 def _describe(row: WeightSet, state: str) -> list[str]:
-    about = f"{row.accuracy}; {row.licence}; {sum(f.bytes for f in row.files) / 1e6:.1f} MB from {row.source}"
-    return [f"{row.name:<15} {state:<10} {row.title}", f"{'':<26} {about}"]
+    details = f"{row.accuracy}; {row.licence}; {sum(f.bytes for f in row.files) / 1e6:.1f} MB from {row.source}"
+    return [f"{row.name:<15} {state:<10} {row.title}", f"{'':<26} {details}"]
 
 
 def _state(row: WeightSet, cache: Path) -> str:

@@ -23,7 +23,7 @@ EXIT_BROKEN_PIPE = 141
 def output_options(function: Command) -> Command:
     """Adds `--json` (argument `as_json`) and `--traceback` (read from the command line by the group)."""
     function = click.option(
-        "--traceback", is_flag=True, expose_value=False, help="Show the whole traceback of an unexpected error."
+        "--traceback", is_flag=True, expose_value=False, help="Show the full traceback of an unexpected error."
     )(function)
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, and nothing else there."
@@ -36,6 +36,16 @@ def emit(report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None
         click.echo(line)
     # Here, where a closed pipe can still be reported, and not at the interpreter's end.
     sys.stdout.flush()
+
+
+def directories(count: int) -> str:
+    """`1 directory`, `2 directories`."""
+    return f"{count} {'directory' if count == 1 else 'directories'}"
+
+
+def identities(count: int) -> str:
+    """`1 identity`, `2 identities`."""
+    return f"{count} {'identity' if count == 1 else 'identities'}"
 
 
 def dumps(report: Mapping[str, Any]) -> str:
@@ -59,13 +69,13 @@ def error_report(code: str, message: str, exit_code: int) -> dict[str, Any]:
 
 
 def end_with(
-    error: FacepipeError, report: Mapping[str, Any], lines: Iterable[str], as_json: bool, about: str = ""
+    error: FacepipeError, report: Mapping[str, Any], lines: Iterable[str], as_json: bool, subject: str = ""
 ) -> NoReturn:
     """Prints a finished report that amounts to a failure, and ends with the failure's exit code.
 
-    Under --json the error's three keys stand in the report itself: still one object. `about` goes before the message.
+    Under --json the error's three keys stand in the report itself: still one object. `subject` goes before the message.
     """
-    message = f"{about}: {error}" if about else str(error)
+    message = f"{subject}: {error}" if subject else str(error)
     emit({**report, **error_report(error.code, message, error.exit_code)}, lines, as_json)
     click.echo(f"facepipe: {message}", err=True)
     raise click.exceptions.Exit(error.exit_code)
@@ -77,7 +87,7 @@ def show_error(code: str, message: str, exit_code: int, as_json: bool) -> int:
         click.echo(f"facepipe: {message}", err=True)
         if as_json:
             emit(error_report(code, message, exit_code), (), as_json)
-    except BrokenPipeError:  # nobody listens; the exit code still says it
+    except BrokenPipeError:  # nobody reads it; the exit code remains
         drop_output()
     return exit_code
 

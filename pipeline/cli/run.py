@@ -135,5 +135,7 @@ def _work(command: str, source: Path | None, options: dict[str, Any]) -> None:
         report = stages[command](request, long.progress, long.stop)
     emit(report.as_dict(), report.lines(), options["as_json"])
     if options.get("strict") and report.rejected_inputs:
-        click.echo(f"facepipe: {report.rejected_inputs} inputs were rejected (--strict).", err=True)
+        count = report.rejected_inputs
+        rejected = "1 input was rejected" if count == 1 else f"{count} inputs were rejected"
+        click.echo(f"facepipe: {rejected} (--strict).", err=True)
         raise click.exceptions.Exit(EXIT_REJECTED_INPUTS)

@@ -53,7 +53,7 @@ def search(
     try:
         faces = search_store(image, store, settings, account, directory, top)
     except ImageRejected as error:
-        end_with(error, {"image": str(image)}, (), as_json, about=str(image))
+        end_with(error, {"image": str(image)}, (), as_json, subject=str(image))
     emit({"image": str(image), "faces": [face.as_dict() for face in faces]}, _lines(faces), as_json)
 
 
@@ -62,7 +62,7 @@ def _lines(faces: Sequence[FaceAnswer]) -> Iterator[str]:
         yield "no face found"
     for number, face in enumerate(faces, 1):
         x1, y1, x2, y2 = (round(v) for v in face.box)
-        yield f"face {number} at {x1},{y1} to {x2},{y2}: {_who(face.identity) if face.identity else 'nobody known'}"
+        yield f"face {number} at {x1},{y1} to {x2},{y2}: {_who(face.identity) if face.identity else 'matches nobody'}"
         yield from (f"    {_who(candidate)}" for candidate in face.similar)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_option
-@click.option("--quiet", is_flag=True, help="No line per request on standard error; failures are still told.")
+@click.option("--quiet", is_flag=True, help="No line per request on standard error; failures are still shown.")
 @settings_options(SERVE_FLAGS)
 @output_options
 def serve(store: Path, quiet: bool, as_json: bool, **options: Any) -> None:

@@ -1,11 +1,36 @@
-"""The directories of a store, as the command line lists and deletes them."""
+"""The account that a command works in, and the directories of a store as the command line lists and deletes them."""
 
 from __future__ import annotations
 
-from pipeline.errors import DirectoryUnknown
-from pipeline.jobs.stores import find_account
+from pipeline.errors import DirectoryUnknown, UsageError
 from pipeline.store.operations import Store
 from pipeline.store.records import DirectoryRow
+
+DEFAULT_ACCOUNT = "default"
+
+
+def settle_account(store: Store, account: str | None) -> tuple[str, int]:
+    """The account to work in, by name and id: the one named, or the only one there is.
+
+    In a store without accounts it is made, without a password: `facepipe account rotate` gives it one.
+    Raises AccountUnknown, and UsageError where there are several and none was named.
+    """
+    if not store.accounts():
+        name = account or DEFAULT_ACCOUNT
+        return name, store.create_account(name, None)
+    return find_account(store, account)
+
+
+def find_account(store: Store, account: str | None) -> tuple[str, int]:
+    """The account named, or the only one there is, by name and id.
+
+    Raises AccountUnknown, and UsageError where there are several and none was named.
+    """
+    accounts = store.accounts()
+    if account is None and len(accounts) > 1:
+        raise UsageError(message=f"The store has several accounts ({', '.join(accounts)}): name one with --account.")
+    name = account or (accounts[0] if accounts else DEFAULT_ACCOUNT)
+    return name, store.account_id(name)
 
 
 def list_directories(store: Store, account: str | None) -> list[DirectoryRow]:
@@ -23,9 +48,7 @@ def delete_directory(store: Store, account_id: int, name: str) -> None:
 def find_directory(store: Store, account: str | None, name: str) -> DirectoryRow:
     """A directory of the account, or of the only one. Raises AccountUnknown, UsageError, DirectoryUnknown."""
     user_id, account_id = find_account(store, account)
-    held = [directory for directory in store.directories() if directory.account_id == account_id]
-    for directory in held:
-        if directory.name == name:
-            return directory
-    known = ", ".join(directory.name for directory in held) or "none"
-    raise DirectoryUnknown(account=user_id, directory=name, known=known)
+    directories = {row.name: row for row in store.directories() if row.account_id == account_id}
+    if name not in directories:
+        raise DirectoryUnknown(account=user_id, directory=name, known=", ".join(directories) or "none")
+    return directories[name]

@@ -1,4 +1,4 @@
-"""The demo: the sample photos through the whole pipeline, and the store compared with what the photos hold."""
+"""The demo: runs the sample photos into a store and compares the store with what the photos show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.types import ACCEPTED_STATUSES, NO_FACE, Progress
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found. `differences` is empty when the store holds what the samples' table says."""
+    """The demo's store in figures. `differences` is empty where the store holds what the samples' table says."""
 
     report: RunReport
     photos: Path
@@ -49,7 +49,7 @@ class DemoResult:
         }
 
     def lines(self) -> list[str]:
-        """For people: what was found, and what to try next."""
+        """For people: the figures, and what to try next."""
         rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(self.rejected.items()))
         verdict = "as the samples' table says" if not self.differences else "NOT what the samples' table says:"
         return [
@@ -86,58 +86,58 @@ def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, 
     samples = write_samples(photos)
     report = run(RunRequest(photos, store, settings, command="demo"), progress, stop)
     with open_store(store, command="demo") as opened:
-        found = {Path(path).name: photo for path, photo in opened.photo_records().items()}
+        photos_of_store = {Path(path).name: photo for path, photo in opened.photo_records().items()}
         identities = sum(directory.identities for directory in opened.directories())
     return DemoResult(
         report=report,
         photos=photos,
         store=store,
         example=photos / next(s.file for s in samples if s.person and s.rejection is None),
-        images=len(found),
-        faceless=sum(each.status == NO_FACE for each in found.values()),
-        faces=sum(each.faces for each in found.values()),
+        images=len(photos_of_store),
+        faceless=sum(photo.status == NO_FACE for photo in photos_of_store.values()),
+        faces=sum(photo.faces for photo in photos_of_store.values()),
         identities=identities,
-        rejected=_rejected(found.values()),
-        differences=compare(samples, found, identities),
+        rejected=_rejected(photos_of_store.values()),
+        differences=compare(samples, photos_of_store, identities),
     )
 
 
-def _rejected(found: Iterable[PhotoRecord]) -> dict[str, int]:
+def _rejected(photos: Iterable[PhotoRecord]) -> dict[str, int]:
     """Refused faces by quality measure, refused files by status."""
-    reasons = [reason for each in found for reason in (each.rejection or "").split(",") if reason]
-    return dict(Counter([*reasons, *(each.status for each in found if each.status not in ACCEPTED_STATUSES)]))
+    reasons = [reason for photo in photos for reason in (photo.rejection or "").split(",") if reason]
+    return dict(Counter([*reasons, *(photo.status for photo in photos if photo.status not in ACCEPTED_STATUSES)]))
 
 
-def compare(samples: Sequence[Sample], found: Mapping[str, PhotoRecord], identities: int) -> list[str]:
+def compare(samples: Sequence[Sample], photos: Mapping[str, PhotoRecord], identities: int) -> list[str]:
     """How the store differs from the samples' table, a line each: files, statuses, rejections, and who is who."""
-    known = {sample.file: sample for sample in samples}
-    differences = [f"{name}: not in the table of samples" for name in sorted(found.keys() - known.keys())]
-    for name, sample in known.items():
-        differences += _compare_file(sample, found.get(name))
+    expected = {sample.file: sample for sample in samples}
+    differences = [f"{name}: not in the table of samples" for name in sorted(photos.keys() - expected.keys())]
+    for name, sample in expected.items():
+        differences += _compare_file(sample, photos.get(name))
     persons = {sample.person for sample in samples if sample.person}
     if identities != len(persons):
         differences.append(f"{identities} identities instead of {len(persons)}")
     for person in sorted(persons):
-        differences += _compare_person(person, samples, found)
+        differences += _compare_person(person, samples, photos)
     return differences
 
 
-def _compare_file(sample: Sample, found: PhotoRecord | None) -> list[str]:
-    if found is None:
+def _compare_file(sample: Sample, photo: PhotoRecord | None) -> list[str]:
+    if photo is None:
         return [f"{sample.file}: not in the store"]
     pairs = [
-        ("status", sample.status, found.status),
-        ("faces", int(sample.person is not None), found.faces),
-        ("rejection", sample.rejection, found.rejection),
+        ("status", sample.status, photo.status),
+        ("faces", int(sample.person is not None), photo.faces),
+        ("rejection", sample.rejection, photo.rejection),
     ]
     return [f"{sample.file}: {what} {is_} instead of {should}" for what, should, is_ in pairs if should != is_]
 
 
-def _compare_person(person: str, samples: Sequence[Sample], found: Mapping[str, PhotoRecord]) -> list[str]:
+def _compare_person(person: str, samples: Sequence[Sample], photos: Mapping[str, PhotoRecord]) -> list[str]:
     """All accepted photos of one person are one identity, and no photo of another person is."""
     own = {s.file for s in samples if s.person == person and s.rejection is None}
-    ids = {found[name].person_id for name in own if name in found}
+    ids = {photos[name].person_id for name in own if name in photos}
     if len(ids) != 1:
         return [f"{person} is {len(ids)} identities"]
-    strangers = [name for name, each in found.items() if each.person_id in ids and name not in own]
+    strangers = [name for name, photo in photos.items() if photo.person_id in ids and name not in own]
     return [f"{name} was taken for {person}" for name in sorted(strangers)]

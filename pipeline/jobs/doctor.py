@@ -1,4 +1,4 @@
-"""What could stop a run on this machine: looked at before it does, each with a cure."""
+"""Finds what could stop a run on this machine before it does, each finding with a cure."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def examine(settings: Settings, store: Path | None) -> list[Finding]:
     last, of_store = ([], None) if store is None else _store(store)
     if findings[-1].level != FAIL:
         device = _device(settings)
-        found, weights = _weights(settings, of_store)
-        findings += [device, found, _detector()]
+        weights_finding, weights = _weights(settings, of_store)
+        findings += [device, weights_finding, _detector()]
         if device.level != FAIL:
             findings.append(_speed(settings, weights))
     findings += [_cache(settings), _formats(), disk_space(_existing(store or Path.cwd()))]
@@ -92,7 +92,7 @@ def _device(settings: Settings) -> Finding:
     try:
         device = resolve_device(settings.run.device)
     except FacepipeError as exc:
-        return Finding("device", FAIL, str(exc), "Use --device auto or cpu, or mend the GPU's driver (nvidia-smi).")
+        return Finding("device", FAIL, str(exc), "Use --device auto or cpu, or repair the GPU's driver (nvidia-smi).")
     if device.type == "cuda" or settings.run.device == "cpu":
         return Finding("device", OK, f"{describe(device)}; {cores}")
     return Finding("device", OK, f"{describe(device)}; {cores}; no CUDA: {_why_no_cuda()}")
@@ -115,13 +115,13 @@ def _weights(settings: Settings, of_store: str | None) -> tuple[Finding, WeightS
     file = Path(settings.model.weights_file) if settings.model.weights_file else None
     try:
         cache = cache_folder(settings.model.cache)
-        found = resolve(name, file, cache)
+        resolved = resolve(name, file, cache)
         if file is None:  # a file that was named is hashed by resolving it
-            verify(found.name, cache)
+            verify(resolved.name, cache)
     except FacepipeError as exc:
         row = weight_set(name if name in EMBEDDERS else CASIA_WEBFACE)
         return Finding("weights", FAIL, str(exc), _weights_cure(row)), row
-    return Finding("weights", OK, f"{found.name}, verified (SHA-256 {found.sha256[:12]}...)"), found.weight_set
+    return Finding("weights", OK, f"{resolved.name}, verified (SHA-256 {resolved.sha256[:12]}...)"), resolved.weight_set
 
 
 def _weights_cure(row: WeightSet) -> str:
@@ -199,11 +199,11 @@ def _formats() -> Finding:
     missing = [label for feature, label in _FORMATS.items() if not features.check(feature)]
     if importlib.util.find_spec("pillow_heif") is None:
         missing.append("HEIC")
-    known = f"Pillow {_version('pillow')}, pillow-heif {_version('pillow-heif')}"
+    libraries = f"Pillow {_version('pillow')}, pillow-heif {_version('pillow-heif')}"
     if missing:
         cure = 'pip install --upgrade "pillow>=11.3" pillow-heif'
-        return Finding("formats", WARN, f"{known}: cannot read {', '.join(missing)}", cure)
-    return Finding("formats", OK, f"{known}: JPEG, PNG, WebP, AVIF, HEIC, TIFF, GIF, BMP")
+        return Finding("formats", WARN, f"{libraries}: cannot read {', '.join(missing)}", cure)
+    return Finding("formats", OK, f"{libraries}: JPEG, PNG, WebP, AVIF, HEIC, TIFF, GIF, BMP")
 
 
 def disk_space(folder: Path, free: int | None = None) -> Finding:

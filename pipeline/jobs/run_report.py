@@ -46,7 +46,7 @@ class RunReport:
     new: int
     changed: int
     already_in: int
-    other_files: int  # left alone by the scan: no images
+    other_files: int  # no images: the scan ignores them
     faces: int
     persons: int  # identities of the account's directories, after the command
     new_persons: int
@@ -109,20 +109,20 @@ def make_report(
     store: Store, account_id: int, run_ids: Sequence[str], counts: dict[str, int], work: WorkDone
 ) -> RunReport:
     """Counts the rows of `run_ids`. `counts`: new, changed, already_in and other_files of the scan."""
-    found = store.run_counts(account_id, run_ids)
-    rejected = Counter(found.rejections)
-    rejected.update({status: n for status, n in found.statuses.items() if status not in ACCEPTED_STATUSES})
+    rows = store.run_counts(account_id, run_ids)
+    rejected = Counter(rows.rejections)
+    rejected.update({status: n for status, n in rows.statuses.items() if status not in ACCEPTED_STATUSES})
     return RunReport(
         run_id=run_ids[-1] if run_ids else None,
-        images=sum(found.statuses.values()),
-        faces=sum(found.outcomes.values()),
-        persons=found.persons,
-        new_persons=found.outcomes.get("inserted", 0),
-        statuses=found.statuses,
-        outcomes=found.outcomes,
+        images=sum(rows.statuses.values()),
+        faces=sum(rows.outcomes.values()),
+        persons=rows.persons,
+        new_persons=rows.outcomes.get("inserted", 0),
+        statuses=rows.statuses,
+        outcomes=rows.outcomes,
         rejected=dict(rejected),
-        label_conflicts=found.label_conflicts,
-        shared_external_id=found.shared_external_ids,
+        label_conflicts=rows.label_conflicts,
+        shared_external_id=rows.shared_external_ids,
         weights=store.identity.weights,
         work=work,
         **counts,

@@ -14,8 +14,9 @@ from pipeline.extraction.images.files import read_file
 from pipeline.extraction.rows import QUALITIES
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PersonView, PostRequest
+from pipeline.jobs.accounts import find_account
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.stores import find_account, settings_of_store
+from pipeline.jobs.stores import settings_of_store
 from pipeline.store.client import StoreClient
 from pipeline.store.connect import open_store
 from pipeline.store.operations import Store

@@ -13,8 +13,9 @@ from pathlib import Path
 from pipeline.config import Settings
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
+from pipeline.jobs.accounts import settle_account
 from pipeline.jobs.profile import Profiler
-from pipeline.jobs.stores import open_or_create_store, settings_of_store, settle_account, unlock_store
+from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.connect import open_store
 from pipeline.store.operations import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.config import AREA, AlignSettings, DecodeSettings, DetectSettings, EmbedSettings, RunSettings, Settings
-from pipeline.errors import StoreMismatch, UsageError
+from pipeline.errors import StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.score import Calibration
 from pipeline.store.connect import open_or_create
@@ -23,7 +23,6 @@ _OUTPUT_SECTIONS: Final[Mapping[str, Any]] = {
     "align": AlignSettings(),
     "embed": EmbedSettings(),
 }
-DEFAULT_ACCOUNT = "default"
 # Stores that are older than these settings don't record them.
 _VALUES_OF_OLD_STORES: Final[Mapping[str, Mapping[str, Any]]] = {
     "align": {"resampling": AREA},
@@ -118,27 +117,3 @@ def _check_calibration(settings: Settings, identity: StoreIdentity, path: Path) 
     if other.thresholds != own.thresholds:
         stored, given = "its own thresholds for false match rates", f"{file} with others"
         raise StoreMismatch(path=path, key="calibration", stored=stored, given=given)
-
-
-def settle_account(store: Store, account: str | None) -> tuple[str, int]:
-    """The account to work in, by name and id: the one named, or the only one there is.
-
-    In a store without accounts it is made, without a password: `facepipe account rotate` gives it one.
-    Raises AccountUnknown, and UsageError where there are several and none was named.
-    """
-    if not store.accounts():
-        name = account or DEFAULT_ACCOUNT
-        return name, store.create_account(name, None)
-    return find_account(store, account)
-
-
-def find_account(store: Store, account: str | None) -> tuple[str, int]:
-    """The account named, or the only one there is, by name and id.
-
-    Raises AccountUnknown, and UsageError where there are several and none was named.
-    """
-    accounts = store.accounts()
-    if account is None and len(accounts) > 1:
-        raise UsageError(message=f"The store has several accounts ({', '.join(accounts)}): name one with --account.")
-    name = account or (accounts[0] if accounts else DEFAULT_ACCOUNT)
-    return name, store.account_id(name)

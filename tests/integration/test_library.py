@@ -21,7 +21,7 @@ from pipeline.extraction.extractor import FaceExtractor
 from tests.serve.served import serving
 
 SETTINGS = {"run.device": "cpu", "run.threads": 1}
-LOADERS = ("jobs.models", "jobs.search", "jobs.shard_stages", "evaluation.photos.embedded")
+LOADERS = ("jobs.models", "jobs.search", "jobs.shard_stages", "evaluation.photos.portraits")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,8 +51,8 @@ def folder(hopper_path: Path, astronaut_path: Path, tmp_path_factory: pytest.Tem
 
 def examples() -> dict[str, doctest.DocTest]:
     finder = doctest.DocTestFinder()
-    found = finder.find(pipeline.library, "library", globs=dict(vars(pipeline.library)))
-    return {test.name.removeprefix("library."): test for test in found if test.examples}
+    tests = finder.find(pipeline.library, "library", globs=dict(vars(pipeline.library)))
+    return {test.name.removeprefix("library."): test for test in tests if test.examples}
 
 
 def run_examples(name: str) -> None:

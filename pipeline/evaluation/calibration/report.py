@@ -20,8 +20,8 @@ from pipeline.evaluation.photos.portraits import Embedded, Portraits, embed_phot
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.statistics.rates import CONTRACT_THRESHOLD
 from pipeline.extraction.images.files import shown
+from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
-from pipeline.jobs.stores import find_account
 from pipeline.matching.score import Calibration
 from pipeline.store.connect import open_store
 from pipeline.store.records import StoreIdentity

@@ -17,7 +17,7 @@ from pipeline.evaluation.pages.thumbnails import Thumbnails
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import shown
-from pipeline.jobs.stores import find_account
+from pipeline.jobs.accounts import find_account
 from pipeline.store.connect import open_store
 from pipeline.types import Progress
 

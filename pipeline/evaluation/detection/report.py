@@ -15,7 +15,8 @@ from pipeline.evaluation.pages.plots import Axis, Series, line_plot
 from pipeline.evaluation.pages.report import Report, Row, Section, Table, values_of
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import shown
-from pipeline.jobs.stores import find_account, settings_of_store
+from pipeline.jobs.accounts import find_account
+from pipeline.jobs.stores import settings_of_store
 from pipeline.store.connect import open_store
 from pipeline.types import Progress
 
