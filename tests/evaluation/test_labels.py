@@ -96,7 +96,7 @@ def test_clusters_from_a_table(tmp_path: Path) -> None:
     wanted = [str(tmp_path / name) for name in ("b.jpg", "a.jpg", "c.jpg")]
     found = table_identities(table, PLAIN, wanted, skipped)
     assert (found.rows, found.identities, found.unlabelled) == ([0, 1], [None, "7"], 1)
-    assert skipped.counts == {"the same path and cluster again": 1, "not in the table of clusters": 1}
+    assert skipped.counts == {"the same path and cluster once more": 1, "not in the table of clusters": 1}
 
 
 def test_numbers_of_a_parquet_table_are_clusters(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
     assert (report["threshold"], report["threshold_asked"]) == (0.54, 0.54)
     assert set(report["fnmr_at_fmr"].values()) == {None}
     assert sum(report["skipped"].values()) == 3
-    assert report["skipped"]["the same pair again"] == 1
+    assert report["skipped"]["the same pair once more"] == 1
     assert report["weights"] == "casia-webface"
     assert json.loads((tmp_path / "out" / "pairs.json").read_text()) == report
     page = (tmp_path / "out" / "pairs.html").read_text()

@@ -110,7 +110,7 @@ def _read_clusters(file: Path, settings: SourceSettings, skipped: Skipped) -> di
             detail = f'{ref.path} is in the clusters "{clusters[ref.path]}" and "{cluster}"'
             raise ManifestInvalid(path=shown(file), detail=detail)
         if ref.path in clusters:
-            skipped.add("the same path and cluster again", ref.path)
+            skipped.add("the same path and cluster once more", ref.path)
         clusters[ref.path] = cluster
     return clusters
 

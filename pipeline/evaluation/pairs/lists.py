@@ -19,7 +19,7 @@ from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import IMAGE_SUFFIXES, file_problem, shown
 
 COLUMNS: Final = ("path_a", "path_b", "same")
-REPEATED: Final = "the same pair again"
+REPEATED: Final = "the same pair once more"
 WITH_ITSELF: Final = "a photo paired with itself"
 _LFW_SUFFIXES: Final = (".jpg", ".png", ".jpeg")
 _TRUE: Final = frozenset({"1", "true", "yes"})

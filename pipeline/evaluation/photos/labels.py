@@ -17,7 +17,7 @@ from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.types import ImageRef, IntArray
 
 NO_NAME: Final = "the label names nobody"
-REPEATED: Final = "the same path and label again"
+REPEATED: Final = "the same path and label once more"
 
 
 @dataclass
