@@ -70,7 +70,7 @@ class FaceExtractor:
         with times.stage(ENCODE, calls=len(index)):
             table = self._table(batch, index, numbers)
         ends = np.searchsorted(index, np.arange(len(images)), side="right")
-        return [table.slice(start, end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        return [table.slice(start, end - start) for start, end in zip([0, *ends][:-1], ends, strict=True)]
 
     def _table(self, batch: ImageBatch, index: IntArray, numbers: FloatArray) -> pa.Table:
         box, landmarks, single, embedding = np.split(numbers, [4, 14, 18], axis=1)

@@ -108,11 +108,12 @@ def read_rows(manifest: pa.Table, shard: pa.Table) -> list[ExtractedRow]:
     """Joins a shard's manifest rows with its extraction (`shard_schema`), row by row."""
     lists = shard["faces"].combine_chunks()
     faces = faces_of_table(pa.Table.from_struct_array(lists.flatten()))
-    ends = np.cumsum([count or 0 for count in lists.value_lengths().to_pylist()]).tolist()
+    counts = [count or 0 for count in lists.value_lengths().to_pylist()]
+    ends = np.cumsum(counts).tolist()
     plain = shard.drop_columns(["faces"]).to_pylist()
     return [
-        ExtractedRow(m, r["status"], r["reason"], r["sha256"], {k: r[k] for k in IMAGE_COLUMNS}, faces[start:end])
-        for m, r, start, end in zip(manifest.to_pylist(), plain, [0, *ends[:-1]], ends, strict=True)
+        ExtractedRow(m, r["status"], r["reason"], r["sha256"], {k: r[k] for k in IMAGE_COLUMNS}, faces[end - n : end])
+        for m, r, n, end in zip(manifest.to_pylist(), plain, counts, ends, strict=True)
     ]
 
 

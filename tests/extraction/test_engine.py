@@ -239,6 +239,11 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
             assert crop.size == other.size
 
 
+def test_a_batch_may_be_empty(extractor: FaceExtractor) -> None:
+    """The device may reject every image of a batch."""
+    assert extractor.extract([]) == []
+
+
 def test_an_image_too_large_beside_others_is_tried_alone(
     extractor: FaceExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
