@@ -1,8 +1,10 @@
 #!/usr/bin/env python
-"""Writes the tables of README.md, docs/accuracy.md and docs/speed.md from the code and from scripts/bench/results/.
+"""Writes the generated sections of the documents, from the code and from the results under scripts/bench/results/.
 
 python scripts/update_docs.py            writes
 python scripts/update_docs.py --check    ends with 1 where something is out of date
+
+A document takes a section wherever it has the lines `<!-- generated: NAME -->` and `<!-- end -->`; NAME is in SECTIONS.
 """
 
 from __future__ import annotations
@@ -10,22 +12,22 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
-import speed_tables
-from accuracy_tables import TABLES, Table
+from bench.tables import TABLES, Table
 
 from pipeline.cli import main
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE
 from pipeline.errors import FacepipeError, ImageRejected, all_errors
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parent.parent
+DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "docs/accuracy.md", "docs/speed.md")
 
 # Codes that are no class of their own, and classes whose message says nothing without its fields.
-_MEANINGS = {
+_MEANINGS: Final = {
     0: "done",
     1: "`--strict`: done, and inputs were rejected; `search`: the photo could not be used",
     2: "the command line or the configuration is wrong",
@@ -40,8 +42,8 @@ _MEANINGS = {
     EXIT_ABORTED: "stopped by a second Ctrl-C, or where nothing was under way that could be finished",
     EXIT_BROKEN_PIPE: "the reader of standard output went away",
 }
-_FIRST_OWN_CODE = 8  # below, codes of families and of the command line itself
-_STATUSES = {
+_FIRST_OWN_CODE: Final = 8  # below, codes of families and of the command line itself
+_STATUSES: Final = {
     OK: "faces were found",
     NO_FACE: "no face was found",
     DUPLICATE: "the bytes of another row: not decoded again, its faces are counted again",
@@ -49,7 +51,7 @@ _STATUSES = {
 }
 
 
-def commands() -> str:
+def commands() -> Table:
     """Every command, those of groups as well, with the first sentence of its help."""
     rows = []
     with click.Context(main) as context:
@@ -59,10 +61,10 @@ def commands() -> str:
             inner = command.commands if isinstance(command, click.Group) else {"": command}
             rows += [(f"`{name} {sub}`", each.get_short_help_str(100)) for sub, each in inner.items()]
     rows = [(name.replace(" `", "`"), does) for name, does in rows]
-    return _table(("command", "does"), rows)
+    return ("command", "does"), rows
 
 
-def exit_codes() -> str:
+def exit_codes() -> Table:
     """One row per code; where several classes share one, its meaning stands for them."""
     rows = {code: ("", meaning) for code, meaning in _MEANINGS.items()}
     for error in all_errors():
@@ -70,13 +72,13 @@ def exit_codes() -> str:
         if error.exit_code >= _FIRST_OWN_CODE and "exit_code" in vars(error):
             meaning = _MEANINGS.get(error.exit_code) or _first_sentence(error)
             rows[error.exit_code] = (f"`{error.__new__(error).code}`", meaning)
-    return _table(("code", "error", "meaning"), [(str(code), *rows[code]) for code in sorted(rows)])
+    return ("code", "error", "meaning"), [(str(code), *rows[code]) for code in sorted(rows)]
 
 
-def statuses() -> str:
+def statuses() -> Table:
     """What becomes of a row of the source."""
     rejected = {c.status: _first_sentence(c) for c in all_errors(ImageRejected) if c is not ImageRejected}
-    return _table(("status", "meaning"), [(f"`{k}`", v) for k, v in {**_STATUSES, **rejected}.items()])
+    return ("status", "meaning"), [(f"`{status}`", meaning) for status, meaning in {**_STATUSES, **rejected}.items()]
 
 
 def _first_sentence(error: type[FacepipeError]) -> str:
@@ -88,46 +90,32 @@ def _first_sentence(error: type[FacepipeError]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), sentence).replace("|", "\\|")
 
 
-def _figures_table(make: Callable[[], Table]) -> str:
-    return _table(*make())
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {
-        "commands": commands,
-        "exit codes": exit_codes,
-        "statuses": statuses,
-        "accuracy": partial(_figures_table, TABLES["weights"]),
-    },
-    "docs/accuracy.md": {name: partial(_figures_table, make) for name, make in TABLES.items()},
-    "docs/speed.md": {name: partial(_figures_table, make) for name, make in speed_tables.TABLES.items()},
+SECTIONS: Final[dict[str, Callable[[], Table]]] = {
+    "commands": commands,
+    "exit codes": exit_codes,
+    "statuses": statuses,
+    **TABLES,
 }
+_SECTION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def updated(name: str, text: str) -> str:
-    """The document's `text` with every generated section made anew. Raises ValueError where one has no markers."""
-    for section, make in DOCUMENTS[name].items():
-        begin, end = f"<!-- generated: {section} -->\n", "<!-- end -->"
-        before, found, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not (found and closed):
-            raise ValueError(f'{name} has no section "{section}"')
-        text = before + begin + make() + "\n" + end + after
-    return text
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Markdown."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ("---",) * len(head), *rows))
+
+
+def updated(text: str) -> str:
+    """`text` with every generated section written again. Raises KeyError for a section without a generator."""
+    return _SECTION.sub(lambda match: match[1] + table(*SECTIONS[match[2]]()) + match[3], text)
 
 
 def write(check: bool) -> None:
-    """Writes what is out of date; with `check` ends with 1 instead, and says what it is."""
+    """Writes the documents that are out of date; with `check` names them instead, and ends with 1."""
     stale = []
     for name in DOCUMENTS:
         file = ROOT / name
         old = file.read_text("utf-8")
-        new = updated(name, old)
+        new = updated(old)
         if old != new:
             stale.append(name)
             if not check:

@@ -1,189 +1,105 @@
-"""Accuracy on Labeled Faces in the Wild, view 1, from photo to decision, ours beside facenet-pytorch's own chain.
+"""Are facepipe's detector and crops as accurate as facenet-pytorch's, with the same weights? On LFW, view 1.
 
-    python scripts/bench/bench_accuracy.py --faces FOLDER/lfw-view1 [--cache FILE.npz] [--weights casia-webface]
+    python scripts/bench/bench_accuracy.py --faces FOLDER/lfw-view1 [--weights casia-webface] [--device cuda]
 
-FOLDER/lfw-view1 holds images/, pairsDevTrain.txt and pairsDevTest.txt. Ours is decode, detect, align and embed with
-the default settings; the reference is `facenet_pytorch.MTCNN(keep_all=True)` with the same thresholds and
-`extract_face`; both use the same weights and take, in each photo, the face nearest the centre. Neither subtracts the
-weights' centre; "centred" is ours with it, as `run` has it.
+FOLDER/lfw-view1 holds images/, pairsDevTrain.txt and pairsDevTest.txt. The reference is
+`facenet_pytorch.MTCNN(keep_all=True)` with facepipe's thresholds, and its own crops; both take margins of 14 and 32
+pixels, and neither subtracts the weights' centre. (What `facepipe run` stores is centred: `bench_stores`.)
 
-Accuracy: on the pairs of pairsDevTest at the threshold best on pairsDevTrain, with a 95 % bootstrap interval. A pair
-with a photo in which a method found no face counts as an error of that method. FNMR at an FMR: over all pairs of all
-photos of the test people; a photo without a face matches nothing. The calibration exponent comes from the impostor
-pairs of the training people. Asserts that ours is not worse than the reference by McNemar's exact test (p > 0.05).
+Asserts that facepipe is not worse on the test pairs, by McNemar's exact test (p > 0.05).
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_common import RESULTS, result, write_result
-from lfw_embeddings import CENTRED, MARGINS, OURS, REFERENCE, Methods, Portraits, portraits
+from harness import argument_parser, write_result
+from lfw import Portraits, Protocol, accuracy, all_pairs, read_protocol
 
-from pipeline.config import ModelSettings, Settings
-from pipeline.evaluation.pairs.distances import all_distances
-from pipeline.evaluation.pairs.lists import Pair, read_pairs
-from pipeline.evaluation.statistics.rates import (
-    CONTRACT_FMR,
-    best_threshold,
-    bootstrap_interval,
-    calibration_exponent,
-    decisions_right,
-    error_rates,
-    mcnemar_exact,
-    squared_distances,
-    threshold_at_fmr,
-)
-from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
+from pipeline.config import Settings, load_settings
+from pipeline.evaluation.bench.parity import Extracted
+from pipeline.evaluation.bench.reference import ReferenceChain, equal_sized, image_size
+from pipeline.evaluation.photos.subjects import from_images
+from pipeline.evaluation.statistics.rates import mcnemar_exact
+from pipeline.extraction.images.decode import Decoder
+from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.models.weights import ResolvedWeights, cache_folder, resolve
+from pipeline.types import FloatArray
 
-FMRS = (1e-3, 1e-4)
+MARGINS = (14, 32)
+OURS, REFERENCE = "ours", "reference"
 SIGNIFICANT = 0.05
+LIST_IMAGES, LIST_PIXELS = 32, 2_000_000
 
 
-@dataclass(frozen=True)
-class Protocol:
-    train: list[Pair]
-    test: list[Pair]
-
-    def people(self, pairs: Sequence[Pair]) -> list[str]:
-        return sorted({name for pair in pairs for name, _ in (pair.first, pair.second)})
-
-    def files(self, images: Path) -> list[Path]:
-        """Every photo of the people of both lists, sorted."""
-        people = self.people([*self.train, *self.test])
-        return [file for name in people for file in sorted((images / name).glob("*.jpg"))]
+def our_portraits(files: Sequence[Path], settings: Settings) -> Portraits:
+    extractor = load_extractor(settings, make_identity(settings), Path())
+    portraits = from_images(extractor, Decoder(settings.decode), files)
+    assert not portraits.skipped, portraits.skipped
+    return Portraits([Path(path).stem for path in portraits.paths], portraits.embeddings)
 
 
-def read_protocol(folder: Path, pairs_each: int | None) -> Protocol:
-    """Both lists; with `pairs_each`, the first so many genuine and impostor pairs of each."""
-    train, test = (_first(read_pairs(folder / name), pairs_each) for name in ("pairsDevTrain.txt", "pairsDevTest.txt"))
-    protocol = Protocol(train, test)
-    assert not set(protocol.people(train)) & set(protocol.people(test)), "people of both lists"
-    return protocol
+def reference_portraits(files: Sequence[Path], settings: Settings, weights: ResolvedWeights) -> Portraits:
+    chain = ReferenceChain(weights, settings.detect, settings.align.margin_px, settings.run.device)
+    lists = equal_sized(files, LIST_IMAGES, LIST_PIXELS)
+    chain.prepare(lists)
+    faces = chain(range(len(lists)))
+    size = weights.weight_set.embedding_size
+    return Portraits([file.stem for file in files], np.stack([_central(faces[file], file, size) for file in files]))
 
 
-def _first(pairs: list[Pair], count: int | None) -> list[Pair]:
-    return [p for p in pairs if p.genuine][:count] + [p for p in pairs if not p.genuine][:count]
+def _central(faces: Extracted, file: Path, size: int) -> FloatArray:
+    """[size] of the face nearest the photo's centre; NaN without a face."""
+    if not len(faces):
+        return np.full(size, np.nan, np.float32)
+    offsets = faces.boxes[:, :2] + faces.boxes[:, 2:] - np.array(image_size(file))
+    return np.asarray(faces.embeddings[(offsets**2).sum(axis=1).argmin()])
 
 
-def pair_distances(found: Portraits, embeddings: FloatArray, pairs: Sequence[Pair]) -> DoubleArray:
-    row = found.row
-    first, second = ([row[f"{name}_{number:04d}"] for name, number in side] for side in _sides(pairs))
-    return squared_distances(embeddings[first], embeddings[second])
-
-
-def _sides(pairs: Sequence[Pair]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    return [p.first for p in pairs], [p.second for p in pairs]
-
-
-def rows_of(found: Portraits, people: Sequence[str]) -> tuple[IntArray, IntArray]:
-    """The rows of all photos of `people`, and whose they are."""
-    number = {name: i for i, name in enumerate(people)}
-    owner = np.array([number.get(name.rsplit("_", 1)[0], -1) for name in found.names])
-    rows = np.flatnonzero(owner >= 0)
-    return rows, owner[rows]
-
-
-def accuracy(found: Portraits, key: str, protocol: Protocol) -> tuple[dict[str, Any], BoolArray]:
-    """The figures of the pairs lists, and which of the test pairs were decided rightly."""
-    train, test = (pair_distances(found, found.embeddings[key], p) for p in (protocol.train, protocol.test))
-    train_kinds, test_kinds = (np.array([p.genuine for p in pairs]) for pairs in (protocol.train, protocol.test))
-    threshold = best_threshold(train, train_kinds)
-    right = decisions_right(test, test_kinds, threshold)
-    figures = {
-        "threshold": threshold,
-        "accuracy": float(right.mean()),
-        "accuracy_interval_95": bootstrap_interval(right),
-        "accuracy_train": float(decisions_right(train, train_kinds, threshold).mean()),
-        "test_pairs": len(right),
-        "test_pairs_without_face": int(np.isinf(test).sum()),
-    }
-    return figures, right
-
-
-def all_pairs(found: Portraits, key: str, protocol: Protocol) -> dict[str, Any]:
-    """FNMR at FMR over all pairs of the test people, and the calibration on those of the training people."""
-    rows, owner = rows_of(found, protocol.people(protocol.test))
-    genuine, impostor, _ = all_distances(found.embeddings[key][rows], owner)
-    rows, owner = rows_of(found, protocol.people(protocol.train))
-    _, train_impostor, _ = all_distances(found.embeddings[key][rows], owner)
-    at_contract_fmr = threshold_at_fmr(train_impostor, CONTRACT_FMR)
-    return {
-        "test": [asdict(error_rates(genuine, impostor, fmr)) for fmr in FMRS],
-        "calibration": {
-            "fmr": CONTRACT_FMR,
-            "impostor_pairs": len(train_impostor),
-            "squared_l2": at_contract_fmr,
-            "exponent": calibration_exponent(at_contract_fmr),
-            "test_fmr": float(np.mean(impostor < at_contract_fmr)),
-            "test_fnmr": float(np.mean(genuine >= at_contract_fmr)),
-        },
-    }
-
-
-def figures_of(found: Portraits, protocol: Protocol) -> dict[str, Any]:
-    figures: dict[str, Any] = {"photos": len(found.names), "photos_without_face": found.without_face}
+def compare(portraits: dict[str, Portraits], protocol: Protocol) -> dict[str, Any]:
+    """The figures of both sides at each margin ("ours-14", ...), and McNemar's test between them."""
+    figures: dict[str, Any] = {"photos_without_face": {key: one.without_face for key, one in portraits.items()}}
     for margin in MARGINS:
-        ours, reference = f"{OURS}-{margin}", f"{REFERENCE}-{margin}"
-        rights = {}
-        for key in (ours, reference):
-            figures[key], rights[key] = accuracy(found, key, protocol)
-            figures[key] |= all_pairs(found, key, protocol)
-        only_ours, only_reference, p = mcnemar_exact(rights[ours], rights[reference])
+        right = {}
+        for side in (OURS, REFERENCE):
+            key = f"{side}-{margin}"
+            listed, right[side] = accuracy(portraits[key], protocol)
+            figures[key] = {**listed, **all_pairs(portraits[key], protocol)}
+        only_ours, only_reference, p = mcnemar_exact(right[OURS], right[REFERENCE])
         figures[f"mcnemar-{margin}"] = {"only_ours_right": only_ours, "only_reference_right": only_reference, "p": p}
-    figures[CENTRED], _ = accuracy(found, CENTRED, protocol)
-    figures[CENTRED] |= all_pairs(found, CENTRED, protocol)
     return figures
 
 
-def show(figures: dict[str, Any]) -> None:
-    print(f"{figures['photos']} photos; without a face: {figures['photos_without_face']}")
-    for key in (*(f"{who}-{margin}" for margin in MARGINS for who in (OURS, REFERENCE)), CENTRED):
-        one = figures[key]
-        low, high = one["accuracy_interval_95"]
-        rates = ", ".join(f"FNMR {r['fnmr']:.2%} at FMR {r['fmr']:g}" for r in one["test"])
-        print(f"{key}: accuracy {one['accuracy']:.2%} [{low:.2%}, {high:.2%}], {rates}")
-        print(f"  FMR {CONTRACT_FMR:g} at squared L2 {one['calibration']['squared_l2']:.4f}: {one['calibration']}")
-    print({margin: figures[f"mcnemar-{margin}"] for margin in MARGINS})
-
-
-def main() -> None:
-    arguments = _arguments()
-    protocol = read_protocol(arguments.faces, arguments.pairs)
-    model = ModelSettings(weights=arguments.weights, weights_file=arguments.weights_file)
-    methods = Methods(Settings(model=model), arguments.device)
-    found = portraits(methods, protocol.files(arguments.faces / "images"), arguments.cache)
-    figures = figures_of(found, protocol)
-    show(figures)
-    settings = {
-        "weights": methods.resolved.name,
-        "weights_sha256": methods.resolved.sha256,
-        "margins": MARGINS,
-        "pairs_each": arguments.pairs,
-        "detect": asdict(methods.settings.detect),
-    }
-    print(write_result(result("accuracy", settings, {}, figures, arguments.device), arguments.results))
+def check(figures: dict[str, Any]) -> None:
+    """Raises AssertionError where facepipe is worse than the reference."""
     for margin in MARGINS:
         test = figures[f"mcnemar-{margin}"]
         worse = test["only_reference_right"] > test["only_ours_right"]
         assert not (worse and test["p"] <= SIGNIFICANT), f"worse than the reference at margin {margin}: {test}"
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = argument_parser(__doc__)
     parser.add_argument("--faces", type=Path, required=True, help="the folder lfw-view1")
-    parser.add_argument("--cache", type=Path, help="an .npz file: embeddings are read from it, or written to it")
-    parser.add_argument("--weights", default="casia-webface")
-    parser.add_argument("--weights-file")
+    parser.add_argument("--weights", default="casia-webface", help="of both sides")
     parser.add_argument("--pairs", type=int, help="only the first so many genuine and impostor pairs of each list")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
-    parser.add_argument("--device", default="cpu")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    weights = resolve(arguments.weights, None, cache_folder(None))
+    protocol = read_protocol(arguments.faces, arguments.pairs)
+    files, portraits = protocol.files(arguments.faces / "images"), dict[str, Portraits]()
+    for margin in MARGINS:
+        flags = {"run.device": arguments.device, "model.weights": arguments.weights, "align.margin_px": margin}
+        settings = load_settings(flags={**flags, "embed.centre": False})
+        portraits[f"{OURS}-{margin}"] = our_portraits(files, settings)
+        portraits[f"{REFERENCE}-{margin}"] = reference_portraits(files, settings, weights)
+    figures = {"photos": len(files), **compare(portraits, protocol)}
+    about = {"weights": weights.name, "weights_sha256": weights.sha256, "margins": MARGINS, "pairs": arguments.pairs}
+    write_result("accuracy", {**about, "detect": asdict(settings.detect)}, {}, figures, arguments)
+    check(figures)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,27 @@
-"""JPEG decoding as the extraction does it, against bare decoders: one thread, and a thread per core.
+"""How much does facepipe's JPEG decoding cost beside bare decoders, on one thread and on a thread per core?
 
-    python scripts/bench/bench_decode.py --faces FOLDER --work FOLDER [--only a b c] [--images 256] [--device cuda]
+    python scripts/bench/bench_decode.py --faces FOLDER --work FOLDER [--corpus a b c] [--images 256] [--device cuda]
 
 facepipe's decoding checks the file, applies the EXIF turn and hashes the pixels; the others decode, and nothing else.
-With --device its decoding on that device takes its turns, too: all files of a corpus in batches of 32, checked before.
-Asserts that facepipe's pixels are Pillow's, bit by bit; a device's at most 3 grey levels apart on average.
+With --device cuda its decoding on that device takes its turns, too: all files of a corpus in batches of 32.
+
+Asserts that facepipe's pixels are Pillow's, bit for bit; a device's at most 3 grey levels apart on average.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
-from bench_common import interleave, paired_ratio, result, write_result
-from bench_corpora import add_arguments, given, wanted
+from corpora import add_corpus_arguments, requested_corpora
+from harness import argument_parser, settings_of, write_result
 from jpeg_decoders import Decode, installed, pillow
 
 from pipeline.config import DecodeSettings
+from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.nvjpeg import DeviceDecoder
 from pipeline.runtime.device import resolve_device, usable_cores
@@ -68,43 +68,38 @@ def on_device(files: Sequence[bytes], device: str) -> Callable[[], list[DeviceIm
     return run
 
 
-def measure(files: Sequence[bytes], repeats: int, device: str | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(
+    files: Sequence[bytes], repeats: int, device: str | None = None
+) -> tuple[dict[str, Timing], dict[str, Any]]:
     """The timings by decoder and threads, and the figures."""
     runs = decoders()
     assert_equal(files, runs[OURS])
-    timings: dict[str, Any] = {}
+    timings: dict[str, Timing] = {}
     figures: dict[str, Any] = {}
     for threads in sorted({1, usable_cores()}):
         with ThreadPoolExecutor(threads) as pool:
-            timed = interleave(
-                {f"{name}_{threads}": in_threads(pool, decode, files) for name, decode in runs.items()}, repeats
-            )
-        ours, pillows = f"{OURS}_{threads}", f"pillow_{threads}"
-        figures[f"ratio_to_pillow_{threads}"] = paired_ratio(timed, pillows, ours)
-        figures |= {f"images_per_s_{name}": len(files) / timing["median"] for name, timing in timed.items()}
-        timings |= timed
+            variants = {f"{name}_{threads}": in_threads(pool, decode, files) for name, decode in runs.items()}
+            timings |= interleave(variants, repeats)
+        ratio = paired_ratio(timings[f"pillow_{threads}"], timings[f"{OURS}_{threads}"])
+        figures[f"ratio_to_pillow_{threads}"] = ratio
     if device is not None:
-        timed = interleave({ON_DEVICE: on_device(files, device)}, repeats, device)
-        figures[f"images_per_s_{ON_DEVICE}"] = len(files) / timed[ON_DEVICE]["median"]
-        timings |= timed
-    return timings, figures
+        timings |= interleave({ON_DEVICE: on_device(files, device)}, repeats, device)
+    rates = {f"images_per_s_{name}": len(files) / timing.median for name, timing in timings.items()}
+    return timings, {**figures, **rates}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, images=256, only="abc")
+    parser = argument_parser(__doc__)
+    add_corpus_arguments(parser, images=256, only="abc")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--device", help="decode on it, too")
     arguments = parser.parse_args()
-    timings: dict[str, Any] = {}
+    device = None if arguments.device == "cpu" else arguments.device
+    timings: dict[str, Timing] = {}
     figures: dict[str, Any] = {}
-    for name, files in wanted(arguments):
-        taken, figures[name] = measure([file.read_bytes() for file in files], arguments.repeats, arguments.device)
-        timings |= {f"{name}_{variant}": timing for variant, timing in taken.items()}
-        print(name, json.dumps(figures[name], indent=1), flush=True)
-    print(
-        write_result(result("decode", given(arguments), timings, figures, arguments.device or "cpu"), arguments.results)
-    )
+    for name, files in requested_corpora(arguments):
+        of_corpus, figures[name] = measure([file.read_bytes() for file in files], arguments.repeats, device)
+        timings |= {f"{name}_{variant}": timing for variant, timing in of_corpus.items()}
+    write_result("decode", settings_of(arguments), timings, figures, arguments)
 
 
 if __name__ == "__main__":

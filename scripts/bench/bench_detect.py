@@ -1,101 +1,173 @@
-"""Face detection alone, from pixels to boxes, against facenet-pytorch's MTCNN on images of one size in one list.
+"""Does the detector find what facenet-pytorch's MTCNN finds, how much sooner, and how much of what there is to find?
 
-    python scripts/bench/bench_detect.py --faces FOLDER --work FOLDER [--only a b c d] [--images 32] [--device cpu]
+    python scripts/bench/bench_detect.py --faces FOLDER --work FOLDER [--question speed parity boxes] [--device cuda]
 
-Both run in this process, with a thread per core. Asserts the same faces as bench_extract does.
+FOLDER of --faces holds lfw-view1/images and groups-with-boxes. Three questions, each with a result of its own:
+
+detect         speed from pixels to boxes, both sides on the same lists of images of one size, a thread per core
+detect_parity  the same faces on photos of LFW and group photos; the same boxes in shuffled batches of mixed sizes
+detection      recall and precision on the annotated group photos, of faces of 40 px and more, and of all
+
+Asserts the same faces as the reference (`comparison.assert_same_faces`), boxes within half a pixel in any batch, and
+that photos one by one give as many faces as the evaluation counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_common import interleave, paired_ratio, result, write_result
-from bench_corpora import add_arguments, given, load_pictures, wanted
-from detection_parity import our_faces
-from extraction_parity import assert_same_faces
+from comparison import (
+    assert_same_faces,
+    benchmark_settings,
+    largest_shift,
+    our_faces,
+    parity_figures,
+    reference_faces,
+)
+from corpora import add_corpus_arguments, load_pictures, read_sources, requested_corpora
 from facenet_pytorch import MTCNN
-from facepipe_chain import benchmark_settings
+from harness import argument_parser, settings_of, write_result
 from PIL import Image
 
-from pipeline.config import RunSettings
-from pipeline.evaluation.bench.parity import Faces, compare
+from pipeline.config import DecodeSettings, RunSettings, Settings
+from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
+from pipeline.evaluation.bench.parity import Faces, Parity, compare
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
+from pipeline.evaluation.detection.boxes import read_boxes
+from pipeline.evaluation.detection.report import DetectionRequest, report_detection
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
+from pipeline.extraction.images.decode import decode_image
 from pipeline.models.weights import detector_files
 from pipeline.runtime.device import resolve_device
-from pipeline.types import ByteArray
+from pipeline.types import ByteArray, SilentProgress
 
 OURS, REFERENCE = "facepipe", "reference"
+QUESTIONS = ("speed", "parity", "boxes")
+BATCH = 24
+MOST_SHIFT_PX = 0.5
 
 
 def make_detectors(device: str) -> tuple[MtcnnDetector, MTCNN]:
-    settings = benchmark_settings(device, 0, "casia-webface", 0)
-    resolved = resolve_device(device)
-    return MtcnnDetector(load_networks(detector_files(), resolved), settings.detect), make_reference(
-        settings.detect, device
-    )
-
-
-def detect_ours(detector: MtcnnDetector, lists: Sequence[Sequence[ByteArray]]) -> list[Faces]:
-    return [faces for images in lists for faces in our_faces(detector, images)]
+    settings = benchmark_settings(device, 0, "casia-webface", 0).detect
+    networks = load_networks(detector_files(), resolve_device(device))
+    return MtcnnDetector(networks, settings), make_reference(settings, device)
 
 
 def detect_reference(reference: MTCNN, lists: Sequence[Sequence[Image.Image]]) -> list[Faces]:
     """The faces of all images, in the order of the lists."""
-    found: list[Faces] = []
+    faces: list[Faces] = []
     for images in lists:
         boxes, scores, landmarks = reference.detect(list(images), landmarks=True)
-        found += [faces_of(*one) for one in zip(boxes, landmarks, scores, strict=True)]
-    return found
+        faces += [faces_of(*one) for one in zip(boxes, landmarks, scores, strict=True)]
+    return faces
 
 
-def measure(files: Sequence[Path], device: str, repeats: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The timings of both, and the figures; both get the same lists."""
+def speed(files: Sequence[Path], device: str, repeats: int) -> tuple[dict[str, Timing], dict[str, Any]]:
+    """The timings of both sides, and the figures."""
     detector, reference = make_detectors(device)
     most = min(LIST_IMAGES, RunSettings().batch_images)
     pictures = [load_pictures(part) for part in equal_sized(files, most, LIST_PIXELS)]
     pixels = [[np.array(picture) for picture in part] for part in pictures]
-    parity = compare(detect_reference(reference, pictures), detect_ours(detector, pixels))
+
+    def detect_ours() -> list[Faces]:
+        return [faces for images in pixels for faces in our_faces(detector, images)]
+
+    parity = compare(detect_reference(reference, pictures), detect_ours())
     assert_same_faces(parity)
-    timings = interleave(
-        {
-            OURS: lambda: detect_ours(detector, pixels),
-            REFERENCE: lambda: detect_reference(reference, pictures),
-        },
-        repeats,
-        device,
-        warmup=0,  # the comparison was one
-    )
-    figures = {
-        "images": parity.images,
-        "reference_faces": parity.reference_faces,
-        "missed": parity.reference_faces - parity.found,
-        "extra": parity.extra,
-        "ratio": paired_ratio(timings, REFERENCE, OURS),
-        **{f"images_per_s_{name}": parity.images / timing["median"] for name, timing in timings.items()},
-    }
-    return timings, figures
+    sides = {OURS: detect_ours, REFERENCE: lambda: detect_reference(reference, pictures)}
+    timings = interleave(sides, repeats, device, warmup=0)  # the comparison was the warm-up
+    rates = {f"images_per_s_{name}": parity.images / timing.median for name, timing in timings.items()}
+    return timings, {**parity_figures(parity), "ratio": paired_ratio(timings[REFERENCE], timings[OURS]), **rates}
+
+
+def parity(faces: Path, photos: int, device: str) -> dict[str, Any]:
+    """Both sides on every k-th photo of LFW and on all group photos. Raises AssertionError where they differ."""
+    detector, reference = make_detectors(device)
+    sources = read_sources(faces)
+    files = {"lfw": sources.portraits[:: max(1, len(sources.portraits) // photos)][:photos], "groups": sources.groups}
+    images = {name: [_pixels(file) for file in part] for name, part in files.items()}
+    parities = {name: _compared(detector, reference, part) for name, part in images.items()}
+    total = compare([], [])
+    for one in parities.values():
+        for name, value in vars(one).items():
+            setattr(total, name, getattr(total, name) + value)
+    shift = largest_batch_shift(detector, [*images["groups"], *images["lfw"][:60]])
+    assert_same_faces(total)
+    assert shift <= MOST_SHIFT_PX, shift
+    figures = {name: parity_figures(one) for name, one in {**parities, "all": total}.items()}
+    return {**figures, "largest_batch_shift_px": shift}
+
+
+def _pixels(file: Path) -> ByteArray:
+    return decode_image(file.read_bytes(), DecodeSettings()).pixels
+
+
+def _compared(detector: MtcnnDetector, reference: MTCNN, images: Sequence[ByteArray]) -> Parity:
+    return compare([reference_faces(reference, pixels) for pixels in images], _in_batches(detector, images))
+
+
+def _in_batches(detector: MtcnnDetector, images: Sequence[ByteArray]) -> list[Faces]:
+    starts = range(0, len(images), BATCH)
+    return [faces for start in starts for faces in our_faces(detector, images[start : start + BATCH])]
+
+
+def largest_batch_shift(detector: MtcnnDetector, images: Sequence[ByteArray], seed: int = 0) -> float:
+    """The largest difference in pixels between boxes found alone and in shuffled batches."""
+    order = np.random.default_rng(seed).permutation(len(images))
+    together = _in_batches(detector, [images[i] for i in order])
+    alone = [our_faces(detector, [images[i]])[0] for i in order]
+    return max(largest_shift(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def annotated(folder: Path) -> dict[str, Any]:
+    """Recall and precision on the photos of `folder` with boxes as imglab writes them."""
+    figures = {f"from_{least}_px": _measured(folder, least) for least in (40, 0)}
+    every = figures["from_0_px"]
+    detector = MtcnnDetector(load_networks(detector_files(), resolve_device("cpu")), Settings().detect)
+    files = [image.file for image in read_boxes([folder], None)]
+    one_by_one = sum(len(our_faces(detector, [_pixels(file)])[0].boxes) for file in files)
+    counted = every["found"] + every["false_alarms"] + every["detections_to_ignore"]
+    assert counted == one_by_one, f"photos one by one have {one_by_one} faces, the evaluation counted {counted}"
+    return figures
+
+
+def _measured(folder: Path, least_px: float) -> dict[str, Any]:
+    report = report_detection(DetectionRequest([folder], None, Settings(), least_px), SilentProgress())
+    assert not report.as_dict()["skipped"], report.as_dict()
+    names = ("images", "faces", "found", "false_alarms", "recall", "precision", "average_precision")
+    figures = {name: getattr(report.result, name) for name in names}
+    return {**figures, "detections_to_ignore": report.result.ignored_detections}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, images=128)
+    parser = argument_parser(__doc__)
+    add_corpus_arguments(parser, images=128)
+    parser.add_argument("--question", nargs="+", choices=QUESTIONS, default=QUESTIONS)
+    parser.add_argument("--photos", type=int, default=300, help="of LFW, for the parity")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
-    timings: dict[str, Any] = {}
+    if "speed" in arguments.question:
+        _measure_speed(arguments)
+    if "parity" in arguments.question:
+        figures = parity(arguments.faces, arguments.photos, arguments.device)
+        write_result("detect_parity", {"photos": arguments.photos}, {}, figures, arguments)
+    if "boxes" in arguments.question:
+        figures = annotated(arguments.faces / "groups-with-boxes")
+        write_result("detection", {"photos": "groups-with-boxes"}, {}, figures, arguments)
+
+
+def _measure_speed(arguments: argparse.Namespace) -> None:
+    timings: dict[str, Timing] = {}
     figures: dict[str, Any] = {}
-    for name, files in wanted(arguments):
-        taken, figures[name] = measure(files, arguments.device, arguments.repeats)
-        timings |= {f"{name}_{variant}": timing for variant, timing in taken.items()}
-        print(name, json.dumps(figures[name], indent=1), flush=True)
-    print(write_result(result("detect", given(arguments), timings, figures, arguments.device), arguments.results))
+    for name, files in requested_corpora(arguments):
+        of_corpus, figures[name] = speed(files, arguments.device, arguments.repeats)
+        timings |= {f"{name}_{side}": timing for side, timing in of_corpus.items()}
+    write_result("detect", settings_of(arguments), timings, figures, arguments)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""The embedding networks alone: facepipe's in torch and in OpenVINO, and facenet-pytorch's module.
+"""How long does an embedding network take for a crop: in torch, in OpenVINO, and as facenet-pytorch has it?
 
-    python scripts/bench/bench_embed.py --faces FOLDER [--weights casia-webface sface] [--batches 1 8 32] [--device cpu]
+    python scripts/bench/bench_embed.py --faces FOLDER [--weights casia-webface sface] [--batches 1 8 32]
 
-The crops are the middle of photos of FOLDER/lfw-view1/images. All run in this process, with a thread per core. Asserts
-a cosine of at least 0.99999 between the embeddings of all ways. (SFace is no model of facenet-pytorch's.)
+The crops are the middle of photos of FOLDER/lfw-view1/images. facepipe's variants are the backends of `run.backend` in
+both modes, as far as this machine has them; all run in this process, with a thread per core.
+
+Asserts the cosine between each variant's embeddings and those of torch in the mode `exact`: at least 0.99999, and 0.999
+of the mode `fast`. (facenet-pytorch has no SFace: there the reference is the plain torch network.)
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,33 +18,37 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_common import RESULTS, interleave, result, write_result
-from bench_corpora import given, load_pictures, read_sources
-from facepipe_chain import benchmark_settings
+from comparison import benchmark_settings
+from corpora import load_pictures, read_sources
+from harness import argument_parser, settings_of, write_result
 
+from pipeline.config import EXACT, FAST
 from pipeline.errors import BadValue
+from pipeline.evaluation.bench.harness import Timing, interleave
 from pipeline.evaluation.bench.parity import cosines
-from pipeline.evaluation.bench.reference import reference_network
-from pipeline.extraction.embed import load_embedder
-from pipeline.models.backend import choose_backend
-from pipeline.models.weights import ResolvedWeights, cache_folder, resolve
-from pipeline.runtime.device import resolve_device, set_threads, usable_cores
+from pipeline.evaluation.bench.reference import reference_embedder
+from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.models.weights import cache_folder, resolve
+from pipeline.runtime.device import resolve_device, set_threads
 
-WANT_COSINE = 0.99999
+BACKENDS = ("torch", "openvino")
+FIRST = f"torch_{EXACT}"  # the others are compared with it
+LEAST_COSINE = {EXACT: 0.99999, FAST: 0.999}
 Embed = Callable[[torch.Tensor], torch.Tensor]
 
 
-def ways(resolved: ResolvedWeights, device: str) -> dict[str, Embed]:
-    """What is compared, by name: crops [n, 3, S, S] in [0, 255] -> embeddings [n, d]."""
-    settings = benchmark_settings(device, 0, resolved.name, 0)
-    where, cache = resolve_device(device), cache_folder(settings.model.cache)
-    made: dict[str, Embed] = {"facepipe_torch": load_embedder(resolved, where)}
-    with suppress(BadValue):  # on CUDA, and where it is not installed
-        runtime = choose_backend("openvino", where, cache, usable_cores())
-        made["facepipe_openvino"] = load_embedder(resolved, where, runtime=runtime)
-    if resolved.weight_set.architecture == "inception-resnet-v1":
-        network = reference_network(resolved).to(where)
-        made["reference"] = lambda crops: network((crops.to(where) - 127.5) / 128)
+def variants(weights: str, device: str) -> dict[str, Embed]:
+    """What is compared, by name: crops [n, 3, S, S] in [0, 255] -> embeddings [n, d] of norm 1."""
+    made: dict[str, Embed] = {}
+    for backend in BACKENDS:
+        for mode in (EXACT, FAST):
+            with suppress(BadValue):  # not installed, not on this device, or not in this mode
+                settings = benchmark_settings(device, 0, weights, 0, mode, backend)
+                made[f"{backend}_{mode}"] = load_extractor(settings, make_identity(settings), Path()).embedder
+    resolved = resolve(weights, None, cache_folder(settings.model.cache))
+    where, preprocessing = resolve_device(device), resolved.weight_set.preprocessing
+    reference = reference_embedder(resolved, where)
+    made["reference"] = lambda crops: reference((crops.to(where) - preprocessing.mean) * preprocessing.scale)
     return made
 
 
@@ -51,57 +56,57 @@ def face_crops(faces: Path, count: int, size: int) -> torch.Tensor:
     """[count, 3, size, size] float32: the middle of portraits, which the face fills."""
     files = read_sources(faces).portraits
     pictures = load_pictures(files[:: max(1, len(files) // count)][:count])
-    cut = [picture.crop((45, 45, 205, 205)).resize((size, size)) for picture in pictures]
-    return torch.from_numpy(np.stack([np.array(one) for one in cut])).permute(0, 3, 1, 2).float()
+    crops = [np.array(picture.crop((45, 45, 205, 205)).resize((size, size))) for picture in pictures]
+    return torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).float()
 
 
 @torch.inference_mode()
 def measure(
     embed: dict[str, Embed], crops: torch.Tensor, batches: Sequence[int], repeats: int, device: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Timings by way and batch, each of all crops, and the figures."""
-    worst = smallest_cosine(embed, crops)
-    assert worst >= WANT_COSINE, worst
-    timings: dict[str, Any] = {}
+) -> tuple[dict[str, Timing], dict[str, Any]]:
+    """Timings of all crops by variant and batch, and the figures."""
+    figures = {"crops": len(crops), **smallest_cosines(embed, crops)}
+    timings: dict[str, Timing] = {}
     for batch in batches:
         parts = torch.split(crops, batch)
-        runs = {f"{name}_{batch}": in_parts(one, parts) for name, one in embed.items()}
-        timings |= interleave(runs, repeats, device)
-    per_crop = {f"ms_per_crop_{name}": 1e3 * timing["median"] / len(crops) for name, timing in timings.items()}
-    return timings, {"crops": len(crops), "cosine_min": worst, **per_crop}
+        timings |= interleave(
+            {f"{name}_{batch}": _in_parts(one, parts) for name, one in embed.items()}, repeats, device
+        )
+    per_crop = {f"ms_per_crop_{name}": 1e3 * timing.median / len(crops) for name, timing in timings.items()}
+    return timings, {**figures, **per_crop}
 
 
-def in_parts(embed: Embed, parts: Sequence[torch.Tensor]) -> Callable[[], object]:
+def _in_parts(embed: Embed, parts: Sequence[torch.Tensor]) -> Callable[[], object]:
     return lambda: [embed(part) for part in parts]
 
 
-def smallest_cosine(embed: dict[str, Embed], crops: torch.Tensor) -> float:
-    """Between any crop's embedding by the first way and by another; 1 where there is one way only."""
-    made = [np.asarray(one(crops).cpu()) for one in embed.values()]
-    return min((float(cosines(made[0], other).min()) for other in made[1:]), default=1.0)
+def smallest_cosines(embed: dict[str, Embed], crops: torch.Tensor) -> dict[str, float]:
+    """Of each variant's embeddings to the first one's. Raises AssertionError for one that is too small."""
+    made = {name: np.asarray(one(crops).cpu()) for name, one in embed.items()}
+    smallest = {name: float(cosines(made[FIRST], other).min()) for name, other in made.items() if name != FIRST}
+    for name, cosine in smallest.items():
+        assert cosine >= LEAST_COSINE[FAST if name.endswith(FAST) else EXACT], (name, cosine)
+    return {f"cosine_min_{name}": cosine for name, cosine in smallest.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--faces", type=Path, required=True, help="the folder of photos")
     parser.add_argument("--weights", nargs="+", default=["casia-webface", "sface"])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--crops", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
     arguments = parser.parse_args()
     set_threads(0)
-    timings: dict[str, Any] = {}
+    timings: dict[str, Timing] = {}
     figures: dict[str, Any] = {}
-    for name in arguments.weights:
-        resolved = resolve(name, None, cache_folder(benchmark_settings("cpu", 0, name, 0).model.cache))
-        crops = face_crops(arguments.faces, arguments.crops, resolved.weight_set.input_size)
-        made = ways(resolved, arguments.device)
-        taken, figures[name] = measure(made, crops, arguments.batches, arguments.repeats, arguments.device)
-        timings |= {f"{name}_{variant}": timing for variant, timing in taken.items()}
-        print(name, json.dumps(figures[name], indent=1), flush=True)
-    print(write_result(result("embed", given(arguments), timings, figures, arguments.device), arguments.results))
+    for weights in arguments.weights:
+        size = resolve(weights, None, cache_folder(None)).weight_set.input_size
+        crops = face_crops(arguments.faces, arguments.crops, size)
+        embed = variants(weights, arguments.device)
+        of_weights, figures[weights] = measure(embed, crops, arguments.batches, arguments.repeats, arguments.device)
+        timings |= {f"{weights}_{name}": timing for name, timing in of_weights.items()}
+    write_result("embed", settings_of(arguments), timings, figures, arguments)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Grouping of a stream of random faces, against the same growing sequence of bare matrix products and other libraries.
+"""What does grouping cost beside bare matrix products, and beside plain groupings with other libraries?
 
     python scripts/bench/bench_group.py --faces 100000 --sightings 2 --repeats 3
     python scripts/bench/bench_group.py --faces 1000000 --sightings 20 --repeats 1 --baselines
 
-Faces come in shards, as a run hands them over. All variants take their turn at each shard, so that a busy minute
-disturbs all alike; a variant's time is the sum over the shards. A shard is made from the seed when it is due and then
-forgotten, so what grows is the index: `rss_growth_bytes` says by how much, with that of the baselines where there are.
+A stream of random faces comes in shards, as a run hands them over. All variants take their turn at each shard; a
+variant's time is the sum over the shards. A shard is made from the seed when it is due and then forgotten, so what
+grows is the index: `rss_growth_bytes` says by how much, the baselines' included.
 
-`products` multiplies each shard with the references that the grouping compares it with, into one buffer, unread: what
-is left of the ratio is what deciding costs. `numpy`, `torch` and `faiss` group as one would with these libraries (see
-plain_grouping), by float32 products; each takes at least as long again, so for a million faces they are left out
-(`--baselines` without names).
+`products` multiplies each shard with the references that the grouping compares it with, into one buffer that nobody
+reads: the rest of the ratio is what deciding costs. `numpy`, `torch` and `faiss` group as one would with these
+libraries (see plain_grouping), by float32 products. Each takes as long again: `--baselines` without names leaves them
+out.
 
 Asserts the planted identities of all faces, for all variants; and that the first 2,000 faces of another stream are
 decided and scored as a plain loop over exact scores does it. Writes group-<thousands of faces>k-<device>.json.
@@ -22,15 +22,15 @@ import argparse
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
-from bench_common import RESULTS, paired_ratio, result, timed, timing, write_result
+from harness import argument_parser, settings_of, write_result
 from plain_grouping import LIBRARIES, PlainGrouping, installed
 
+from pipeline.evaluation.bench.harness import Timing, paired_ratio, timed
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
@@ -49,14 +49,14 @@ Group = Callable[[FaceBatch], IntArray | None]  # one shard -> the identity of e
 
 @dataclass(frozen=True)
 class Stream:
-    """Faces that are made when they are due: `identities` [n] says who is on each."""
+    """Faces that are made when they are due; `identities` [n] says whose they are."""
 
     identities: IntArray
     shard_faces: int
     seed: int
 
     def shards(self) -> Iterator[tuple[IntArray, FaceBatch]]:
-        """(who is on each face, the faces)."""
+        """(the identity of each face, the faces)."""
         for start in range(0, len(self.identities), self.shard_faces):
             who = self.identities[start : start + self.shard_faces]
             yield who, self._faces(start, who)
@@ -81,7 +81,7 @@ def make_stream(faces: int, sightings: int, shard_faces: int = SHARD_FACES, seed
 
 
 class Grouping:
-    """What a run does with each shard: decides its faces, and lets the following ones see what was inserted."""
+    """What a run does with each shard: decides its faces, and adds the new identities to the index."""
 
     def __init__(self, device: str) -> None:
         self.index = ReferenceIndex(SIZE, device)
@@ -96,7 +96,7 @@ class Grouping:
 
 
 class BareProducts:
-    """The products of a shard with the references that there are, in chunks as `match` makes them."""
+    """The products of a shard with all references, in chunks as `match` makes them."""
 
     def __init__(self, index: ReferenceIndex) -> None:
         self._index = index
@@ -111,18 +111,18 @@ class BareProducts:
 
 
 class Truth:
-    """Holds the decisions of one pass against the planted identities."""
+    """Checks the decisions of one pass against the planted identities."""
 
     def __init__(self, identities: int) -> None:
-        self._place = np.full(identities, -1, dtype=np.int64)  # of each identity that was there
-        self.known = 0
+        self._place = np.full(identities, -1, dtype=np.int64)  # of each identity in the index; -1: not yet
+        self.count = 0
 
     def check(self, who: IntArray, decisions: Decisions) -> None:
-        """A face is inserted iff it is its identity's first, in order; later ones go where that went."""
+        """A face is inserted if and only if it is the first of its identity; later ones go where that went."""
         first = self._first(who)
         assert np.array_equal(decisions.inserted, first)
-        self._place[who[first]] = self.known + np.arange(first.sum())
-        self.known += int(first.sum())
+        self._place[who[first]] = self.count + np.arange(first.sum())
+        self.count += int(first.sum())
         assert np.array_equal(decisions.position, self._place[who])
         assert np.all(decisions.score >= 1.0)
 
@@ -134,21 +134,21 @@ class Truth:
 
 
 def assert_naive(stream: Stream, device: str) -> None:
-    """The faces are decided and scored as a plain loop over exact scores does it."""
-    group, known = Grouping(device), np.empty((0, SIZE), dtype=np.float32)
+    """Raises AssertionError unless a plain loop over exact scores decides and scores the faces alike."""
+    group, references = Grouping(device), np.empty((0, SIZE), dtype=np.float32)
     for _, faces in stream.shards():
         group(faces)
         assert group.last is not None
         for face, vector in enumerate(faces.embeddings):
             decided = group.last.position[face], group.last.inserted[face], group.last.score[face]
-            distances = MATCHER.distances(np.broadcast_to(vector, known.shape), known)
-            best = int(MATCHER.scores(distances).argmax()) if len(known) else 0
-            score = float(MATCHER.scores(distances)[best]) if len(known) else 0.0
+            distances = MATCHER.distances(np.broadcast_to(vector, references.shape), references)
+            best = int(MATCHER.scores(distances).argmax()) if len(references) else 0
+            score = float(MATCHER.scores(distances)[best]) if len(references) else 0.0
             if score >= 1.0:
                 assert decided == (best, False, score)
             else:
-                assert decided == (len(known), True, MATCHER.scores(np.zeros(1))[0])
-                known = np.concatenate([known, vector[None]])
+                assert decided == (len(references), True, MATCHER.scores(np.zeros(1))[0])
+                references = np.concatenate([references, vector[None]])
 
 
 def smallest_match() -> float:
@@ -169,7 +169,7 @@ def variants(baselines: Sequence[str], grouping: Grouping) -> dict[str, Group]:
 
 @dataclass(frozen=True)
 class Pass:
-    """Seconds of each variant over the whole stream, and what it left in memory."""
+    """Seconds of each variant over the stream, and how much memory grew."""
 
     seconds: Mapping[str, float]
     identities: int
@@ -183,14 +183,14 @@ def one_pass(stream: Stream, baselines: Sequence[str], device: str) -> Pass:
     seconds, process = dict.fromkeys(groups, 0.0), psutil.Process()
     before = process.memory_info().rss
     for who, faces in stream.shards():
-        found = {name: _timed(group, faces, device) for name, group in groups.items()}
-        for name, (taken, _) in found.items():
+        answers = {name: _timed(group, faces, device) for name, group in groups.items()}
+        for name, (taken, _) in answers.items():
             seconds[name] += taken
         assert grouping.last is not None
         truth.check(who, grouping.last)
         for name in baselines:
-            assert np.array_equal(found[name][1], grouping.last.position), name
-    return Pass(seconds, truth.known, process.memory_info().rss - before)
+            assert np.array_equal(answers[name][1], grouping.last.position), name
+    return Pass(seconds, truth.count, process.memory_info().rss - before)
 
 
 def _timed(group: Group, faces: FaceBatch, device: str) -> tuple[float, IntArray | None]:
@@ -198,13 +198,13 @@ def _timed(group: Group, faces: FaceBatch, device: str) -> tuple[float, IntArray
     return timed(lambda: made.append(group(faces)), device), made[0]
 
 
-def figures_of(passes: Sequence[Pass], timings: Mapping[str, Any], faces: int) -> dict[str, Any]:
-    growth = passes[0].rss_growth_bytes  # the later ones begin with what the first one's leave
+def figures_of(passes: Sequence[Pass], timings: Mapping[str, Timing], faces: int) -> dict[str, Any]:
+    growth = passes[0].rss_growth_bytes  # later passes reuse what the first one freed
     return {
         "faces": faces,
         "identities": passes[0].identities,
-        **{f"faces_per_second_{name}": faces / one["median"] for name, one in timings.items() if name != PRODUCTS},
-        **{f"ratio_to_{name}": paired_ratio(timings, OURS, name) for name in timings if name != OURS},
+        **{f"faces_per_second_{name}": faces / one.median for name, one in timings.items() if name != PRODUCTS},
+        **{f"ratio_to_{name}": paired_ratio(timings[OURS], one) for name, one in timings.items() if name != OURS},
         "missing_baselines": [name for name in LIBRARIES if name not in timings],
         "rss_growth_bytes": growth,
         "rss_growth_bytes_per_identity": growth / passes[0].identities,
@@ -222,26 +222,20 @@ def main() -> None:
     for _ in range(args.repeats):
         passes.append(one_pass(stream, baselines, args.device))
         print(passes[-1], flush=True)
-    timings = {name: timing([one.seconds[name] for one in passes]) for name in passes[0].seconds}
+    timings = {name: Timing([one.seconds[name] for one in passes]) for name in passes[0].seconds}
     figures = figures_of(passes, timings, args.faces)
-    settings = {name: value for name, value in vars(args).items() if not isinstance(value, Path)}
-    document = result(f"group-{args.faces // 1000}k", settings, timings, figures, args.device)
-    print(write_result(document, args.results))
-    for name, value in figures.items():
-        print(f"{name:32} {value:,.3f}" if isinstance(value, (int, float)) else f"{name:32} {value}")
+    write_result(f"group-{args.faces // 1000}k", settings_of(args), timings, figures, args)
     assert args.max_ratio is None or figures[f"ratio_to_{PRODUCTS}"] <= args.max_ratio
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--faces", type=int, default=100_000)
     parser.add_argument("--sightings", type=int, default=2, help="of each identity")
     parser.add_argument("--shard-faces", type=int, default=SHARD_FACES, help=f"at most {MAX_SHARD_FACES}")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--baselines", nargs="*", choices=list(LIBRARIES), default=list(LIBRARIES))
     parser.add_argument("--max-ratio", type=float, default=None, help="to the bare products; fail above it")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
     args = parser.parse_args()
     if not 1 <= args.shard_faces <= MAX_SHARD_FACES:
         parser.error(f"--shard-faces must be in [1, {MAX_SHARD_FACES}]")

@@ -1,10 +1,10 @@
-"""Memory of `facepipe run` over the same photos again and again in one process: does it grow?
+"""Does the memory of `facepipe run` grow over the same photos again and again in one process?
 
     python scripts/bench/bench_memory.py --faces FOLDER --work FOLDER [--images 1000] [--repeats 10] [--device cpu]
 
 Each repeat is one whole run, as a nightly one would be: scan, extraction, grouping and commits, into a store of its
 own, which is then deleted. The models are loaded once, as one run over ten times as many photos would load them. The
-photos are corpus d (see bench_corpora), a mix of sizes with group photos, and four of 12 MP (c) and one of 100 MP for
+photos are corpus d (see corpora), a mix of sizes with group photos, and four of 12 MP (c) and one of 100 MP for
 every 1,000, but at least one of each; they are made in the folder of --work, once.
 
 Asserts that every repeat read the same photos and found the same faces, and that the resident memory after the last
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
-import json
 import os
 import tempfile
 import threading
@@ -30,11 +29,12 @@ from typing import Any
 
 import numpy as np
 import psutil
-from bench_common import result, timing, write_result
-from bench_corpora import VERSION, Sources, add_arguments, corpus, given, read_sources, scene
+from corpora import VERSION, Sources, make_corpus, read_sources, scene
+from harness import argument_parser, settings_of, write_result
 
 import pipeline.jobs.shard_stages
 from pipeline.config import ENV_CACHE, Settings, load_settings
+from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
@@ -88,8 +88,8 @@ class Repeat:
 
 def photos(sources: Sources, work: Path, images: int) -> list[Path]:
     """The files of one repeat: the large ones lie among the others, spread evenly."""
-    mixed = corpus(MIXED, sources, work, images)
-    large = [*corpus(LARGE, sources, work, max(1, round(LARGE_SHARE * images))), *huge(sources, work, images)]
+    mixed = make_corpus(MIXED, sources, work, images)
+    large = [*make_corpus(LARGE, sources, work, max(1, round(LARGE_SHARE * images))), *huge(sources, work, images)]
     step = max(1, len(mixed) // len(large))
     for place, file in enumerate(large):
         mixed.insert(place * (step + 1) + step // 2, file)
@@ -116,7 +116,7 @@ def write_manifest(files: Sequence[Path], path: Path) -> Path:
     return path
 
 
-def settings_of(device: str, weights: str) -> Settings:
+def settings_for(device: str, weights: str) -> Settings:
     """facepipe's defaults."""
     cache = {name: value for name, value in os.environ.items() if name == ENV_CACHE}
     return load_settings(environ=cache, flags={"run.device": device, "model.weights": weights})
@@ -192,18 +192,19 @@ def main() -> None:
     arguments = _arguments()
     settle_allocator()  # as the command line does
     files = photos(read_sources(arguments.faces), arguments.work, arguments.images)
-    done = measure(files, settings_of(arguments.device, arguments.weights), arguments.repeats)
-    timings, figures = {"run": timing([repeat.seconds for repeat in done])}, figures_of(done)
-    print(write_result(result("memory", given(arguments), timings, figures, arguments.device), arguments.results))
-    print(json.dumps(figures, indent=1))
+    done = measure(files, settings_for(arguments.device, arguments.weights), arguments.repeats)
+    figures = figures_of(done)
+    timings = {"run": Timing([repeat.seconds for repeat in done])}
+    write_result("memory", settings_of(arguments), timings, figures, arguments)
     assert_flat(figures, arguments.max_growth)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser, images=1000)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--faces", type=Path, required=True, help="the folder of photos")
+    parser.add_argument("--work", type=Path, required=True, help="where the corpora are made, and found again")
+    parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=10, help="at least 3")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", default="casia-webface")
     parser.add_argument("--max-growth", type=float, default=0.03, help="of what the second repeat left; fail above it")
     arguments = parser.parse_args()

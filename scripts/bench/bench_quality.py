@@ -1,58 +1,55 @@
-"""Do the quality measures foretell errors, and does the gate reject what it should? On LFW view 1.
+"""Do the quality measures foretell errors, and does the gate reject what it should? On LFW, view 1.
 
-    python scripts/bench/bench_quality.py --faces FOLDER/lfw-view1 [--cache FILE.npz] [--detections FILE.npz]
+    python scripts/bench/bench_quality.py --faces FOLDER/lfw-view1 [--weights casia-webface]
 
 Error versus discard (Grother & Tabassi 2007, "Performance of biometric quality measures"; ISO/IEC 29794-1): the
-threshold is where the FMR is 1e-3 over all impostor pairs of all photos of a list's people, and stays there. Then the
-worst 5, 10, 20 and 30 % of the faces are thrown away, by one number per face, and what is told is the FNMR of the
-genuine pairs of which neither face was thrown away. Photos without a face have no quality and take no part. Of faces
-of equal quality none or all go, so that a measure that tells nothing apart discards nothing. The same for faces
-thrown away at random shows what chance does.
+threshold is where the FMR is 1e-3 over all impostor pairs of all photos of a list's people. Then the worst 5, 10, 20
+and 30 % of the faces are discarded by one number per face; the figure is the FNMR of the genuine pairs that keep both
+faces. Photos without a face have no quality and take no part. Of faces of equal quality none or all go, so a measure
+that tells nothing apart discards nothing. Faces discarded at random show what chance does.
 
-The gate as a whole rejects a face for any of its measures; the number for it is the smallest of (q - t) / (1 - t), t a
-measure's default: below 0 the gate rejects the face, 1 is perfect. Other combinations are told beside it.
+The number for the gate as a whole is the smallest of (q - t) / (1 - t) over its measures, t a measure's default: below
+0 the gate rejects the face, 1 is perfect.
 
 Damage: photos of test people, one a person, made worse by known amounts, against an untouched photo of the same person.
-Upside down: how often something passes the gate in photos turned by 90, 180 and 270 degrees, by the landmarks' places
-alone and by the whole measure. Pose error: landmarks of heads turned by known angles (`turned_heads`), and photos
-turned in their plane and detected anew.
+Quarters: what passes the gate in photos turned by 90, 180 and 270 degrees. Pose error: landmarks of heads turned by
+known angles (`turned_heads`), and photos turned in their plane and detected again.
 
-The measures' maps were chosen on the training people; the test people's figures are reported. Asserts that a second,
-naive way gives the same curves, that a constant discards nothing, that the gate's curve falls, that portraits are kept,
-and that every damage lowers its measure and raises the FNMR.
+The measures' maps were chosen on the training people; the figures of the test people are reported. Asserts that a
+second, naive way gives the same curves, that a constant discards nothing, that the gate's curve falls, that portraits
+are kept, and that every damage lowers its measure and raises the FNMR.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from bench_accuracy import FMRS, Protocol, read_protocol, rows_of
-from bench_common import RESULTS, result, write_result
-from lfw_embeddings import CENTRED, MARGINS, Methods, Portraits, portraits
+from harness import argument_parser, write_result
+from lfw import FMRS, Portraits, Protocol, people_of, photo_name, read_protocol
 from PIL import Image
-from quality_damage import STEPS, Faces, find, rated
+from quality_damage import STEPS, Faces, find
 from turned_heads import angle, pose_errors
 
-from pipeline.config import MatchSettings, ModelSettings, Settings
-from pipeline.evaluation.pairs.distances import all_distances
-from pipeline.evaluation.pairs.lists import Pair
+from pipeline.config import DecodeSettings, MatchSettings, load_settings
+from pipeline.evaluation.pairs.every_pair import all_distances
+from pipeline.evaluation.pairs.pair_lists import Pair
 from pipeline.evaluation.statistics.rates import bootstrap_interval, squared_distances, threshold_at_fmr
+from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.quality import center_pose
-from pipeline.runtime.device import set_threads
+from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.types import BoolArray, FloatArray, IntArray
 
 DISCARDS = (0.0, 0.05, 0.1, 0.2, 0.3)
-WANTED_DISCARDS = (0.0, 0.05, 0.1, 0.2)  # at each of which the FNMR is to fall
-KEPT = 0.95
+FALLING = 4  # discards, at each of which the FNMR must fall
+LEAST_KEPT = 0.95  # of ordinary portraits
 SEED = 0
 QUALITIES = ("center_pose", "sharpness", "contrast")
 CHUNK = 256  # photos in memory at once
@@ -66,13 +63,9 @@ DEFAULTS = np.array([_GATE.min_cpq, _GATE.min_fsq, _GATE.min_fcq])
 
 
 def combinations(quality: FloatArray) -> dict[str, FloatArray]:
-    """One number per face from the three measures [n, 3]: each alone, the gate as a whole, and others."""
-    return {
-        **dict(zip(QUALITIES, quality.T, strict=True)),
-        "gate": ((quality - DEFAULTS) / (1 - DEFAULTS)).min(axis=1),
-        "smallest-ratio": (quality / DEFAULTS).min(axis=1),
-        "product": quality.prod(axis=1),
-    }
+    """One number per face from the three measures [n, 3]: each alone, and the gate as a whole."""
+    gate = ((quality - DEFAULTS) / (1 - DEFAULTS)).min(axis=1)
+    return {**dict(zip(QUALITIES, quality.T, strict=True)), "gate": gate}
 
 
 @dataclass(frozen=True)
@@ -89,9 +82,9 @@ class Side:
         return float(self.missed[kept[self.pairs].all(axis=1)].mean())
 
 
-def side_of(found: Portraits, people: Sequence[str], quality: FloatArray) -> Side:
-    rows, owner = rows_of(found, people)
-    genuine, impostor, pairs = all_distances(found.embeddings[CENTRED][rows], owner)
+def side_of(portraits: Portraits, people: Sequence[str], quality: FloatArray) -> Side:
+    rows, owner = portraits.rows_of(people)
+    genuine, impostor, pairs = all_distances(portraits.embeddings[rows], owner)
     threshold = threshold_at_fmr(impostor, FMRS[0])
     has_face = np.isfinite(quality[rows]).all(axis=1)
     position = np.cumsum(has_face) - 1
@@ -100,7 +93,7 @@ def side_of(found: Portraits, people: Sequence[str], quality: FloatArray) -> Sid
 
 
 def kept_faces(values: FloatArray, share: float) -> BoolArray:
-    """[n] all but those below the value that `share` of the faces are below."""
+    """[n]: all faces but the worst `share`; of equal values none or all."""
     cut = np.sort(values)[int(share * len(values))]
     kept: BoolArray = values >= cut
     return kept
@@ -153,40 +146,26 @@ def kept_figures(side: Side) -> dict[str, Any]:
     }
 
 
-def load(methods: Methods, files: Sequence[Path]) -> list[Image.Image]:
-    return [Image.fromarray(decode_image(f.read_bytes(), methods.settings.decode).pixels) for f in files]
+def load(files: Sequence[Path], settings: DecodeSettings) -> list[Image.Image]:
+    return [Image.fromarray(decode_image(file.read_bytes(), settings).pixels) for file in files]
 
 
-def found_faces(methods: Methods, files: Sequence[Path], cache: Path | None) -> Faces:
-    """The faces of `files`, from `cache` if it holds just these, and their quality by the code as it is."""
-    key = json.dumps([asdict(methods.settings.detect), [f.stem for f in files]])
-    known = _cached(cache, key) if cache is not None and cache.exists() else None
-    parts = []
-    for start in range(0, len(files), CHUNK):
-        photos = load(methods, files[start : start + CHUNK])
-        if known is None:
-            parts.append(find(methods, photos, embed=False))
-        else:
-            slices = (a[start : start + CHUNK] for a in known)
-            parts.append(rated(methods, photos, *slices))
-    faces = Faces(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Faces)))
-    if cache is not None and known is None:
-        np.savez(cache, key=key, boxes=faces.boxes, landmarks=faces.landmarks, scores=faces.scores)
-    return faces
+def find_all(extractor: FaceExtractor, files: Sequence[Path]) -> tuple[Portraits, FloatArray]:
+    """The faces of `files`, and their quality [n, 3]; NaN without a face."""
+    settings = extractor.settings.decode
+    parts = [find(extractor, load(files[i : i + CHUNK], settings)) for i in range(0, len(files), CHUNK)]
+    embeddings, quality = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("embeddings", "quality")
+    )
+    return Portraits([file.stem for file in files], embeddings), quality
 
 
-def _cached(cache: Path, key: str) -> tuple[FloatArray, FloatArray, FloatArray]:
-    with np.load(cache, allow_pickle=False) as data:
-        if str(data["key"]) != key:
-            raise SystemExit(f"{cache} was made of other photos or settings: remove it, or name another file.")
-        return data["boxes"], data["landmarks"], data["scores"]
-
-
-def damage_figures(methods: Methods, images: Path, pairs: Sequence[Pair], threshold: float) -> dict[str, Any]:
+def damage_figures(extractor: FaceExtractor, images: Path, pairs: Sequence[Pair], threshold: float) -> dict[str, Any]:
     """What the damage of one photo of each genuine pair does to its quality and to its distance from the other."""
-    worse = load(methods, [_file(images, p.first) for p in pairs])
-    other = find(methods, load(methods, [_file(images, p.second) for p in pairs]))
-    untouched = find(methods, worse)
+    settings = extractor.settings.decode
+    worse = load([_file(images, p.first) for p in pairs], settings)
+    other = find(extractor, load([_file(images, p.second) for p in pairs], settings))
+    untouched = find(extractor, worse)
     widths = untouched.boxes[:, 2] - untouched.boxes[:, 0]
     assert np.isfinite(widths).all(), "a photo without a face among those to be damaged"
     figures: dict[str, Any] = {"pairs": len(pairs), "face_px": float(np.median(widths))}
@@ -195,11 +174,10 @@ def damage_figures(methods: Methods, images: Path, pairs: Sequence[Pair], thresh
     for kind, steps in STEPS.items():
         figures[kind] = {}
         for name, damage in steps.items():
-            made = find(methods, [damage(p, float(w)) for p, w in zip(worse, widths, strict=True)])
+            made = find(extractor, [damage(p, float(w)) for p, w in zip(worse, widths, strict=True)])
             figures[kind][name] = _step(made, other, threshold)
             if kind == "roll":
                 turned[name] = _roll_error(untouched, made, float(name), worse[0].size)
-            print(f"{kind} {name}: {figures[kind][name]}", flush=True)
     figures["roll_error_degrees"] = turned
     return figures
 
@@ -222,23 +200,24 @@ def _step(made: Faces, other: Faces, threshold: float) -> dict[str, Any]:
 
 
 def _roll_error(untouched: Faces, made: Faces, degrees: float, size: tuple[int, int]) -> dict[str, float]:
-    """Of near-frontal faces: the angle to the camera found anew, against that of the untouched landmarks turned."""
+    """Of near-frontal faces: the error of the angle to the camera that the turned photo's landmarks give."""
     chosen = made.found & (center_pose(torch.from_numpy(untouched.landmarks)).numpy() >= FRONTAL)
     turn, centre = np.radians(degrees), np.array(size) / 2
     matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     expected = (untouched.landmarks[chosen] - centre) @ matrix.T + centre
-    true, told = (
+    true, measured = (
         angle(center_pose(torch.from_numpy(points.astype(np.float32)))) for points in (expected, made.landmarks[chosen])
     )
-    error = told - true
+    error = measured - true
     return {"faces": int(chosen.sum()), "bias": float(error.mean()), "rms": float(np.sqrt((error**2).mean()))}
 
 
-def quarter_figures(methods: Methods, files: Sequence[Path]) -> dict[str, Any]:
+def quarter_figures(extractor: FaceExtractor, files: Sequence[Path]) -> dict[str, Any]:
     """What is taken for a face in portraits turned by quarters of a circle."""
     figures: dict[str, Any] = {"photos": len(files)}
+    photos = load(files, extractor.settings.decode)
     for degrees in QUARTERS:
-        made = find(methods, [p.rotate(degrees) for p in load(methods, files)], embed=False)
+        made = find(extractor, [photo.rotate(degrees) for photo in photos])
         rates, places = made.quality[made.found], center_pose(torch.from_numpy(made.landmarks[made.found])).numpy()
         figures[str(degrees)] = {
             "faces": len(rates),
@@ -252,8 +231,7 @@ def quarter_figures(methods: Methods, files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _file(images: Path, photo: tuple[str, int]) -> Path:
-    name, number = photo
-    return images / name / f"{name}_{number:04d}.jpg"
+    return images / photo[0] / f"{photo_name(*photo)}.jpg"
 
 
 def one_each(pairs: Sequence[Pair], faces: Mapping[str, bool], count: int) -> list[Pair]:
@@ -261,17 +239,17 @@ def one_each(pairs: Sequence[Pair], faces: Mapping[str, bool], count: int) -> li
     chosen: dict[str, Pair] = {}
     for i in np.random.default_rng(SEED).permutation(len(pairs)):
         pair = pairs[i]
-        if pair.genuine and all(faces[f"{name}_{number:04d}"] for name, number in (pair.first, pair.second)):
+        if pair.genuine and all(faces[photo_name(*photo)] for photo in (pair.first, pair.second)):
             chosen.setdefault(pair.first[0], pair)
     return list(chosen.values())[:count]
 
 
 def check(figures: dict[str, Any]) -> None:
-    """What the figures must say, else the benchmark fails."""
-    fnmr = figures["test"]["discard"]["curves"]["gate"]["fnmr"][: len(WANTED_DISCARDS)]
+    """Raises AssertionError where the figures are not as the docstring of this file says."""
+    fnmr = figures["test"]["discard"]["curves"]["gate"]["fnmr"][:FALLING]
     assert all(a > b for a, b in pairwise(fnmr)), f"the gate's curve does not fall: {fnmr}"
     for side in ("train", "test"):
-        assert figures[side]["portraits"]["kept"] >= KEPT, f"portraits kept: {figures[side]['portraits']}"
+        assert figures[side]["portraits"]["kept"] >= LEAST_KEPT, f"portraits kept: {figures[side]['portraits']}"
     damage = figures["damage"]
     for kind, measure in (("blur", "sharpness"), ("contrast", "contrast"), ("roll", "center_pose")):
         steps = list(damage[kind].values())
@@ -283,76 +261,41 @@ def check(figures: dict[str, Any]) -> None:
     for kind in ("blur", "contrast", "roll", "size"):
         strongest = list(damage[kind].values())[-1]
         assert strongest["fnmr"] > damage["untouched"]["fnmr"], f"{kind} costs nothing: {strongest}"
-    assert damage["mirror"]["mirror"]["rejected"] <= 1 - KEPT
+    assert damage["mirror"]["mirror"]["rejected"] <= 1 - LEAST_KEPT
 
 
-def show(figures: dict[str, Any]) -> None:
-    for side in ("train", "test"):
-        one = figures[side]
-        print(f"{side}: {one['portraits']}")
-        for name, values in one["discard"]["curves"].items():
-            print(
-                f"  {name:12} " + ", ".join(f"{d:.0%}: {f:.2%}" for d, f in zip(DISCARDS, values["fnmr"], strict=True))
-            )
-        print("  random 95 % ", *([f"{v:.2%}" for v in line] for line in one["discard"]["random_95"]))
-    print(figures["damage"]["roll_error_degrees"], figures["quarters"], figures["pose_error_degrees"], sep="\n")
-
-
-def measure(methods: Methods, protocol: Protocol, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(extractor: FaceExtractor, protocol: Protocol, arguments: argparse.Namespace) -> dict[str, Any]:
     images = arguments.faces / "images"
     files = protocol.files(images)
-    found = portraits(methods, files, arguments.cache)
-    faces = found_faces(methods, files, arguments.detections)
-    figures: dict[str, Any] = {"photos": len(files), "photos_without_face": int((~faces.found).sum())}
-    thresholds = {}
+    portraits, quality = find_all(extractor, files)
+    has_face = np.isfinite(quality).all(axis=1)
+    figures: dict[str, Any] = {"photos": len(files), "photos_without_face": portraits.without_face}
     for name, pairs in (("train", protocol.train), ("test", protocol.test)):
-        side = side_of(found, protocol.people(pairs), faces.quality)
+        side = side_of(portraits, people_of(pairs), quality)
         check_curves(side)
         figures[name] = {"threshold": side.threshold, "discard": discard_figures(side), "portraits": kept_figures(side)}
-        thresholds[name] = side.threshold
-    has_face = dict(zip(found.names, faces.found.tolist(), strict=True))
-    damaged = one_each(protocol.test, has_face, arguments.damaged)
-    figures["damage"] = damage_figures(methods, images, damaged, thresholds["test"])
-    rows, _ = rows_of(found, protocol.people(protocol.test))
+    damaged = one_each(protocol.test, dict(zip(portraits.names, has_face.tolist(), strict=True)), arguments.damaged)
+    figures["damage"] = damage_figures(extractor, images, damaged, figures["test"]["threshold"])
+    rows, _ = portraits.rows_of(people_of(protocol.test))
     drawn = np.random.default_rng(SEED).permutation(rows)[: arguments.turned]
-    figures["quarters"] = quarter_figures(methods, [files[i] for i in sorted(drawn)])
+    figures["quarters"] = quarter_figures(extractor, [files[i] for i in sorted(drawn)])
     figures["pose_error_degrees"] = {str(d): pose_errors(TURNS, d) for d in DISTANCES}
     return figures
 
 
 def main() -> None:
-    arguments = _arguments()
-    set_threads(arguments.threads)
-    settings = Settings(model=ModelSettings(weights=arguments.weights))
-    if settings.align.margin_px not in MARGINS:
-        raise SystemExit(f"lfw_embeddings.MARGINS lacks the default margin, {settings.align.margin_px} px")
-    methods = Methods(settings, arguments.device)
-    figures = measure(methods, read_protocol(arguments.faces, None), arguments)
-    show(figures)
-    about = {
-        "weights": methods.resolved.name,
-        "weights_sha256": methods.resolved.sha256,
-        "margin_px": settings.align.margin_px,
-        "defaults": DEFAULTS.tolist(),
-        "fmr": FMRS[0],
-        "threads": arguments.threads,
-    }
-    print(write_result(result("quality", about, {}, figures, arguments.device), arguments.results))
-    check(figures)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--faces", type=Path, required=True, help="the folder lfw-view1")
-    parser.add_argument("--cache", type=Path, help="an .npz file: embeddings are read from it, or written to it")
-    parser.add_argument("--detections", type=Path, help="an .npz file, likewise of the faces' places")
     parser.add_argument("--weights", default="casia-webface")
     parser.add_argument("--damaged", type=int, default=80, help="photos to be damaged")
     parser.add_argument("--turned", type=int, default=300, help="photos to be turned by quarters")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
-    parser.add_argument("--device", default="cpu")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    settings = load_settings(flags={"run.device": arguments.device, "model.weights": arguments.weights})
+    identity = make_identity(settings)
+    figures = measure(load_extractor(settings, identity, Path()), read_protocol(arguments.faces), arguments)
+    about = {"weights": identity.weights, "weights_sha256": identity.weights_sha256, "defaults": DEFAULTS.tolist()}
+    write_result("quality", {**about, "fmr": FMRS[0]}, {}, figures, arguments)
+    check(figures)
 
 
 if __name__ == "__main__":

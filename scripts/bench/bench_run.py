@@ -1,14 +1,15 @@
-"""`facepipe run` over a folder of photos, and the same command again: images/s, peak memory, and no work twice.
+"""How fast is `facepipe run` over a folder of photos, and is the same command again free of work?
 
     python scripts/bench/bench_run.py --source FOLDER [--store DIR] [--device cpu]
 
-The second run has an empty cache of weights, and must leave it empty: it needs none. Asserts: all
-files are in, `check` finds nothing, the second run decoded nothing, called no model and left the tables as they were.
+The second run gets an empty cache of weights, and must leave it empty: it needs none.
+
+Asserts that all files are in and `check` finds nothing, and that the second run decoded nothing, called no model and
+left the tables as they were.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -21,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from bench_common import result, timing, write_result
+from harness import argument_parser, write_result
+
+from pipeline.evaluation.bench.harness import Timing
 
 _TABLES = ("core.media", "core.faces", "core.persons", "core.reference_faces", "core.embeddings", "core.runs")
 
@@ -49,10 +52,9 @@ def tables(store: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--store", type=Path)
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         store = options.store or Path(scratch) / "store"
@@ -75,10 +77,9 @@ def main() -> None:
             "again_model_calls": again["detector_calls"] + again["embedder_calls"],
             "check": check,
         }
-        timings = {"run": timing([first_s]), "again": timing([again_s]), "check": timing([check_s])}
+        timings = {"run": Timing([first_s]), "again": Timing([again_s]), "check": Timing([check_s])}
         settings = {"source": options.source.name, "weights": "casia-webface"}
-        print(write_result(result("run", settings, timings, figures, options.device)))
-        print(json.dumps(figures, indent=1))
+        write_result("run", settings, timings, figures, options)
 
 
 if __name__ == "__main__":

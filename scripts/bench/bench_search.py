@@ -1,33 +1,31 @@
-"""Exact top-k search of one face, and of 64, against the matrix products alone and against other libraries.
+"""How long does an exact top-k search of one face take, and of 64, beside matrix products and other libraries?
 
     python scripts/bench/bench_search.py --references 1000000 --repeats 9
 
 All variants read the same vectors in the same run, in turns, each time for another query. NumPy is the
 matrix-vector product and `argpartition`, torch `mv` and `topk`, faiss its exhaustive inner product search; these
 answer by float32 products, unordered or with ties as they come. `products` is the bare product of 64 queries with
-chunks of references into one buffer, unread. Asserts that every answer of every query equals brute force by the
-exact score, alone and in the batch. A library that is not installed is left out and named in the result.
+chunks of references into one buffer that nobody reads. A library that is not installed is left out and named in the
+result. A million references take 6 GB of memory and some five minutes on two cores.
 
-A million references take 6 GB of memory and some five minutes on two cores, most of them for making the vectors, for
-brute force and for the slowest library.
+Asserts that every answer to every query equals brute force by the exact score, alone and in the batch.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib.util
 import itertools
 import resource
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from bench_common import RESULTS, interleave, paired_ratio, result, timed, write_result
+from harness import argument_parser, settings_of, write_result
 
+from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio, timed
 from pipeline.matching import int8_filter
 from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex
@@ -69,7 +67,7 @@ def make_task(count: int) -> tuple[IndexView, FloatArray, float]:
     references, queries = make_vectors(count, seed=1)
     index = ReferenceIndex(SIZE, quantized=True)
     boxes = np.zeros((count, 4), dtype=np.float32)
-    seconds = timed(lambda: index.append(references, np.arange(count), [()] * count, boxes), "cpu")
+    seconds = timed(lambda: index.append(references, np.arange(count), [()] * count, boxes))
     return index.view(), queries, seconds
 
 
@@ -128,7 +126,7 @@ def variants(view: IndexView, k: int) -> dict[str, Search]:
             part = vectors[start : start + CHUNK]
             torch.mm(asked, part.T, out=buffer[: len(queries) * len(part)].view(len(queries), len(part)))
 
-    found: dict[str, Search] = {
+    searches: dict[str, Search] = {
         "facepipe": facepipe,
         "facepipe_float32": facepipe_float32,
         "numpy": numpy,
@@ -138,8 +136,8 @@ def variants(view: IndexView, k: int) -> dict[str, Search]:
     if importlib.util.find_spec("faiss") is not None:
         import faiss
 
-        found["faiss"] = lambda queries: faiss.knn(queries, host, k, metric=faiss.METRIC_INNER_PRODUCT)
-    return found
+        searches["faiss"] = lambda queries: faiss.knn(queries, host, k, metric=faiss.METRIC_INNER_PRODUCT)
+    return searches
 
 
 def in_turns(search: Search, batches: list[FloatArray]) -> Callable[[], object]:
@@ -148,8 +146,8 @@ def in_turns(search: Search, batches: list[FloatArray]) -> Callable[[], object]:
     return lambda: search(next(following))
 
 
-def measure(view: IndexView, queries: FloatArray, k: int, repeats: int) -> dict[str, dict[str, Any]]:
-    timings: dict[str, dict[str, Any]] = {}
+def measure(view: IndexView, queries: FloatArray, k: int, repeats: int) -> dict[str, Timing]:
+    timings: dict[str, Timing] = {}
     for batch in (1, QUERIES):
         batches = [queries[start : start + batch] for start in range(0, QUERIES, batch)]
         runs = {f"{name}_{batch}": in_turns(search, batches) for name, search in variants(view, k).items()}
@@ -157,17 +155,15 @@ def measure(view: IndexView, queries: FloatArray, k: int, repeats: int) -> dict[
     return timings
 
 
-def figures_of(
-    view: IndexView, timings: dict[str, dict[str, Any]], prepare_s: float, append_s: float
-) -> dict[str, Any]:
+def figures_of(view: IndexView, timings: dict[str, Timing], prepare_s: float, append_s: float) -> dict[str, Any]:
     """Ratios, times, bytes, and what was not compared with."""
     assert view.codes is not None, "numba is not installed"
     copy = view.codes.codes.nbytes + view.codes.scales.nbytes + view.codes.errors.nbytes
     return {
-        "ratio_1_to_numpy": paired_ratio(timings, "facepipe_1", "numpy_1"),
-        "ratio_1_to_float32_path": paired_ratio(timings, "facepipe_1", "facepipe_float32_1"),
-        "ratio_64_to_products": paired_ratio(timings, "facepipe_64", "products_64"),
-        **{f"ms_{name}": 1e3 * timing["median"] for name, timing in timings.items()},
+        "ratio_1_to_numpy": paired_ratio(timings["facepipe_1"], timings["numpy_1"]),
+        "ratio_1_to_float32_path": paired_ratio(timings["facepipe_1"], timings["facepipe_float32_1"]),
+        "ratio_64_to_products": paired_ratio(timings["facepipe_64"], timings["products_64"]),
+        **{f"ms_{name}": 1e3 * timing.median for name, timing in timings.items()},
         "bytes_float32": view.host_vectors.nbytes,
         "bytes_order": view.order.nbytes,
         "bytes_int8_copy": copy,
@@ -180,16 +176,15 @@ def figures_of(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--references", type=int, default=1_000_000)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--max-ratio-1", type=float, default=None, help="fail above it, against NumPy")
     parser.add_argument("--max-ratio-64", type=float, default=None, help="fail above it, against the bare products")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
     args = parser.parse_args()
     begun = time.perf_counter()
-    prepare_s = timed(int8_filter.prepare, "cpu")
+    prepare_s = timed(int8_filter.prepare)
     view, queries, append_s = make_task(args.references)
     assert_exact(view, queries, args.k)
     timings = measure(view, queries, args.k, args.repeats)
@@ -197,10 +192,7 @@ def main() -> None:
         **figures_of(view, timings, prepare_s, append_s),
         "minutes_of_all": (time.perf_counter() - begun) / 60,
     }
-    settings = {name: value for name, value in vars(args).items() if not isinstance(value, Path)}
-    print(write_result(result("search", settings, timings, figures), args.results))
-    for name, value in figures.items():
-        print(f"{name:32} {value:,.3f}" if isinstance(value, (int, float)) else f"{name:32} {value}")
+    write_result("search", settings_of(args), timings, figures, args)
     assert args.max_ratio_1 is None or figures["ratio_1_to_numpy"] <= args.max_ratio_1
     assert args.max_ratio_64 is None or figures["ratio_64_to_products"] <= args.max_ratio_64
 

@@ -1,8 +1,8 @@
-"""`POST /people` of a live server without model time, over a store of many identities.
+"""How long does `POST /people` take on a live server, without model time, over a store of many identities?
 
     python scripts/bench/bench_serve.py --identities 100000 --rate 50
 
-The models are those of `coded_faces` (they read from the pixels whose face it is); everything else is `facepipe
+Instead of models stands `coded_faces`, which reads from the pixels whose face it is; everything else is `facepipe
 serve`: HTTP over a socket, credentials, decoding, exact search over the whole directory, object, transaction, every
 fsync. Half of the requests insert a new identity with a picture of 100 KB, half recognise a planted one. The load
 comes from a process of its own (`serve_load`), open-loop and on the same processors: first at a constant rate
@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_common import result, timing, write_result
 from coded_faces import Shown
 from coded_server import LOADED
 from coded_store import AUTHORIZATION, extracted_run, make_store, person_id, plant
+from harness import argument_parser, settings_of, write_result
 from serve_load import Load
 
+from pipeline.evaluation.bench.harness import Timing
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.connect import open_store
@@ -156,9 +157,9 @@ def percentiles(name: str, seconds: dict[str, list[float]]) -> dict[str, float]:
     }
 
 
-def spread(seconds: Sequence[float]) -> dict[str, Any]:
+def spread(seconds: Sequence[float]) -> Timing:
     """The percentiles 0 to 100 of thousands of times."""
-    return timing(np.percentile(seconds, range(101)).tolist())
+    return Timing(np.percentile(seconds, range(101)).tolist())
 
 
 def check(store: Path, inserted: Sequence[str], identities: int, shard_faces: int) -> None:
@@ -172,7 +173,7 @@ def check(store: Path, inserted: Sequence[str], identities: int, shard_faces: in
         assert not problems, problems[:5]
 
 
-def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Timing], dict[str, Any]]:
     figures: dict[str, Any] = {}
     seconds: dict[str, dict[str, list[float]]] = {}  # by phase and kind of request
     half = (SETTLED + args.requests) // 2
@@ -227,7 +228,7 @@ def measure(store: Path, args: argparse.Namespace) -> tuple[dict[str, Any], dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--identities", type=int, default=100_000)
     parser.add_argument("--requests", type=int, default=5_000)
     parser.add_argument("--rate", type=float, default=50.0, help="requests per second")
@@ -244,11 +245,7 @@ def main() -> None:
         store = Path(shutil.copytree(template, Path(folder) / "store"))
         os.sync()  # the copy's pages must not be written while latencies are measured
         timings, figures = measure(store, args)
-    settings = {key: value for key, value in vars(args).items() if key != "template"}
-    document = result("serve", settings, timings, figures)
-    print(write_result(document))
-    for name, value in figures.items():
-        print(f"{name:32} {value:,.3f}")
+    write_result("serve", settings_of(args), timings, figures, args)
 
 
 if __name__ == "__main__":

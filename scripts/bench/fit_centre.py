@@ -4,9 +4,8 @@
         --min-cpq 0 --min-fsq 0 --min-fcq 0
     python scripts/bench/fit_centre.py --faces FOLDER/lfw-view1 --store STORE
 
-Of each photo the face nearest the centre. Writes pipeline/models/centres/<weights>.npy and prints the SHA-256 that the
-registry names; four decimals, so that rounding elsewhere hardly ever gives another file. What a centre gains is
-measured by bench_crops.py, each half of the people with the mean of the other half.
+Writes pipeline/models/centres/<weights>.npy and prints the SHA-256 that the registry names. Four decimals, so that
+rounding elsewhere hardly ever gives another file.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import io
 from pathlib import Path
 
 import numpy as np
-from bench_accuracy import read_protocol, rows_of
-from bench_weights import portraits
+from lfw import people_of, read_protocol, read_store
 
 from pipeline.models.centre import centre_file
 from pipeline.models.registry import weight_set
@@ -31,15 +29,16 @@ def main() -> None:
     parser.add_argument("--faces", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)
     args = parser.parse_args()
-    found, identity = portraits(args.store)
-    if identity.output_settings.get("embed", {}).get("centre"):
+    stored = read_store(args.store)
+    if stored.identity.output_settings.get("embed", {}).get("centre"):
         raise SystemExit(f"{args.store} was made with a centre: make one with --set embed.centre=false.")
-    protocol = read_protocol(args.faces, None)
-    rows, _ = rows_of(found, protocol.people(protocol.train))
-    mean = np.nanmean(found.embeddings[identity.weights][rows].astype(np.float64), axis=0)
+    protocol = read_protocol(args.faces)
+    portraits = stored.portraits(protocol.files(args.faces / "images"))
+    rows, _ = portraits.rows_of(people_of(protocol.train))
+    mean = np.nanmean(portraits.embeddings[rows].astype(np.float64), axis=0)
     content = io.BytesIO()
     np.save(content, mean.round(DECIMALS).astype(np.float32))
-    file = centre_file(weight_set(identity.weights))
+    file = centre_file(weight_set(stored.identity.weights))
     file.write_bytes(content.getvalue())
     print(file, hashlib.sha256(content.getvalue()).hexdigest(), f"norm {np.linalg.norm(mean):.4f}")
 

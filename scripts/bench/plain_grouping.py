@@ -1,8 +1,8 @@
 """Sequential threshold grouping as one would write it with a library of matrix products, block by block.
 
 A face goes to the earlier identity of the largest product, the first of equals, where that reaches the threshold, and
-is a new identity otherwise. Of float32 products: faces within rounding of the threshold, or of a tie, may go otherwise
-than by exact scores.
+is a new identity otherwise. The products are float32: a face within rounding of the threshold, or of a tie, may be
+decided differently from exact scores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PlainGrouping:
     def __init__(self, library: Library, min_product: float) -> None:
         self._library = library
         self._min_product = min_product
-        self._known = 0
+        self._count = 0
 
     def __call__(self, vectors: FloatArray) -> IntArray:
         best, identities = self._earlier(vectors)
@@ -46,57 +46,52 @@ class PlainGrouping:
                 among = within[row, new]
                 column = int(among.argmax())
                 if among[column] > best[row]:
-                    best[row], identities[row] = among[column], self._known + column
+                    best[row], identities[row] = among[column], self._count + column
             if best[row] < self._min_product:
-                identities[row] = self._known + len(new)
+                identities[row] = self._count + len(new)
                 new.append(row)
         self._library.add(vectors[new])
-        self._known += len(new)
+        self._count += len(new)
         return identities
 
     def _earlier(self, vectors: FloatArray) -> tuple[FloatArray, IntArray]:
-        if self._known:
+        if self._count:
             return self._library.nearest(vectors)
         return np.full(len(vectors), -np.inf, dtype=np.float32), np.full(len(vectors), -1)
 
 
-class Numpy:
+class _Growing:
+    """Vectors in a matrix that doubles when it is full."""
+
     def __init__(self, size: int) -> None:
-        self._vectors = np.empty((_FIRST_CAPACITY, size), dtype=np.float32)
+        self._matrix = np.empty((_FIRST_CAPACITY, size), dtype=np.float32)
         self._count = 0
 
+    @property
+    def vectors(self) -> FloatArray:
+        return self._matrix[: self._count]
+
+    def add(self, vectors: FloatArray) -> None:
+        needed = self._count + len(vectors)
+        if needed > len(self._matrix):
+            grown = np.empty((max(needed, 2 * len(self._matrix)), self._matrix.shape[1]), dtype=np.float32)
+            grown[: self._count] = self.vectors
+            self._matrix = grown
+        self._matrix[self._count : needed] = vectors
+        self._count = needed
+
+
+class Numpy(_Growing):
     def nearest(self, queries: FloatArray) -> tuple[FloatArray, IntArray]:
-        products = queries @ self._vectors[: self._count].T
+        products = queries @ self.vectors.T
         rows = products.argmax(axis=1)
         return products[np.arange(len(rows)), rows], rows
 
-    def add(self, vectors: FloatArray) -> None:
-        wanted = self._count + len(vectors)
-        if wanted > len(self._vectors):
-            grown = np.empty((max(wanted, 2 * len(self._vectors)), self._vectors.shape[1]), dtype=np.float32)
-            grown[: self._count] = self._vectors[: self._count]
-            self._vectors = grown
-        self._vectors[self._count : wanted] = vectors
-        self._count = wanted
 
-
-class Torch:
-    def __init__(self, size: int) -> None:
-        self._vectors = torch.empty((_FIRST_CAPACITY, size))
-        self._count = 0
-
+class Torch(_Growing):
     def nearest(self, queries: FloatArray) -> tuple[FloatArray, IntArray]:
-        products, rows = torch.mm(torch.from_numpy(queries), self._vectors[: self._count].T).max(dim=1)
+        products, rows = torch.mm(torch.from_numpy(queries), torch.from_numpy(self.vectors).T).max(dim=1)
         return products.numpy(), rows.numpy()
-
-    def add(self, vectors: FloatArray) -> None:
-        wanted = self._count + len(vectors)
-        if wanted > len(self._vectors):
-            grown = torch.empty((max(wanted, 2 * len(self._vectors)), self._vectors.shape[1]))
-            grown[: self._count] = self._vectors[: self._count]
-            self._vectors = grown
-        self._vectors[self._count : wanted] = torch.from_numpy(vectors)
-        self._count = wanted
 
 
 class Faiss:

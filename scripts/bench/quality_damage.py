@@ -1,6 +1,6 @@
-"""Photos made worse by known amounts: what `bench_quality` lays over them, and what our stages then find.
+"""Photos made worse by known amounts, and what facepipe finds in them: for `bench_quality`.
 
-Blur and size are told as shares and pixels of the face box, so that they mean the same for every photo.
+Blur is a share of the face box, size is its width in pixels, so that they mean the same for every photo.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
-from lfw_embeddings import Methods, embed_crops, nearest_centre
+import pyarrow as pa
 from PIL import Image, ImageFilter
 
-from pipeline.extraction.align import cut_crops
-from pipeline.extraction.images.batch import ImageBatch
-from pipeline.extraction.quality import assess_quality
-from pipeline.types import BoolArray, Detections, FloatArray
+from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.rows import QUALITIES
+from pipeline.types import BoolArray, DecodedImage, FloatArray
 
 BATCH = 24
 _GREY = 127
@@ -48,13 +46,13 @@ def blur(photo: Image.Image, width: float, sigma: float) -> Image.Image:
 
 
 def flatten(photo: Image.Image, _width: float, scale: float) -> Image.Image:
-    """The grey levels drawn towards the middle."""
+    """Pulls the grey levels towards the middle."""
     levels = (np.asarray(photo, dtype=np.float64) - _GREY) * scale + _GREY
     return Image.fromarray(levels.round().clip(0, 255).astype(np.uint8))
 
 
 def roll(photo: Image.Image, _width: float, degrees: float) -> Image.Image:
-    """Turned clockwise about the centre; what was outside is black."""
+    """Turns it clockwise about the centre; new corners are black."""
     return photo.rotate(-degrees, Image.Resampling.BICUBIC)
 
 
@@ -63,7 +61,7 @@ def mirror(photo: Image.Image, _width: float) -> Image.Image:
 
 
 def shrink(photo: Image.Image, width: float, face_px: float) -> Image.Image:
-    """So that the face is `face_px` wide."""
+    """Shrinks the photo until the face is `face_px` wide."""
     size = (round(side * face_px / width) for side in photo.size)
     return photo.resize(tuple(size), Image.Resampling.LANCZOS)
 
@@ -78,41 +76,26 @@ STEPS: dict[str, dict[str, Damage]] = {
 }
 
 
-def find(methods: Methods, photos: Sequence[Image.Image], embed: bool = True) -> Faces:
-    """Detects, rates and, if asked, embeds the faces, as `run` does."""
-    faces = _none(len(photos), methods.embedder.embedding_size if embed else 0)
+def find(extractor: FaceExtractor, photos: Sequence[Image.Image]) -> Faces:
+    """Detects, rates and embeds the faces, as `facepipe run` does."""
+    shapes = ((4,), (5, 2), (), (3,), (extractor.embedder.embedding_size,))
+    faces = Faces(*(np.full((len(photos), *shape), np.nan, np.float32) for shape in shapes))
     for start in range(0, len(photos), BATCH):
-        batch = ImageBatch([np.array(p) for p in photos[start : start + BATCH]], methods.embedder.device)
-        _fill(methods, faces, start, batch, nearest_centre(methods.detector(batch), batch), embed)
+        images = [DecodedImage(np.array(photo), "", "") for photo in photos[start : start + BATCH]]
+        for row, (image, table) in enumerate(zip(images, extractor.extract(images), strict=True), start):
+            if len(table):
+                _fill(faces, row, table, image)
     return faces
 
 
-def rated(
-    methods: Methods, photos: Sequence[Image.Image], boxes: FloatArray, landmarks: FloatArray, scores: FloatArray
-) -> Faces:
-    """Rates faces [n] whose places in the photos are known."""
-    faces = _none(len(photos), 0)
-    for start in range(0, len(photos), BATCH):
-        batch = ImageBatch([np.array(p) for p in photos[start : start + BATCH]], methods.embedder.device)
-        rows = start + np.flatnonzero(np.isfinite(scores[start : start + BATCH]))
-        places = (torch.from_numpy(a[rows]).to(batch.device) for a in (boxes, landmarks, scores))
-        found = Detections(torch.from_numpy(rows - start).to(batch.device), *places)
-        _fill(methods, faces, start, batch, found, embed=False)
-    return faces
-
-
-def _none(count: int, embedding_size: int) -> Faces:
-    shapes = ((4,), (5, 2), (), (3,), (embedding_size,))
-    return Faces(*(np.full((count, *shape), np.nan, np.float32) for shape in shapes))
-
-
-def _fill(methods: Methods, faces: Faces, start: int, batch: ImageBatch, found: Detections, embed: bool) -> None:
-    rows = start + found.image_index.cpu().numpy()
-    crops = cut_crops(batch, found, methods.settings.align, methods.embedder.input_size)
-    rated = assess_quality(crops, found)
-    faces.boxes[rows] = found.boxes.cpu().numpy()
-    faces.landmarks[rows] = found.landmarks.cpu().numpy()
-    faces.scores[rows] = found.scores.cpu().numpy()
-    faces.quality[rows] = torch.stack([rated.center_pose, rated.sharpness, rated.contrast], dim=1).cpu().numpy()
-    if embed and len(rows):
-        faces.embeddings[rows] = methods.centred(embed_crops(methods.embedder, crops.pixels))
+def _fill(faces: Faces, row: int, table: pa.Table, image: DecodedImage) -> None:
+    """Row `row` of `faces` from the face of `table` that is nearest the centre of `image`."""
+    boxes = np.stack([table[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
+    offsets = boxes[:, :2] + boxes[:, 2:] - np.array([image.width, image.height])
+    face = int((offsets**2).sum(axis=1).argmin())
+    values = table.slice(face, 1).to_pylist()[0]
+    faces.boxes[row] = boxes[face]
+    faces.landmarks[row] = np.reshape(values["landmarks"], (5, 2))
+    faces.scores[row] = values["confidence"]
+    faces.quality[row] = [values[name] for name in QUALITIES]
+    faces.embeddings[row] = values["embedding"]

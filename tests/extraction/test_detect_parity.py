@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from detection_parity import largest_shift, our_faces, reference_faces
+from comparison import largest_shift, our_faces, reference_faces
 from facenet_pytorch import MTCNN
 from PIL import Image
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from bench_quality import DEFAULTS, DISCARDS, Side, check_curves, combinations, curve, kept_figures, naive_fnmr
-from quality_damage import STEPS
+from PIL import Image
+from quality_damage import STEPS, find
+
+from pipeline.config import load_settings
+from pipeline.jobs.models import load_extractor, make_identity
 
 FACES = 400
 
@@ -48,8 +54,6 @@ def test_the_gates_number_is_negative_where_the_gate_rejects(side: Side) -> None
 
 
 def test_damage_has_its_steps() -> None:
-    from PIL import Image
-
     photo = Image.effect_noise((60, 40), 80).convert("RGB")
     for kind, steps in STEPS.items():
         made = [np.asarray(damage(photo, 30.0), dtype=np.float64) for damage in steps.values()]
@@ -57,3 +61,16 @@ def test_damage_has_its_steps() -> None:
             assert (np.diff([m.std() for m in made]) < 0).all()
         if kind == "size":
             assert [m.shape[1] for m in made] == [120, 80, 60, 48]
+
+
+def test_damage_is_found_and_rated(photos: Path, weights_cache: Path) -> None:
+    settings = load_settings(environ={"FACEPIPE_CACHE": str(weights_cache)}, flags={"run.threads": 1})
+    with Image.open(next(photos.rglob("A_0001.jpg"))) as image:
+        photo = image.convert("RGB")
+    extractor = load_extractor(settings, make_identity(settings), Path())
+    made = [photo, STEPS["blur"]["0.04"](photo, 90.0), Image.new("RGB", (250, 250), "grey")]
+    faces = find(extractor, made)
+    assert faces.found.tolist() == [True, True, False]
+    assert faces.quality[0, 1] > DEFAULTS[1] > faces.quality[1, 1]
+    assert np.linalg.norm(faces.embeddings[:2], axis=1) == pytest.approx([1, 1], abs=1e-5)
+    assert np.isnan(faces.embeddings[2]).all()

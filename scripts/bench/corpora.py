@@ -1,8 +1,8 @@
-"""The photos of the speed benchmarks, made once of real photos: placed on larger canvases, or enlarged; never noise.
+"""The photos of the speed benchmarks, made once from real photos: pasted on larger canvases or enlarged, never noise.
 
-`a` Labeled Faces in the Wild as it is (250 x 250), `b` 1 MP and `c` 12 MP scenes, `d` a mix of sizes with group
-photos. A scene is one photo enlarged to fill it, and up to two photos placed on it, one in four of them a group photo;
-so small and large faces, sharp and soft parts come together. The same arguments make the same files.
+`a` Labeled Faces in the Wild as it is (250 x 250), `b` scenes of 1 MP, `c` scenes of 12 MP, `d` a mix of sizes with
+group photos. A scene is one photo enlarged to fill it, with up to two photos pasted on it, one in four of them a group
+photo; so small and large faces, sharp and soft parts come together. The same arguments make the same files.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from bench_common import RESULTS
 from PIL import Image, ImageOps
 
 CORPORA = "abcd"
 SIZES = {"b": (1152, 864), "c": (4000, 3000)}
-# Images by corpus: some seconds' work of each, so that what a run costs once does not count.
+# Images of each corpus, by those of `a`: some seconds of work, so that what a run costs once does not count.
 SHARE_OF_A = {"a": 1.0, "b": 1 / 8, "c": 1 / 32, "d": 1 / 4}
-VERSION = 1  # of what is made; another one makes it anew
+VERSION = 1  # of the recipe; a new one makes the files again
 _QUALITY = (85, 96)
 _PLACED_HEIGHTS = (0.25, 0.6)  # of the scene's
 _GROUP_SHARE = 0.25
@@ -33,7 +32,7 @@ _LARGEST_MIXED = (2048, 1536)
 
 @dataclass(frozen=True)
 class Sources:
-    """Photos by kind."""
+    """Real photos by kind."""
 
     portraits: Sequence[Path]  # one person each, about square
     groups: Sequence[Path]
@@ -52,27 +51,21 @@ def read_sources(faces: Path) -> Sources:
     return Sources(portraits, groups)
 
 
-def add_arguments(parser: argparse.ArgumentParser, images: int, only: str = CORPORA) -> None:
-    """Adds what every benchmark over these corpora is asked."""
+def add_corpus_arguments(parser: argparse.ArgumentParser, images: int, only: str = CORPORA) -> None:
+    """Adds the arguments of `requested_corpora`."""
     parser.add_argument("--faces", type=Path, required=True, help="the folder of photos")
     parser.add_argument("--work", type=Path, required=True, help="where the corpora are made, and found again")
     parser.add_argument(
         "--images", type=int, default=images, help="photos of a; an eighth of that of b, 1/32 of c, a quarter of d"
     )
-    parser.add_argument("--only", nargs="+", choices=list(CORPORA), default=list(only), metavar="CORPUS")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--corpus", nargs="+", choices=list(CORPORA), default=list(only))
 
 
-def wanted(arguments: argparse.Namespace) -> Iterator[tuple[str, list[Path]]]:
-    """The corpora that were asked for, made if need be: (name, files)."""
+def requested_corpora(arguments: argparse.Namespace) -> Iterator[tuple[str, list[Path]]]:
+    """(name, files) of each corpus, made if need be."""
     sources = read_sources(arguments.faces)
-    for name in arguments.only:
-        yield name, corpus(name, sources, arguments.work, max(2, round(arguments.images * SHARE_OF_A[name])))
-
-
-def given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments as a result's settings, without where anything lies on this machine."""
-    return {name: value for name, value in vars(arguments).items() if not isinstance(value, Path)}
+    for name in arguments.corpus:
+        yield name, make_corpus(name, sources, arguments.work, max(2, round(arguments.images * SHARE_OF_A[name])))
 
 
 def load_pictures(files: Sequence[Path]) -> list[Image.Image]:
@@ -80,8 +73,8 @@ def load_pictures(files: Sequence[Path]) -> list[Image.Image]:
     return [_read(file) for file in files]
 
 
-def corpus(name: str, sources: Sources, work: Path, count: int, seed: int = 5) -> list[Path]:
-    """`count` JPEG files of corpus `name`, in `work`: those that lie there, if the same were asked for."""
+def make_corpus(name: str, sources: Sources, work: Path, count: int, seed: int = 5) -> list[Path]:
+    """`count` JPEG files of corpus `name` in `work`. Files that an earlier call with the same arguments made stay."""
     folder = work / f"{name}-{count}"
     made_of = {"version": VERSION, "seed": seed, "portraits": len(sources.portraits), "groups": len(sources.groups)}
     note = folder / "made-of.json"
@@ -98,7 +91,7 @@ def corpus(name: str, sources: Sources, work: Path, count: int, seed: int = 5) -
 
 
 def scene(rng: np.random.Generator, sources: Sources, size: tuple[int, int]) -> Image.Image:
-    """One portrait enlarged to fill `size` (width, height), up to two photos placed on it."""
+    """One portrait enlarged to fill `size` (width, height), with up to two photos pasted on it."""
     picture = ImageOps.fit(_photo(rng, sources.portraits), size, Image.Resampling.BICUBIC, centering=(0.5, 0.4))
     for _ in range(int(rng.integers(0, 3))):
         group = rng.random() < _GROUP_SHARE
@@ -125,7 +118,7 @@ def _save(rng: np.random.Generator, picture: Image.Image, target: Path) -> None:
 
 
 def _as_it_is(_: np.random.Generator, sources: Sources, place: tuple[int, int], target: Path) -> None:
-    """Every k-th portrait in order; all of them again where more are wanted than there are."""
+    """Every k-th portrait in order; from the first again where there are too few."""
     number, count = place
     step = max(1, len(sources.portraits) // count)
     shutil.copyfile(sources.portraits[number * step % len(sources.portraits)], target)
@@ -139,8 +132,8 @@ def _fixed(size: tuple[int, int]) -> Maker:
 
 
 def _mixed(rng: np.random.Generator, sources: Sources, place: tuple[int, int], target: Path) -> None:
-    """Of eight, three portraits as they are, three group photos at one to two times their size, one scene of 1 MP
-    and one of any size up to 3 MP, lying or standing."""
+    """Of eight: three portraits as they are, three group photos at one to two times their size, one scene of 1 MP
+    and one of any size up to 3 MP, landscape or portrait."""
     kind = place[0] % 8
     if kind < 3:
         shutil.copyfile(sources.portraits[int(rng.integers(len(sources.portraits)))], target)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from bench_workers import Turn, Variant, Workers
+from workers import Variant, Workers
 
 LISTS = [[Path(f"{number}-{k}") for k in range(number + 1)] for number in range(6)]
 MIB = 2**20
@@ -88,33 +88,7 @@ def test_processes_that_read_ahead_have_their_own_lists() -> None:
     assert all(len(one) == 1 for one in process)
 
 
-def test_peaks_are_those_of_the_turn_and_turns_are_those_since_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Workers(Variant(Recording, 1, 1, (300 * MIB,), {"OMP_WAIT_POLICY": "passive"})) as workers:
-        workers.wait()
-        workers.prepare(LISTS[:1])
-        workers()
-        large = workers.turns[0]
-        workers.call(shrink)
-        workers.prepare(LISTS[:1])
-        workers()
-        assert len(workers.turns) == 1
-        assert workers.turns[0].peak_rss_bytes < large.peak_rss_bytes - 200 * MIB
-        assert isinstance(large, Turn)
-
-
-def shrink(chain: Recording) -> None:
-    chain.size = 1
-
-
-def test_a_worker_that_cannot_start_says_why_and_ends(capfd: pytest.CaptureFixture[str]) -> None:
-    # Without its argument the chain cannot be made; the other variant's process waits, and ends as well.
-    good, bad = Variant(Recording, 1, 1, (1,), {"OMP_WAIT_POLICY": "passive"}), Variant(Recording, 1, 1)
-    with Workers(good), Workers(bad) as workers, pytest.raises(RuntimeError, match="TypeError"):
-        workers.wait()
-    assert "size" in capfd.readouterr().err
-
-
-def test_a_failure_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     workers = Workers(Variant(Failing, 1, 1, (1,), {"OMP_WAIT_POLICY": "passive"}))
     with workers:
         workers.wait()

@@ -1,9 +1,9 @@
 """Processes that wait with their models loaded, so that variants of a benchmark can take turns, each alone at work.
 
-A variant is one chain in one or more processes. All of its processes take the next list of files from one counter, so
-that none waits for another but at the end; or, where chains take lists long before they come to them, each has its own
-lists. A turn is timed from the signal to the last answer; its CPU time and peak
-memory are those of the processes and of their children.
+A variant is one chain in one or more processes. Its processes take the next list of files from one counter, so that
+they wait for each other only at the end. A chain that takes lists long before it works on them gets lists of its own.
+A turn is timed from the signal to the last answer; its CPU time and peak memory are those of the processes and of their
+children.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Variant:
     threads: int  # of the networks, in each process
     arguments: tuple[Any, ...] = ()
     environment: Mapping[str, str] | None = None
-    reads_ahead: bool = False  # then each process has every so-manieth list, from the first on
+    reads_ahead: bool = False  # then process k of n has the lists k, k + n, ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Turn:
     cpu_s: float
     peak_rss_bytes: int  # shared pages count in each process
     peak_vram_bytes: int  # as torch reserved it; 0 without CUDA
-    made: int  # things found in all files together
+    made: int  # faces in all files together
 
 
 class Workers:

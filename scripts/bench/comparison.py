@@ -1,0 +1,100 @@
+"""facepipe and facenet-pytorch on the same photos: settings that make them comparable, and when they agree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from facenet_pytorch import MTCNN
+from PIL import Image
+
+from pipeline.config import ENV_CACHE, EXACT, Settings, load_settings
+from pipeline.evaluation.bench.facepipe import comparable
+from pipeline.evaluation.bench.parity import Faces, Parity
+from pipeline.evaluation.bench.reference import faces_of
+from pipeline.extraction.detection.cascade import MtcnnDetector
+from pipeline.extraction.images.batch import ImageBatch
+from pipeline.types import ByteArray, FloatArray
+
+LEAST_FOUND, MOST_EXTRA, MOST_LANDMARK_ERROR = 0.99, 0.01, 0.01
+LEAST_COSINE: Final = 0.999  # of every face of the same box
+
+
+def benchmark_settings(
+    device: str, threads: int, weights: str, margin_px: int, mode: str = EXACT, backend: str = "auto"
+) -> Settings:
+    """facepipe's defaults, changed only where its output would differ from the reference's (`facepipe.comparable`)."""
+    flags = {
+        "run.device": device,
+        "run.threads": threads,
+        "run.mode": mode,
+        "run.backend": backend,
+        "model.weights": weights,
+        "align.margin_px": margin_px,
+    }
+    cache = {name: value for name, value in os.environ.items() if name == ENV_CACHE}
+    return comparable(load_settings(environ=cache, flags=flags))
+
+
+def our_faces(detector: MtcnnDetector, images: Sequence[ByteArray]) -> list[Faces]:
+    """The faces of each image, all images in one batch."""
+    found = detector(ImageBatch(images, detector.networks.device))
+    index = found.image_index.cpu().numpy()
+    arrays = [a.cpu().numpy() for a in (found.boxes, found.landmarks, found.scores)]
+    return [Faces(*(a[index == i] for a in arrays)) for i in range(len(images))]
+
+
+def reference_faces(reference: MTCNN, pixels: ByteArray) -> Faces:
+    boxes, scores, landmarks = reference.detect(Image.fromarray(pixels), landmarks=True)
+    return faces_of(boxes, landmarks, scores)
+
+
+def parity_figures(parity: Parity) -> dict[str, Any]:
+    return {
+        "images": parity.images,
+        "reference_faces": parity.reference_faces,
+        "our_faces": parity.our_faces,
+        "missed": parity.reference_faces - parity.found,
+        "extra": parity.extra,
+        "landmark_error_median": parity.landmark_median,
+    }
+
+
+def cosine_figures(cosines: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """Least and median of the cosines, and how many are too small, by name."""
+    figures: dict[str, Any] = {}
+    for name, values in cosines.items():
+        figures[f"cosine_{name}_min"] = float(values.min())
+        figures[f"cosine_{name}_median"] = float(np.median(values))
+        figures[f"cosine_{name}_below_{LEAST_COSINE}"] = int((values < LEAST_COSINE).sum())
+    return figures
+
+
+def assert_same_faces(parity: Parity) -> None:
+    """Raises AssertionError unless both found the same faces: 99 % of the reference's of probability 0.95 at IoU 0.9,
+    at most 1 % besides, landmarks within 1 % of the distance of the eyes (median)."""
+    assert parity.reference_faces > 0, "the photos show no face"
+    assert parity.found_share >= LEAST_FOUND, parity
+    assert parity.extra_share <= MOST_EXTRA, parity
+    assert parity.landmark_median <= MOST_LANDMARK_ERROR, parity.landmark_median
+
+
+def assert_same_embeddings(cosines: FloatArray) -> None:
+    """Raises AssertionError unless each of the same boxes is embedded alike."""
+    assert cosines.min() >= LEAST_COSINE, np.sort(cosines)[:5]
+
+
+def largest_shift(first: Faces, second: Faces) -> float:
+    """How far the confident boxes of one detection lie from the nearest of the other, in pixels, both ways.
+
+    Infinite where one has no counterpart. A counterpart need not be confident: no score is cut at the same bit.
+    """
+    ways = ((first.confident().boxes, second.boxes), (second.confident().boxes, first.boxes))
+    return max((_nearest(boxes, others) for boxes, others in ways), default=0.0)
+
+
+def _nearest(boxes: FloatArray, others: FloatArray) -> float:
+    distance = np.abs(boxes[:, None] - others[None]).max(axis=2, initial=0)
+    return float(distance.min(axis=1, initial=np.inf).max(initial=0))

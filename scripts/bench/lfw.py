@@ -1,0 +1,203 @@
+"""Labeled Faces in the Wild, view 1: its lists of pairs, stores of its photos, and how good embeddings of them are.
+
+The people of pairsDevTrain are for fitting thresholds and calibrations, those of pairsDevTest for measuring. A photo
+counts by the face whose box lies nearest its centre, as is usual for LFW.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.evaluation.pairs.every_pair import all_distances
+from pipeline.evaluation.pairs.pair_lists import Pair, read_pairs
+from pipeline.evaluation.statistics.rates import (
+    CONTRACT_FMR,
+    best_threshold,
+    bootstrap_interval,
+    calibration_exponent,
+    decisions_right,
+    error_rates,
+    squared_distances,
+    threshold_at_fmr,
+)
+from pipeline.matching.score import Calibration
+from pipeline.store.client import StoreClient
+from pipeline.store.files.shards import read_embeddings
+from pipeline.store.records import StoreIdentity
+from pipeline.types import BoolArray, DoubleArray, FaceBatch, FloatArray, IntArray
+
+FMRS: Final = (1e-3, 1e-4)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The pairs of both lists; no person is in both."""
+
+    train: list[Pair]
+    test: list[Pair]
+
+    def files(self, images: Path) -> list[Path]:
+        """Every photo of the people of both lists, sorted."""
+        people = people_of([*self.train, *self.test])
+        return [file for name in people for file in sorted((images / name).glob("*.jpg"))]
+
+
+def people_of(pairs: Sequence[Pair]) -> list[str]:
+    return sorted({name for pair in pairs for name, _ in (pair.first, pair.second)})
+
+
+def read_protocol(folder: Path, pairs_each: int | None = None) -> Protocol:
+    """Both lists of `folder`; with `pairs_each` only the first genuine and impostor pairs of each, so many of each."""
+    train, test = (_first(read_pairs(folder / name), pairs_each) for name in ("pairsDevTrain.txt", "pairsDevTest.txt"))
+    assert not set(people_of(train)) & set(people_of(test)), "people of both lists"
+    return Protocol(train, test)
+
+
+def _first(pairs: list[Pair], count: int | None) -> list[Pair]:
+    return [p for p in pairs if p.genuine][:count] + [p for p in pairs if not p.genuine][:count]
+
+
+@dataclass(frozen=True)
+class Portraits:
+    """The faces of n photos."""
+
+    names: list[str]  # [n] "Ada_Lovelace_0001"
+    embeddings: FloatArray  # [n, d] float32; NaN where no face was found
+
+    @property
+    def without_face(self) -> int:
+        return int(np.isnan(self.embeddings[:, 0]).sum())
+
+    def rows_of(self, people: Sequence[str]) -> tuple[IntArray, IntArray]:
+        """The rows of all photos of `people`, and the place of each photo's person in `people`."""
+        place = {name: i for i, name in enumerate(people)}
+        owner = np.array([place.get(name.rsplit("_", 1)[0], -1) for name in self.names])
+        rows = np.flatnonzero(owner >= 0)
+        return rows, owner[rows]
+
+    def distances(self, pairs: Sequence[Pair]) -> DoubleArray:
+        """[len(pairs)] squared L2; infinite where a photo shows no face."""
+        row = {name: i for i, name in enumerate(self.names)}
+        first, second = (
+            [row[photo_name(*photo)] for photo in side]
+            for side in ([p.first for p in pairs], [p.second for p in pairs])
+        )
+        return squared_distances(self.embeddings[first], self.embeddings[second])
+
+
+def photo_name(person: str, number: int) -> str:
+    return f"{person}_{number:04d}"
+
+
+def accuracy(portraits: Portraits, protocol: Protocol) -> tuple[dict[str, Any], BoolArray]:
+    """On the listed pairs, at the threshold that is best on the training pairs; and which test pairs came out right.
+
+    A pair with a photo without a face is an error.
+    """
+    train, test = (portraits.distances(pairs) for pairs in (protocol.train, protocol.test))
+    train_kinds, test_kinds = (np.array([p.genuine for p in pairs]) for pairs in (protocol.train, protocol.test))
+    threshold = best_threshold(train, train_kinds)
+    right = decisions_right(test, test_kinds, threshold)
+    figures = {
+        "threshold": threshold,
+        "accuracy": float(right.mean()),
+        "accuracy_interval_95": bootstrap_interval(right),
+        "accuracy_train": float(decisions_right(train, train_kinds, threshold).mean()),
+        "test_pairs": len(right),
+        "test_pairs_without_face": int(np.isinf(test).sum()),
+    }
+    return figures, right
+
+
+def all_pairs(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
+    """FNMR at FMR over all pairs of the test people's photos, and the calibration fitted on the training people's."""
+    rows, owner = portraits.rows_of(people_of(protocol.test))
+    genuine, impostor, _ = all_distances(portraits.embeddings[rows], owner)
+    rows, owner = portraits.rows_of(people_of(protocol.train))
+    _, train_impostor, _ = all_distances(portraits.embeddings[rows], owner)
+    threshold = threshold_at_fmr(train_impostor, CONTRACT_FMR)
+    return {
+        "test": [asdict(error_rates(genuine, impostor, fmr)) for fmr in FMRS],
+        "calibration": {
+            "fmr": CONTRACT_FMR,
+            "impostor_pairs": len(train_impostor),
+            "squared_l2": threshold,
+            "exponent": calibration_exponent(threshold),
+            "test_fmr": float(np.mean(impostor < threshold)),
+            "test_fnmr": float(np.mean(genuine >= threshold)),
+        },
+    }
+
+
+_FACES: Final = """
+    SELECT f.face_id, m.path, m.sha256, f.person_id, f.x1, f.y1, f.x2, f.y2,
+        row_number() OVER (
+            PARTITION BY f.media_id ORDER BY (f.x1 + f.x2 - m.width) ** 2 + (f.y1 + f.y2 - m.height) ** 2, f.face_id
+        ) = 1 AS labelled
+    FROM main.faces f JOIN core.media m USING (media_id) ORDER BY f.face_id
+"""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The n faces of a store of LFW's photos, in the order in which they were decided."""
+
+    faces: FaceBatch
+    paths: list[str]  # [n]
+    persons: list[str]  # [n] the store's identities
+    labelled: IntArray  # the rows that are nearest their photo's centre
+    identity: StoreIdentity
+
+    @property
+    def people(self) -> list[str]:
+        """[n] whose photo it is, by its folder."""
+        return [Path(path).parent.name for path in self.paths]
+
+    @property
+    def calibration(self) -> Calibration:
+        return Calibration.from_dict(self.identity.calibration)
+
+    def portraits(self, files: Sequence[Path]) -> Portraits:
+        """The labelled faces of `files`."""
+        names = [file.stem for file in files]
+        place = {name: i for i, name in enumerate(names)}
+        embeddings = np.full((len(names), self.faces.embeddings.shape[1]), np.nan, np.float32)
+        for row in self.labelled.tolist():
+            name = Path(self.paths[row]).stem
+            if name in place:
+                embeddings[place[name]] = self.faces.embeddings[row]
+        return Portraits(names, embeddings)
+
+
+def make_store(photos: Path, weights: str, store: Path, *options: str) -> None:
+    """Runs all faces of `photos` into `store`, none rejected for its quality; goes on where it was stopped."""
+    gate = [option for name in ("cpq", "fsq", "fcq") for option in (f"--min-{name}", "0")]
+    command = ["run", str(photos), "--store", str(store), "--weights", weights, *options, *gate]
+    subprocess.run([sys.executable, "-m", "pipeline", *command], check=True)
+
+
+def read_store(store: Path) -> Stored:
+    """Raises AssertionError for a store that keeps no embedding of some face: its gate was not open."""
+    with StoreClient.open(store, command="bench") as client:
+        table, identity = client.read(_FACES, []), client.identity
+        files = client.read("SELECT file FROM core.embedding_shards ORDER BY file", [])["file"].to_pylist()
+        parts = [read_embeddings(client.folder, file, identity.embedding_size) for file in files]
+    ids, vectors = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(ids)
+    assert np.array_equal(ids[order], table["face_id"].to_numpy()), "faces without an embedding: was the gate open?"
+    boxes = np.stack([table[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1).astype(np.float32)
+    hashes = [(sha256,) for sha256 in table["sha256"].to_pylist()]
+    return Stored(
+        faces=FaceBatch(vectors[order], np.ones(len(order), bool), hashes, boxes),
+        paths=table["path"].to_pylist(),
+        persons=table["person_id"].to_pylist(),
+        labelled=np.flatnonzero(table["labelled"].to_numpy()),
+        identity=identity,
+    )

@@ -1,0 +1,339 @@
+"""The tables of the documents that are made from the results of the benchmarks. `scripts/update_docs.py` writes them.
+
+Each returns its head and its rows; FileNotFoundError: the benchmark was not run on a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+EXACT, FAST = "exact", "fast"
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+CORPORA: Final = {"a": "250 x 250", "b": "1 MP", "c": "12 MP", "d": "a mix with group photos"}
+STAGES: Final = ("decode", "detect", "embed", "rest")
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def weights() -> Table:
+    measured = _figures("accuracy")
+    before = measured["reference-14"]
+    chains = {
+        "facenet-pytorch's detector and crops, margin 14, `casia-webface`": before,
+        "the same with margin 32": measured["reference-32"],
+        **{f"facepipe, `{name}`": _figures(f"accuracy-{name}") for name in ("casia-webface", "sface")},
+    }
+    return ("", *chains), [
+        ("accuracy on the 1,000 listed pairs [95 % interval]", *(_accuracy(f) for f in chains.values())),
+        *(
+            (f"FNMR at FMR {_rate(rate['fmr'], 0)}", *(_percent(f["test"][i]["fnmr"], 2) for f in chains.values()))
+            for i, rate in enumerate(before["test"])
+        ),
+        ("at T = 0.54, calibrated: FMR", *(_rate(f["calibration"]["test_fmr"], 1) for f in chains.values())),
+        ("at T = 0.54, calibrated: FNMR", *(_percent(f["calibration"]["test_fnmr"]) for f in chains.values())),
+    ]
+
+
+def clustering() -> Table:
+    rows = []
+    for name, calibrations in _figures("clustering").items():
+        for calibration, one in calibrations.items():
+            both = (*_agreement(one["all"]), *_agreement(one["test_people"]))
+            rows.append((f"`{name}`, {calibration}", f"{one['all']['identities']:,}", *both))
+    head = ("", "identities", "pairwise P / R / F", "BCubed P / R / F", "pairwise, test people", "BCubed, test people")
+    return head, rows
+
+
+def _agreement(figures: Any) -> tuple[str, str]:
+    pairwise, bcubed = (
+        " / ".join(f"{figures[measure][key]:.3f}" for key in ("precision", "recall", "f"))
+        for measure in ("pairwise", "bcubed")
+    )
+    return pairwise, bcubed
+
+
+def detection() -> Table:
+    figures = _figures("detection")
+    kinds = {"from_40_px": "40 px and more", "from_0_px": "all that are annotated"}
+    rows = [
+        (
+            text,
+            f"{one['faces']}",
+            f"{_percent(one['recall'])} ({one['found']})",
+            f"{_percent(one['precision'])} ({one['false_alarms']} false alarms)",
+            f"{one['average_precision']:.3f}",
+        )
+        for text, one in ((text, figures[key]) for key, text in kinds.items())
+    ]
+    return ("boxes", "faces", "recall", "precision", "AP"), rows
+
+
+def discards() -> Table:
+    figures = _figures("quality")["test"]["discard"]
+    names = {"gate": "the gate's worst", "center_pose": "pose", "sharpness": "sharpness", "contrast": "contrast"}
+    rows = [(name, *(_percent(f) for f in figures["curves"][key]["fnmr"])) for key, name in names.items()]
+    low, high = figures["random_95"]
+    chance = (f"{a * 100:.1f} to {b * 100:.1f} %" for a, b in zip(low, high, strict=True))
+    rows.append(("at random, 95 %", *chance))
+    return ("thrown away by", *(f"{share * 100:.0f} %" for share in figures["discards"])), rows
+
+
+def damage() -> Table:
+    figures = _figures("quality")["damage"]
+    texts = {
+        "blur": ("blur, sigma as a share of the face's width", 1),
+        "contrast": ("contrast multiplied by", -1),
+        "roll": ("turned in the picture by degrees", 1),
+        "size": ("shrunk to a face of so many pixels", -1),
+    }
+    rows = [("untouched", "", *_shares(figures["untouched"]))]
+    for kind, (text, order) in texts.items():
+        for step in sorted(figures[kind], key=lambda step: order * float(step)):
+            one = figures[kind][step]
+            rows.append((text, step, *_shares(one)))
+    return ("damage", "", "face found", "of these rejected", "FNMR at the threshold of FMR 1e-3"), rows
+
+
+def _shares(step: Any) -> tuple[str, ...]:
+    return tuple(_percent(step[key]) for key in ("with_face", "rejected", "fnmr"))
+
+
+def _accuracy(figures: Any) -> str:
+    low, high = figures["accuracy_interval_95"]
+    return f"{_percent(figures['accuracy'])} [{low * 100:.1f}, {high * 100:.1f}]"
+
+
+def extraction() -> Table:
+    """Rates of both sides and both modes."""
+    head = ("photos", "reference, images/s", "`exact`, images/s", "ratio", "`fast`, images/s", "ratio")
+    rows = []
+    for name, one in _extracted():
+        exact, fast = _modes(one)
+        rows.append(
+            (
+                name,
+                f"{one[one['reference']]['images_per_s']:.2f}",
+                f"{one[exact]['images_per_s']:.2f}",
+                f"**{one['ratio']:.2f}**",
+                f"{one[fast]['images_per_s']:.2f}",
+                f"{one[f'ratio_{fast}']:.2f}",
+            )
+        )
+    return head, rows
+
+
+def parity() -> Table:
+    """Whether both sides found the same faces; in brackets the mode `fast`."""
+    counts = ("missed", "extra", "cosine_same_box_min")
+    head = ("photos", "images", "faces of the reference", "missed", "extra", "least cosine, same boxes")
+    rows = []
+    for name, one in _extracted():
+        exact, fast = one["parity"], one["parity_fast"]
+        compared = (f"{_short(exact.get(key))} ({_short(fast.get(key))})" for key in counts)
+        rows.append((name, f"{exact['images']}", f"{exact['reference_faces']}", *compared))
+    return head, rows
+
+
+def stages() -> Table:
+    """Where facepipe's time goes, and how near each stage is to what the machine could do."""
+    head = ("photos", *STAGES, "share of the bound, all together", "CPU busy", "peak RSS, MiB")
+    rows = []
+    for name, one in _extracted():
+        costs, exact = one["stages"], one[_modes(one)[0]]
+        total = sum(costs[f"{stage}_s"] for stage in STAGES)
+        used = (f"{one['share_of_bound']:.2f}", f"{exact['cpu_busy_share']:.2f}", f"{exact['peak_rss_mib']:.0f}")
+        rows.append((name, *(_stage(costs, stage, total) for stage in STAGES), *used))
+    return head, rows
+
+
+def layouts() -> Table:
+    """One process with a thread per core against one process per core."""
+    rows = []
+    for name, one in _extracted():
+        sides: dict[str, list[str]] = {"reference": [], "facepipe": []}
+        for variant, figures in one.items():
+            side, _, layout = variant.partition("_")
+            if side in sides and layout:
+                sides[side].append(f"{figures['images_per_s']:.2f} ({layout})")
+        rows.append((name, *(" / ".join(rates) for rates in sides.values())))
+    return ("photos", "reference, images/s (processes x threads)", "facepipe, images/s"), rows
+
+
+def fast() -> Table:
+    """What the mode `fast` changes of the decisions."""
+    documents = _by_weights("fast")
+    one_only = len(documents) == 1
+    head = [f"`{mode}`" if one_only else f"`{name}`, `{mode}`" for name in documents for mode in (EXACT, FAST)]
+
+    def row(text: str, exact: Callable[[Any], str], other: Callable[[Any], str]) -> tuple[str, ...]:
+        return (text, *(make(figures) for figures in documents.values() for make in (exact, other)))
+
+    def count(key: str) -> tuple[Callable[[Any], str], Callable[[Any], str]]:
+        return lambda figures: f"{figures[key][EXACT]:,}", lambda figures: f"{figures[key][FAST]:,}"
+
+    def cosines(figures: Any) -> str:
+        return ", ".join(f"{figures[f'cosine_{key}']:.5f}" for key in ("min", "1_percent", "median"))
+
+    rates = [lambda figures, mode=mode: _percent(figures["accuracy"][mode]["accuracy"]) for mode in (EXACT, FAST)]
+    return ("", *head), [
+        row("faces", *count("faces")),
+        row("identities", *count("identities")),
+        row("accuracy on the 1,000 listed pairs", *rates),
+        row("cosine to `exact`: least, 1 %, median", lambda _: "", cosines),
+        row("partition against `exact`, pairwise F", lambda _: "", lambda figures: f"{figures['pairwise']['f']:.4f}"),
+    ]
+
+
+def trees() -> Table:
+    """This tree beside an earlier one, by `bench_trees`."""
+    rows = [
+        (what, f"{one['before']:.1f}", f"{one['after']:.1f}", f"**{one['ratio']:.2f}**")
+        for what, one in _figures("trees").items()
+    ]
+    return ("", "before", "after", "ratio"), rows
+
+
+def measured() -> Table:
+    """One line for each benchmark: the figures that README.md and ARCHITECTURE.md tell."""
+    return ("what", "figure"), [(text, _sentence(make)) for text, make in _MEASURED.items()]
+
+
+def _sentence(make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except FileNotFoundError:
+        return "not measured yet"
+
+
+def _detected() -> str:
+    one = _figures("detect_parity")["all"]
+    return (
+        f"{one['reference_faces'] - one['missed']} of its {one['reference_faces']} faces of probability 0.95 at IoU "
+        f"0.9, {one['extra']} besides; landmarks within {_rate(one['landmark_error_median'], 0)} of the eyes' distance "
+        "(median)"
+    )
+
+
+def _run() -> str:
+    one = _figures("run")
+    return (
+        f"{one['images']:,} photos, {one['images_per_second']:.1f} images/s over the image work, peak RSS "
+        f"{one['peak_rss_mib'] / 1024:.1f} GiB; the same command again: {one['again_decoded']} decoded, "
+        f"{one['again_model_calls']} model calls"
+    )
+
+
+def _ratios() -> str:
+    return "; ".join(f"{one['ratio']:.1f} times its images/s ({name})" for name, one in _extracted())
+
+
+def _memory() -> str:
+    one = _figures("memory")
+    return (
+        f"{one['rss_mib'][-1] / 1024:.1f} GiB after the last of {len(one['rss_mib'])} runs, "
+        f"{_percent(one['rss_growth'])} more than after the second; peak {max(one['peak_rss_mib']) / 1024:.1f} GiB"
+    )
+
+
+def _grouping(name: str) -> str:
+    one = _figures(name)
+    others = (f"{one[f'ratio_to_{library}']:.2f} of {text}" for library, text in _LIBRARIES.items())
+    return (
+        f"{one['faces_per_second_facepipe']:,.0f} faces/s into {one['identities']:,} identities: {', '.join(others)}; "
+        f"peak RSS {one['peak_rss_bytes'] / 2**30:.1f} GiB"
+    )
+
+
+def _search() -> str:
+    one = _figures("search")
+    return (
+        f"{one['ms_facepipe_1']:.0f} ms: {one['ratio_1_to_numpy']:.2f} of NumPy's matrix-vector product and "
+        f"argpartition; 64 faces at once {one['ratio_64_to_products']:.2f} of the bare matrix products; "
+        f"{one['bytes_float32'] / 1e9:.2f} GB of vectors and {one['bytes_int8_copy'] / 1e9:.2f} GB of int8 copy"
+    )
+
+
+def _posts() -> str:
+    one, loads = _figures("serve"), {"steady": "at a constant rate", "bursts": "as a Poisson process"}
+    loads["hand_over"] = "while a shard of 5,000 faces is handed over"
+
+    def percentile(load: str, p: int) -> str:
+        return f"p{p} {one[f'{load}_all_p{p}_ms']:.0f} ms"
+
+    return "; ".join(f"{text} {percentile(load, 50)}, {percentile(load, 99)}" for load, text in loads.items())
+
+
+_LIBRARIES: Final = {"products": "the bare products' time", "torch": "torch's", "faiss": "faiss's", "numpy": "NumPy's"}
+_MEASURED: Final[dict[str, Callable[[], str]]] = {
+    "detection against facenet-pytorch's MTCNN": _detected,
+    "`facepipe run` over LFW's photos of 250 x 250": _run,
+    "extraction against facenet-pytorch's loop, the same faces": _ratios,
+    "resident memory of repeated runs over mixed photos, the models loaded once": _memory,
+    "grouping 100,000 faces, streamed in shards of 512": lambda: _grouping("group-100k"),
+    "grouping 1,000,000 faces, the same way": lambda: _grouping("group-1000k"),
+    "search of one face in 1,000,000 references of 512 dimensions, top 10": _search,
+    "`POST /people` without model time, 100,000 identities, 50 requests/s": _posts,
+}
+
+
+def _extracted() -> Iterator[tuple[str, Any]]:
+    """(photos, figures) of each corpus and set of weights that was measured."""
+    documents = _by_weights("extract")
+    for weights, figures in documents.items():
+        for key, text in CORPORA.items():
+            if key in figures:
+                yield (text if len(documents) == 1 else f"{text}, `{weights}`"), figures[key]
+
+
+def _by_weights(benchmark: str) -> dict[str, Any]:
+    names = {name: f"{benchmark}-{name}" for name in ("casia-webface", "sface")}
+    return {name: _figures(file) for name, file in names.items() if (RESULTS / f"{file}-cpu.json").exists()}
+
+
+def _modes(one: Mapping[str, Any]) -> tuple[str, str]:
+    """The names of what `extract` does in both modes."""
+    fast_variant = next(name for name in one if name.startswith("fast_"))
+    return fast_variant.replace("fast_", "facepipe_"), fast_variant
+
+
+def _stage(costs: Mapping[str, Any], stage: str, total: float) -> str:
+    """The stage's share of the time, and the share of its bound that it reaches."""
+    reached = costs.get(f"{stage}_share_of_bound")
+    bound = "" if reached is None else f" (bound: {_percent(reached, 0)})"
+    return _percent(costs[f"{stage}_s"] / total, 0) + bound
+
+
+def _figures(benchmark: str) -> Any:
+    """The figures of a benchmark's result on a CPU. Raises FileNotFoundError where it was not run."""
+    return json.loads((RESULTS / f"{benchmark}-cpu.json").read_text("utf-8"))["figures"]
+
+
+def _short(number: float | None) -> str:
+    return "-" if number is None else f"{number:.5f}" if isinstance(number, float) else str(number)
+
+
+def _rate(share: float, digits: int) -> str:
+    return f"{share:.{digits}e}".replace("e-0", "e-")
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{share * 100:.{digits}f} %"
+
+
+TABLES: Final[dict[str, Callable[[], Table]]] = {
+    "accuracy": weights,
+    "weights": weights,
+    "clustering": clustering,
+    "detection": detection,
+    "discards": discards,
+    "damage": damage,
+    "extraction": extraction,
+    "parity": parity,
+    "stages": stages,
+    "layouts": layouts,
+    "fast": fast,
+    "trees": trees,
+    "measured": measured,
+}

@@ -1,0 +1,246 @@
+"""Each benchmark runs at a tiny size, and fails where an answer is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import bench_accuracy
+import bench_decode
+import bench_detect
+import bench_embed
+import bench_extract
+import bench_fast
+import bench_group
+import bench_memory
+import bench_search
+import bench_stores
+import numpy as np
+import pytest
+import stage_costs
+from jpeg_decoders import installed, pillow
+from plain_grouping import LIBRARIES, Numpy, PlainGrouping
+
+from pipeline.config import EXACT, FAST
+from pipeline.evaluation.bench.harness import Timing
+from pipeline.matching.score import exact_dots
+from tests.scripts.conftest import Bench
+
+
+def test_decode(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_decode, "usable_cores", lambda: 2)
+    words = ["--faces", photos, "--work", tmp_path, "--corpus", "a", "--images", "2", "--repeats", "1"]
+    figures = bench(bench_decode, *words)["decode"]["a"]
+    decoders = [bench_decode.OURS, *installed()]
+    assert figures.keys() >= {f"images_per_s_{name}_{threads}" for name in decoders for threads in (1, 2)}
+    files = [file.read_bytes() for file in tmp_path.glob("a-2/*.jpg")]
+    with pytest.raises(AssertionError, match="other pixels"):
+        bench_decode.assert_equal(files, lambda data: pillow(data) ^ np.uint8(1))
+    for name, decode in installed().items():
+        assert np.abs(decode(files[0]).astype(int) - pillow(files[0])).max() <= 3, name
+
+
+def test_decode_on_the_device(photos: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [file.read_bytes() for file in sorted(photos.rglob("both.jpg"))]
+    assert bench_decode.measure(files, repeats=1, device=device)[1]["images_per_s_device"] > 0
+    monkeypatch.setattr("pipeline.extraction.images.nvjpeg._decoded", lambda images, *_: [None] * len(images))
+    with pytest.raises(AssertionError, match="1 files were left to the CPU"):
+        bench_decode.on_device(files, device)
+
+
+def test_detect(bench: Bench, photos: Path, tmp_path: Path) -> None:
+    words = ["--faces", photos, "--work", tmp_path, "--question", "speed", "parity", "--photos", "2"]
+    results = bench(bench_detect, *words, "--corpus", "a", "--images", "2", "--repeats", "1")
+    speed, parity = results["detect"]["a"], results["detect_parity"]["all"]
+    assert (speed["images"], speed["reference_faces"], speed["missed"], speed["extra"]) == (2, 2, 0, 0)
+    assert speed["ratio"] > 0
+    assert (parity["images"], parity["reference_faces"], parity["missed"]) == (3, 4, 0)
+
+
+@pytest.mark.faces
+def test_detect_annotated_boxes(faces_dir: Path) -> None:
+    figures = bench_detect.annotated(faces_dir / "groups-with-boxes")
+    assert figures["from_40_px"]["recall"] == 1
+
+
+def test_embed(bench: Bench, photos: Path) -> None:
+    words = ["--faces", photos, "--weights", "casia-webface", "--batches", "1", "2", "--crops", "2", "--repeats", "1"]
+    figures = bench(bench_embed, *words)["embed"]["casia-webface"]
+    assert figures["cosine_min_reference"] >= 0.99999
+    assert figures["ms_per_crop_torch_exact_2"] > 0
+    embed = bench_embed.variants("casia-webface", "cpu")
+    first = embed[bench_embed.FIRST]
+    with pytest.raises(AssertionError, match="mirrored"):
+        bench_embed.smallest_cosines(
+            {bench_embed.FIRST: first, "mirrored": lambda crops: first(crops.flip(3))},
+            bench_embed.face_crops(photos, 2, 160),
+        )
+
+
+@pytest.mark.slow
+def test_extract(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_extract, "usable_cores", lambda: 1)  # both layouts are one: half the processes
+    words = ["--faces", photos, "--work", tmp_path, "--corpus", "a", "--images", "2", "--repeats", "1"]
+    figures = bench(bench_extract, *words, "--weights", "casia-webface")["extract-casia-webface"]["a"]
+    assert figures["parity"]["missed"] == figures["parity_fast"]["missed"] == 0
+    assert figures["parity"]["cosine_same_box_min"] >= 0.99999  # the same crops, bit for bit
+    assert figures["facepipe_1x1"]["faces_per_s"] == pytest.approx(figures["facepipe_1x1"]["images_per_s"])
+    assert figures["facepipe_1x1"]["cpu_busy_share"] > 0
+    assert figures["reference_1x1"]["peak_rss_mib"] > 100
+    assert figures["ratio"] > 0
+    stages = figures["stages"]
+    assert stages["embed_gflop"] == pytest.approx(2 * stage_costs.embedder_flops("casia-webface", 160) / 1e9)
+    assert min(stages[f"{stage}_share_of_bound"] for stage in stage_costs.STAGES) > 0
+    assert stages["rest_s"] > 0
+
+
+def test_extract_lists_and_ratios(photos: Path) -> None:
+    files = [Path(f"{number}.jpg") for number in range(2 * 256 + 3)]
+    lists = bench_extract.lists_of("facepipe_2x1", files, 2)
+    assert [len(part) for part in lists] == [256, 256, 2, 1]
+    for place in (0, 1):  # as the workers divide them
+        assert [file for part in lists[place::2] for file in part] == files[place::2]
+    portrait = next(photos.rglob("A_0001.jpg"))
+    assert [len(part) for part in bench_extract.lists_of("reference_2x1", [portrait] * 70, 2)] == [32, 32, 6]
+    seconds = {"facepipe_1x2": 1, "reference_1x2": 5, "facepipe_2x1": 0.5, "reference_2x1": 4, "fast_1x2": 0.25}
+    timings = {name: Timing([one, one]) for name, one in seconds.items()}
+    expected = {"reference": "reference_2x1", "ratio": 4, "ratio_facepipe_2x1": 8, "ratio_fast_1x2": 16}
+    assert bench_extract.ratios(timings, "facepipe_1x2", 0.25) == {**expected, "share_of_bound": 0.25}
+
+
+def test_flops_are_those_of_the_layers(weights_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # P-Net on 12 x 12: 10 x 10 cells of 3 -> 10 channels, 5 x 5 after the pooling, 3 x 3 of 10 -> 16, 1 of 16 -> 32,
+    # then 2 + 4 answers of 32; kernels of 3 x 3 but for the last.
+    macs = 100 * 27 * 10 + 9 * 90 * 16 + 144 * 32 + 32 * 6
+    assert stage_costs.detector_flops("pnet", 12, 12) == 2 * macs
+    monkeypatch.setenv("FACEPIPE_CACHE", str(weights_cache))
+    # The field's figures: 1.42 G multiply-adds for a face.
+    assert stage_costs.embedder_flops("casia-webface", 160) / 2e9 == pytest.approx(1.42, abs=0.01)
+
+
+def test_accuracy(bench: Bench, photos: Path) -> None:
+    figures = bench(bench_accuracy, "--faces", photos / "lfw-view1")["accuracy"]
+    assert figures["photos"] == 8
+    assert figures["ours-14"]["accuracy"] == figures["reference-32"]["accuracy"] == 1
+    assert figures["mcnemar-32"] == {"only_ours_right": 0, "only_reference_right": 0, "p": 1.0}
+    with pytest.raises(AssertionError, match="margin 14"):
+        bench_accuracy.check({"mcnemar-14": {"only_ours_right": 0, "only_reference_right": 9, "p": 0.01}})
+
+
+@pytest.mark.slow
+def test_fast_and_stores(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_stores, "TOLERANCE", math.inf)  # two people say nothing of the calibration
+    words = ["--faces", photos / "lfw-view1", "--work", tmp_path, "--weights", "casia-webface"]
+    figures = bench(bench_fast, *words)["fast-casia-webface"]
+    assert figures["faces"] == {EXACT: 10, FAST: 10, "both": 10}
+    assert figures["pairwise"]["f"] == 1
+    assert figures["accuracy"][FAST]["accuracy"] == 1
+    results = bench(bench_stores, *words)
+    assert results["accuracy-casia-webface"]["accuracy"] == 1
+    calibrated = results["clustering"]["casia-webface"]["calibrated"]["all"]
+    assert (calibrated["faces"], calibrated["identities"]) == (10, 2)
+    worse = {EXACT: {"accuracy": 0.98}, FAST: {"accuracy": 0.983}}
+    for change in (
+        {"faces": {EXACT: 4000, FAST: 4006, "both": 4000}},
+        {"cosine_min": 0.998},
+        {"pairwise": {"f": 0.99}},
+        {"accuracy": worse},
+    ):
+        with pytest.raises(AssertionError):
+            bench_fast.check({**figures, **change})
+
+
+def test_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_group, "NAIVE", 200)
+    words = ["--faces", "3000", "--shard-faces", "1000", "--repeats", "2", "--baselines", "numpy", "torch"]
+    figures = bench(bench_group, *words)["group-3k"]
+    assert (figures["faces"], figures["identities"], figures["missing_baselines"]) == (3000, 1500, ["faiss"])
+    assert min(figures["ratio_to_products"], figures["ratio_to_numpy"], figures["faces_per_second_facepipe"]) > 0
+
+
+def test_a_wrong_grouping_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = bench_group.make_stream(400, 2, shard_faces=400)
+    ((who, faces),) = stream.shards()
+    group, truth = bench_group.Grouping("cpu"), bench_group.Truth(200)
+    group(faces)
+    assert group.last is not None
+    truth.check(who, group.last)
+    matched = int(np.flatnonzero(~group.last.inserted)[0])
+    for name, face, value in (("position", matched, 199), ("inserted", 0, False), ("score", 3, 0.5)):
+        wrong = getattr(group.last, name).copy()
+        wrong[face] = value
+        with pytest.raises(AssertionError):
+            bench_group.Truth(200).check(who, dataclasses.replace(group.last, **{name: wrong}))
+    with monkeypatch.context() as patch:
+        patch.setattr(bench_group, "smallest_match", lambda: 0.999)
+        with pytest.raises(AssertionError, match="numpy"):
+            bench_group.one_pass(stream, ["numpy"], "cpu")
+    everything = bench_group.Matcher(bench_group.MATCHER.calibration, 4.0)
+    decide = bench_group.group_faces
+    monkeypatch.setattr(bench_group, "group_faces", lambda faces, index, _: decide(faces, index, everything))
+    with pytest.raises(AssertionError):
+        bench_group.assert_naive(stream, "cpu")
+
+
+def test_plain_grouping_takes_the_nearest_of_a_block() -> None:
+    def at(degrees: float) -> list[float]:
+        return [float(np.cos(np.radians(degrees))), float(np.sin(np.radians(degrees)))]
+
+    plain = PlainGrouping(Numpy(2), min_product=0.8)
+    assert plain(np.array([at(0), at(90)], dtype=np.float32)).tolist() == [0, 1]
+    # 45 degrees is new; 20 is nearer to 0, and 30 nearer to 45 than to 0.
+    assert plain(np.array([at(45), at(20), at(30)], dtype=np.float32)).tolist() == [2, 0, 2]
+    assert LIBRARIES.keys() == {"numpy", "torch", "faiss"}
+
+
+def test_search(bench: Bench) -> None:
+    figures = bench(bench_search, "--references", "2000", "--repeats", "2")["search"]
+    assert figures["bytes_float32"] == 2000 * 4 * bench_search.SIZE
+    assert figures["ratio_1_to_numpy"] > 0
+
+
+def test_a_search_that_is_not_exact_fails() -> None:
+    view, queries, _ = bench_search.make_task(5000)
+    for query, positions in zip(queries, bench_search.brute_force(view, queries, 7), strict=True):
+        dots = exact_dots(np.repeat(query[None], 5000, axis=0), view.host_vectors)
+        assert positions.tolist() == np.argsort(-dots, kind="stable")[:7].tolist()
+    assert view.codes is not None
+    certain = dataclasses.replace(view.codes, errors=np.zeros_like(view.codes.errors))
+    with pytest.raises(AssertionError):
+        bench_search.assert_exact(dataclasses.replace(view, codes=certain), queries, 10)
+
+
+def test_memory(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_memory, "photos", lambda *_: sorted(photos.rglob("*_0001.jpg")))
+    words = ["--faces", photos, "--work", tmp_path, "--repeats", 3, "--max-growth", 9]
+    figures = bench(bench_memory, *words)["memory"]
+    assert (figures["images"], figures["persons"]) == (6, 2)
+    assert len(figures["rss_mib"]) == 3
+    assert all(peak >= left for peak, left in zip(figures["peak_rss_mib"], figures["rss_mib"], strict=True))
+
+
+def test_memory_that_grows_or_a_run_that_differs_fails() -> None:
+    def repeat(left_mib: int, faces: int = 7, **read: int) -> bench_memory.Repeat:
+        return bench_memory.Repeat(1.0, 2**30, left_mib * 2**20, read or {"ok": 4, "no_face": 1}, faces, persons=2)
+
+    figures = bench_memory.figures_of([repeat(50), repeat(100), repeat(102)])
+    assert figures["rss_growth"] == pytest.approx(0.02)
+    bench_memory.assert_flat(figures, 0.03)
+    with pytest.raises(AssertionError):
+        bench_memory.assert_flat(figures, 0.01)
+    bench_memory.assert_equal(repeat(100), repeat(120), 5)
+    for other in (repeat(100, faces=8), repeat(100, ok=5), repeat(100, ok=4, unreadable=1), repeat(100, ok=4)):
+        with pytest.raises(AssertionError):
+            bench_memory.assert_equal(repeat(100), other, 5)
+
+
+def test_memory_photos_have_large_ones_among_them(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = bench_memory.Settings().decode.max_pixels
+    assert 0.99 * limit < bench_memory.HUGE[0] * bench_memory.HUGE[1] <= limit
+    monkeypatch.setattr(bench_memory, "HUGE", (1100, 900))  # the real one takes half a minute to make
+    files = bench_memory.photos(bench_memory.read_sources(photos), tmp_path, 8)
+    sizes = [bench_extract.image_size(file) for file in files]
+    assert 0 < sizes.index((4000, 3000)) < sizes.index((1100, 900)) < len(sizes) - 1 == 9

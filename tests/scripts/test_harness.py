@@ -1,0 +1,67 @@
+"""What every benchmark writes: its result's schema, and what a result says of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import RESULTS, argument_parser, check_result, settings_of, write_result
+
+from pipeline.evaluation.bench.harness import Timing
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> argparse.Namespace:
+    return argument_parser("Nothing.").parse_args(["--results", str(tmp_path / "results")])
+
+
+@pytest.fixture
+def document(arguments: argparse.Namespace) -> dict[str, Any]:
+    timings = {"a": Timing([3.0, 1.0, 2.0])}
+    path = write_result("nothing", settings_of(arguments), timings, {"ratio": 1.0}, arguments)
+    assert path.name == "nothing-cpu.json"
+    return dict(json.loads(path.read_text("utf-8")))
+
+
+def test_a_result_says_what_it_was_measured_on(document: dict[str, Any]) -> None:
+    check_result(document)
+    assert document["settings"] == {"device": "cpu"}
+    assert document["timings"]["a"] == {"seconds": [3.0, 1.0, 2.0], "median": 2.0, "min": 1.0, "max": 3.0}
+    machine = document["machine"]
+    assert machine["cores"] >= 1
+    assert machine["cpu"]
+    assert machine["threads"]["torch"] >= 1
+    assert machine["packages"]["numpy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("schema",), 2, "knows 1"),
+        (("machine", "cores"), "two", "machine.cores is str"),
+        (("machine", "cores"), True, "machine.cores is bool"),
+        (("machine", "surprise"), 1, "surprise"),
+        (("timings", "a", "median"), None, "timings.a.median"),
+        (("timings", "a", "seconds"), [], "seconds is empty"),
+        (("figures",), [], "figures"),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_named(
+    document: dict[str, Any], path: tuple[str, ...], value: object, message: str
+) -> None:
+    broken = copy.deepcopy(document)
+    place: Any = broken
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(ValueError, match=message):
+        check_result(broken)
+
+
+def test_every_stored_result_fits_the_schema() -> None:
+    for path in RESULTS.glob("*.json"):
+        check_result(json.loads(path.read_text("utf-8")))

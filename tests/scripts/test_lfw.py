@@ -1,0 +1,102 @@
+"""The figures of Labeled Faces in the Wild, on planted embeddings: people far apart, their photos close together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench_accuracy import MARGINS, compare
+from bench_fast import compare as compare_stores
+from bench_fast import same_faces
+from coded_faces import coded_identity
+from lfw import CONTRACT_FMR, Portraits, Protocol, Stored, all_pairs, people_of, read_protocol
+
+from pipeline.types import FaceBatch
+
+PHOTOS = 3
+TRAIN = [f"Train_Person_{i}" for i in range(8)]
+TEST = [f"Test_Person_{i}" for i in range(8)]
+
+
+@pytest.fixture
+def protocol(tmp_path: Path) -> Protocol:
+    for name, people in (("pairsDevTrain.txt", TRAIN), ("pairsDevTest.txt", TEST)):
+        genuine = [f"{person}\t1\t2" for person in people]
+        impostor = [f"{a}\t1\t{b}\t3" for a, b in zip(people, people[1:] + people[:1], strict=True)]
+        (tmp_path / name).write_text("\n".join([str(len(people)), *genuine, *impostor]) + "\n")
+    return read_protocol(tmp_path)
+
+
+def planted() -> Portraits:
+    rng = np.random.default_rng(1)
+    names = [f"{person}_{k + 1:04d}" for person in [*TRAIN, *TEST] for k in range(PHOTOS)]
+    people = np.repeat(rng.standard_normal((len(TRAIN) + len(TEST), 64)), PHOTOS, axis=0)
+    vectors = (people + 0.3 * rng.standard_normal(people.shape)).astype(np.float32)
+    return Portraits(names, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+def test_a_photo_without_face_costs_its_side(protocol: Protocol) -> None:
+    sides = {f"{side}-{margin}": planted() for side in ("ours", "reference") for margin in MARGINS}
+    lost = sides["ours-14"].names.index(f"{TEST[0]}_0001")  # in one genuine and one impostor pair
+    sides["ours-14"].embeddings[lost] = np.nan
+    figures = compare(sides, protocol)
+    perfect, ours = figures["reference-14"], figures["ours-14"]
+    assert (perfect["accuracy"], [rates["fnmr"] for rates in perfect["test"]]) == (1, [0, 0])
+    assert perfect["test"][0]["genuine_pairs"] == len(TEST) * 3
+    assert perfect["test"][0]["impostor_pairs"] == len(TEST) * (len(TEST) - 1) // 2 * PHOTOS**2
+    assert figures["photos_without_face"]["ours-14"] == 1
+    assert ours["test_pairs_without_face"] == 2
+    assert ours["accuracy"] == 1 - 2 / (2 * len(TEST))
+    assert ours["test"][0]["fnmr"] == pytest.approx(2 / (3 * len(TEST)))
+    assert figures["mcnemar-14"] == {"only_ours_right": 0, "only_reference_right": 2, "p": 0.5}
+    assert figures["mcnemar-32"]["p"] == 1
+
+
+def test_the_contract_rate_is_the_calibrations(protocol: Protocol, tmp_path: Path) -> None:
+    calibration = all_pairs(planted(), protocol)["calibration"]
+    assert calibration["fmr"] == CONTRACT_FMR == 2e-4
+    assert 2 * (calibration["squared_l2"] ** 0.5 / 2) ** calibration["exponent"] == pytest.approx(0.54**0.5)
+    part = read_protocol(tmp_path, 2)
+    assert [pair.genuine for pair in part.test] == [True, True, False, False]
+    assert people_of(part.train) == TRAIN[:3]
+
+
+@pytest.fixture
+def exact() -> Stored:
+    """Two people; the last photo shows a stranger beside Bob."""
+    paths = ["Ada/Ada_0001.jpg", "Ada/Ada_0002.jpg", "Bob/Bob_0001.jpg", "Bob/Bob_0001.jpg"]
+    vectors = np.eye(4, 8, dtype=np.float32)[[0, 0, 2, 3]]
+    boxes = np.array([[0, 0, 50, 60], [5, 5, 55, 70], [0, 0, 50, 60], [100, 0, 150, 60]], np.float32)
+    faces = FaceBatch(vectors, np.ones(4, bool), [(path,) for path in paths], boxes)
+    return Stored(faces, paths, ["a", "a", "b", "c"], np.array([0, 1, 2]), coded_identity(8))
+
+
+def reordered(stored: Stored, order: list[int]) -> Stored:
+    faces, hashes = stored.faces, [stored.faces.image_hashes[i] for i in order]
+    picked = FaceBatch(faces.embeddings[order], faces.insertable[order], hashes, faces.boxes[order])
+    paths, persons = ([values[i] for i in order] for values in (stored.paths, stored.persons))
+    labelled = np.flatnonzero(np.isin(order, stored.labelled))
+    return replace(stored, faces=picked, paths=paths, persons=persons, labelled=labelled)
+
+
+def test_stores_are_compared_face_by_face(exact: Stored) -> None:
+    rows, others = same_faces(exact, reordered(exact, [3, 2, 0]))
+    assert (rows.tolist(), others.tolist()) == ([0, 2, 3], [2, 1, 0])
+    assert [len(part) for part in same_faces(exact, reordered(exact, []))] == [0, 0]
+    renamed = replace(reordered(exact, [3, 2, 1, 0]), persons=["x", "y", "z", "z"])
+    figures = compare_stores(exact, renamed)
+    assert figures["pairwise"]["f"] == figures["bcubed"]["f"] == 1
+    assert figures["cosine_min"] == pytest.approx(1)
+    parted = compare_stores(exact, replace(exact, persons=["a", "d", "b", "b"]))
+    assert parted["pairwise"]["recall"] == parted["pairwise"]["precision"] == 0
+
+
+def test_portraits_of_a_store_are_the_labelled_faces(exact: Stored) -> None:
+    names = ["Ada_0001", "Ada_0002", "Bob_0001", "Bob_0002"]
+    portraits = exact.portraits([Path(f"{name}.jpg") for name in names])
+    assert portraits.names == names
+    assert portraits.embeddings[:3].tolist() == exact.faces.embeddings[:3].tolist()
+    assert portraits.without_face == 1
+    assert reordered(exact, [3, 0]).portraits([Path(f"{name}.jpg") for name in names]).without_face == 3
