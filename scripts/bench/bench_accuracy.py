@@ -23,7 +23,7 @@ from lfw import Portraits, Protocol, accuracy, all_pairs, read_protocol
 from pipeline.config import Settings, load_settings
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import ReferenceChain, equal_sized, image_size
-from pipeline.evaluation.photos.subjects import from_images
+from pipeline.evaluation.photos.portraits import extract_portraits
 from pipeline.evaluation.statistics.rates import mcnemar_exact
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor, make_identity
@@ -38,7 +38,7 @@ LIST_IMAGES, LIST_PIXELS = 32, 2_000_000
 
 def our_portraits(files: Sequence[Path], settings: Settings) -> Portraits:
     extractor = load_extractor(settings, make_identity(settings), Path())
-    portraits = from_images(extractor, Decoder(settings.decode), files)
+    portraits = extract_portraits(extractor, Decoder(settings.decode), files)
     assert not portraits.skipped, portraits.skipped
     return Portraits([Path(path).stem for path in portraits.paths], portraits.embeddings)
 

@@ -37,7 +37,7 @@ from pipeline.config import DecodeSettings, RunSettings, Settings
 from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
 from pipeline.evaluation.bench.parity import Faces, Parity, compare
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
-from pipeline.evaluation.detection.boxes import read_boxes
+from pipeline.evaluation.detection.annotations import read_boxes
 from pipeline.evaluation.detection.report import DetectionRequest, report_detection
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks

@@ -38,8 +38,8 @@ from quality_damage import STEPS, Faces, find
 from turned_heads import angle, pose_errors
 
 from pipeline.config import DecodeSettings, MatchSettings, load_settings
-from pipeline.evaluation.pairs.every_pair import all_distances
-from pipeline.evaluation.pairs.pair_lists import Pair
+from pipeline.evaluation.pairs.distances import all_distances
+from pipeline.evaluation.pairs.lists import Pair
 from pipeline.evaluation.statistics.rates import bootstrap_interval, squared_distances, threshold_at_fmr
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import decode_image

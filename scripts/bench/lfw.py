@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.evaluation.pairs.every_pair import all_distances
-from pipeline.evaluation.pairs.pair_lists import Pair, read_pairs
+from pipeline.evaluation.pairs.distances import all_distances
+from pipeline.evaluation.pairs.lists import Pair, read_pairs
 from pipeline.evaluation.statistics.rates import (
     CONTRACT_FMR,
     best_threshold,
