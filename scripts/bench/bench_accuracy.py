@@ -38,9 +38,9 @@ LIST_IMAGES, LIST_PIXELS = 32, 2_000_000
 
 def our_portraits(files: Sequence[Path], settings: Settings) -> Portraits:
     extractor = load_extractor(settings, make_identity(settings), Path())
-    portraits = extract_portraits(extractor, Decoder(settings.decode), files)
+    portraits = extract_portraits(extractor, Decoder(settings.decode), {file.stem: file for file in files})
     assert not portraits.skipped, portraits.skipped
-    return Portraits([Path(path).stem for path in portraits.paths], portraits.embeddings)
+    return Portraits(list(portraits.paths), portraits.embeddings)
 
 
 def reference_portraits(files: Sequence[Path], settings: Settings, weights: ResolvedWeights) -> Portraits:
