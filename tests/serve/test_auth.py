@@ -102,7 +102,7 @@ def test_a_password_that_is_base64_itself_is_taken_as_it_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [None, "", "alice", "alice:", ":", "alice:wrong", f"Alice:{PASSWORD}", "nobody:", "nobody:x", "who:x"]
+    "sent", [None, "", "alice", "alice:", ":", "alice:wrong", f"Alice:{PASSWORD}", "nobody:", "nobody:x", "who:x"]
 )
 def test_anything_else_is_unauthorized(auth: Authenticator, sent: str | None) -> None:
     with pytest.raises(Unauthorized):
