@@ -20,8 +20,9 @@ from pipeline.config import Settings
 from pipeline.errors import DeviceOutOfMemory, ImageRejected
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.nvjpeg import DeviceDecoder
-from pipeline.runtime.device import own_stream, own_threads
+from pipeline.runtime.device import own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
+from pipeline.runtime.threads import own_threads
 from pipeline.types import DecodedImage, DeviceImage, EncodedImage
 
 Batch = TypeVar("Batch")

@@ -17,8 +17,8 @@ from pipeline.models.centre import load_centre
 from pipeline.models.load import load_network
 from pipeline.models.registry import WeightSet
 from pipeline.models.weights import ResolvedWeights
-from pipeline.runtime.counts import NetworkCounts
 from pipeline.runtime.device import padded
+from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.types import FloatArray
 
 # Crops in one forward pass, by type of device: bounds the memory (some 10 MB a crop), and more gains nothing on a CPU.

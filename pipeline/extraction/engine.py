@@ -27,8 +27,9 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.nvjpeg import decodes_on_device
 from pipeline.extraction.rows import EXTRACT, IMAGE_COLUMNS, shard_schema
-from pipeline.runtime.device import batch_threads, batch_workers, thread_count
+from pipeline.runtime.device import batch_threads, batch_workers
 from pipeline.runtime.stage_times import DECODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
+from pipeline.runtime.threads import thread_count
 from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage, EncodedImage
 
 NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores

@@ -25,7 +25,7 @@ from pipeline.identities.types import FaceResult, PostRequest, PostResult, Simil
 from pipeline.identities.views import most_similar, root_view
 from pipeline.matching.match import Matcher
 from pipeline.matching.score import Calibration
-from pipeline.runtime.device import usable_cores
+from pipeline.runtime.threads import usable_cores
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.client import StoreClient
 from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage

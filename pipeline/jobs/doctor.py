@@ -1,4 +1,4 @@
-"""Finds what could stop a run on this machine before it does, each finding with a cure."""
+"""Checks what could stop a run on this machine, before it does; each problem comes with a cure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
-# What of the extra `fast` makes faster.
+# What the packages of the extra `fast` make faster.
 _SPEED = {
     "openvino": "the embedder on a CPU",
     "numba": "the detector and all resampling on a CPU, and searches",
@@ -31,7 +31,7 @@ _LITTLE_SPACE, _NO_SPACE = 5 * 10**9, 2 * 10**8
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `level`: ok, warn (works, but less well) or fail (a run would stop)."""
+    """The result of one check. `level`: ok, warn (works, but less well) or fail (a run would stop)."""
 
     subject: str
     level: str
@@ -42,23 +42,23 @@ class Finding:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For people: the finding, and its cure below it."""
+        """The text for people: the finding, and its cure below it."""
         first = f"{self.level:<5} {self.subject:<12} {self.detail}"
         return [first] if self.cure is None else [first, f"{'':<18} -> {self.cure}"]
 
 
 def examine(settings: Settings, store: Path | None) -> list[Finding]:
-    """Everything, in the order in which a run needs it; what rests on torch only where torch can be loaded."""
+    """All checks in the order in which a run needs them; what depends on torch only where torch can be loaded."""
     findings = [_python(), _torch()]
-    last, of_store = ([], None) if store is None else _store(store)
+    store_findings, store_weights = ([], None) if store is None else _store(store)
     if findings[-1].level != FAIL:
         device = _device(settings)
-        weights_finding, weights = _weights(settings, of_store)
-        findings += [device, weights_finding, _detector()]
+        weights, weight_set = _weights(settings, store_weights)
+        findings += [device, weights, _detector()]
         if device.level != FAIL:
-            findings.append(_speed(settings, weights))
+            findings.append(_speed(settings, weight_set))
     findings += [_cache(settings), _formats(), disk_space(_existing(store or Path.cwd()))]
-    return findings + last
+    return findings + store_findings
 
 
 def _python() -> Finding:
@@ -75,7 +75,7 @@ def _version(package: str) -> str:
 
 def _torch() -> Finding:
     try:
-        problem: str | None = importlib.import_module("pipeline.runtime.device").torch_problem()
+        problem = torch_problem()
     except (ImportError, OSError) as exc:  # a library of torch's own is missing or broken
         return Finding("torch", FAIL, f"cannot be loaded: {exc}", 'pip install --force-reinstall "torch>=2.6"')
     if problem is not None:
@@ -85,8 +85,33 @@ def _torch() -> Finding:
     return Finding("torch", OK, f"torch {_version('torch')}, torchvision {_version('torchvision')}")
 
 
+def torch_problem() -> str | None:
+    """What is wrong with the installed torch and torchvision, and the cure; None when they fit. Raises ImportError or
+    OSError where torch cannot be loaded.
+
+    The usual trap: a CPU-only torch beside the package index's torchvision, whose operators link CUDA.
+    """
+    torch = importlib.import_module("torch")
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError, OSError) as exc:
+        return mismatch(torch.__version__, str(exc))
+    return None
+
+
+def mismatch(torch_version: str, error: str) -> str:
+    """The message of `torch_problem` for a torchvision that cannot be imported because of `error`."""
+    cure = 'pip install --force-reinstall "torch>=2.6" "torchvision>=0.21"'
+    if "torchvision::nms does not exist" in error or "libcudart" in error or "libtorch_cuda" in error:
+        cause = "torchvision was built for another torch (often: a CPU-only torch beside a torchvision with CUDA)"
+    else:
+        cause = "torchvision cannot be loaded"
+    return f"torch {torch_version}: {cause}: {error}. Install both from one place: {cure}"
+
+
 def _device(settings: Settings) -> Finding:
-    from pipeline.runtime.device import describe, resolve_device, usable_cores
+    from pipeline.runtime.device import describe, resolve_device
+    from pipeline.runtime.threads import usable_cores
 
     cores = f"{usable_cores()} CPU cores"
     try:
@@ -104,19 +129,19 @@ def _why_no_cuda() -> str:
     return "no usable GPU or driver" if torch.version.cuda else f"torch {torch.__version__} was built without it"
 
 
-def _weights(settings: Settings, of_store: str | None) -> tuple[Finding, WeightSet]:
-    """Those that a run would take: what the settings name, and for `auto` the store's own, if there is a store. Where
-    they cannot be had, those of the cure."""
+def _weights(settings: Settings, store_weights: str | None) -> tuple[Finding, WeightSet]:
+    """The weights that a run would take: those that the settings name, and for `auto` the store's, if there is a store.
+    If they are missing or damaged, the set that the cure fetches."""
     from pipeline.models.files.cache import cache_folder
     from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
     from pipeline.models.weights import AUTO, resolve, verify
 
-    name = settings.model.weights if of_store is None or settings.model.weights != AUTO else of_store
+    name = settings.model.weights if store_weights is None or settings.model.weights != AUTO else store_weights
     file = Path(settings.model.weights_file) if settings.model.weights_file else None
     try:
         cache = cache_folder(settings.model.cache)
         resolved = resolve(name, file, cache)
-        if file is None:  # a file that was named is hashed by resolving it
+        if file is None:  # `resolve` hashes a file that the settings name
             verify(resolved.name, cache)
     except FacepipeError as exc:
         row = weight_set(name if name in EMBEDDERS else CASIA_WEBFACE)
@@ -188,7 +213,7 @@ def _cache(settings: Settings) -> Finding:
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there."""
+    """`path`, or the nearest folder above it that exists."""
     path = path.absolute()
     return next((p for p in (path, *path.parents) if p.exists()), Path("/"))
 
@@ -199,15 +224,15 @@ def _formats() -> Finding:
     missing = [label for feature, label in _FORMATS.items() if not features.check(feature)]
     if importlib.util.find_spec("pillow_heif") is None:
         missing.append("HEIC")
-    libraries = f"Pillow {_version('pillow')}, pillow-heif {_version('pillow-heif')}"
+    packages = f"Pillow {_version('pillow')}, pillow-heif {_version('pillow-heif')}"
     if missing:
         cure = 'pip install --upgrade "pillow>=11.3" pillow-heif'
-        return Finding("formats", WARN, f"{libraries}: cannot read {', '.join(missing)}", cure)
-    return Finding("formats", OK, f"{libraries}: JPEG, PNG, WebP, AVIF, HEIC, TIFF, GIF, BMP")
+        return Finding("formats", WARN, f"{packages}: cannot read {', '.join(missing)}", cure)
+    return Finding("formats", OK, f"{packages}: JPEG, PNG, WebP, AVIF, HEIC, TIFF, GIF, BMP")
 
 
 def disk_space(folder: Path, free: int | None = None) -> Finding:
-    """The free space at `folder` (`free` bytes, or what the system says)."""
+    """The free space at `folder` in bytes (None: what the system says)."""
     free = shutil.disk_usage(folder).free if free is None else free
     level = FAIL if free < _NO_SPACE else WARN if free < _LITTLE_SPACE else OK
     cure = (
@@ -219,7 +244,7 @@ def disk_space(folder: Path, free: int | None = None) -> Finding:
 
 
 def _store(path: Path) -> tuple[list[Finding], str | None]:
-    """What there is to say of the store, and the weights that it was made with."""
+    """Whether the store opens, and the weights that it was made with."""
     from pipeline.store.connect import open_store
 
     try:
@@ -228,5 +253,6 @@ def _store(path: Path) -> tuple[list[Finding], str | None]:
             weights = store.identity.weights
     except FacepipeError as exc:
         return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
-    detail = f"{path}: opens; weights {weights}, {len(accounts)} accounts; `facepipe check` reads all of it"
+    number = f"{len(accounts)} account{'' if len(accounts) == 1 else 's'}"
+    detail = f"{path}: opens; weights {weights}, {number}; `facepipe check` reads all of it"
     return [Finding("store", OK, detail)], weights

@@ -16,8 +16,9 @@ from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.score import Calibration
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.weights import ResolvedWeights, cache_folder, detector_files, resolve
-from pipeline.runtime.device import resolve_device, set_threads, synchronize
+from pipeline.runtime.device import resolve_device, synchronize
 from pipeline.runtime.precision import check_fast_mode, set_tf32
+from pipeline.runtime.threads import set_threads
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.records import StoreIdentity
 

@@ -152,7 +152,8 @@ class Profiler:
         """The measurements so far; None where no profile is asked for."""
         if not self._enabled:
             return None
-        from pipeline.runtime.device import batch_workers, thread_count, usable_cores
+        from pipeline.runtime.device import batch_workers
+        from pipeline.runtime.threads import thread_count, usable_cores
 
         lanes = Lanes(thread_count(self._settings.threads), batch_workers(self._settings))
         busy = (time.process_time() - self._cpu_begun) / (time.perf_counter() - self._begun) / usable_cores()

@@ -1,4 +1,4 @@
-"""The embedding networks by name: how a published file becomes tensors, and tensors a network."""
+"""The embedding networks by name: how a published file becomes tensors, and how tensors become a network."""
 
 from __future__ import annotations
 

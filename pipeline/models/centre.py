@@ -1,8 +1,8 @@
-"""The mean embedding of many faces, which centred embeddings have subtracted.
+"""The mean embedding of many faces, which is subtracted from centred embeddings.
 
-A network trained on one kind of photo has a mean away from zero on another, which all faces share and which says
-nothing about whom they show. Taking it off and scaling to norm 1 again is the first step of every whitening (Jégou and
-Chum 2012, "Negative evidences and co-occurences in image retrieval"). What it gains is in docs/accuracy.md;
+A network trained on one kind of photo has a mean away from zero on another. All faces share it, so it tells nothing
+about whom they show. Subtracting it and scaling to norm 1 again is the first step of every whitening (Jégou and Chum
+2012, "Negative evidences and co-occurences in image retrieval"). docs/accuracy.md has what it gains;
 scripts/bench/fit_centre.py makes the files.
 """
 
@@ -23,6 +23,7 @@ CENTRES: Final = Path(__file__).parent / "centres"
 
 
 def centre_file(weights: WeightSet) -> Path:
+    """Where the centre of these weights lies, if they have one."""
     return CENTRES / f"{weights.name}.npy"
 
 
@@ -38,7 +39,9 @@ def load_centre(weights: WeightSet) -> FloatArray | None:
     data = file.read_bytes() if file.exists() else b""
     if hashlib.sha256(data).hexdigest() != expected:
         raise WeightsCorrupt(
-            path=file, detail="its SHA-256 is another", cure="Install facepipe again: it is a part of it."
+            path=file,
+            detail="its SHA-256 is not the registry's",
+            cure="Install facepipe again: the file is part of it.",
         )
     centre: FloatArray = np.load(io.BytesIO(data), allow_pickle=False)
     return centre

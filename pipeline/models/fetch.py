@@ -33,8 +33,8 @@ def fetch(
 ) -> list[Path]:
     """Makes the weights of `row` ready for use, from `file` or from their source; returns where they lie.
 
-    What is there already and whole stays; what is damaged is replaced. `accept_sha256` lets a downloaded set have
-    this hash from now on, beside the registry's. Raises UsageError, WeightsMissing, WeightsCorrupt, DownloadFailed or
+    A file that is there and undamaged stays; a damaged one is replaced. `accept_sha256` allows a downloaded set to have
+    this hash from now on, besides the registry's. Raises UsageError, WeightsMissing, WeightsCorrupt, DownloadFailed or
     CacheUnwritable.
     """
     accepted = _check_options(row, file, accept_sha256)
@@ -56,25 +56,23 @@ def _check_options(row: WeightSet, file: Path | None, accept_sha256: str | None)
     if accept_sha256 is None:
         return None
     if row.package:
-        raise UsageError(
-            message=f"{row.name} comes from {row.distribution}, which has one hash; none other is accepted."
-        )
+        raise UsageError(message=f"{row.name} comes from {row.distribution}, which has one hash; no other is accepted.")
     if not _SHA256.fullmatch(accept_sha256.lower()):
         raise UsageError(message=f"--accept-sha256 takes 64 hexadecimal digits, not {accept_sha256!r}.")
     return accept_sha256.lower()
 
 
 def _make_converted(row: WeightSet, file: Path | None, target: Path) -> None:
-    # A file that is named is taken or refused, whatever is there.
+    # A file that the user names is used or refused, whatever the cache has.
     if file is not None or not _is_whole(row, target):
         convert(row, file or package_files(row)[0], target)
 
 
 def _is_whole(row: WeightSet, target: Path) -> bool:
-    from pipeline.models.files.converted import is_current, read_converted
+    from pipeline.models.files.converted import check_converted, is_current
 
     try:
-        return is_current(target, row.file.sha256) and bool(read_converted(target))
+        return is_current(target, row.file.sha256) and bool(check_converted(target))
     except WeightsCorrupt:
         return False
 
@@ -85,39 +83,39 @@ def _bring(
     known = known_hashes(row, target.parent) | ({accepted} if accepted else set())
     refused = target.with_name(target.name + ".refused")
     if file is not None:
-        found = _copy(row, file, target, known)
-    elif target.exists() and (found := hash_weights(row, target)) in known:
+        sha256 = _copy(row, file, target, known)
+    elif target.exists() and (sha256 := hash_weights(row, target)) in known:
         pass
-    elif refused.exists() and (found := hash_weights(row, refused)) in known:
+    elif refused.exists() and (sha256 := hash_weights(row, refused)) in known:
         publish(refused, target)
     else:
-        found = _download(row, target, refused, known, progress, timeout_s)
-    if accepted is not None and found == accepted:
+        sha256 = _download(row, target, refused, known, progress, timeout_s)
+    if accepted is not None and sha256 == accepted:
         _record(row, target.parent, accepted)
 
 
 def _copy(row: WeightSet, file: Path, target: Path, known: set[str]) -> str:
-    found = hash_weights(row, file)
-    if found not in known:
-        check_hash(row, file, found)
+    sha256 = hash_weights(row, file)
+    if sha256 not in known:
+        check_hash(row, file, sha256)
     with replacing(target) as copy:
-        if sha256_of(file, copy_to=copy) != found:
+        if sha256_of(file, copy_to=copy) != sha256:
             raise WeightsCorrupt(path=file, detail="it changed while it was read", cure="Run the same command again.")
-    return found
+    return sha256
 
 
 def _download(
     row: WeightSet, target: Path, refused: Path, known: set[str], progress: ProgressFn | None, timeout_s: float
 ) -> str:
-    """Downloads to `target`; a file of an unknown hash is kept as `refused`, should the user accept it."""
+    """Downloads to `target`; a file with an unknown hash is kept as `refused`, in case the user accepts it."""
     part = target.with_name(target.name + ".part")
     with cache_errors(target.parent):
         download(row.url or "", part, progress, timeout_s)
-    found = hash_weights(row, part)
-    publish(part, target if found in known else refused)
-    if found not in known:
-        check_hash(row, refused, found)
-    return found
+    sha256 = hash_weights(row, part)
+    publish(part, target if sha256 in known else refused)
+    if sha256 not in known:
+        check_hash(row, refused, sha256)
+    return sha256
 
 
 def _record(row: WeightSet, cache: Path, accepted: str) -> None:

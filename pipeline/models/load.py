@@ -1,4 +1,4 @@
-"""Loads resolved weights into the network, verifying what is loaded. No code is unpickled."""
+"""Loads resolved weights into the network and verifies them. No code is unpickled."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def load_torch_network(resolved: ResolvedWeights) -> nn.Module:
 
 
 def _read_state_dict(resolved: ResolvedWeights) -> Mapping[str, torch.Tensor]:
-    """A state dict saved by torch. The bytes that are parsed are the bytes that were hashed."""
+    """A state dict saved by torch, parsed from the same bytes that are hashed."""
     data = read_weights(resolved.weight_set, resolved.path)
     if hashlib.sha256(data).hexdigest() != resolved.sha256:
-        raise WeightsCorrupt(path=resolved.path, detail="it changed while it was read", cure="Run it again.")
+        raise WeightsCorrupt(path=resolved.path, detail="it changed while it was read", cure="Run the command again.")
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as exc:

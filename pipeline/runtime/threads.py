@@ -1,4 +1,4 @@
-"""Compiled loops on as many threads as torch's own operations use."""
+"""How many threads torch's operations use, and compiled loops on as many. Importing it needs no torch."""
 
 from __future__ import annotations
 
@@ -9,23 +9,57 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TypeVar
 
-import torch
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def thread_count(threads: int) -> int:
+    """What the setting `run.threads` means: 0 is one per core that this process may run on."""
+    return threads or usable_cores()
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on: fewer than the machine's under taskset or in a container's CPU set."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def set_threads(threads: int) -> int:
+    """Sets how many threads the CPU networks use (0: one per core that this process may run on), and returns it."""
+    count = thread_count(threads)
+    own_threads(count)
+    return count
+
+
+def own_threads(threads: int) -> None:
+    """Sets how many threads torch's operations on this thread use, whatever other threads set later.
+
+    When a thread first needs the number, torch gives it the one that any thread set last. Asking for it here makes that
+    happen now, so that it cannot replace this one later.
+    """
+    import torch
+
+    torch_threads()
+    torch.set_num_threads(threads)
+
+
+def torch_threads() -> int:
+    """How many threads torch's operations on this thread use."""
+    import torch
+
+    return torch.get_num_threads()
+
+
 def over_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`do` of each item, in the order of the items; it gains where `do` releases the interpreter's lock."""
-    threads = torch.get_num_threads()
+    """`do` of each item, in the order of the items; faster where `do` releases the interpreter's lock."""
+    threads = torch_threads()
     if threads == 1 or len(items) < 2:
         return [do(item) for item in items]
     return list(_pool(threads).map(do, items))
 
 
 def parts(count: int) -> list[slice]:
-    """`count` things in a few parts for every thread, so that none waits long for a slow one."""
-    threads = torch.get_num_threads()
+    """`count` items in a few parts for every thread, so that none waits long for a slow one."""
+    threads = torch_threads()
     number = 1 if threads == 1 else min(count, 4 * threads)
     bounds = [count * part // number for part in range(number + 1)] if number else []
     return [slice(start, end) for start, end in pairwise(bounds)]
@@ -36,5 +70,5 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="kernels")
 
 
-# A forked child has none of the threads, and would wait for them for ever.
+# A forked child has none of the threads, and would wait for them forever.
 os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,7 +1,7 @@
-"""LLVM's instructions by hand, for loops that numba makes no vectors of, or keeps in memory instead of registers.
+"""LLVM instructions written by hand, for loops that numba does not vectorise or keeps in memory instead of registers.
 
-A function below `intrinsic` returns the types of a call and what writes its instructions, as numba's documentation of
-`numba.extending.intrinsic` describes. LLVM takes vectors apart that a processor does not have.
+A function decorated with `intrinsic` returns the types of a call and a function that writes its instructions: see the
+documentation of numba's `extending.intrinsic`. LLVM splits vectors that are too long for the processor.
 
 Importing this module needs numba.
 """
@@ -24,13 +24,13 @@ _MAY_FUSE: Final = ("contract",)
 
 
 class Writer:
-    """Writes instructions with llvmlite's `builder`. Places are counted in numbers from the beginning of an array."""
+    """Writes instructions with llvmlite's `builder`. A place is an index of a number in an array."""
 
     def __init__(self, context: Any, builder: Any) -> None:
         self.context, self.builder = context, builder
 
     def values(self, kinds: Any, arguments: Any) -> list[Any]:
-        """The arguments of a call, of arrays the address of the first number, of tuples the members."""
+        """The arguments of a call: for an array the address of its first number, for a tuple its members."""
         found: list[Any] = []
         for kind, argument in zip(kinds, arguments, strict=True):
             if isinstance(kind, types.Array):
@@ -51,10 +51,6 @@ class Writer:
     def product(self, a: Any, b: Any) -> Any:
         return self.builder.mul(a, self.place(b) if isinstance(b, int) else b)
 
-    def along(self, start: Any, step: Any, times: Any) -> Any:
-        """The place `times` steps behind the start."""
-        return self.sum(start, self.product(step, times))
-
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         """a x b + c, in one instruction where there is one."""
         return self.builder.fadd(self.builder.fmul(a, b, flags=_MAY_FUSE), c, flags=_MAY_FUSE)
@@ -68,19 +64,11 @@ class Writer:
     def store(self, value: Any, array: Any, at: Any) -> None:
         self.builder.store(value, self._vector(value.type, array, at), align=4)
 
-    def fetch(self, array: Any, at: Any) -> None:
-        """Asks for what will be read soon, a line of the cache; it may lie behind the array's end."""
-        address, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address, number, number, number])
-        prefetch = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        line = self.builder.bitcast(self.builder.gep(array, [at]), address)
-        self.builder.call(prefetch, [line, number(0), number(2), number(1)])  # to read, for the second cache, data
-
     def _vector(self, kind: ir.VectorType, array: Any, at: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(array, [at]), kind.as_pointer())
 
     def spread(self, number: Any, kind: ir.VectorType) -> Any:
-        """A number, as often as the vector has room."""
+        """A vector with the number in every place."""
         undefined, first = ir.Constant(kind, ir.Undefined), ir.Constant(ir.IntType(32), 0)
         one = self.builder.insert_element(undefined, number, first)
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count)

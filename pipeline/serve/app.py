@@ -20,7 +20,7 @@ from starlette.types import Scope
 from pipeline.config import Settings
 from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
 from pipeline.identities.service import IdentityService
-from pipeline.runtime.device import usable_cores
+from pipeline.runtime.threads import usable_cores
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.docs.page import Docs
 from pipeline.serve.handlers import Context, Health, Images, People

@@ -24,7 +24,8 @@ from pipeline.config import DecodeSettings
 from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.nvjpeg import DeviceDecoder
-from pipeline.runtime.device import resolve_device, usable_cores
+from pipeline.runtime.device import resolve_device
+from pipeline.runtime.threads import usable_cores
 from pipeline.types import DeviceImage
 
 OURS, ON_DEVICE = "facepipe", "device"

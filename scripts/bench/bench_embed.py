@@ -29,7 +29,8 @@ from pipeline.evaluation.bench.parity import cosines
 from pipeline.evaluation.bench.reference import reference_embedder
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.models.weights import cache_folder, resolve
-from pipeline.runtime.device import resolve_device, set_threads
+from pipeline.runtime.device import resolve_device
+from pipeline.runtime.threads import set_threads
 
 BACKENDS = ("torch", "openvino")
 FIRST = f"torch_{EXACT}"  # the others are compared with it

@@ -41,7 +41,7 @@ from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
 from pipeline.evaluation.bench.parity import Extracted, compare_faces, cosines, matched_cosines
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized, image_size
 from pipeline.models.weights import cache_folder, resolve
-from pipeline.runtime.device import usable_cores
+from pipeline.runtime.threads import usable_cores
 
 OURS, FAST_MODE, REFERENCE = "facepipe", "fast", "reference"
 STAGE_PASSES = 3  # of which the quickest counts

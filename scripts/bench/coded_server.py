@@ -16,7 +16,7 @@ from coded_faces import CodedExtractor
 import pipeline.serve.server
 from pipeline.cli import main as facepipe
 from pipeline.config import Settings
-from pipeline.runtime.device import set_threads
+from pipeline.runtime.threads import set_threads
 from pipeline.store.records import StoreIdentity
 
 LOADED = "models loaded at "

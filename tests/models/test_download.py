@@ -68,7 +68,7 @@ def test_what_is_whole_already_is_not_sent_again(server: Server, part: Path) -> 
 
 def test_more_than_the_server_has_is_dropped(server: Server, part: Path) -> None:
     part.write_bytes(CONTENT + b"more")
-    with pytest.raises(DownloadFailed, match="of another file, and were dropped"):
+    with pytest.raises(DownloadFailed, match="from another file, and were dropped"):
         download(server.url, part)
     download(server.url, part)
     assert part.read_bytes() == CONTENT

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline.extraction.embed import Embedder, load_embedder
-from pipeline.models.files.converted import content_digest, read_converted
+from pipeline.models.files.converted import check_converted, content_digest
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import cached_file, package_files, resolve
 from pipeline.runtime.device import resolve_device
@@ -71,5 +71,5 @@ def test_ten_photographs(embedder: Embedder, faces_dir: Path) -> None:
 
 
 def test_the_conversion_gives_exactly_these_tensors(weights_cache: Path) -> None:
-    tensors = read_converted(cached_file(weight_set("casia-webface"), weights_cache))
-    assert content_digest(tensors) == CONTENT_SHA256
+    arrays = check_converted(cached_file(weight_set("casia-webface"), weights_cache))
+    assert content_digest(arrays) == CONTENT_SHA256

@@ -15,7 +15,7 @@ from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.embed import Embedder, load_embedder
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.models.files.converted import content_digest, read_converted
+from pipeline.models.files.converted import check_converted, content_digest
 from pipeline.models.registry import weight_set
 from pipeline.models.weights import cached_file, detector_files, package_files, resolve
 from pipeline.runtime.device import resolve_device
@@ -152,5 +152,5 @@ def test_the_detectors_landmarks_come_in_the_templates_order(
 
 
 def test_the_conversion_gives_exactly_these_tensors(sface_cache: Path) -> None:
-    tensors = read_converted(cached_file(weight_set("sface"), sface_cache))
-    assert content_digest(tensors) == CONTENT_SHA256
+    arrays = check_converted(cached_file(weight_set("sface"), sface_cache))
+    assert content_digest(arrays) == CONTENT_SHA256

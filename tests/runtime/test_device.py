@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,22 +11,8 @@ import torch
 
 from pipeline.config import RunSettings
 from pipeline.errors import DeviceMissing, DeviceOutOfMemory
-from pipeline.runtime.device import (
-    CUDA_BATCHES,
-    batch_workers,
-    describe,
-    driver_uuid,
-    finish,
-    halving,
-    mismatch,
-    on_cuda,
-    own_stream,
-    padded,
-    resolve_device,
-    set_threads,
-    torch_problem,
-    usable_cores,
-)
+from pipeline.runtime.device import CUDA_BATCHES, batch_workers, describe, driver_uuid, finish, halving, on_cuda, own_stream, padded, resolve_device
+from pipeline.runtime.threads import set_threads, usable_cores
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
@@ -181,22 +164,3 @@ def test_other_errors_pass_unchanged() -> None:
 
     with pytest.raises(ValueError, match=r"^3$"):
         halving(broken, [1, 2, 3])
-
-
-def test_this_installation_is_fine() -> None:
-    assert torch_problem() is None
-
-
-def test_a_torchvision_of_another_torch_is_named_with_its_cure(tmp_path: Path) -> None:
-    package = tmp_path / "torchvision"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    program = "from pipeline.runtime.device import torch_problem; print(torch_problem())"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert "CPU-only torch" in done.stdout
-    assert "pip install --force-reinstall" in done.stdout
-
-
-def test_another_failure_is_not_blamed_on_the_trap() -> None:
-    assert "CPU-only" not in mismatch("2.6", "No module named 'torchvision'")

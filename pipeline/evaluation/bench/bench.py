@@ -23,7 +23,8 @@ from pipeline.evaluation.bench.sides import facepipe_side, reference_side
 from pipeline.evaluation.pages.report import Report, Row, Section
 from pipeline.extraction.images.files import shown
 from pipeline.models.weights import cache_folder, resolve
-from pipeline.runtime.device import describe, resolve_device, set_threads
+from pipeline.runtime.device import describe, resolve_device
+from pipeline.runtime.threads import set_threads
 from pipeline.types import Progress
 
 _OURS, _REFERENCE = "facepipe", "reference"

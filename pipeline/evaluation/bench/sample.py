@@ -18,7 +18,7 @@ from pipeline.extraction.detection.pyramid import pyramid
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.sources.scan import scan_source
-from pipeline.runtime.device import thread_count
+from pipeline.runtime.threads import thread_count
 from pipeline.types import ByteArray, ImageRef
 
 _COMPARED_EVERY = 4  # rows and columns: enough to see that two pictures are two

@@ -14,7 +14,7 @@ from pipeline.evaluation.bench.facepipe import FacepipeChain
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized
 from pipeline.models.weights import ResolvedWeights
-from pipeline.runtime.device import set_threads
+from pipeline.runtime.threads import set_threads
 
 _WARM_UP_IMAGES = 8
 

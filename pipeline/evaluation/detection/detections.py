@@ -19,7 +19,8 @@ from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
 from pipeline.models.weights import detector_files
-from pipeline.runtime.device import halving, resolve_device, set_threads
+from pipeline.runtime.device import halving, resolve_device
+from pipeline.runtime.threads import set_threads
 from pipeline.store.operations import Store
 from pipeline.types import DecodedImage, FloatArray
 

@@ -10,7 +10,7 @@ from pipeline.config import RunSettings
 from pipeline.errors import ImageRejected
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
-from pipeline.runtime.device import thread_count
+from pipeline.runtime.threads import thread_count
 from pipeline.types import DecodedImage
 
 

@@ -20,9 +20,8 @@ from pipeline.extraction.detection.nms import grouped_nms, grouped_nms_min
 from pipeline.extraction.detection.proposals import CanvasCells, CompiledCells, LikelyCells
 from pipeline.extraction.detection.pyramid import CELL, STRIDE, pyramid
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.runtime.counts import NetworkCounts
 from pipeline.runtime.device import padded
-from pipeline.runtime.stage_times import ONET, PNET, RNET, StageTimes
+from pipeline.runtime.stage_times import ONET, PNET, RNET, NetworkCounts, StageTimes
 from pipeline.types import Detections
 
 # For R- and O-Net, by type of device. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).

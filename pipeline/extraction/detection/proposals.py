@@ -21,7 +21,7 @@ from pipeline.extraction.detection.networks import CanvasPNet, normalise
 from pipeline.extraction.detection.packed_layers import packed_layer
 from pipeline.extraction.detection.pyramid import Level, pack
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.runtime.counts import NetworkCounts
+from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.runtime.threads import over_threads
 from pipeline.types import ByteArray, FloatArray
 

@@ -1,8 +1,8 @@
 """Turns the frozen graph of InceptionResnetV1 into tensors under facenet-pytorch's names.
 
-Every float constant of the graph is used: weights and biases become tensors, the residual scales are compared
-with the module's, and the one guard against division by zero is known by name. What is left over on either side
-is an error. (The graph's integer constants are shapes and axes.)
+Every float constant of the graph is used: weights and biases become tensors, the residual scales are compared with the
+module's, and the one guard against division by zero is known by name. Anything left over on either side is an error.
+(The graph's integer constants are shapes and axes.)
 """
 
 from __future__ import annotations

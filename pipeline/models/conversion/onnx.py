@@ -1,8 +1,7 @@
-"""Reads an ONNX file's operations and constants, without the onnx package, and evaluates what rests on constants.
+"""Reads an ONNX file's operations and constants, without the onnx package, and evaluates what depends on constants.
 
-Field numbers are those of onnx/onnx.proto (ONNX 1.16). Only what a published network of ours holds is read: float
-and integer tensors as raw bytes, attributes that are numbers. Block-wise quantised weights are turned into float32
-by `fold_constants`, so that whoever builds the network sees plain weights.
+Field numbers are those of onnx/onnx.proto (ONNX 1.16). It reads what the published networks contain: float and integer
+tensors as raw bytes, and attributes that are numbers. `fold_constants` turns weights quantised in blocks into float32.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ class OnnxNode:
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """The operations in file order, which ONNX demands to be an order of evaluation, and the constants by name."""
+    """The operations in file order, which ONNX requires to be an order of evaluation, and the constants by name."""
 
     nodes: tuple[OnnxNode, ...]
     constants: Mapping[str, Array]
 
 
 def read_onnx(data: bytes) -> OnnxGraph:
-    """The graph of a serialised ModelProto. Inputs that the graph declares and no node reads are left out.
+    """The graph of a serialised ModelProto, without the inputs that no node reads.
 
     Raises GraphInvalid.
     """
@@ -72,8 +71,8 @@ def read_onnx(data: bytes) -> OnnxGraph:
 
 
 def fold_constants(graph: OnnxGraph) -> OnnxGraph:
-    """The same graph with its Constant nodes, and the DequantizeLinear and Reshape nodes of constants, evaluated; a
-    constant that only they read goes with them. Raises GraphInvalid for a form of these that is not known here."""
+    """The same graph with its Constant nodes, and the DequantizeLinear and Reshape nodes of constants, evaluated.
+    Constants that only those read are dropped. Raises GraphInvalid for a form of them that is not supported."""
     constants, kept = dict(graph.constants), []
     for node in graph.nodes:
         if node.op in _FOLDED and all(name in constants for name in node.inputs):
@@ -99,7 +98,7 @@ def _dequantize(node: OnnxNode, inputs: list[Array]) -> Array:
     if list(scales.shape) != wanted or list(zeros.shape) != wanted or scales.dtype != np.float32:
         raise GraphInvalid(f"{node.outputs[0]} of shape {values.shape} has scales of shape {scales.shape}")
     spread = np.arange(values.shape[axis]) // block
-    # Whole numbers of 8 bits: their difference is exact, so there is one rounding, that of the product.
+    # The difference of 8-bit integers is exact, so only the product is rounded.
     difference = values.astype(np.int32) - zeros.astype(np.int32).take(spread, axis)
     with np.errstate(over="ignore", invalid="ignore"):
         plain = np.asarray(difference.astype(np.float32) * scales.take(spread, axis), np.float32)

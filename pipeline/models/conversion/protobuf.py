@@ -1,7 +1,7 @@
 """Reads the protocol buffer wire format, as far as model files use it, without a generated reader.
 
-https://protobuf.dev/programming-guides/encoding/: varints, 64-bit, 32-bit and length-delimited fields. What the
-fields mean is for `graphdef` and `onnx` to say.
+https://protobuf.dev/programming-guides/encoding/: varints, 64-bit, 32-bit and length-delimited fields. `graphdef` and
+`onnx` know what the fields mean.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-# No model here comes near it; a damaged shape, a negative dimension too, reads as a huge number.
+# No model here comes near it; a damaged or negative dimension reads as a huge number.
 MAX_ELEMENTS: Final = 2**28
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

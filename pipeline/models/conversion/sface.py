@@ -1,8 +1,8 @@
 """Turns SFace's ONNX file into the tensors of our module.
 
-The graph is one chain of operations: it is walked from its input to its end, and each node must be the one that the
-module has in that place, with the same kernel, stride, padding and groups. Batch norms are folded, in float64, into
-the convolution or the linear layer beside them. What is left over on either side is an error.
+The graph is a chain of operations. Each node, from the input to the end, must be the one that the module has in that
+place, with the same kernel, stride, padding and groups. Batch norms are folded, in float64, into the neighbouring
+convolution or linear layer. Anything left over on either side is an error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def convert_chain(graph: OnnxGraph) -> dict[str, torch.Tensor]:
 
 
 class _Chain:
-    """The nodes of a graph in which each reads what the one before wrote, taken one by one."""
+    """The nodes of a graph, taken one by one; each reads what the one before wrote."""
 
     node: OnnxNode  # the one that was taken last
 
@@ -60,7 +60,7 @@ class _Chain:
         self._at = _INPUT
 
     def take(self, op: str, constants: int) -> list[Array]:
-        """Steps over the next node, which must be an `op`, and gives its constants, out of those that are left."""
+        """Takes the next node, which must be an `op`, and its constants, each of which may be used once."""
         if not self._nodes:
             raise GraphInvalid(f"the graph ends where {op} should come")
         self.node = self._nodes.pop(0)
@@ -75,7 +75,7 @@ class _Chain:
 
     def check_finished(self) -> None:
         """Raises GraphInvalid where nodes or weights are left."""
-        # (The file also holds shapes that no node reads: whole numbers.)
+        # (The file also has integer shapes that no node reads.)
         weights = [name for name, value in self._constants.items() if value.dtype.kind == "f"]
         left = [node.op for node in self._nodes] + sorted(weights)
         if left:
@@ -83,7 +83,7 @@ class _Chain:
 
 
 def _check_preprocessing(chain: _Chain) -> None:
-    """The graph's first two nodes are what our embedder does before it calls the network."""
+    """The graph's first two nodes must do what our embedder does before it calls the network."""
     (mean,), (scale,) = chain.take("Sub", 1), chain.take("Mul", 1)
     known = weight_set(SFACE).preprocessing
     if mean.size != 1 or scale.size != 1 or (mean.item(), scale.item()) != (known.mean, known.scale):

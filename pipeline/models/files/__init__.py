@@ -1,1 +1,1 @@
-"""Weights as files: the cache folder, downloads, converted sets."""
+"""The files of weights: the cache folder, downloads, converted sets."""

@@ -1,4 +1,4 @@
-"""The folder of converted and downloaded weights. Files in it are whole or absent, and may be shared by processes."""
+"""The folder of converted and downloaded weights. Its files are complete or absent; several processes may share it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sha256_of(path: Path, copy_to: BinaryIO | None = None) -> str:
 
 @contextmanager
 def cache_errors(folder: Path) -> Iterator[None]:
-    """Turns OSErrors of writing below `folder` into CacheUnwritable."""
+    """Turns an OSError of writing into `folder` into CacheUnwritable."""
     try:
         yield
     except OSError as exc:
@@ -44,10 +44,10 @@ def cache_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def exclusive(folder: Path, name: str) -> Iterator[None]:
-    """Makes the folder and holds the right to change the files of weight set `name`, waiting for whoever has it.
+    """Makes the folder and holds the lock on the files of weight set `name`, waiting while another process has it.
 
-    So two processes neither convert twice nor write into one partial file. The kernel gives the lock back when its
-    holder dies. Raises CacheUnwritable.
+    So two processes neither convert twice nor write into the same partial file. The kernel releases the lock of a
+    process that dies. Raises CacheUnwritable.
     """
     with cache_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,10 +60,10 @@ def exclusive(folder: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file to write; leaving the block publishes it as `target`, an exception leaves `target` as it was.
+    """A file to write: leaving the block publishes it as `target`, and an exception leaves `target` unchanged.
 
     Use it under `exclusive`: the temporary name is fixed, so that a killed process leaves at most one such file.
-    Raises CacheUnwritable, for OSErrors of the block too.
+    Raises CacheUnwritable, also for an OSError in the block.
     """
     temporary = target.with_name(target.name + ".tmp")
     try:

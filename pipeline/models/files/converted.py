@@ -1,7 +1,8 @@
-"""Converted weights as a safetensors file that knows what it was made from, and notices when it was damaged.
+"""Converted weights as a safetensors file that records what it was made from, so that damage is noticed.
 
 The metadata hold the SHA-256 of the source file, the converter's version, and a digest of the content: of every
-tensor's name, type, shape and bytes, which unlike the file's own hash does not depend on how the header is written.
+tensor's name, type, shape and bytes. Unlike the file's own hash it does not depend on how the header is written.
+Checking a file needs no torch.
 """
 
 from __future__ import annotations
@@ -10,35 +11,41 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import safetensors
-import safetensors.torch
-import torch
+import safetensors.numpy
 
 from pipeline.errors import WeightsCorrupt
 from pipeline.models.files.cache import replacing
 
-# Raised when a published file would give other tensors: converted files of another version are made anew.
+if TYPE_CHECKING:
+    import torch
+
+# Increased when a published file would give other tensors: converted files of another version are made again.
 CONVERTER_VERSION: Final = 1
 
 _SOURCE, _VERSION, _DIGEST = "source_sha256", "converter", "content_sha256"
 
 
-def content_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over the tensors in the order of their names: a JSON line [name, type, shape], then the bytes."""
+def content_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """SHA-256 over the arrays in the order of their names: a JSON line [name, torch's type, shape], then the bytes."""
     digest = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name].contiguous()
-        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode() + b"\n")
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name]).reshape(arrays[name].shape)
+        digest.update(json.dumps([name, f"torch.{array.dtype.name}", list(array.shape)]).encode() + b"\n")
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
 def write_converted(target: Path, tensors: Mapping[str, torch.Tensor], source_sha256: str) -> None:
     """Writes the file, whole or not at all. Raises CacheUnwritable."""
-    metadata = {_SOURCE: source_sha256, _VERSION: str(CONVERTER_VERSION), _DIGEST: content_digest(tensors)}
-    data = safetensors.torch.save(dict(tensors), metadata)
+    # Whole tensors in C order, for safetensors writes the memory as it lies.
+    arrays = {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
+    metadata = {_SOURCE: source_sha256, _VERSION: str(CONVERTER_VERSION), _DIGEST: content_digest(arrays)}
+    data = safetensors.numpy.save(arrays, metadata)
     with replacing(target) as file:
         file.write(data)
 
@@ -52,20 +59,27 @@ def is_current(path: Path, source_sha256: str) -> bool:
 
 def read_converted(path: Path) -> dict[str, torch.Tensor]:
     """All tensors, their digest checked. Raises WeightsCorrupt, also where the file cannot be read."""
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in check_converted(path).items()}
+
+
+def check_converted(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """`read_converted` without torch."""
     metadata = _metadata(path)
     try:
-        tensors = safetensors.torch.load(path.read_bytes())
+        arrays = safetensors.numpy.load(path.read_bytes())
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as exc:
         raise _corrupt(path, str(exc)) from exc
-    found = content_digest(tensors)
-    if found != metadata.get(_DIGEST):
-        raise _corrupt(path, f"its content hashes to {found}, and was written as {metadata.get(_DIGEST)}")
-    return tensors
+    digest = content_digest(arrays)
+    if digest != metadata.get(_DIGEST):
+        raise _corrupt(path, f"its content hashes to {digest}, and was written as {metadata.get(_DIGEST)}")
+    return arrays
 
 
 def _metadata(path: Path) -> dict[str, str]:
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with safetensors.safe_open(path, framework="np") as file:
             return file.metadata() or {}
     except (OSError, safetensors.SafetensorError) as exc:
         raise _corrupt(path, str(exc)) from exc

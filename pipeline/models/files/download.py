@@ -1,4 +1,4 @@
-"""HTTP download that goes on where it stopped."""
+"""HTTP download that resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 2**18
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
-# Called with the bytes that are there, and the whole size where the server says it.
+# Called with the number of bytes so far, and the full size where the server states it.
 ProgressFn: TypeAlias = Callable[[int, "int | None"], None]
-# urllib gives a success as the one, and any other status as the other.
+# What urllib gives for a success, and for any other status.
 Answer: TypeAlias = http.client.HTTPResponse | urllib.error.HTTPError
 
 
 def download(url: str, part: Path, progress: ProgressFn | None = None, timeout_s: float = TIMEOUT_S) -> None:
-    """Fetches `url` into `part`, going on after the bytes that `part` already holds.
+    """Fetches `url` into `part`, after the bytes that `part` already has.
 
-    Returns once all bytes are there and on the disk; whether they are the right ones is for the caller's hash to
-    say. `timeout_s` limits connecting and each wait for data. Raises DownloadFailed and keeps what came; OSError
-    where `part` cannot be written.
+    Returns when all bytes are on the disk; the caller checks their hash. `timeout_s` limits connecting and each wait
+    for data. Raises DownloadFailed, and keeps the bytes that arrived; OSError where `part` cannot be written.
     """
     with part.open("ab") as file:
         try:
@@ -64,20 +63,20 @@ def _open(url: str, request: urllib.request.Request, timeout_s: float) -> Answer
 
 
 def _check_whole(url: str, response: Answer, file: BinaryIO, have: int) -> None:
-    """The server has nothing after byte `have`: either that is the whole file, or `part` is of another one."""
+    """The server has nothing after byte `have`: that is the whole file, or `part` is from another one."""
     if response.headers.get("Content-Range") != f"bytes */{have}":
         file.truncate(0)
-        raise DownloadFailed(url=url, detail=f"the {have} bytes kept are of another file, and were dropped")
+        raise DownloadFailed(url=url, detail=f"the {have} bytes kept are from another file, and were dropped")
 
 
 def _start(url: str, response: Answer, file: BinaryIO, have: int) -> int | None:
-    """Puts `file` where the answer's bytes belong; returns the whole size, None if the server does not say."""
+    """Moves `file` to where the answer's bytes belong; returns the full size, None if the server does not state it."""
     if response.status == http.client.PARTIAL_CONTENT:
         match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if match is None or int(match[1]) != have:
-            raise DownloadFailed(url=url, detail="the server sent another part of the file than it was asked for")
+            raise DownloadFailed(url=url, detail="the server sent another part of the file than requested")
         return int(match[3])
-    file.truncate(0)  # a server that knows no ranges sends all of it again
+    file.truncate(0)  # a server without ranges sends all of it again
     length = response.headers.get("Content-Length", "")
     return int(length) if length.isdecimal() else None
 
@@ -94,7 +93,7 @@ def _copy(url: str, response: Answer, file: BinaryIO, total: int | None, progres
 
 
 def _read(url: str, response: Answer, done: int, total: int | None) -> bytes:
-    """The next bytes; read1, so that what has arrived is kept when the rest never does."""
+    """The next bytes. With read1, bytes that arrived are kept even if the rest never arrives."""
     try:
         return response.read1(_CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as exc:
