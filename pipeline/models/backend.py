@@ -15,12 +15,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -30,15 +30,13 @@ from pipeline.config import AUTO, BFLOAT16, FLOAT16, FLOAT32, OPENVINO
 from pipeline.errors import BadValue, CacheUnwritable
 from pipeline.models.files.cache import cache_errors, exclusive, replacing
 
+CPU_INFO: Final = Path("/proc/cpuinfo")
 MIN_COSINE: Final = 0.99999  # between an answer of torch and the converted network's
 
 _CONTRASTS: Final = (1.0, 0.5, 0.1)  # of the noise that both networks are compared on, one item each
 _HINTS: Final = {FLOAT32: "f32", BFLOAT16: "bf16"}
 _DIGEST_BYTES: Final = 64  # of a SHA-256 in hexadecimal
 _log: Final = logging.getLogger(__name__)
-
-# OpenVINO's two files: the operations, and their weights.
-_Model: TypeAlias = "tuple[bytes, bytes]"
 
 
 class ConversionUnfaithful(Exception):
@@ -74,10 +72,10 @@ def choose_backend(
 
     Raises BadValue where OpenVINO was asked for and cannot be used.
     """
-    if backend not in (AUTO, OPENVINO) or (backend == AUTO and device.type != "cpu"):
+    if backend not in (AUTO, OPENVINO):
         return None
-    problem = f"it runs on the CPU, and the device is {device}" if device.type != "cpu" else ""
-    if not problem:
+    problem = f"it runs on the CPU, and the device is {device}"
+    if device.type == "cpu":
         try:
             return OpenVino(openvino_version(), cache_folder, threads, calls)
         except ImportError as exc:
@@ -113,12 +111,7 @@ def _gains_from_bfloat16() -> bool:
     if "BF16" not in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return False
     intel = "Intel" in _core().get_property("CPU", "FULL_DEVICE_NAME")
-    return not intel or "amx_bf16" in _processor_flags()
-
-
-def _processor_flags() -> str:
-    file = Path("/proc/cpuinfo")
-    return file.read_text() if file.exists() else ""
+    return not intel or (CPU_INFO.exists() and "amx_bf16" in CPU_INFO.read_text())
 
 
 def openvino_version() -> str:
@@ -131,8 +124,8 @@ def load_openvino(source: TorchSource, runtime: OpenVino, precision: str = FLOAT
 
     Raises what `source.build` raises. A cache that cannot be written costs time, and is no error.
     """
-    model = _from_cache(source, runtime)
-    return None if model is None else OpenVinoNetwork(model, source.shape, runtime, precision)
+    model = _model(source, runtime)
+    return None if model is None else OpenVinoNetwork(model, runtime, precision)
 
 
 def backend_of(network: nn.Module) -> str:
@@ -149,11 +142,8 @@ class OpenVinoNetwork(nn.Module):
     child has none of those, so it may use the network only where that is 1.
     """
 
-    def __init__(self, model: _Model, shape: tuple[int, ...], runtime: OpenVino, precision: str = FLOAT32) -> None:
+    def __init__(self, model: Any, runtime: OpenVino, precision: str = FLOAT32) -> None:
         super().__init__()
-        core = _core()
-        network = core.read_model(*model)
-        network.reshape([-1, *shape])
         options = {
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
             "NUM_STREAMS": str(runtime.calls),
@@ -162,7 +152,7 @@ class OpenVinoNetwork(nn.Module):
             "ENABLE_CPU_PINNING": "NO",
         }
         self.version = runtime.version
-        self._compiled = core.compile_model(network, "CPU", options)
+        self._compiled = _core().compile_model(model, "CPU", options)
         used = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         self.precision = BFLOAT16 if used == _HINTS[BFLOAT16] else FLOAT32
         self._requests = threading.local()
@@ -175,51 +165,42 @@ class OpenVinoNetwork(nn.Module):
         return torch.from_numpy(answers[0])
 
 
-def _from_cache(source: TorchSource, runtime: OpenVino) -> _Model | None:
-    """The model from the cache, or converted and put there; None if torch has to run it."""
-    path = runtime.cache / f"{source.name}.openvino"
-    claims = _claims(source, runtime)
-    data = _read(path, claims)
-    if data is None:
-        try:
-            with exclusive(runtime.cache, path.name):
-                data = _read(path, claims)  # another process may have made it meanwhile
-                if data is None:
-                    data = _converted(source, runtime, claims, runtime.cache)
-                    with replacing(path) as file:
-                        file.write(data)
-        except CacheUnwritable:
-            data = data or _converted(source, runtime, claims, None)
-    return _unpack(data)
+def _model(source: TorchSource, runtime: OpenVino) -> Any:
+    """The model from the cache, or converted and put there; None if torch has to run the network."""
+    path, claims = runtime.cache / f"{source.name}.openvino", _claims(source, runtime)
+    if (data := _read(path, claims)) is not None:
+        return _unpack(data)
+    converted = None
+    try:
+        with exclusive(runtime.cache, path.name):
+            if (data := _read(path, claims)) is not None:  # another process made it meanwhile
+                return _unpack(data)
+            converted = _convert(source, runtime)
+            _write(path, {**claims, **converted.facts}, converted.model)
+    except CacheUnwritable:
+        converted = converted or _convert(source, runtime)
+    return converted.model
 
 
-def _converted(source: TorchSource, runtime: OpenVino, claims: dict[str, str], folder: Path | None) -> bytes:
-    """The bytes of the cache's file. Temporary files go to `folder`, None: the system's own."""
+@dataclass(frozen=True)
+class _Converted:
+    model: Any  # OpenVINO's; None where torch has to run the network
+    facts: dict[str, str]
+
+
+def _convert(source: TorchSource, runtime: OpenVino) -> _Converted:
+    """The network converted and compared with torch's. Raises what `source.build` raises."""
     network = source.build()
     try:
-        model = convert(network, source.shape, folder)
-        cosine, difference = compare(network, OpenVinoNetwork(model, source.shape, runtime), source.shape)
-    except CacheUnwritable:
-        raise
-    except Exception as exc:  # noqa: BLE001 - whatever OpenVINO meets in a network or a torch that it does not know
+        with warnings.catch_warnings():  # torch.jit, which OpenVINO uses, is deprecated
+            warnings.simplefilter("ignore")
+            model = _openvino().convert_model(network, example_input=torch.zeros(2, *source.shape))
+        model.reshape([-1, *source.shape])
+        cosine, difference = compare(network, OpenVinoNetwork(model, runtime), source.shape)
+    except Exception as exc:  # noqa: BLE001 - OpenVINO raises many kinds for a network or a torch that it does not know
         _log.warning("%s stays in torch: OpenVINO could not convert it faithfully (%s)", source.name, exc)
-        return _pack({**claims, "problem": str(exc)[:500]}, (b"", b""))
-    return _pack({**claims, "cosine": f"{cosine:.9f}", "max_difference": f"{difference:.3g}"}, model)
-
-
-def convert(network: nn.Module, shape: tuple[int, ...], folder: Path | None = None) -> _Model:
-    """The network as OpenVINO's two files, with its weights in float32.
-
-    Raises what OpenVINO raises, and CacheUnwritable where `folder` cannot hold the temporary files.
-    """
-    openvino = _openvino()
-    with warnings.catch_warnings():  # that torch.jit, which OpenVINO uses, is deprecated
-        warnings.simplefilter("ignore")
-        model = openvino.convert_model(network, example_input=torch.zeros(2, *shape))
-    with cache_errors(folder or Path()), TemporaryDirectory(dir=folder, prefix="openvino-") as made:
-        path = Path(made) / "model.xml"
-        openvino.save_model(model, path, compress_to_fp16=False)
-        return path.read_bytes(), path.with_suffix(".bin").read_bytes()
+        return _Converted(None, {"problem": str(exc)[:500]})
+    return _Converted(model, {"cosine": f"{cosine:.9f}", "max_difference": f"{difference:.3g}"})
 
 
 @torch.inference_mode()
@@ -256,16 +237,31 @@ def _code() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
-def _pack(facts: dict[str, str], model: _Model) -> bytes:
-    content = json.dumps({**facts, "operations_bytes": str(len(model[0]))}).encode() + b"\n" + b"".join(model)
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+def _write(path: Path, facts: dict[str, str], model: Any) -> None:
+    """Writes the file. Use it under `exclusive`. Raises CacheUnwritable."""
+    # Fixed names, so that a killed process leaves at most one such pair.
+    operations, weights = path.with_suffix(".saving.xml"), path.with_suffix(".saving.bin")
+    try:
+        with cache_errors(path.parent):
+            if model is not None:
+                _openvino().save_model(model, operations, compress_to_fp16=False)
+            parts = [file.read_bytes() if model is not None else b"" for file in (operations, weights)]
+    except RuntimeError as exc:  # OpenVINO's, where there is no room
+        raise CacheUnwritable(path=path.parent, detail=str(exc)) from exc
+    finally:
+        for file in (operations, weights):
+            with suppress(OSError):
+                file.unlink()
+    content = json.dumps({**facts, "operations_bytes": str(len(parts[0]))}).encode() + b"\n" + b"".join(parts)
+    with replacing(path) as file:
+        file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
-def _unpack(data: bytes) -> _Model | None:
+def _unpack(data: bytes) -> Any:
     """The model of a whole file; None where it records that torch has to run the network."""
     facts, start = read_facts(data)
     weights = start + int(facts["operations_bytes"])
-    return None if "problem" in facts else (data[start:weights], data[weights:])
+    return None if "problem" in facts else _core().read_model(data[start:weights], data[weights:])
 
 
 def _read(path: Path, claims: dict[str, str]) -> bytes | None:

@@ -184,11 +184,12 @@ class Processor:
     ],
 )
 def test_which_processors_gain_from_bfloat16(
-    name: str, capabilities: list[str], flags: str, faster: bool, monkeypatch: pytest.MonkeyPatch, runtime: OpenVino
+    name: str, capabilities: list[str], flags: str, faster: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
     monkeypatch.setattr(backend, "_core", lambda: Processor(name, capabilities))
-    monkeypatch.setattr(backend, "_processor_flags", lambda: flags)
-    assert fast_precision("auto", CPU, runtime) == ("bfloat16" if faster else "float32")
+    monkeypatch.setattr(backend, "CPU_INFO", tmp_path / "cpuinfo")
+    assert fast_precision("auto", CPU, OpenVino("2026.4.1", tmp_path, 1)) == ("bfloat16" if faster else "float32")
 
 
 def test_a_precision_asked_for_is_used(runtime: OpenVino) -> None:
@@ -286,6 +287,13 @@ def test_a_cache_that_cannot_be_written_is_done_without(source: Source, runtime:
     assert loaded(source.of_torch, runtime)(torch.zeros(1, *SHAPE)).shape == (1, 4)
     assert source.builds == 1
     assert runtime.cache.read_text() == "a file, not a folder"
+
+
+def test_a_model_that_cannot_be_saved_is_used_all_the_same(source: Source, runtime: OpenVino) -> None:
+    (runtime.cache / "small.saving.bin").mkdir(parents=True)
+    assert loaded(source.of_torch, runtime)(torch.zeros(1, *SHAPE)).shape == (1, 4)
+    assert source.builds == 1
+    assert not (runtime.cache / FILE).exists()
 
 
 def test_a_cache_that_may_only_be_read_serves(source: Source, runtime: OpenVino, monkeypatch: Any) -> None:
@@ -439,10 +447,10 @@ def test_an_embedder_answers_as_in_torch(resolved: ResolvedWeights, crops: dict[
     torch.testing.assert_close(embeddings, expected, atol=2e-6, rtol=0)
     assert (ours.counts.calls, ours.counts.inputs) == (torchs.counts.calls, torchs.counts.inputs)
     assert len(ours(faces[:0])) == 0
-    for number in (1, 2, 9, 17):
+    for number in (1, 9):
         torch.testing.assert_close(ours(many[:number]), embeddings[:number], atol=2e-6, rtol=0)
     with ThreadPoolExecutor(4) as pool:
-        for of_thread in pool.map(ours, [faces] * 8):
+        for of_thread in pool.map(ours, [faces] * 4):
             torch.testing.assert_close(of_thread, embeddings[: len(faces)], atol=2e-6, rtol=0)
     several = load_embedder(resolved, CPU, runtime=dataclasses.replace(runtime, threads=3, calls=1))
     torch.testing.assert_close(several(faces), embeddings[: len(faces)], atol=2e-6, rtol=0)

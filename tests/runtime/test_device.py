@@ -11,7 +11,18 @@ import torch
 
 from pipeline.config import RunSettings
 from pipeline.errors import DeviceMissing, DeviceOutOfMemory
-from pipeline.runtime.device import CUDA_BATCHES, batch_workers, describe, driver_uuid, finish, halving, on_cuda, own_stream, padded, resolve_device
+from pipeline.runtime.device import (
+    CUDA_BATCHES,
+    batch_workers,
+    describe,
+    driver_uuid,
+    finish,
+    halving,
+    on_cuda,
+    own_stream,
+    padded,
+    resolve_device,
+)
 from pipeline.runtime.threads import set_threads, usable_cores
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
