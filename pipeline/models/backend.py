@@ -249,9 +249,9 @@ def _write(path: Path, facts: dict[str, str], model: Any) -> None:
     except RuntimeError as exc:  # OpenVINO's, where there is no room
         raise CacheUnwritable(path=path.parent, detail=str(exc)) from exc
     finally:
-        for file in (operations, weights):
+        for temporary in (operations, weights):
             with suppress(OSError):
-                file.unlink()
+                temporary.unlink()
     content = json.dumps({**facts, "operations_bytes": str(len(parts[0]))}).encode() + b"\n" + b"".join(parts)
     with replacing(path) as file:
         file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
