@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from pipeline.config import Settings, load_settings
+from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 
@@ -61,6 +62,13 @@ def write_photos(folder: Path, hopper_path: Path, astronaut_path: Path) -> None:
 @pytest.fixture
 def settings() -> Settings:
     return load_settings(environ={}, flags={"run.shard_rows": 3, "run.device": "cpu", "model.weights": "casia-webface"})
+
+
+@pytest.fixture
+def loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs and searches take the session's models instead of loading them again."""
+    for module in ("shard_stages", "search"):
+        monkeypatch.setattr(f"pipeline.jobs.{module}.load_extractor", lambda *_: extractor)
 
 
 @pytest.fixture

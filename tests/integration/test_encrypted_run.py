@@ -27,6 +27,8 @@ from pipeline.store.master_key import load_master_key
 from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import snapshot
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 JPEG = b"\xff\xd8\xff"
 
 

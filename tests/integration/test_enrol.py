@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import pipeline.jobs.shard_stages
 from pipeline.config import Settings
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
@@ -21,12 +20,9 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from tests.integration.snapshot import snapshot
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 Runner = Callable[..., RunReport]
-
-
-@pytest.fixture(autouse=True)
-def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
 
 
 @pytest.fixture

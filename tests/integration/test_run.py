@@ -69,6 +69,7 @@ def test_the_same_run_again_does_no_image_work(
     assert snapshot(tmp_path / "store") == before
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_new_and_changed_files_are_taken_up(photos: Path, runner: Runner, tmp_path: Path) -> None:
     runner(photos)
     (photos / "i-new.jpg").write_bytes((photos / "b2.jpg").read_bytes())
@@ -81,6 +82,7 @@ def test_new_and_changed_files_are_taken_up(photos: Path, runner: Runner, tmp_pa
     assert runner(photos).already_in == 11
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_what_was_seen_once_is_no_new_sighting(photos: Path, runner: Runner, tmp_path: Path) -> None:
     """A row of the manifest whose file is gone, comes back, and goes again: one row for each, and no more."""
     manifest = tmp_path / "rows.csv"
@@ -96,6 +98,7 @@ def test_what_was_seen_once_is_no_new_sighting(photos: Path, runner: Runner, tmp
     assert [p[4] for p in snapshot(tmp_path / "store")["persons"]] == [1]
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_a_known_photo_in_another_directory_makes_its_own_identity(
     photos: Path, runner: Runner, tmp_path: Path
 ) -> None:
@@ -108,6 +111,7 @@ def test_a_known_photo_in_another_directory_makes_its_own_identity(
         assert check_store(client).problems == []
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_scan_extract_group_are_the_run_in_steps(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -125,6 +129,7 @@ def test_scan_extract_group_are_the_run_in_steps(
     assert snapshot(tmp_path / "steps") == snapshot(tmp_path / "store")
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     photos: Path, settings: Settings, tmp_path: Path
 ) -> None:
@@ -146,6 +151,7 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     assert "unfinished run" in progress.notes[0]
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_the_photo_of_a_known_person_is_recognised(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
@@ -162,6 +168,7 @@ def test_the_photo_of_a_known_person_is_recognised(
     assert search(photos / "e-noise.png", tmp_path / "store", settings, None, "main", 5) == []
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_other_settings_than_the_stores_are_refused(photos: Path, runner: Runner, settings: Settings) -> None:
     runner(photos)
     other = dataclasses.replace(settings, detect=dataclasses.replace(settings.detect, min_face_px=40))
@@ -172,6 +179,7 @@ def test_other_settings_than_the_stores_are_refused(photos: Path, runner: Runner
         runner(photos, settings=weights)
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_named_rows_follow_the_contract(photos: Path, runner: Runner, tmp_path: Path) -> None:
     """Only the largest face of a named photo may become a person; a face of another name keeps its match."""
     rows = [
@@ -196,6 +204,7 @@ def test_named_rows_follow_the_contract(photos: Path, runner: Runner, tmp_path: 
     assert [(c["name"], c["person_name"]) for c in report.label_conflicts] == [("Somebody Else", "Grace")]
 
 
+@pytest.mark.usefixtures("loaded_once")
 @pytest.mark.faces
 def test_broken_files_all_end_as_rows(faces_dir: Path, runner: Runner, tmp_path: Path) -> None:
     report = runner(faces_dir / "broken-files")

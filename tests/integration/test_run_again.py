@@ -12,10 +12,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-import pipeline.jobs.shard_stages
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, SourceEmpty, StoreFull, StoreMissing
-from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, extract, run, scan
 from pipeline.jobs.run_report import RunReport
 from pipeline.store.checks.check import check_store
@@ -24,12 +22,9 @@ from pipeline.store.files import faults
 from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import snapshot
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 Runner = Callable[..., RunReport]
-
-
-@pytest.fixture(autouse=True)
-def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
 
 
 @pytest.fixture
