@@ -77,7 +77,7 @@ def test_check_of_a_whole_store(store: Path) -> None:
     report = report_of(facepipe("check", "--store", store, "--json"))
     assert report["problems"] == report["repaired"] == []
     assert report["counts"]["persons"] == 0
-    assert "is whole" in facepipe("check", "--store", store).stdout
+    assert "is sound" in facepipe("check", "--store", store).stdout
 
 
 def test_check_finds_and_repairs(store: Path) -> None:
@@ -139,7 +139,7 @@ def test_strict_ends_with_1_when_an_input_was_rejected(store: Path, tmp_path: Pa
     report = report_of(result, 1)
     assert report["images"] == 1
     assert sum(report["rejected"].values()) == 1
-    assert "1 inputs were rejected" in result.stderr
+    assert "1 input was rejected" in result.stderr
     again = report_of(facepipe(*words, "--json"))
     assert (again["images"], again["already_in"]) == (0, 1)
 
