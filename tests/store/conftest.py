@@ -40,3 +40,9 @@ def run(client: StoreClient) -> RunRow:
     begun = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
     client.plan_run(begun.run_id, 40, 10)
     return client.run_row(begun.run_id)
+
+
+@pytest.fixture
+def account(client: StoreClient) -> int:
+    """An account of the new store."""
+    return client.create_account("ann", None)

@@ -15,7 +15,8 @@ import signal
 import tarfile
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -282,6 +283,33 @@ def version_1(folder: Path) -> Path:
     with tarfile.open(Path(__file__).parent / "data" / "store-v1.tar.gz") as archive:
         archive.extractall(folder / "version-1", filter="data")
     return folder / "version-1" / "store"
+
+
+def rows_of(client: StoreClient) -> dict[str, int]:
+    """How many rows each table has."""
+    return {table: client.read(f"SELECT count(*) AS n FROM core.{table}")["n"][0].as_py() for table in TABLES}
+
+
+@contextmanager
+def at_fault_points(hook: Callable[[str], None]) -> Iterator[None]:
+    """For the block `hook` is called at every fault point."""
+    faults.install(hook)
+    try:
+        yield
+    finally:
+        faults.install(None)
+
+
+@contextmanager
+def failing_at(point: str, error: Exception) -> Iterator[None]:
+    """For the block `error` is raised at each call of a fault point."""
+
+    def fail(name: str) -> None:
+        if name == point:
+            raise error
+
+    with at_fault_points(fail):
+        yield
 
 
 # Differ between two undisturbed runs.

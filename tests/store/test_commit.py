@@ -15,14 +15,18 @@ import pytest
 from pipeline.errors import StoreDamaged, StoreError, TooManyDirectories
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.files import faults
 from pipeline.store.records import Counters, RunRow, ShardCommit
-from pipeline.store.schema import MAX_DIRECTORIES, TABLES
-from tests.store.store_samples import SHARD_ROWS, SIZE, embeddings_table, identity, shard_commit, unit_vectors
-
-
-def rows_of(client: StoreClient) -> dict[str, int]:
-    return {table: client.read(f"SELECT count(*) AS n FROM core.{table}")["n"][0].as_py() for table in TABLES}
+from pipeline.store.schema import MAX_DIRECTORIES
+from tests.store.store_samples import (
+    SHARD_ROWS,
+    SIZE,
+    embeddings_table,
+    failing_at,
+    identity,
+    rows_of,
+    shard_commit,
+    unit_vectors,
+)
 
 
 def test_what_was_committed_is_read_back(client: StoreClient, run: RunRow) -> None:
@@ -121,17 +125,8 @@ def test_a_failure_before_the_commit_rolls_back_and_the_repeat_leaves_no_orphan(
 ) -> None:
     shard = shard_commit(client, run, 0)
     before = rows_of(client)
-
-    def fail(name: str) -> None:
-        if name == step:
-            raise RuntimeError(step)
-
-    faults.install(fail)
-    try:
-        with pytest.raises(RuntimeError, match=step):
-            client.commit_shard(shard)
-    finally:
-        faults.install(None)
+    with failing_at(step, RuntimeError(step)), pytest.raises(RuntimeError, match=step):
+        client.commit_shard(shard)
     assert rows_of(client) == before
     client.commit_shard(shard)
     client.submit(lambda catalog: catalog.execute("UPDATE core.runs SET state = 'finished', shards = 1"))
@@ -183,17 +178,8 @@ def test_finished_run_shards_go_and_pending_deletes_are_replayed(tmp_path: Path)
         run = client.begin_run("/x", "folder", account, "main", {})
         client.plan_run(run.run_id, 4, 1)
         client.write_run_shard(run.run_id, 0, pa.table({"a": [1]}), {})
-
-        def fail(name: str) -> None:
-            if name == "unlink":
-                raise RuntimeError(name)
-
-        faults.install(fail)
-        try:
-            with pytest.raises(RuntimeError, match="unlink"):
-                client.commit_shard(shard_commit(client, run, 0))
-        finally:
-            faults.install(None)
+        with failing_at("unlink", RuntimeError("unlink")), pytest.raises(RuntimeError, match="unlink"):
+            client.commit_shard(shard_commit(client, run, 0))
         assert client.has_run_shard(run.run_id, 0)
         assert client.committed_shards(run.run_id) == {0}
         assert [p.kind for p in check_store(client).problems] == ["pending_delete"]

@@ -12,27 +12,20 @@ from pipeline.store.client import StoreClient
 from pipeline.store.files import faults
 from pipeline.store.files.faults import FAULT_POINTS
 from tests.store import store_samples
-from tests.store.store_samples import version_1
+from tests.store.store_samples import at_fault_points, version_1
 
 
 def test_every_declared_point_is_met(tmp_path: Path) -> None:
     seen: set[str] = set()
-    faults.install(seen.add)
-    try:
+    with at_fault_points(seen.add):
         store_samples.play(tmp_path / "store", posts=True)
         StoreClient.open(version_1(tmp_path), command="migrate").close()
-    finally:
-        faults.install(None)
     assert seen == set(FAULT_POINTS)
 
 
 def test_an_undeclared_point_is_refused() -> None:
-    faults.install(lambda _: None)
-    try:
-        with pytest.raises(KeyError, match="nowhere"):
-            faults.point("nowhere")
-    finally:
-        faults.install(None)
+    with at_fault_points(lambda _: None), pytest.raises(KeyError, match="nowhere"):
+        faults.point("nowhere")
 
 
 @pytest.mark.slow

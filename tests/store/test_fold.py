@@ -15,15 +15,9 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
 from pipeline.store.commits import fold
 from pipeline.store.export import export_store
-from pipeline.store.files import faults
 from pipeline.store.records import DirectoryCommit
 from pipeline.store.schema import SCHEMA_VERSION
-from tests.store.store_samples import SIZE, insertion, replacement, unit_vectors
-
-
-@pytest.fixture
-def account(client: StoreClient) -> int:
-    return client.create_account("ann", None)
+from tests.store.store_samples import SIZE, at_fault_points, insertion, replacement, unit_vectors
 
 
 def shards(client: StoreClient) -> list[tuple[str, int]]:
@@ -151,11 +145,8 @@ def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: 
         if point == "embeddings.rename" and doomed:
             client.commit_directory(DirectoryCommit(account, "main", deleted=[doomed.pop()]))
 
-    faults.install(hook)
-    try:
+    with at_fault_points(hook):
         client.fold()
-    finally:
-        faults.install(None)
     assert shards(client) == [("folded-1.1.parquet", 1)]
     assert check_store(client).problems == []
 

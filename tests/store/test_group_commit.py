@@ -14,24 +14,17 @@ import pytest
 from pipeline.errors import StoreError, StoreUnwritable, TooManyDirectories
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.files import faults
 from pipeline.store.records import DirectoryCommit, PersonRecord
 from pipeline.store.schema import MAX_DIRECTORIES
-from tests.store.store_samples import insertion, replacement
-
-
-@pytest.fixture
-def account(client: StoreClient) -> int:
-    return client.create_account("ann", None)
+from tests.store.store_samples import at_fault_points, insertion, replacement
 
 
 @pytest.fixture
 def begun() -> Iterator[Callable[[], int]]:
     """How many transactions of requests have begun."""
     seen: list[str] = []
-    faults.install(lambda name: seen.append(name) if name == "directory_commit.begin" else None)
-    yield lambda: len(seen)
-    faults.install(None)
+    with at_fault_points(seen.append):
+        yield lambda: seen.count("directory_commit.begin")
 
 
 @contextmanager
@@ -130,11 +123,8 @@ def test_a_transaction_that_may_be_in_is_not_repeated(client: StoreClient, accou
             reached.append(name)
             raise StoreUnwritable(path="disk", detail="planted")
 
-    faults.install(fail)
-    try:
+    with at_fault_points(fail):
         answers = commit_together(client, [insertion(account, "main", n, f"P{n}") for n in (1, 2)])
-    finally:
-        faults.install(None)
     assert reached == ["directory_commit.committed"]
     assert all(isinstance(answer.exception(), StoreUnwritable) for answer in answers)
     assert names(client, account) == ["P1", "P2"], "both are in, once"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,35 +14,29 @@ import pytest
 from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, StoreFull, TooManyDirectories
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.files import faults
 from pipeline.store.files.objects import object_file
 from pipeline.store.records import Credentials, DirectoryCommit, DirectoryRow, RunRow
 from pipeline.store.schema import MAX_DIRECTORIES, TABLES
 from tests.store.store_samples import (
+    JPEG,
     NOW,
+    at_fault_points,
+    failing_at,
     identity,
     insertion,
     person,
     posted,
     reference,
     replacement,
+    rows_of,
     sha,
     shard_commit,
     unit_vectors,
 )
 
 
-def rows_of(client: StoreClient) -> dict[str, int]:
-    return {table: client.read(f"SELECT count(*) AS n FROM core.{table}")["n"][0].as_py() for table in TABLES}
-
-
 def objects_on_disk(client: StoreClient) -> list[str]:
     return sorted(path.name for path in client.path.glob("objects/*/*/*"))
-
-
-@pytest.fixture
-def account(client: StoreClient) -> int:
-    return client.create_account("ann", None)
 
 
 @pytest.fixture
@@ -317,22 +312,15 @@ def _fail_at(step: str, work: Callable[[], object]) -> None:
         if name == step and next(calls) == 0:
             raise RuntimeError(step)
 
-    faults.install(fail)
-    try:
-        with pytest.raises(RuntimeError, match=step):
-            work()
-    finally:
-        faults.install(None)
+    with at_fault_points(fail), pytest.raises(RuntimeError, match=step):
+        work()
 
 
 def test_the_files_of_a_new_reference_are_durable_before_its_rows(client: StoreClient, account: int) -> None:
     client.commit_directory(insertion(account, "main", 1, "A"))
     seen: list[str] = []
-    faults.install(seen.append)
-    try:
+    with at_fault_points(seen.append):
         client.commit_directory(insertion(account, "main", 2, "B"))
-    finally:
-        faults.install(None)
     assert seen == [
         *("object.write", "object.fsync", "object.rename", "object.fsync_folder"),
         *("directory_commit.begin", "directory_commit.commit", "catalog.fsync_folder", "directory_commit.committed"),
@@ -385,20 +373,26 @@ def test_what_a_request_says_of_a_face_that_is_no_reference_is_not_kept(client: 
 def test_a_file_that_cannot_go_yet_fails_no_commit(client: StoreClient, account: int, fault: str) -> None:
     """The rows are in by then: who is told of an error would go on with what was before."""
     first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
-
-    def fail(name: str) -> None:
-        if name == fault:
-            raise StoreFull(path=client.path, detail="for a test")
-
-    faults.install(fail)
-    try:
+    with failing_at(fault, StoreFull(path=client.path, detail="for a test")):
         client.commit_directory(replacement(account, "main", 9, first))
         client.commit_directory(DirectoryCommit(account, "main", deleted=[other.person_id]))
         assert client.delete_directory(account, "main") == 1
-    finally:
-        faults.install(None)
     assert [record.name for record in client.references(account, "main").persons] == []
     client.close()
     with StoreClient.open(client.path, command="test") as again:
         assert objects_on_disk(again) == []
         assert check_store(again).problems == []
+
+
+def test_images_ahead_that_no_commit_takes_are_removed(client: StoreClient) -> None:
+    guids = sorted(str(uuid.uuid4()) for _ in range(3))
+    with client.images_ahead(1, [(guid, JPEG + guid.encode(), "image/jpeg") for guid in guids]) as ahead:
+        assert objects_on_disk(client) == guids == sorted(ahead)
+    assert objects_on_disk(client) == []
+
+
+def test_a_failure_leaves_no_images_ahead(client: StoreClient) -> None:
+    guid = str(uuid.uuid4())
+    with pytest.raises(StoreError, match="cannot name an object"), client.images_ahead(1, [(guid, JPEG, "image/jpeg")]):
+        client.read_object("no guid")
+    assert objects_on_disk(client) == []
