@@ -34,13 +34,13 @@ class CatalogThread:
         self.folder = Folder(root)
         self.path = root
         self._lock = StoreLock.acquire(root, command)
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._closed = False
         self._embedding_files = threading.Lock()  # held while files of embeddings are on their way into the catalog
         try:
-            self._catalog = self._writer.submit(_open_catalog, self.folder, make_identity).result()
+            self._catalog = self._thread.submit(_open_catalog, self.folder, make_identity).result()
         except BaseException:
-            self._writer.shutdown()
+            self._thread.shutdown()
             self._lock.release()
             raise
         self.identity = self._catalog.identity
@@ -56,9 +56,9 @@ class CatalogThread:
             return
         self._closed = True
         try:
-            self._writer.submit(_close_catalog, self._catalog).result()
+            self._thread.submit(_close_catalog, self._catalog).result()
         finally:
-            self._writer.shutdown()
+            self._thread.shutdown()
             self._lock.release()
 
     def submit(self, work: Callable[[Catalog], T]) -> T:
@@ -69,7 +69,7 @@ class CatalogThread:
         """The same without waiting. Raises StoreError after `close`."""
         if self._closed:
             raise StoreError(message=f"The store {self.path} is closed.")
-        return self._writer.submit(_work, work, self._catalog)
+        return self._thread.submit(_work, work, self._catalog)
 
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
         """The rows that an SQL query answers. For this package and its tests: others call operations."""
@@ -83,7 +83,7 @@ class CatalogThread:
 
 
 def _work(work: Callable[[Catalog], T], catalog: Catalog) -> T:
-    """On the writer thread."""
+    """On the catalog's thread."""
     try:
         return work(catalog)
     finally:
@@ -98,7 +98,7 @@ def _close_catalog(catalog: Catalog) -> None:
 
 
 def _open_catalog(folder: Folder, make_identity: Callable[[], StoreIdentity] | None) -> Catalog:
-    """Under the lock, on the writer thread."""
+    """Under the lock, on the catalog's thread."""
     if make_identity is None:
         opening.require_store(folder.root)
     elif not opening.has_store(folder.root):

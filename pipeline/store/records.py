@@ -93,7 +93,7 @@ def embeddings_schema(size: int) -> pa.Schema:
 
 
 def faces_of_media_schema(size: int) -> pa.Schema:
-    """What `StoreClient.faces_of_media` answers: one row per face, by media_id and ordinal."""
+    """The columns of `faces_of_media`: one row per face, by media_id and ordinal."""
     return pa.schema(
         [
             _column("media_id", pa.int64()),
@@ -308,7 +308,7 @@ class DirectoryRow:
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """Who is in an encoded image, from the identities of one directory?"""
+    """The question who is in an encoded image, of the identities of one directory."""
 
     image: bytes
     account_id: int
@@ -359,7 +359,5 @@ class ShardCommit:
     embeddings: pa.Table  # embeddings_schema(d): of the faces that are not rejected
     persons: pa.Table  # PERSONS_SCHEMA: the new ones
     objects: Sequence[tuple[str, bytes, str]] = ()  # (guid, bytes, media type)
-    occurrences: Mapping[str, int] = field(
-        default_factory=dict
-    )  # person_id -> how many to add for a person of an earlier commit
+    occurrences: Mapping[str, int] = field(default_factory=dict)  # of persons of earlier commits: how many to add
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed

@@ -1,4 +1,4 @@
-"""While a server holds a store, every other command works through it, and does what it does without one."""
+"""While a server holds a store, every other command works through its admin port, with the same results."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _is_clean(store: Path) -> bool:
 
 
 def _decisions(store: Path) -> dict[str, Any]:
-    """The snapshot without the models' numbers: another process may have another number of threads."""
+    """The snapshot without the models' numbers, which depend on the number of threads."""
     found = snapshot(store)
     faces = [(path, ordinal, outcome, who) for path, _, ordinal, outcome, _, _, who, *_ in found["faces"]]
     return {"faces": faces, **{name: found[name] for name in ("media", "persons", "runs", "objects")}}
@@ -131,7 +131,7 @@ def test_the_stages_work_through_the_server(
     with serving(tmp_path / "store", extractor):
         scan(_request(photos, tmp_path / "store"))
         extract(_request(None, tmp_path / "store"))
-    # What was begun with a server goes on without, and the other way round.
+    # A run that began with one server goes on with another.
     with serving(tmp_path / "store", extractor):
         assert group(_request(None, tmp_path / "store")).persons == 2
     assert snapshot(tmp_path / "store") == snapshot(plain)
@@ -246,7 +246,7 @@ def test_only_one_process_does_runs(served: Served, photos: Path, store: Path) -
     with open_store(store, command="first") as first, first.lock_runs("facepipe run"):
         with pytest.raises(StoreLocked, match=f"process {os.getpid()} .*facepipe run"):
             _run(photos, store)
-        assert first.accounts() == ["default"]  # all else goes on
+        assert first.accounts() == ["default"]  # everything else goes on
     assert _run(photos, store).already_in == 10
 
 
@@ -265,7 +265,7 @@ def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
             False,
             False,
             False,
-        ]  # but the manifest
+        ]  # only the manifest is plain
         assert group(_request(None, tmp_path / "store")).persons == 2
 
 
@@ -322,8 +322,8 @@ def test_errors_keep_their_class_and_their_message(served: Served, store: Path) 
         assert caught.value.fields["known"] == "default"
 
 
-def test_a_check_does_not_take_what_is_being_stored_for_left_over(served: Served, store: Path, photos: Path) -> None:
-    """The image of a post is on disk before its transaction: a check in between must not see, or remove, it."""
+def test_a_check_does_not_report_an_image_that_is_being_stored(served: Served, store: Path, photos: Path) -> None:
+    """The image of a post is on disk before its transaction: a check in between must not report or remove it."""
     written, go_on = threading.Event(), threading.Event()
     with open_store(store, command="test") as opened:
         account = opened.account_id("default")
@@ -353,7 +353,7 @@ def test_a_check_does_not_take_what_is_being_stored_for_left_over(served: Served
         assert len(served.service.people(account, "other")) == 1
 
 
-def test_a_new_password_holds_at_once_in_the_running_server(store: Path) -> None:
+def test_a_running_server_takes_a_new_password_at_once(store: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "pipeline", "serve", "--store", str(store), "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen([*command, "--json"], cwd=ROOT, **pipes) as server:  # type: ignore[call-overload]

@@ -35,7 +35,7 @@ def client(tmp_path: Path) -> Iterator[StoreClient]:
 
 @pytest.fixture
 def run(client: StoreClient) -> RunRow:
-    """A run of ten shards that shards can be committed to."""
+    """An open run of ten shards."""
     account = client.create_account("ann", None)
     begun = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
     client.plan_run(begun.run_id, 40, 10)

@@ -84,7 +84,7 @@ def shard_commit(
 ) -> ShardCommit:
     """`rows` media of two faces each: the first becomes a person, the second is rejected; all from the counters.
 
-    From the second shard on the first person of the first one is met again.
+    From the second shard on the first person of the first shard matches again.
     """
     counters = client.counters()
     media, faces, persons, objects = [], [], [], []
@@ -168,7 +168,7 @@ def manifest_batches() -> list[pa.RecordBatch]:
 
 
 def face_fields() -> dict[str, object]:
-    """What detection says of a face."""
+    """The detection of a face."""
     qualities = ("confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
     return {"x1": 1.0, "y1": 2.0, "x2": 30.0, "y2": 40.0, "landmarks": [5.0] * 10, **dict.fromkeys(qualities, 0.75)}
 
@@ -226,7 +226,7 @@ def replacement(account: int, directory: str, seed: int, record: PersonRecord) -
 
 
 def post(client: StoreClient, account: int) -> None:
-    """What requests do to a store with a finished run; each step that is done already is left out."""
+    """The requests of the scenario, on a store with a finished run; skips the steps that are done."""
     found = {record.name: record for record in client.references(account, "posted").persons}
     if "A" not in found:
         client.commit_directory(insertion(account, "posted", 100, "A", "B"))
@@ -253,13 +253,13 @@ def play(path: Path, *, posts: bool = False) -> None:
             finish(client, last or client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54}))
         if posts:
             post(client, account)
-        for left in path.glob("references/*/*"):
-            left.unlink()
+        for file in path.glob("references/*/*"):
+            file.unlink()
         for directory in client.directories():
-            client.references(account, directory.name)  # makes the matrix anew
+            client.references(account, directory.name)  # rebuilds the matrix
         target = path.parent / (path.name + "-export")
-        for left in target.iterdir() if target.exists() else ():
-            left.unlink()
+        for file in target.iterdir() if target.exists() else ():
+            file.unlink()
         export_store(client, target)
 
 
@@ -279,7 +279,7 @@ def finish(client: StoreClient, run: RunRow) -> None:
 
 
 def version_1(folder: Path) -> Path:
-    """A store as version 1 of the tables was written: an account, and a run of two photos with a person each."""
+    """A store with tables of version 1: an account, and a run of two photos with a person each."""
     with tarfile.open(Path(__file__).parent / "data" / "store-v1.tar.gz") as archive:
         archive.extractall(folder / "version-1", filter="data")
     return folder / "version-1" / "store"
@@ -352,7 +352,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def play_with_kill(path: Path, kill: int) -> list[str]:
-    """Plays, dying at fault point number `kill` (-1: never); the points that were met are left in `<path>.points`."""
+    """Plays, and dies at fault point number `kill` (-1: never); writes the points it reached to `<path>.points`."""
     log = path.with_suffix(".points")
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""`check` finds every kind of damage; `repair` cures what is derived, and nothing else."""
+"""`check` finds every kind of damage; `repair` repairs derived files, and nothing else."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_lost_file_is_found(store: Path, pattern: str, kind: str, damage: str)
 
 
 def test_flipped_bits_in_the_catalog_are_found_at_opening_or_by_check(store: Path) -> None:
-    """One in every other block; only those in free blocks may pass. A refused opening must not linger either."""
+    """One bit in every other block; only those in free blocks may pass. A refused opening must free the store."""
     file = store / "catalog-0001.duckdb"
     with duckdb.connect(str(file), read_only=True) as connection:
         (size, blocks, free) = connection.execute(
@@ -95,7 +95,7 @@ def test_flipped_bits_in_the_catalog_are_found_at_opening_or_by_check(store: Pat
     assert check(store).clean
 
 
-# What is done to the catalog, and what `check` says of it.
+# Damage to the catalog, and the problem that `check` reports.
 BROKEN = {
     "DELETE FROM core.media WHERE media_id = 1": "faces.media_id refers to a missing media.media_id",
     "DELETE FROM core.directories": "persons.directory_id refers to a missing directories.directory_id",
@@ -185,7 +185,7 @@ def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql
     assert any(BROKEN_POSTED[sql] in problem.detail for problem in report.problems), report.problems
 
 
-def test_missing_and_dead_rows_of_a_matrix_are_no_problem(store: Path) -> None:
+def test_missing_and_dead_rows_of_a_matrix_are_not_a_problem(store: Path) -> None:
     with StoreClient.open(store, command="test") as client:
         before = client.references(1, "main")
         client.commit_directory(insertion(1, "main", 100, "A"))
@@ -204,7 +204,7 @@ def test_a_broken_rule_of_the_catalog_is_found(store: Path, sql: str) -> None:
     assert any(BROKEN[sql] in problem.detail for problem in report.problems), report.problems
 
 
-def test_a_merge_chain_is_no_cycle_and_has_one_root(store: Path) -> None:
+def test_a_merge_chain_is_not_a_cycle_and_has_one_root(store: Path) -> None:
     with StoreClient.open(store, command="test") as client:
         for child, parent in ((1, 2), (2, 3), (4, 3)):
             sql = (
@@ -233,10 +233,10 @@ def test_a_merge_chain_is_no_cycle_and_has_one_root(store: Path) -> None:
         ([1, 3, 5, 7], 1.0, {"weights_sha256": "f" * 64}, "its metadata have weights_sha256"),
     ],
 )
-def test_an_embedding_shard_that_says_otherwise(
+def test_an_embedding_shard_with_other_metadata_or_contents_is_found(
     client: StoreClient, run: RunRow, ids: list[int], scale: float, metadata: dict[str, str], told: str
 ) -> None:
-    """Its hash is right, its contents are not: as a faulty writer would leave it."""
+    """The hash is right and the contents are wrong, as a faulty writer would leave them."""
     client.commit_shard(shard_commit(client, run, 0))
     file = first(client.path, "embeddings/*/*")
     said = json.loads(pq.read_schema(file).metadata[b"facepipe"])
@@ -247,7 +247,7 @@ def test_an_embedding_shard_that_says_otherwise(
     assert any(told in p.detail for p in check_store(client).problems if p.kind == "embedding")
 
 
-def test_an_image_that_is_none_is_found(client: StoreClient, run: RunRow) -> None:
+def test_an_object_that_is_not_an_image_is_found(client: StoreClient, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     client.submit(lambda catalog: catalog.execute("UPDATE core.objects SET media_type = 'image/png'"))
     assert {p.detail for p in check_store(client).problems} == {"is not image/png"}
@@ -279,7 +279,7 @@ def test_orphans_are_found_and_removed_and_nothing_else(store: Path) -> None:
     assert not any((store / name).exists() for name in left)
 
 
-def test_files_of_an_unfinished_run_are_no_orphans(client: StoreClient, run: RunRow) -> None:
+def test_files_of_an_unfinished_run_are_not_orphans(client: StoreClient, run: RunRow) -> None:
     client.write_run_shard(run.run_id, 0, embeddings_table([1], unit_vectors(1, 0)), {})
     client.folder.make("embeddings/g0001")
     client.folder.write(f"embeddings/g0001/{run.run_id}-00000.parquet", b"x", "embeddings")
@@ -290,7 +290,7 @@ def test_files_of_an_unfinished_run_are_no_orphans(client: StoreClient, run: Run
     assert len(check_store(client).problems) == 3
 
 
-def test_half_written_files_go_at_opening(store: Path) -> None:
+def test_half_written_files_are_removed_at_opening(store: Path) -> None:
     run = first(store, "runs/*/run.json").parent
     for name in ("CURRENT.tmp", "references/g0001/1.f32.tmp", f"runs/{run.name}/report.html.tmp"):
         (store / name).write_bytes(b"x")
@@ -299,7 +299,7 @@ def test_half_written_files_go_at_opening(store: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [".f32", ".seq"])
-def test_a_wrong_matrix_is_made_anew(store: Path, end: str) -> None:
+def test_a_wrong_matrix_is_rebuilt(store: Path, end: str) -> None:
     flip(store / f"references/g0001/1{end}", 5)
     with StoreClient.open(store, command="test") as client:
         report = check_store(client)
@@ -309,7 +309,7 @@ def test_a_wrong_matrix_is_made_anew(store: Path, end: str) -> None:
         assert client.references(1, "main").vectors.shape == (8, SIZE)
 
 
-def test_what_cannot_be_cured_is_left_alone(store: Path) -> None:
+def test_what_cannot_be_repaired_stays_as_it_is(store: Path) -> None:
     flip(first(store, "objects/*/*/*"), 5)
     first(store, "embeddings/*/*").unlink()
     with StoreClient.open(store, command="test") as client:

@@ -1,4 +1,4 @@
-"""Encryption of images and keys: published vectors, another implementation, and everything that was changed."""
+"""Encryption of images and keys: published vectors, another implementation, and changed data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_openssl_command_line_decrypts_it(tmp_path: Path, size: int) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 15, b"x" * 16, b"x" * 33, b"\xff\xd8\xff" + bytes(200)])
-def test_what_is_no_encrypted_image_is_refused(data: bytes) -> None:
+def test_data_that_is_not_an_encrypted_image_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="not an encrypted image"):
         decrypt_image(KEY, data)
 
@@ -71,13 +71,13 @@ def test_a_changed_length_or_padding_is_refused() -> None:
     with pytest.raises(ValueError):
         decrypt_image(KEY, encrypted[:-1])
     flipped = bytearray(encrypted)
-    flipped[-17] ^= 0x40  # CBC: turns a bit of the last block's last byte, which says how much padding there is
+    flipped[-17] ^= 0x40  # in CBC this flips a bit of the last byte, the length of the padding
     with pytest.raises(ValueError):
         decrypt_image(KEY, bytes(flipped))
 
 
 @pytest.mark.parametrize("key", [b"", bytes(16), bytes(24), bytes(33)])
-def test_only_256_bit_keys_serve(key: bytes) -> None:
+def test_only_256_bit_keys_are_accepted(key: bytes) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         encrypt_image(key, b"x")
     with pytest.raises(ValueError, match="32 bytes"):
@@ -98,7 +98,7 @@ def test_wrapped_keys_open_for_their_account_and_master_key_only() -> None:
 
 
 @given(place=st.integers(0, 10_000), change=st.integers(1, 255))
-def test_a_wrapped_key_of_which_any_character_was_changed_does_not_open(place: int, change: int) -> None:
+def test_a_wrapped_key_with_any_character_changed_does_not_open(place: int, change: int) -> None:
     wrapped = wrap_key(MASTER, 1, KEY)
     place %= len(wrapped)
     changed = wrapped[:place] + chr((ord(wrapped[place]) + change) % 256) + wrapped[place + 1 :]
@@ -107,12 +107,12 @@ def test_a_wrapped_key_of_which_any_character_was_changed_does_not_open(place: i
 
 
 @pytest.mark.parametrize("wrapped", ["", "aes256gcm", "aes256gcm$AAAA", "aes256gcm$!$!", "scrypt$AA==$AA==", "a$b$c$d"])
-def test_what_is_no_wrapped_key_is_refused(wrapped: str) -> None:
+def test_a_text_that_is_not_a_wrapped_key_is_refused(wrapped: str) -> None:
     with pytest.raises(ValueError):
         unwrap_key(MASTER, 1, wrapped)
 
 
-def test_a_master_key_tells_itself_apart_and_shows_nothing() -> None:
+def test_a_master_key_has_an_id_and_reveals_nothing() -> None:
     assert len(MASTER.key_id) == 16
     assert MASTER.key_id == MasterKey(MASTER.data, "elsewhere").key_id
     assert MASTER.key_id != OTHER_MASTER.key_id
@@ -122,8 +122,8 @@ def test_a_master_key_tells_itself_apart_and_shows_nothing() -> None:
         assert "defghij" not in shown  # the bytes as text
 
 
-def test_what_is_stored_keeps_its_meaning() -> None:
-    """Made once by this code: stores hold such ids and wrapped keys."""
+def test_ids_and_wrapped_keys_of_existing_stores_stay_valid() -> None:
+    """An id and a wrapped key as existing stores hold them."""
     wrapped = "aes256gcm$AAECAwQFBgcICQoL$n6o6T7lIx+6VGpTDmpeGvfkGL4M5FsYy3wvzEE/xX/83y/3nGroAlEYiTnlyJk3Q"
     assert MASTER.key_id == "5b4b5c54a991da0b"
     assert unwrap_key(MASTER, 1, wrapped) == KEY

@@ -1,4 +1,4 @@
-"""What one request changes in a directory comes in as a whole, durably, or not at all."""
+"""The changes of one request are committed as a whole and durably, or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, StoreFull, TooManyDirectories
 from pipeline.store.checks.check import check_store
 from pipeline.store.client import StoreClient
-from pipeline.store.files.objects import object_file
 from pipeline.store.records import Credentials, DirectoryCommit, DirectoryRow, RunRow
 from pipeline.store.schema import MAX_DIRECTORIES, TABLES
 from tests.store.store_samples import (
@@ -65,7 +64,7 @@ def test_an_insertion_is_read_back(client: StoreClient, account: int) -> None:
     assert check_store(client).problems == []
 
 
-def test_it_is_there_after_a_new_opening_without_a_clean_close(tmp_path: Path) -> None:
+def test_an_insertion_survives_a_killed_process(tmp_path: Path) -> None:
     with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
         account = client.create_account("ann", None)
         client.commit_directory(insertion(account, "main", 1, "A"))
@@ -84,7 +83,7 @@ def test_the_views_show_a_posted_image_without_path(client: StoreClient, account
     assert (face["path"], face["outcome"], face["similarity_score"]) == (None, "inserted", 1.5)
 
 
-def test_a_replaced_reference_goes_with_its_image_and_face(client: StoreClient, account: int) -> None:
+def test_a_replaced_reference_is_removed_with_its_image_and_face(client: StoreClient, account: int) -> None:
     first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     (changed,) = client.commit_directory(replacement(account, "main", 9, first))
     assert (changed.occurrence, changed.seq) == (2, 1)
@@ -104,7 +103,7 @@ def test_a_replaced_reference_goes_with_its_image_and_face(client: StoreClient, 
     assert check_store(client).problems == []
 
 
-def test_a_replaced_reference_of_a_run_stays_as_a_fact(client_with_run: StoreClient) -> None:
+def test_the_face_of_a_replaced_reference_of_a_run_stays(client_with_run: StoreClient) -> None:
     with client_with_run as client:
         record = client.references(1, "main").persons[0]
         before = client.read("SELECT * FROM main.faces WHERE face_id = 1").to_pylist()
@@ -116,7 +115,7 @@ def test_a_replaced_reference_of_a_run_stays_as_a_fact(client_with_run: StoreCli
         assert check_store(client).problems == []
 
 
-def test_updated_persons_are_written_and_others_left(client: StoreClient, account: int) -> None:
+def test_only_updated_persons_are_written(client: StoreClient, account: int) -> None:
     a, b, c = client.commit_directory(insertion(account, "main", 1, "A", "B", "C"))
     a = dataclasses.replace(a, parent_id=b.person_id, name=None, external_id="new", tags=("t",), occurrence=7)
     b = dataclasses.replace(b, ignored=True)
@@ -127,7 +126,7 @@ def test_updated_persons_are_written_and_others_left(client: StoreClient, accoun
     assert check_store(client).problems == []
 
 
-def test_of_a_deleted_person_nothing_stays(client: StoreClient, account: int) -> None:
+def test_nothing_of_a_deleted_person_stays(client: StoreClient, account: int) -> None:
     first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     client.commit_directory(DirectoryCommit(account, "main", deleted=[first.person_id]))
     assert [record.name for record in client.references(account, "main").persons] == ["B"]
@@ -153,7 +152,7 @@ def test_faces_of_a_run_lose_their_deleted_person(client_with_run: StoreClient) 
         names = client.read("SELECT name, extra, path FROM core.media WHERE media_id < 3 ORDER BY media_id").to_pylist()
         assert [row["name"] for row in names] == [None, "Person 0"]
         assert names[0]["extra"] is None
-        assert names[0]["path"] == "/photos/0-0.jpg"  # so that the next run does not take the file up again
+        assert names[0]["path"] == "/photos/0-0.jpg"  # so that the next run does not take the file again
         assert client.read("SELECT count(*) AS n FROM main.faces")["n"].to_pylist() == [15]
         assert known == {}  # each photo of the sample has a rejected face
         after = rows_of(client)
@@ -162,7 +161,7 @@ def test_faces_of_a_run_lose_their_deleted_person(client_with_run: StoreClient) 
         assert check_store(client).problems == []
 
 
-def test_an_image_whose_face_was_removed_is_not_known(client: StoreClient, run: RunRow) -> None:
+def test_an_image_with_a_removed_face_is_not_reused(client: StoreClient, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     kept = [row for row, ordinal in enumerate(shard.faces["ordinal"].to_pylist()) if ordinal == 0]
     client.commit_shard(dataclasses.replace(shard, faces=shard.faces.take(kept)))
@@ -173,12 +172,12 @@ def test_an_image_whose_face_was_removed_is_not_known(client: StoreClient, run: 
     assert client.media_of_hashes(run.account_id, wanted) == {wanted[1]: 2}
 
 
-def test_a_posted_image_is_not_known_to_a_run(client: StoreClient, account: int) -> None:
+def test_a_posted_image_is_not_reused_by_a_run(client: StoreClient, account: int) -> None:
     client.commit_directory(insertion(account, "main", 1, "A"))
     assert client.media_of_hashes(account, [posted(1).sha256]) == {}
 
 
-def test_a_directory_is_there_while_it_holds_an_identity(client: StoreClient, account: int) -> None:
+def test_a_directory_exists_while_it_holds_an_identity(client: StoreClient, account: int) -> None:
     assert client.directories() == []
     (first,) = client.commit_directory(insertion(account, "one", 1, "A"))
     (second,) = client.commit_directory(insertion(account, "two", 2, "B"))
@@ -196,7 +195,7 @@ def test_a_directory_is_there_while_it_holds_an_identity(client: StoreClient, ac
     assert check_store(client).problems == []
 
 
-def test_the_eleventh_directory_leaves_nothing(client: StoreClient, account: int) -> None:
+def test_the_eleventh_directory_is_refused(client: StoreClient, account: int) -> None:
     for number in range(MAX_DIRECTORIES):
         client.commit_directory(insertion(account, f"d{number}", 10 + number, f"P{number}"))
     before, files = rows_of(client), objects_on_disk(client)
@@ -205,7 +204,7 @@ def test_the_eleventh_directory_leaves_nothing(client: StoreClient, account: int
     assert rows_of(client) == before
     assert objects_on_disk(client) == files
     other = client.create_account("bob", None)
-    client.commit_directory(insertion(other, "d0", 60, "Y"))  # another account's limit is its own
+    client.commit_directory(insertion(other, "d0", 60, "Y"))  # each account has a limit of its own
     client.delete_directory(account, "d3")
     client.commit_directory(insertion(account, "eleventh", 70, "X"))
     assert check_store(client).problems == []
@@ -261,7 +260,7 @@ WRONG: dict[str, tuple[Callable[[DirectoryCommit], DirectoryCommit], str]] = {
 
 
 @pytest.mark.parametrize("wrong", list(WRONG))
-def test_a_commit_that_cannot_be_right_leaves_nothing(client: StoreClient, account: int, wrong: str) -> None:
+def test_an_invalid_commit_stores_nothing(client: StoreClient, account: int, wrong: str) -> None:
     change, told = WRONG[wrong]
     client.commit_directory(insertion(account, "main", 90, "before"))
     before, counters, files = rows_of(client), client.counters(), objects_on_disk(client)
@@ -273,7 +272,7 @@ def test_a_commit_that_cannot_be_right_leaves_nothing(client: StoreClient, accou
     assert check_store(client).problems == []
 
 
-def test_a_parent_is_not_deleted_under_its_child(client: StoreClient, account: int) -> None:
+def test_a_parent_is_not_deleted_before_its_child(client: StoreClient, account: int) -> None:
     a, b = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     child = dataclasses.replace(a, parent_id=b.person_id)
     client.commit_directory(DirectoryCommit(account, "main", updated=[child]))
@@ -328,7 +327,7 @@ def test_the_files_of_a_new_reference_are_durable_before_its_rows(client: StoreC
 
 
 def test_posts_between_the_shards_of_a_run(client: StoreClient, run: RunRow) -> None:
-    """Ids are drawn by both; the order of the identities is that of the commits."""
+    """Both draw ids; the order of the identities is that of the commits."""
     prepared = client.prepare_shard(shard_commit(client, run, 0))
     client.commit_directory(insertion(run.account_id, "main", 1, "A"))
     with pytest.raises(StoreError, match="ids that are taken"):
@@ -346,12 +345,7 @@ def test_credentials(client: StoreClient) -> None:
     assert client.credentials("ann") == Credentials(account, "scrypt$x")
 
 
-def test_an_object_file_is_where_its_guid_says(client: StoreClient, account: int) -> None:
-    (record,) = client.commit_directory(insertion(account, "main", 1, "A"))
-    assert client.folder.path(object_file(record.image_guid)).is_file()
-
-
-def test_what_a_request_said_of_a_replaced_face_goes_with_it(client: StoreClient, account: int) -> None:
+def test_the_labels_of_a_replaced_face_are_removed_with_it(client: StoreClient, account: int) -> None:
     first, _ = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     client.commit_directory(replacement(account, "main", 9, first))
     names = client.read("SELECT name FROM core.media ORDER BY media_id")["name"].to_pylist()
@@ -360,7 +354,7 @@ def test_what_a_request_said_of_a_replaced_face_goes_with_it(client: StoreClient
     assert "Posted" not in str(client.read("SELECT * FROM core.media").to_pylist())
 
 
-def test_what_a_request_says_of_a_face_that_is_no_reference_is_not_kept(client: StoreClient, account: int) -> None:
+def test_labels_of_a_face_that_is_not_a_reference_are_not_kept(client: StoreClient, account: int) -> None:
     change = insertion(account, "main", 1, "A")
     client.commit_directory(
         dataclasses.replace(change, references=[dataclasses.replace(change.references[0], ordinal=1)])
@@ -370,8 +364,8 @@ def test_what_a_request_says_of_a_face_that_is_no_reference_is_not_kept(client: 
 
 
 @pytest.mark.parametrize("fault", ["unlink", "clear_deletes.begin", "clear_deletes.commit"])
-def test_a_file_that_cannot_go_yet_fails_no_commit(client: StoreClient, account: int, fault: str) -> None:
-    """The rows are in by then: who is told of an error would go on with what was before."""
+def test_a_file_that_cannot_be_deleted_yet_fails_no_commit(client: StoreClient, account: int, fault: str) -> None:
+    """The rows are committed by then: after an error the caller would go on with the old state."""
     first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     with failing_at(fault, StoreFull(path=client.path, detail="for a test")):
         client.commit_directory(replacement(account, "main", 9, first))

@@ -1,4 +1,4 @@
-"""A full disk and a disk that can't be written: real ones, in a mount namespace of their own."""
+"""A full disk and a read-only disk: real ones, in a mount namespace of their own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.store.store_samples import *
 from pipeline.errors import *
 store = Path(sys.argv[1]) / "store"
 """
-# Shards with large images, until the disk is full; then room is made, and the same shard comes in.
+# Commits shards until the disk is full; then space is freed, and the same shard is committed.
 FILL = """
 from dataclasses import replace
 filler = store.parent / "filler"
@@ -54,7 +54,7 @@ with StoreClient.open(store, command="go on") as client:
     assert len(client.references(account, "main")) == 4 * (shard + 1)
 print("full after", shard)
 """
-# Posts until the disk is full in the moment when the catalog's log is to be folded; then room is made.
+# Posts until the disk is full at a checkpoint of the catalog's log; then space is freed.
 FULL_AT_THE_LOG = """
 import os
 from dataclasses import replace
@@ -80,7 +80,7 @@ except StoreFull:
 assert done < 100 and log.stat().st_size > 300_000, (done, log.stat().st_size)
 assert client.directories()[0].identities == done  # it can still be read
 filler.unlink()
-for number in range(100, 120):  # and written, without a new opening
+for number in range(100, 120):  # and written, without reopening it
     post(number)
 assert log.stat().st_size < 350_000, log.stat().st_size
 client.close()
@@ -104,7 +104,7 @@ print("refused")
 
 
 def in_namespace(folder: Path, mount: str, script: str) -> str:
-    """Runs `script` with something mounted at `folder`; nothing outside of the process sees the mount."""
+    """Runs `script` with something mounted at `folder`; only that process sees the mount."""
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("no unshare(1) here")
@@ -125,8 +125,8 @@ def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path, scale: int
     assert "full after" in in_namespace(tmp_path, mount, f"SCALE = {scale}\n" + FILL)
 
 
-def test_a_disk_that_is_full_when_the_log_is_folded(tmp_path: Path) -> None:
-    """DuckDB would report a commit as failed that is in, and answer nothing more until it is opened again."""
+def test_a_disk_that_is_full_at_a_checkpoint_of_the_log(tmp_path: Path) -> None:
+    """DuckDB would report a durable commit as failed, and refuse all work until it is reopened."""
     mount = f"mount -t tmpfs -o size=14m tmpfs '{tmp_path}'"
     assert "full after" in in_namespace(tmp_path, mount, FULL_AT_THE_LOG)
 
@@ -147,7 +147,7 @@ def test_a_read_only_disk_is_refused(store: Path) -> None:
         (errno.EIO, StoreUnwritable),
     ],
 )
-def test_what_the_system_says(tmp_path: Path, number: int, error: type[Exception]) -> None:
+def test_errors_of_the_system_are_translated(tmp_path: Path, number: int, error: type[Exception]) -> None:
     with pytest.raises(error, match=str(tmp_path)), disk_errors(tmp_path):
         raise OSError(number, os.strerror(number))
 

@@ -1,4 +1,4 @@
-"""A store whose images are encrypted: what lies in its files, who can read it, and what needs no key."""
+"""A store whose images are encrypted: what its files hold, who can read them, and what needs no key."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: StoreC
         assert decrypt_image(ann_key if account == ann else bob_key, at_rest) == data
         assert client.read_image(account, guid) == (data, "image/jpeg")
         assert client.read_image(account, guid, at_rest=True) == (at_rest, "application/octet-stream")
-        with suppress(StoreDamaged):  # once in 256 times the padding seems right
+        with suppress(StoreDamaged):  # one padding in 256 is valid by chance
             assert client.read_image(bob if account == ann else ann, guid)[0] != data
     assert check_store(client).problems == []
 
@@ -130,12 +130,12 @@ def test_no_file_of_the_store_holds_an_image_or_a_key(client: StoreClient) -> No
     for file in files:
         data = file.read_bytes()
         held = [needle for needle in needles if needle in data]
-        # Embeddings are Parquet, and not encrypted: images are.
+        # Only images are encrypted; embeddings are plain Parquet.
         assert held in ([], [b"PAR1"]), file
         assert held == [] or file.parent.parent.name == "embeddings", file
 
 
-def test_a_damaged_run_shard_is_damage(client: StoreClient) -> None:
+def test_a_damaged_run_shard_is_an_error(client: StoreClient) -> None:
     run = begin(client, client.create_account("ann", None))
     client.write_run_shard(run.run_id, 0, pa.table({"row": [0]}), {})
     file = client.path / "runs" / run.run_id / "shards" / "00000.parquet"
@@ -144,7 +144,7 @@ def test_a_damaged_run_shard_is_damage(client: StoreClient) -> None:
         client.read_run_shard(run.run_id, 0)
 
 
-def test_without_the_key_images_are_closed_and_the_rest_is_open(tmp_path: Path, client: StoreClient) -> None:
+def test_without_the_key_only_images_are_locked(tmp_path: Path, client: StoreClient) -> None:
     ann = client.create_account("ann", None)
     client.commit_shard(shard_commit(client, begin(client, ann), 0))
     guid = str(objects_of(client)[0]["image_guid"])
@@ -181,7 +181,7 @@ def test_another_master_key_is_refused_and_changes_nothing(locked: StoreClient) 
     assert locked.create_account("ann", None) == 1
 
 
-def test_swapped_and_changed_wrapped_keys_are_damage(client: StoreClient) -> None:
+def test_swapped_and_changed_wrapped_keys_are_errors(client: StoreClient) -> None:
     ann, bob = client.create_account("ann", None), client.create_account("bob", None)
     keys = dict(client.submit(lambda c: c.rows("SELECT account_id, image_key FROM core.accounts")))
     for account, wrapped in ((ann, keys[bob]), (ann, keys[ann][:-8] + "AAAAAAA="), (ann, None)):
@@ -197,13 +197,13 @@ def test_swapped_and_changed_wrapped_keys_are_damage(client: StoreClient) -> Non
         client.image_key(77)
 
 
-def test_a_changed_or_lost_object_is_damage_and_an_absent_one_unknown(client: StoreClient) -> None:
+def test_a_changed_or_lost_object_is_damaged_and_another_guid_unknown(client: StoreClient) -> None:
     ann = client.create_account("ann", None)
     (first,) = client.commit_directory(post(ann, 1))
     (second,) = client.commit_directory(post(ann, 2))
     path = client.path / object_file(first.image_guid)
     data = bytearray(path.read_bytes())
-    data[20] ^= 1  # CBC alone would answer with another picture
+    data[20] ^= 1  # CBC alone would return another picture
     path.write_bytes(data)
     with pytest.raises(StoreDamaged, match="was changed"):
         client.read_image(ann, first.image_guid)
@@ -247,7 +247,7 @@ def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: Store
     """Its images get the same names and other IVs."""
     ann = client.create_account("ann", None)
     shard = shard_commit(client, begin(client, ann), 0)
-    client.prepare_shard(shard)  # and never committed
+    client.prepare_shard(shard)  # never committed
     guid, data, _ = shard.objects[0]
     before = client.read_object(guid)
     client.commit_shard(shard)
@@ -256,7 +256,7 @@ def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: Store
     assert check_store(client).problems == []
 
 
-def test_keys_are_in_no_log_and_no_representation(client: StoreClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_are_in_no_log_and_no_repr(client: StoreClient, caplog: pytest.LogCaptureFixture) -> None:
     stream = io.StringIO()
     with caplog.at_level(logging.DEBUG):
         key = client.image_key(client.create_account("ann", None))

@@ -1,4 +1,4 @@
-"""A crash anywhere loses nothing and doubles nothing."""
+"""A crash at any point loses nothing and stores nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folding changes where embeddings lie, and nothing that is answered; of removed faces it leaves nothing."""
+"""Folding moves embeddings, changes no answer, and leaves no vector of a removed face."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def forget_matrices(client: StoreClient) -> None:
         file.unlink()
 
 
-def test_a_damaged_shard_is_not_made_into_a_good_one(client: StoreClient, account: int) -> None:
-    """A new file would get a hash of its own, and nobody could tell any more that its vectors are others."""
+def test_a_damaged_shard_is_not_rewritten(client: StoreClient, account: int) -> None:
+    """The new file would have a valid hash, and nobody could tell any more that its vectors are wrong."""
     post(client, account, 3)
     client.fold()
     (file,) = client.path.glob("embeddings/*/*")
@@ -82,7 +82,7 @@ def test_many_embeddings_move_in_parts(client: StoreClient, account: int, monkey
     assert check_store(client).problems == []
 
 
-def test_vectors_of_removed_faces_go_from_shards(client: StoreClient, account: int) -> None:
+def test_vectors_of_removed_faces_are_taken_out_of_shards(client: StoreClient, account: int) -> None:
     vectors = post(client, account, 4)
     client.fold()
     records = client.references(account, "main").persons
@@ -132,7 +132,7 @@ def test_many_small_shards_become_one(client: StoreClient, account: int, monkeyp
         sizes.append([rows for _, rows in shards(client)])
         assert check_store(client).problems == []
     assert sizes[:5] == [[1], [1, 1], [3], [3, 1], [5]]
-    assert sizes[-1] == [5, 5]  # one of more than half the size is left alone
+    assert sizes[-1] == [5, 5]  # shards of more than half the size stay
     forget_matrices(client)
     np.testing.assert_array_equal(client.references(account, "main").vectors, np.stack(vectors))
 

@@ -1,4 +1,4 @@
-"""Changes that wait for the writer thread share its next transaction, and each succeeds or fails by itself."""
+"""Changes that wait for the catalog's thread share its next transaction, and each succeeds or fails by itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begun() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def writer_busy(client: StoreClient) -> Iterator[None]:
-    """For the block everything waits for the writer thread."""
+    """Keeps the catalog's thread busy for the block."""
     entered, leave = threading.Event(), threading.Event()
     holder = threading.Thread(target=client.submit, args=[lambda _: (entered.set(), leave.wait(30))])
     holder.start()
@@ -49,7 +49,7 @@ def until(reached: Callable[[], bool]) -> None:
 
 
 def commit_together(client: StoreClient, changes: Sequence[DirectoryCommit]) -> list[Future[list[PersonRecord]]]:
-    """Commits by a thread each, that have come in, in this order, before the writer thread looks."""
+    """Commits from one thread each, queued in this order before the catalog's thread takes any."""
     with ThreadPoolExecutor(len(changes)) as pool:
         with writer_busy(client):
             waiting = client._group._waiting
@@ -64,7 +64,9 @@ def names(client: StoreClient, account: int, directory: str = "main") -> list[st
     return [person.name for person in client.references(account, directory).persons]
 
 
-def test_what_waits_together_is_one_transaction(client: StoreClient, account: int, begun: Callable[[], int]) -> None:
+def test_changes_that_wait_together_share_a_transaction(
+    client: StoreClient, account: int, begun: Callable[[], int]
+) -> None:
     changes = [insertion(account, f"d{number % 2}", number, f"P{number}") for number in range(1, 7)]
     answers = commit_together(client, changes)
     assert begun() == 1
@@ -77,7 +79,7 @@ def test_what_waits_together_is_one_transaction(client: StoreClient, account: in
     assert check_store(client).problems == []
 
 
-def test_one_that_is_refused_fails_alone(client: StoreClient, account: int, begun: Callable[[], int]) -> None:
+def test_a_refused_change_fails_alone(client: StoreClient, account: int, begun: Callable[[], int]) -> None:
     for number in range(MAX_DIRECTORIES):
         client.commit_directory(insertion(account, f"d{number}", 10 + number, f"D{number}"))
     before = begun()
@@ -100,7 +102,7 @@ def test_one_that_is_refused_fails_alone(client: StoreClient, account: int, begu
     assert check_store(client).problems == []
 
 
-def test_changes_of_one_person_come_one_after_the_other(
+def test_changes_of_one_person_go_into_separate_transactions(
     client: StoreClient, account: int, begun: Callable[[], int]
 ) -> None:
     (person,) = client.commit_directory(insertion(account, "main", 1, "A"))
@@ -151,7 +153,7 @@ def test_inserting_updating_and_deleting_go_together(
 
 
 def test_a_change_that_comes_as_the_store_closes_is_not_stored(client: StoreClient, account: int) -> None:
-    """It is refused after it has been queued; who came before must not take it along."""
+    """It is refused after it was queued; an earlier change must not take it into its transaction."""
     with ThreadPoolExecutor(1) as pool, writer_busy(client):
         first = pool.submit(client.commit_directory, insertion(account, "main", 1, "A"))
         until(lambda: len(client._group._waiting) == 1)

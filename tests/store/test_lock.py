@@ -1,4 +1,4 @@
-"""One process at a time, and the second is told who the first is."""
+"""One process at a time holds a store; the error of a second names the first."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_forked_child_does_not_keep_the_lock(store: Path) -> None:
         os._exit(0)
     os.close(reading)
     time.sleep(0.05)  # the child runs
-    os.close(lock.fd)  # as the death of the parent would, without unlocking
+    os.close(lock.fd)  # as when the parent dies, without unlocking
     lock.fd = -1
     try:
         StoreLock.acquire(store, "next").release()
@@ -68,7 +68,7 @@ def test_a_forked_child_does_not_keep_the_lock(store: Path) -> None:
         os.waitpid(child, 0)
 
 
-def test_the_lock_says_who_holds_it(store: Path) -> None:
+def test_the_lock_names_its_holder(store: Path) -> None:
     with StoreClient.open(store, command="facepipe run"):
         holder = json.loads((store / "LOCK").read_text("utf-8"))
     assert set(holder) == {"pid", "host", "boot_id", "url", "since", "command"}
@@ -86,7 +86,7 @@ def test_a_holder_that_has_not_written_its_name_still_refuses(store: Path) -> No
     lock.release()
 
 
-def test_a_holder_that_cannot_be_noted_holds_nothing(tmp_path: Path) -> None:
+def test_a_lock_whose_holder_cannot_be_written_is_freed(tmp_path: Path) -> None:
     (tmp_path / "LOCK").symlink_to("/dev/full")
     for _ in range(2):  # the second is not told that the first one holds it
         with pytest.raises(StoreFull):

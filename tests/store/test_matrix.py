@@ -1,4 +1,4 @@
-"""The reference matrix is a cache: whatever state its files are in, `references` answers the truth."""
+"""The reference matrix is a cache: whatever its files hold, `references` answers right."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_commits_append_to_it(client: StoreClient, run: RunRow) -> None:
     found = client.references(run.account_id, "main")
     assert isinstance(found.vectors, np.memmap)
     assert not found.vectors.flags.writeable
-    assert seq_file(client).stat().st_ino == inode  # it was used as it is
+    assert seq_file(client).stat().st_ino == inode  # the file was used unchanged
     earlier = np.array(found.vectors)
     client.commit_shard(shard_commit(client, run, 2))
-    np.testing.assert_array_equal(found.vectors, earlier)  # a commit leaves the rows that a reader holds
+    np.testing.assert_array_equal(found.vectors, earlier)  # a commit keeps a reader's rows
 
 
 def _cut(file: Path, end: int) -> None:
@@ -61,7 +61,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
-def test_one_that_does_not_fit_is_made_anew(store: Path, damage: str) -> None:
+def test_a_matrix_that_does_not_fit_is_rebuilt(store: Path, damage: str) -> None:
     with StoreClient.open(store, command="test") as client:
         expected = np.array(client.references(1, "main").vectors)
         vectors, seq = (store / (STEM + ".f32")).read_bytes(), seq_file(client).read_bytes()
@@ -72,7 +72,7 @@ def test_one_that_does_not_fit_is_made_anew(store: Path, damage: str) -> None:
     assert (store / (STEM + ".seq")).read_bytes() == seq
 
 
-def test_posts_cost_it_nothing_and_the_next_reader_adds_them(store: Path) -> None:
+def test_posts_don_t_append_and_the_next_reader_does(store: Path) -> None:
     with StoreClient.open(store, command="test") as client:
         before = (store / (STEM + ".f32")).read_bytes()
         client.commit_directory(insertion(1, "main", 50, "A", "B"))
@@ -100,7 +100,7 @@ def test_a_commit_of_a_shard_adds_the_posts_before_it(client: StoreClient, run: 
 
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[StoreClient, Callable[[], object]], None]:
-    """Arranges that something else is done between looking for new rows and adding them, once."""
+    """Arranges that `work` is done once between reading new rows and appending them."""
 
     def arrange(client: StoreClient, work: Callable[[], object]) -> None:
         submit, left = client.submit, [work]
@@ -115,13 +115,13 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[StoreClient, Callable[
     return arrange
 
 
-def test_who_is_deleted_while_it_grows_leaves_no_vector(
+def test_a_person_who_is_deleted_while_it_grows_leaves_no_vector(
     client: StoreClient, run: RunRow, between: Callable[[StoreClient, Callable[[], object]], None]
 ) -> None:
     def delete() -> None:
         gone = client.references(run.account_id, "main").persons[1]
         client.commit_directory(DirectoryCommit(run.account_id, "main", deleted=[gone.person_id]))
-        seq_file(client).unlink()  # which `references` has made; now the shard's own rows are added
+        seq_file(client).unlink()  # made by `references`; now the shard's own rows are appended
 
     between(client, delete)
     client.commit_shard(shard_commit(client, run, 0))
@@ -161,7 +161,7 @@ def test_a_replaced_row_is_added_and_the_old_one_ignored(store: Path) -> None:
         assert seq_file(client).stat().st_ino == inode
 
 
-def test_with_too_many_dead_rows_it_is_made_anew(store: Path) -> None:
+def test_with_too_many_dead_rows_it_is_rebuilt(store: Path) -> None:
     with StoreClient.open(store, command="test") as client:
         before = client.references(1, "main")
         gone = [record.person_id for record in before.persons[1:3]]
@@ -187,10 +187,8 @@ def test_fold_leaves_nothing_of_dead_rows(store: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_whatever_is_stored_the_rows_asked_for_are_answered(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Any files of numbers and rows, torn anywhere, in any order: as long as a number has its own vector."""
+def test_load_is_right_whatever_the_files_hold(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Any numbers and rows, torn anywhere and in any order, as long as each number has its own vector."""
     folder, name = Folder(tmp_path_factory.mktemp("matrix")), "references/g0001/1"
     numbers = st.lists(st.integers(1, 30), unique=True)
     stored, wanted = data.draw(numbers), np.array(sorted(data.draw(numbers.filter(len))), np.int64)

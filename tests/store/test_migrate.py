@@ -1,4 +1,4 @@
-"""A store that an older version wrote is brought up when it is opened, as a whole or not at all."""
+"""Opening a store of an older version upgrades it as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def version_of(store: Path) -> int:
         return int(connection.execute("SELECT schema_version FROM core.store").fetchall()[0][0])
 
 
-def test_a_store_of_version_1_is_brought_up_and_keeps_what_it_holds(tmp_path: Path) -> None:
+def test_a_store_of_version_1_is_upgraded_and_keeps_its_contents(tmp_path: Path) -> None:
     store = version_1(tmp_path)
     assert version_of(store) == 1
     with StoreClient.open(store, command="test") as client:
@@ -52,7 +52,7 @@ def test_a_store_of_version_1_is_brought_up_and_keeps_what_it_holds(tmp_path: Pa
 
 
 def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
-    """New columns were added at the end of its tables, so this also says that no statement counts on their order."""
+    """Upgraded tables have new columns at the end, so this also proves that no statement relies on the order."""
     with StoreClient.open(version_1(tmp_path), command="test") as client:
         account = client.create_account("bob", None)
         (added,) = client.commit_directory(insertion(account, "main", 1, "A"))
@@ -76,7 +76,7 @@ def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["begin", "commit", "committed"])
-def test_killed_in_between_it_is_the_old_one_or_the_new_one(tmp_path: Path, step: str) -> None:
+def test_a_killed_upgrade_leaves_the_old_or_the_new_version(tmp_path: Path, step: str) -> None:
     store = version_1(tmp_path)
     command = [sys.executable, "-c", OPEN_AND_DIE, str(store), f"migrate.{step}"]
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
@@ -87,7 +87,7 @@ def test_killed_in_between_it_is_the_old_one_or_the_new_one(tmp_path: Path, step
     assert not os.path.lexists(store / "catalog-0001.new.duckdb")
 
 
-def test_a_version_that_never_was_is_damage(tmp_path: Path) -> None:
+def test_an_unknown_version_is_an_error(tmp_path: Path) -> None:
     store = version_1(tmp_path)
     with duckdb.connect(str(store / "catalog-0001.duckdb")) as connection:
         connection.execute("UPDATE core.store SET schema_version = 0")

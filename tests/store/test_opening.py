@@ -1,4 +1,4 @@
-"""Making a store, opening one, and what is told when that can't be."""
+"""Making a store, opening one, and the errors when that is not possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def edit(store: Path, sql: str) -> None:
         connection.execute(sql)
 
 
-def test_a_new_store_knows_what_it_was_made_with(tmp_path: Path) -> None:
+def test_a_new_store_has_its_identity(tmp_path: Path) -> None:
     with StoreClient.open_or_create(tmp_path / "a" / "store", identity, command="test") as client:
         assert client.identity == identity()
         assert client.generation == 1
@@ -41,7 +41,7 @@ def test_no_store(tmp_path: Path, make: bool) -> None:
     assert not (tmp_path / "store" / "LOCK").exists()
 
 
-def test_a_failing_identity_leaves_a_place_for_the_next_try(tmp_path: Path) -> None:
+def test_after_a_failing_identity_the_next_try_succeeds(tmp_path: Path) -> None:
     def fail() -> StoreIdentity:
         raise LookupError("no weights")
 
@@ -50,7 +50,7 @@ def test_a_failing_identity_leaves_a_place_for_the_next_try(tmp_path: Path) -> N
     StoreClient.open_or_create(tmp_path / "store", identity, command="test").close()
 
 
-def test_a_folder_of_other_files_is_no_place_for_a_store(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"x")
     with pytest.raises(StoreUnwritable, match=r"holiday\.jpg"):
         StoreClient.open_or_create(tmp_path, identity, command="test")
@@ -59,7 +59,7 @@ def test_a_folder_of_other_files_is_no_place_for_a_store(tmp_path: Path) -> None
         StoreClient.open_or_create(tmp_path / "holiday.jpg", identity, command="test")
 
 
-def test_a_lost_current_is_damage_and_says_the_cure(store: Path) -> None:
+def test_a_lost_current_is_an_error_with_a_cure(store: Path) -> None:
     text = (store / "CURRENT").read_text()
     (store / "CURRENT").unlink()
     (store / "INTENTS").write_text("")  # as a killed server leaves it
@@ -73,7 +73,7 @@ def test_a_lost_current_is_damage_and_says_the_cure(store: Path) -> None:
     StoreClient.open(store, command="test").close()
 
 
-def test_a_catalog_in_use_without_current_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_catalog_in_use_without_current_is_not_replaced(tmp_path: Path) -> None:
     with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
         client.create_account("ann", None)
     (tmp_path / "s" / "CURRENT").unlink()
@@ -89,7 +89,7 @@ def test_a_current_that_names_no_catalog(store: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("column", ["format_version", "schema_version"])
-def test_a_newer_store_is_refused_before_its_tables_are_judged(store: Path, column: str) -> None:
+def test_a_newer_store_is_refused_before_its_tables_are_checked(store: Path, column: str) -> None:
     edit(store, f"UPDATE core.store SET {column} = 99; DROP VIEW main.persons; DROP TABLE core.objects")
     with pytest.raises(StoreTooNew, match=r"has format 99.*reads up to \d"):
         StoreClient.open(store, command="test")
@@ -131,7 +131,7 @@ def test_a_catalog_that_duckdb_cannot_open(store: Path, damage: str) -> None:
     assert "facepipe check" in str(caught.value)
 
 
-def test_a_closed_client_says_so(store: Path) -> None:
+def test_a_closed_store_is_an_error(store: Path) -> None:
     client = StoreClient.open(store, command="test")
     client.close()
     client.close()

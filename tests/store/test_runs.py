@@ -1,4 +1,4 @@
-"""Runs, their manifests and shards, and what a later run learns from them."""
+"""Runs, their manifests and shards, and what a later run reuses."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
 def test_a_manifest_is_read_back_by_shards(
     client: StoreClient, sizes: list[int], written: int, shard_rows: int
 ) -> None:
-    """Also with shards that are not its row groups."""
+    """Also where shards are not the row groups."""
     total = sum(sizes)
     assert client.write_manifest("run", batches(sizes), MANIFEST, shard_rows=written) == total
     rows: list[int] = []
@@ -107,7 +107,7 @@ def test_one_shard_is_one_row_group(client: StoreClient) -> None:
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4, 4, 2]
 
 
-def test_a_manifest_whose_rows_fail_is_none(client: StoreClient) -> None:
+def test_a_manifest_whose_rows_fail_is_not_written(client: StoreClient) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches([2])
         raise LookupError("the source went away")
@@ -158,10 +158,10 @@ def test_committed_files_have_the_latest_content_last(client: StoreClient, run: 
     )
     rows = client.committed_files(SOURCE, run.account_id).to_pylist()
     assert [row["sha256"] for row in rows if row["path"] == "p"] == ["old", "new", None]
-    assert "q" not in {row["path"] for row in rows}  # to be taken up
+    assert "q" not in {row["path"] for row in rows}  # the next run takes it
 
 
-def test_a_scan_that_was_cut_off_begins_anew(client: StoreClient) -> None:
+def test_a_scan_that_was_cut_off_starts_again(client: StoreClient) -> None:
     account = client.create_account("bob", None)
     cut = client.begin_run("/again", "folder", account, "main", {"threshold": 0.54})
     again = client.rebegin_run(cut.run_id, "csv", "other", {"threshold": 1.0})

@@ -9,7 +9,7 @@ from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import references
 from pipeline.store.catalog_thread import CatalogThread
-from pipeline.store.checks import files as check_files
+from pipeline.store.checks.files import check_embeddings, check_matrices, check_objects, check_pending
 from pipeline.store.checks.orphans import check_orphans, list_files
 from pipeline.store.checks.problems import REPAIRABLE, CheckReport, Problem
 from pipeline.store.checks.tables import check_tables
@@ -50,11 +50,11 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) ->
     if any(problem.kind == "catalog" for problem in problems):
         return  # only sound tables tell what the files should be
     waiting.update(deletes.pending(catalog))
-    yield from check_files.check_embeddings(catalog, tell)
+    yield from check_embeddings(catalog, tell)
     if not any("pending embedding" in problem.detail for problem in problems):
-        yield check_files.check_pending(catalog)
-    yield from check_files.check_objects(catalog, tell)
-    yield from check_files.check_matrices(catalog, tell)
+        yield check_pending(catalog)
+    yield from check_objects(catalog, tell)
+    yield from check_matrices(catalog, tell)
 
 
 def _waits(path: str) -> Problem:

@@ -1,4 +1,4 @@
-"""A shard comes in as a whole, once, or not at all."""
+"""A shard is committed as a whole and once, or not at all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_was_committed_is_read_back(client: StoreClient, run: RunRow) -> No
     np.testing.assert_array_equal(found.vectors[SHARD_ROWS:], unit_vectors(SHARD_ROWS, seed=1))
     assert [p.person_id for p in found.persons[:SHARD_ROWS]] == first.persons["person_id"].to_pylist()
     assert [p.name for p in found.persons[:2]] == ["Person 0", "Person 1"]
-    assert [p.occurrence for p in found.persons[:2]] == [2, 1]  # the second shard met the first person again
+    assert [p.occurrence for p in found.persons[:2]] == [2, 1]  # the second shard matched the first person
     assert found.persons[0].image_guid == first.objects[0][0]
     media = first.media.to_pylist()[1]
     assert found.image_hashes[1] == (media["sha256"], media["pixel_sha256"])
@@ -49,7 +49,7 @@ def test_what_was_committed_is_read_back(client: StoreClient, run: RunRow) -> No
     for guid, data, _ in first.objects:
         assert client.read_object(guid) == data
     person = client.read("SELECT * FROM main.persons ORDER BY added_at, person_id").to_pylist()
-    assert {row["occurrence"] for row in person} == {1, 2}  # the second shard met the first person again
+    assert {row["occurrence"] for row in person} == {1, 2}  # the second shard matched the first person
     assert {(row["account"], row["directory"]) for row in person} == {("ann", "main")}
     assert check_store(client).problems == []
 
@@ -107,7 +107,7 @@ def _with_path_as_guid(commit: ShardCommit) -> ShardCommit:
         (_with_path_as_guid, "cannot name an object"),
     ],
 )
-def test_a_commit_that_cannot_be_right_leaves_nothing(
+def test_an_invalid_commit_stores_nothing(
     client: StoreClient, run: RunRow, change: Callable[[ShardCommit], ShardCommit], told: str
 ) -> None:
     good = shard_commit(client, run, 0)
@@ -160,7 +160,7 @@ def test_media_without_identity_make_no_directory(client: StoreClient, run: RunR
     assert check_store(client).problems == []
 
 
-def test_the_embedding_shard_says_what_it_is(client: StoreClient, run: RunRow) -> None:
+def test_the_embedding_shard_has_its_metadata(client: StoreClient, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     (file,) = client.path.glob("embeddings/g0001/*.parquet")
     assert file.name == f"{run.run_id}-00000.parquet"
@@ -172,7 +172,7 @@ def test_the_embedding_shard_says_what_it_is(client: StoreClient, run: RunRow) -
         assert part in text
 
 
-def test_finished_run_shards_go_and_pending_deletes_are_replayed(tmp_path: Path) -> None:
+def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: Path) -> None:
     with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
         account = client.create_account("ann", None)
         run = client.begin_run("/x", "folder", account, "main", {})
@@ -186,10 +186,10 @@ def test_finished_run_shards_go_and_pending_deletes_are_replayed(tmp_path: Path)
     with StoreClient.open(tmp_path / "s", command="test") as client:
         assert not client.has_run_shard(run.run_id, 0)
         assert check_store(client).problems == []
-        assert len(client.references(account, "main")) == SHARD_ROWS  # whose matrix was never appended to
+        assert len(client.references(account, "main")) == SHARD_ROWS  # nothing was appended to their matrix
 
 
-def test_calls_from_many_threads_are_taken_one_after_another(client: StoreClient, run: RunRow) -> None:
+def test_calls_from_many_threads_run_one_after_another(client: StoreClient, run: RunRow) -> None:
     def add(number: int) -> int:
         client.references(run.account_id, "main")
         return client.create_account(f"user{number}", None)
@@ -199,7 +199,7 @@ def test_calls_from_many_threads_are_taken_one_after_another(client: StoreClient
     assert sorted(ids) == list(range(2, 26))
 
 
-def test_a_lost_object_is_damage(client: StoreClient, run: RunRow) -> None:
+def test_a_lost_object_is_an_error(client: StoreClient, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     client.commit_shard(shard)
     guid = shard.objects[0][0]

@@ -1,4 +1,4 @@
-"""The master key: where it is looked for, and how its file is made and read."""
+"""The master key: where it comes from, and how its file is made and read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from pipeline.config import SecuritySettings, load_settings
 from pipeline.errors import BadValue, MasterKeyMissing, UsageError
-from pipeline.store import master_key as keys
 from pipeline.store.master_key import key_file, load_master_key, load_or_make_master_key
 
 KEY = bytes(range(60, 92))
@@ -48,7 +47,7 @@ def test_by_default_from_the_users_configuration_folder(tmp_path: Path, monkeypa
     assert load_master_key(SecuritySettings(), STORE).data == made.data
 
 
-def test_a_made_file_is_its_owners_alone(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_a_new_key_file(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         settings = SecuritySettings(master_key_file=str(tmp_path / "a" / "b" / "key"))
@@ -65,7 +64,7 @@ def test_a_made_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert first.data != load_or_make_master_key(SecuritySettings(master_key_file=str(tmp_path / "2")), STORE).data
 
 
-def test_many_that_make_it_at_once_get_one_key(tmp_path: Path) -> None:
+def test_processes_that_make_it_at_once_get_one_key(tmp_path: Path) -> None:
     settings = SecuritySettings(master_key_file=str(tmp_path / "f" / "key"))
     start, found = threading.Barrier(8), []
 
@@ -98,7 +97,7 @@ def test_the_file_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: 
         steps.append(f"{'folder' if stat.S_ISDIR(os.fstat(fd).st_mode) else 'file'}, named: {path.exists()}")
         real(fd)
 
-    monkeypatch.setattr(keys.os, "fsync", fsync)
+    monkeypatch.setattr(master_key.os, "fsync", fsync)
     load_or_make_master_key(SecuritySettings(master_key_file=str(path)), STORE)
     assert steps == ["file, named: False", "folder, named: True"]
 
@@ -113,7 +112,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
 @pytest.mark.parametrize(
     "text", ["", "\n", "short", TEXT[:-4], TEXT + "AAAA", KEY.hex(), "ü" * 44, TEXT.replace("P", "*")]
 )
-def test_what_is_no_key_is_refused_and_not_repeated(tmp_path: Path, text: str) -> None:
+def test_a_text_that_is_not_a_key_is_refused_and_not_quoted(tmp_path: Path, text: str) -> None:
     for settings in (file_with(tmp_path / "key", text), SecuritySettings(master_key=text or " ")):
         with pytest.raises(UsageError, match="32 bytes in base64") as refused:
             load_master_key(settings, STORE)
@@ -126,7 +125,7 @@ def test_two_keys_are_refused(tmp_path: Path) -> None:
         load_master_key(settings, STORE)
 
 
-def test_a_place_where_nothing_can_be_made_or_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_made_or_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     below = SecuritySettings(master_key_file=str(tmp_path / "file" / "key"))
     with pytest.raises(UsageError, match="cannot be read: Not a directory"):
@@ -146,7 +145,7 @@ def test_a_place_where_nothing_can_be_made_or_read_is_named(tmp_path: Path) -> N
         "security:\n  master_key: {key}: {key}\n",
     ],
 )
-def test_no_message_about_the_configuration_repeats_the_key(tmp_path: Path, yaml: str) -> None:
+def test_no_message_about_the_configuration_quotes_the_key(tmp_path: Path, yaml: str) -> None:
     (tmp_path / "c.yaml").write_text(yaml.format(key=TEXT))
     with pytest.raises((BadValue, UsageError)) as refused:
         load_settings(tmp_path / "c.yaml", environ={})

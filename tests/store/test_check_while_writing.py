@@ -16,7 +16,7 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file
 
 
-def test_others_come_in_between_while_a_check_reads(store: Path) -> None:
+def test_other_threads_are_answered_while_a_check_reads(store: Path) -> None:
     done = threading.Event()
 
     with StoreClient.open(store, command="test") as client:
@@ -30,14 +30,14 @@ def test_others_come_in_between_while_a_check_reads(store: Path) -> None:
         def tell(what: str) -> None:
             if what.startswith("objects") and not asking.ident:
                 asking.start()
-            if what == "orphans":  # in one piece the check would wait here for somebody who waits for the check
+            if what == "orphans":  # a check in one piece would deadlock here
                 assert done.wait(10)
 
         assert check_store(client, tell).problems == []
         asking.join()
 
 
-def test_an_object_that_is_about_to_come_in_is_no_orphan(store: Path) -> None:
+def test_an_object_that_is_about_to_be_committed_is_not_an_orphan(store: Path) -> None:
     coming, left = "ab" * 16, "cd" * 16
     with StoreClient.open(store, command="test") as client:
         intents.declare(client.folder, [coming])
@@ -52,8 +52,8 @@ def test_an_object_that_is_about_to_come_in_is_no_orphan(store: Path) -> None:
         assert [(store / object_file(guid)).exists() for guid in (coming, left)] == [True, False]
 
 
-def test_a_file_that_is_just_being_deleted_is_no_problem(store: Path) -> None:
-    """Between a shard's commit and what follows from it, others may look."""
+def test_a_file_that_is_being_deleted_is_not_a_problem(store: Path) -> None:
+    """A check may run between a shard's commit and the deletion of its files."""
     with StoreClient.open(store, command="test") as client:
 
         def tell(what: str) -> None:
@@ -64,7 +64,7 @@ def test_a_file_that_is_just_being_deleted_is_no_problem(store: Path) -> None:
         assert [problem.kind for problem in check_store(client).problems] == ["pending_delete"]
 
 
-def test_a_note_that_was_cut_off_costs_no_other(store: Path) -> None:
+def test_an_intent_that_was_cut_off_leaves_the_others_readable(store: Path) -> None:
     with StoreClient.open(store, command="test") as client:
         intents.declare(client.folder, ["ab" * 16])
         with (store / intents.INTENTS_NAME).open("a") as file:  # as a full disk leaves it
@@ -73,13 +73,13 @@ def test_a_note_that_was_cut_off_costs_no_other(store: Path) -> None:
         assert intents.declared(client.folder) == {"ab" * 16, "cd" * 16, "aa" * 16}
 
 
-def test_a_note_that_does_not_fit_is_told(store: Path) -> None:
+def test_an_intent_that_does_not_fit_on_the_disk_is_an_error(store: Path) -> None:
     (store / intents.INTENTS_NAME).symlink_to("/dev/full")
     with pytest.raises(StoreFull):
         intents.declare(Folder(store), ["ab" * 16])
 
 
-def test_an_orphan_that_came_in_after_all_is_not_removed(store: Path) -> None:
+def test_an_orphan_that_was_committed_meanwhile_is_not_removed(store: Path) -> None:
     with StoreClient.open(store, command="test") as client:
         needed = sorted(path for path in (store / "objects").rglob("*") if path.is_file())[0]
         old = Problem("orphan", needed.relative_to(store).as_posix(), "it was one when it was looked for", "")
