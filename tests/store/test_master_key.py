@@ -97,7 +97,7 @@ def test_the_file_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: 
         steps.append(f"{'folder' if stat.S_ISDIR(os.fstat(fd).st_mode) else 'file'}, named: {path.exists()}")
         real(fd)
 
-    monkeypatch.setattr(master_key.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     load_or_make_master_key(SecuritySettings(master_key_file=str(path)), STORE)
     assert steps == ["file, named: False", "folder, named: True"]
 
