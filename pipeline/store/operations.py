@@ -8,7 +8,7 @@ others, and decodes the answer by the function's types. What the two do differen
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
@@ -47,8 +47,8 @@ class Operation(Generic[P, T]):
     @overload
     def __get__(self, store: None, owner: type) -> Operation[P, T]: ...
     @overload
-    def __get__(self, store: Caller, owner: type) -> Callable[P, T]: ...
-    def __get__(self, store: Caller | None, owner: type) -> Operation[P, T] | Callable[P, T]:
+    def __get__(self, store: Store, owner: type) -> Callable[P, T]: ...
+    def __get__(self, store: Store | None, owner: type) -> Operation[P, T] | Callable[P, T]:
         return self if store is None else partial(store.perform, self)
 
     @cached_property
@@ -73,15 +73,7 @@ def parameter_types(function: Callable[..., object]) -> list[Any]:
     return [types[name] for name in inspect.signature(function).parameters]
 
 
-class Caller(ABC):
-    """What runs operations."""
-
-    @abstractmethod
-    def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs an operation. Raises what its function does."""
-
-
-class Store(Caller, RunFiles):
+class Store(RunFiles):
     """An open store. Every method raises StoreDamaged, StoreFull or StoreUnwritable where it meets them, and
     ServerUnreachable where a server holds the store and goes away."""
 
@@ -140,6 +132,10 @@ class Store(Caller, RunFiles):
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+    @abstractmethod
+    def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs an operation. Raises what its function does."""
 
     # What the process that holds the store does itself, and others ask it for
 
