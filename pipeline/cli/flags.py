@@ -56,7 +56,12 @@ _FLAGS = (
     Flag("--min-fcq", "match.min_fcq", "X", "Least contrast quality of a new identity; 0 switches it off."),
     Flag("--device", "run.device", "DEVICE", "auto, cpu, cuda or cuda:N. CUDA asked for and not there is an error."),
     Flag("--threads", "run.threads", "N", "Threads of decoding and of the CPU networks; 0: all cores."),
-    Flag("--mode", "run.mode", "exact|fast", "fast: half precision on CUDA; fixed when the store is made."),
+    Flag(
+        "--mode",
+        "run.mode",
+        "exact|fast",
+        "fast: the embedder in half precision where that pays; fixed when the store is made.",
+    ),
     Flag("--weights", "model.weights", "NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
     Flag("--weights-file", "model.weights_file", "FILE", "The weights as a file, instead of from the cache."),
     Flag("--calibration", "model.calibration", "FILE|none", "A new store's calibration, of `facepipe calibrate`."),

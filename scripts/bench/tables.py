@@ -196,7 +196,7 @@ def trees() -> Table:
 
 
 def measured() -> Table:
-    """One line for each benchmark: the figures that README.md and ARCHITECTURE.md tell."""
+    """One line for each benchmark: the figures of docs/speed.md."""
     return ("what", "figure"), [(text, _sentence(make)) for text, make in _MEASURED.items()]
 
 
