@@ -13,7 +13,7 @@ from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import Enroller
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 
 _NICENESS: Final = 10
 # Embeddings that wait in the catalog at most while requests keep coming: no search reads them, but a start does.
@@ -28,7 +28,7 @@ class ShardEnroller:
     It works on a thread of lower priority than the requests, except for what they wait for.
     """
 
-    def __init__(self, client: StoreClient, directories: Directories, decoder: Decoder, settings: Settings) -> None:
+    def __init__(self, client: LocalStore, directories: Directories, decoder: Decoder, settings: Settings) -> None:
         self._client = client
         self._directories = directories
         self._decoder = decoder
@@ -68,9 +68,9 @@ def _lower_priority() -> None:
 
 
 class Housekeeper:
-    """A thread that folds posted embeddings into shards (`StoreClient.fold`) when many wait, or after a quiet while."""
+    """A thread that folds posted embeddings into shards (`LocalStore.fold`) when many wait, or after a quiet while."""
 
-    def __init__(self, client: StoreClient, interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, client: LocalStore, interval_s: float = _INTERVAL_S) -> None:
         self._client = client
         self._interval_s = interval_s
         self._changed = False  # since the last look

@@ -20,7 +20,7 @@ import numpy as np
 from pipeline.errors import InputError, RequestError
 from pipeline.identities.locks import DirectoryLock, SharedLock
 from pipeline.matching.references import IndexView, ReferenceIndex
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonRecord, References
 from pipeline.types import FloatArray
 
@@ -231,7 +231,7 @@ def _by_age(records: Iterable[PersonRecord]) -> list[PersonRecord]:
 class Directories:
     """The directories of a store in memory, each read when it is first used."""
 
-    def __init__(self, client: StoreClient, device: str = "cpu", *, quantized: bool = False) -> None:
+    def __init__(self, client: LocalStore, device: str = "cpu", *, quantized: bool = False) -> None:
         self._client = client
         self._device = device
         self._quantized = quantized

@@ -23,11 +23,11 @@ from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.locks import Footprint, SharedLock
 from pipeline.identities.types import FaceResult, PostRequest, PostResult, SimilarPerson
 from pipeline.identities.views import most_similar, root_view
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
 from pipeline.runtime.threads import usable_cores
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage
 from pipeline.types import DecodedImage
 
@@ -75,7 +75,7 @@ class Poster:
 
     def __init__(
         self,
-        client: StoreClient,
+        client: LocalStore,
         directories: Directories,
         batcher: MicroBatcher,
         decoder: Decoder,

@@ -23,7 +23,7 @@ from pipeline.identities.types import PersonChange, PersonView, PostRequest, Pos
 from pipeline.identities.views import all_views, person_view
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, PersonRecord
 
 
@@ -33,7 +33,7 @@ class IdentityService:
     Raises RequestError, ImageRejected, StoreError.
     """
 
-    def __init__(self, client: StoreClient, extractor: FaceExtractor, decoder: Decoder, settings: Settings) -> None:
+    def __init__(self, client: LocalStore, extractor: FaceExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
         self._directories = Directories(client, quantized=True)  # a request brings a few faces
         self._batcher = MicroBatcher(

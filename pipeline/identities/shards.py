@@ -27,11 +27,11 @@ from pipeline.extraction.rows import FACE_COLUMNS, ExtractedFace, ExtractedRow, 
 from pipeline.extraction.stored_picture import MEDIA_TYPE, encode_reference_image, surroundings
 from pipeline.identities.decide import Decision, Sighting, commit_decided, decide_faces, failed_measures, seen_again
 from pipeline.identities.directory import Directories, Directory
-from pipeline.identities.duplicates import DuplicateResolver, mark_changed
+from pipeline.identities.duplicate_faces import DuplicateResolver, mark_changed
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
-from pipeline.store.client import StoreClient
 from pipeline.store.commits.shard import PreparedShard
+from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     FACES_SCHEMA,
     MEDIA_SCHEMA,
@@ -78,7 +78,7 @@ class Enroller:
 
     def __init__(
         self,
-        client: StoreClient,
+        client: LocalStore,
         run: RunRow,
         decoder: Decoder,
         directories: Directories,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pipeline.config import AREA
 from pipeline.errors import BadValue, CalibrationInvalid, UnknownKey
 from pipeline.extraction.images.files import shown
-from pipeline.matching.score import Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.store.files.durable import Folder, disk_errors
 from pipeline.store.records import StoreIdentity
 

@@ -13,7 +13,7 @@ from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.embed import load_embedder
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.calibration_file import read_calibration
-from pipeline.matching.score import Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.weights import ResolvedWeights, cache_folder, detector_files, resolve
 from pipeline.runtime.device import resolve_device, synchronize

@@ -1,7 +1,7 @@
 """Plans a run: compares the source with the store and decides what each new row needs.
 
 A row is known by its path, its directory and its content (SHA-256). A row that the store has costs nothing more; an
-image whose bytes the store has is not decoded again; the same row twice is no new row_ing.
+image whose bytes the store has is not decoded again; a row given twice is not counted again.
 """
 
 from __future__ import annotations

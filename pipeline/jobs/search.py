@@ -17,8 +17,8 @@ from pipeline.identities.types import FaceResult, PersonView, PostRequest
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store
-from pipeline.store.client import StoreClient
 from pipeline.store.connect import open_store
+from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store
 from pipeline.store.records import Candidate, FaceAnswer, SearchQuery
 
@@ -55,7 +55,7 @@ class Recogniser:
         query = SearchQuery(image, account_id, directory, top, self._settings.match.threshold)
         return self._store.search(query, self._answers_here)
 
-    def _answers_here(self, store: StoreClient, query: SearchQuery) -> list[FaceAnswer]:
+    def _answers_here(self, store: LocalStore, query: SearchQuery) -> list[FaceAnswer]:
         if self._service is None:
             extractor = load_extractor(self._settings, store.identity, store.path)
             self._service = IdentityService(store, extractor, Decoder(self._settings.decode), self._settings)

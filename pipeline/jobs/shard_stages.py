@@ -23,7 +23,7 @@ from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
 from pipeline.runtime.device import describe
 from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.operations import CommitShard
 from pipeline.store.records import RunRow
 
@@ -81,7 +81,7 @@ class ShardStages:
             embedder_calls=extractor.embedder.counts.calls if extractor else 0,
         )
 
-    def _commit_here(self, store: StoreClient, run: RunRow) -> CommitShard:
+    def _commit_here(self, store: LocalStore, run: RunRow) -> CommitShard:
         limit = self._session.settings.decode.max_bytes
         return Enroller(store, run, self._decoder, Directories(store), limit).commit
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pipeline.config import AREA, AlignSettings, DecodeSettings, DetectSettings, EmbedSettings, RunSettings, Settings
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration
-from pipeline.matching.score import Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.store.connect import open_or_create
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.master_key import load_master_key, load_or_make_master_key

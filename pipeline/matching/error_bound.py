@@ -30,7 +30,8 @@ import numpy as np
 import torch
 
 from pipeline.errors import DeviceError
-from pipeline.matching.score import MAX_DISTANCE, MAX_THRESHOLD, Calibration, score_denominator
+from pipeline.matching.calibration import MAX_THRESHOLD, Calibration
+from pipeline.matching.score import MAX_DISTANCE, score_denominator
 from pipeline.types import DoubleArray
 
 # Rounding of the cuts themselves to float32 (values below 2), and underflow.

@@ -16,17 +16,11 @@ import numpy as np
 import torch
 
 from pipeline.errors import UsageError
+from pipeline.matching.calibration import MAX_THRESHOLD, Calibration
 from pipeline.matching.error_bound import ProductFilter, check_full_precision
 from pipeline.matching.int8_filter import candidates
 from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings
-from pipeline.matching.score import (
-    MAX_THRESHOLD,
-    Calibration,
-    check_threshold,
-    contract_distance,
-    exact_dots,
-    similarity_score,
-)
+from pipeline.matching.score import check_threshold, contract_distance, exact_dots, similarity_score
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 QUERY_ROWS: Final = 1024  # queries in one product

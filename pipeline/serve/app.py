@@ -30,7 +30,7 @@ from pipeline.serve.request_body import BodyReader, DrainMiddleware
 from pipeline.serve.responses import error_response, request_id
 from pipeline.serve.serializer import CLOUD, ImageAddresses, Serializer
 from pipeline.serve.thread_pool import BoundedThreadPool
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 
 _POST_THREADS: Final = 128
 _CALL_THREADS: Final = 8
@@ -43,7 +43,7 @@ _MAX_DRAINED: Final = 8  # times the largest body: how much is read and dropped,
 logging.getLogger("facepipe").addHandler(logging.NullHandler())
 
 
-def make_authenticator(client: StoreClient, *, clock: Callable[[], float] = time.monotonic) -> Authenticator:
+def make_authenticator(client: LocalStore, *, clock: Callable[[], float] = time.monotonic) -> Authenticator:
     """Verifies credentials against the store's accounts."""
     threads = min(_MAX_AUTH_THREADS, os.cpu_count() or 1)
     return Authenticator(client.credentials, threads=threads, queue=_AUTH_QUEUE, clock=clock)
@@ -51,7 +51,7 @@ def make_authenticator(client: StoreClient, *, clock: Callable[[], float] = time
 
 def make_app(
     service: IdentityService,
-    client: StoreClient,
+    client: LocalStore,
     settings: Settings,
     *,
     auth: Authenticator,
@@ -139,7 +139,7 @@ def _allowed_methods(scope: Scope) -> list[str]:
     return sorted({method for route in routes for method in route.methods})
 
 
-def _provider(client: StoreClient) -> str:
+def _provider(client: LocalStore) -> str:
     return f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
 
 

@@ -25,7 +25,7 @@ from pipeline.jobs.stores import settings_of_store, unlock_store
 from pipeline.serve.admin.listener import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.protocol import LimitedProtocol, raise_file_limit
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.types import DecodedImage
 
 _KEEP_ALIVE_S: Final = 65  # longer than clients keep theirs, so that none writes into a closing connection
@@ -63,7 +63,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
     raise_file_limit()
     with contextlib.ExitStack() as stack:
         sockets = _listeners(settings.serve, stack)  # first: a taken port should show before the models are loaded
-        client = stack.enter_context(StoreClient.open(store, command="serve"))
+        client = stack.enter_context(LocalStore.open(store, command="serve"))
         unlock_store(client, settings)
         settings = settings_of_store(settings, client.identity, client.path)
         extractor = load_extractor(settings, client.identity, client.path)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.errors import StoreLocked
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store
 from pipeline.store.records import StoreIdentity
 from pipeline.store.remote import RemoteStore
@@ -17,15 +17,15 @@ from pipeline.store.remote import RemoteStore
 
 def open_store(path: Path, *, command: str) -> Store:
     """Opens the store at `path`. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
-    return _or_through_server(lambda: StoreClient.open(path, command=command))
+    return _or_through_server(lambda: LocalStore.open(path, command=command))
 
 
 def open_or_create(path: Path, make_identity: Callable[[], StoreIdentity], *, command: str) -> Store:
     """The same, or makes a store with what `make_identity` returns; that is called only then."""
-    return _or_through_server(lambda: StoreClient.open_or_create(path, make_identity, command=command))
+    return _or_through_server(lambda: LocalStore.open_or_create(path, make_identity, command=command))
 
 
-def _or_through_server(open_it: Callable[[], StoreClient]) -> Store:
+def _or_through_server(open_it: Callable[[], LocalStore]) -> Store:
     try:
         return open_it()
     except StoreLocked as locked:

@@ -1,6 +1,6 @@
 """Store: what every command can do with a store, whether this process holds it or a server does.
 
-An operation is a function on the catalog that is named once, in `Store`. A `StoreClient` runs it on the thread of its
+An operation is a function on the catalog that is named once, in `Store`. A `LocalStore` runs it on the thread of its
 catalog. A `RemoteStore` sends the call to the server's admin port, which allows the operations of `Store` and no
 others, and decodes the answer by the function's types. What the two do differently is an abstract method.
 """
@@ -26,7 +26,7 @@ from pipeline.store.files.run_files import RunFiles
 from pipeline.store.records import FaceAnswer, RunRow, SearchQuery, StoreIdentity
 
 if TYPE_CHECKING:
-    from pipeline.store.client import StoreClient
+    from pipeline.store.local import LocalStore
 
 P = ParamSpec("P")
 S = TypeVar("S", bound="Store")
@@ -158,13 +158,13 @@ class Store(RunFiles):
         many moved. A server does that by itself, when it has little to do."""
 
     @abstractmethod
-    def shard_committer(self, run: RunRow, here: Callable[[StoreClient, RunRow], CommitShard]) -> CommitShard:
+    def shard_committer(self, run: RunRow, here: Callable[[LocalStore, RunRow], CommitShard]) -> CommitShard:
         """What decides the faces of the run's shards and commits them: what `here` returns, or the server, which reads
         the shard's files itself."""
 
     @abstractmethod
     def search(
-        self, query: SearchQuery, here: Callable[[StoreClient, SearchQuery], list[FaceAnswer]]
+        self, query: SearchQuery, here: Callable[[LocalStore, SearchQuery], list[FaceAnswer]]
     ) -> list[FaceAnswer]:
         """The faces of an image and who they are: what `here` answers, or the server with its models.
 

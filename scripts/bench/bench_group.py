@@ -31,10 +31,11 @@ from harness import argument_parser, settings_of, write_result
 from plain_grouping import LIBRARIES, PlainGrouping, installed
 
 from pipeline.evaluation.bench.harness import Timing, paired_ratio, timed
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
-from pipeline.matching.score import Calibration, score_denominator
+from pipeline.matching.score import score_denominator
 from pipeline.types import BoolArray, Decisions, FaceBatch, FloatArray, IntArray
 
 SIZE = 512

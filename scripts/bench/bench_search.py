@@ -27,9 +27,9 @@ from harness import argument_parser, settings_of, write_result
 
 from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio, timed
 from pipeline.matching import int8_filter
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex
-from pipeline.matching.score import Calibration
 from pipeline.types import FloatArray, IntArray
 
 SIZE = 512

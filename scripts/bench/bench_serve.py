@@ -38,8 +38,8 @@ from serve_load import Load
 
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.connect import open_store
+from pipeline.store.local import LocalStore
 
 HERE = Path(__file__).resolve().parent
 SIZE = 512
@@ -164,7 +164,7 @@ def spread(seconds: Sequence[float]) -> Timing:
 
 def check(store: Path, inserted: Sequence[str], identities: int, shard_faces: int) -> None:
     """Every insertion that was answered is in the store, once; nothing else is wrong with it."""
-    with StoreClient.open(store, command="bench") as client:
+    with LocalStore.open(store, command="bench") as client:
         found = client.read("SELECT person_id::VARCHAR AS person_id FROM core.persons")["person_id"].to_pylist()
         assert len(found) == len(set(found)) == identities + len(inserted) + shard_faces // 2
         assert set(inserted) <= set(found)

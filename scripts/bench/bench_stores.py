@@ -26,10 +26,10 @@ from lfw import Protocol, Stored, accuracy, all_pairs, make_store, people_of, re
 from pipeline.config import MatchSettings, Settings, SourceSettings
 from pipeline.evaluation.clustering.measures import ClusteringResult, evaluate_clustering
 from pipeline.evaluation.clustering.report import ClusteringRequest, report_clustering
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
-from pipeline.matching.score import Calibration
 from pipeline.models.registry import weight_set
 from pipeline.types import SilentProgress
 

@@ -46,7 +46,7 @@ try:
     from pipeline.matching.group import group_faces
     from pipeline.matching.match import Matcher
     from pipeline.matching.references import ReferenceIndex
-    from pipeline.matching.score import Calibration
+    from pipeline.matching.calibration import Calibration
 except ImportError:  # before modules moved into packages
     from pipeline.group import group_faces
     from pipeline.match import Calibration, Matcher, ReferenceIndex

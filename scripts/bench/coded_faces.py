@@ -17,7 +17,7 @@ from PIL import Image
 
 from pipeline.config import load_settings
 from pipeline.extraction.rows import face_schema, fixed_lists
-from pipeline.matching.score import Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.store.records import StoreIdentity
 from pipeline.types import DecodedImage, FloatArray
 

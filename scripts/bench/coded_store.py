@@ -16,8 +16,8 @@ from pipeline.config import load_settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, fixed_lists, shard_schema
 from pipeline.store.catalog.accounts import hash_password
-from pipeline.store.client import StoreClient
 from pipeline.store.files.objects import object_file
+from pipeline.store.local import LocalStore
 from pipeline.store.records import FACES_SCHEMA, MEDIA_SCHEMA, PERSONS_SCHEMA, RunRow, ShardCommit, embeddings_schema
 from pipeline.types import OK
 
@@ -26,9 +26,9 @@ AUTHORIZATION = f"{USER}:{PASSWORD}"
 _PLANTED_SHARD_ROWS = 5_000
 
 
-def make_store(path: Path, size: int) -> StoreClient:
+def make_store(path: Path, size: int) -> LocalStore:
     """An empty store for embeddings of `size` numbers, with one account."""
-    client = StoreClient.open_or_create(path, lambda: coded_identity(size), command="make")
+    client = LocalStore.open_or_create(path, lambda: coded_identity(size), command="make")
     client.create_account(USER, hash_password(PASSWORD))
     return client
 
@@ -38,7 +38,7 @@ def person_id(person: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"person-{person}"))
 
 
-def plant(client: StoreClient, count: int, directory: str = "main") -> None:
+def plant(client: LocalStore, count: int, directory: str = "main") -> None:
     """The persons 0 .. count - 1 as identities, of one photo each. Without their pictures, which take a file each:
     `check` misses those. The folders where the pictures would lie are there."""
     rows = _PLANTED_SHARD_ROWS
@@ -49,7 +49,7 @@ def plant(client: StoreClient, count: int, directory: str = "main") -> None:
     client.finish_run(run.run_id, {})
 
 
-def _planted(client: StoreClient, run: RunRow, shard: int, persons: Sequence[int], directory: str) -> ShardCommit:
+def _planted(client: LocalStore, run: RunRow, shard: int, persons: Sequence[int], directory: str) -> ShardCommit:
     size, counters = client.identity.embedding_size, client.counters()
     guids = [str(uuid.uuid5(uuid.NAMESPACE_OID, f"image-{person}")) for person in persons]
     for guid in guids:
@@ -78,7 +78,7 @@ def _planted(client: StoreClient, run: RunRow, shard: int, persons: Sequence[int
 
 
 def extracted_run(
-    client: StoreClient, source: str, faces: Sequence[Shown], crop_bytes: int, rows: int, directory: str = "main"
+    client: LocalStore, source: str, faces: Sequence[Shown], crop_bytes: int, rows: int, directory: str = "main"
 ) -> RunRow:
     """A planned run of one photo per face, in shards of `rows`, whose extraction is done: each shard is ready to be
     enrolled."""
@@ -108,7 +108,7 @@ def extracted_run(
     return client.run_row(run.run_id)
 
 
-def _plan(client: StoreClient, source: str, files: Sequence[tuple[str, str, int]], rows: int, directory: str) -> RunRow:
+def _plan(client: LocalStore, source: str, files: Sequence[tuple[str, str, int]], rows: int, directory: str) -> RunRow:
     """A planned run of `files` (path, SHA-256, bytes)."""
     settings = {"shard_rows": rows, "match": asdict(load_settings(environ={}).match)}
     run = client.begin_run(source, "folder", client.account_id(USER), directory, settings)

@@ -27,9 +27,9 @@ from pipeline.evaluation.statistics.rates import (
     squared_distances,
     threshold_at_fmr,
 )
-from pipeline.matching.score import Calibration
-from pipeline.store.client import StoreClient
+from pipeline.matching.calibration import Calibration
 from pipeline.store.files.shards import read_embeddings
+from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
 from pipeline.types import BoolArray, DoubleArray, FaceBatch, FloatArray, IntArray
 
@@ -185,7 +185,7 @@ def make_store(photos: Path, weights: str, store: Path, *options: str) -> None:
 
 def read_store(store: Path) -> Stored:
     """Raises AssertionError for a store that keeps no embedding of some face: its gate was not open."""
-    with StoreClient.open(store, command="bench") as client:
+    with LocalStore.open(store, command="bench") as client:
         table, identity = client.read(_FACES, []), client.identity
         files = client.read("SELECT file FROM core.embedding_shards ORDER BY file", [])["file"].to_pylist()
         parts = [read_embeddings(client.folder, file, identity.embedding_size) for file in files]

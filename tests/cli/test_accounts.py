@@ -19,8 +19,8 @@ from pipeline.cli import main
 from pipeline.config import Settings
 from pipeline.store.catalog.accounts import verify_password
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.files.crypto import MasterKey
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage, StoreIdentity
 
 SIZE = 8
@@ -51,7 +51,7 @@ def report_of(result: Result, exit_code: int = 0) -> dict[str, Any]:
     return report
 
 
-def insert(client: StoreClient, account: int, directory: str, number: int) -> None:
+def insert(client: LocalStore, account: int, directory: str, number: int) -> None:
     person_id, guid, now = str(uuid.UUID(int=number)), str(uuid.UUID(int=1000 + number)), datetime(2026, 1, 1)
     person = PersonRecord(person_id, 0, f"P{number}", None, None, (), False, 1, now, now, now, guid)
     names = ("x1", "y1", "x2", "y2", "confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
@@ -68,7 +68,7 @@ def insert(client: StoreClient, account: int, directory: str, number: int) -> No
 def store(tmp_path: Path) -> Path:
     """ann with two directories, bob with one of the same name, cid with nothing and no password."""
     path = tmp_path / "store"
-    with StoreClient.open_or_create(path, lambda: IDENTITY, command="test") as client:
+    with LocalStore.open_or_create(path, lambda: IDENTITY, command="test") as client:
         ann, bob = client.create_account("ann", "scrypt$x"), client.create_account("bob", "scrypt$y")
         client.create_account("cid", None)
         for number, (account, directory) in enumerate([(ann, "main"), (ann, "main"), (ann, "vip"), (bob, "main")]):
@@ -77,7 +77,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def stored_hash(store: Path, account: str) -> str:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         credentials = client.credentials(account)
     assert credentials is not None
     assert credentials.password_hash is not None
@@ -146,14 +146,14 @@ def test_directory_list(store: Path) -> None:
 
 
 def test_directory_delete(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert client.fold() == 4  # into one file, from which half must go
     words = ("directory", "delete", "main", "--store", store, "--account", "ann")
     report = report_of(facepipe(*words, "--yes", "--json"))
     assert report == {"account": "ann", "directory": "main", "identities": 2}
     rows = report_of(facepipe("directory", "list", "--store", store, "--json"))["directories"]
     assert [(row["account"], row["directory"]) for row in rows] == [("ann", "vip"), ("bob", "main")]
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
     assert len([file for file in (store / "objects").rglob("*") if file.is_file()]) == 2
     (vectors,) = (store / "embeddings").glob("*/*")
@@ -185,7 +185,7 @@ def test_an_encrypted_store_wants_its_key_for_a_new_account_and_for_nothing_else
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     path, key = tmp_path / "store", tmp_path / "key"
     made = dataclasses.replace(IDENTITY, encrypted=True, master_key_id=MASTER.key_id)
-    StoreClient.open_or_create(path, lambda: made, command="test").close()
+    LocalStore.open_or_create(path, lambda: made, command="test").close()
     lost = report_of(facepipe("account", "create", "ann", "--store", path, "--json"), 49)
     assert "FACEPIPE_SECURITY__MASTER_KEY" in lost["message"]
     assert str(tmp_path / "config" / "facepipe" / "master.key") in lost["message"]

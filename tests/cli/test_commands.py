@@ -11,7 +11,7 @@ from pipeline.cli import main
 from pipeline.cli.flags import ALL_FLAGS, settings_from
 from pipeline.config import Settings, known_keys
 from pipeline.store.catalog.accounts import verify_password
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
 from tests.cli.report import report_of
 
@@ -32,7 +32,7 @@ IDENTITY = StoreIdentity(
 def store(tmp_path: Path) -> Path:
     """An empty store."""
     path = tmp_path / "store"
-    StoreClient.open_or_create(path, lambda: IDENTITY, command="test").close()
+    LocalStore.open_or_create(path, lambda: IDENTITY, command="test").close()
     return path
 
 
@@ -41,7 +41,7 @@ def facepipe(*words: object, stdin: str | None = None) -> Result:
 
 
 def password_hash(store: Path, account: str) -> str:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         rows = client.read("SELECT password_hash FROM core.accounts WHERE user_id = ?", [account])
     return str(rows["password_hash"][0].as_py())
 
@@ -107,7 +107,7 @@ def test_export_of_an_empty_store(store: Path, tmp_path: Path) -> None:
 
 
 def test_a_store_in_use_is_named(store: Path) -> None:
-    with StoreClient.open(store, command="the first"):
+    with LocalStore.open(store, command="the first"):
         result = facepipe("check", "--store", store, "--json")
     assert "the first" in report_of(result, 41)["message"]
 

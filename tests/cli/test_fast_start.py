@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli import main
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.cli.test_commands import IDENTITY
 
 COMMANDS = {
@@ -40,7 +40,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     places = {"store": folder / "store", "photos": folder / "photos"}
     places["photos"].mkdir()
     (places["photos"] / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
-    StoreClient.open_or_create(places["store"], lambda: IDENTITY, command="test").close()
+    LocalStore.open_or_create(places["store"], lambda: IDENTITY, command="test").close()
     result = CliRunner().invoke(main, ["run", str(places["photos"]), "--store", str(places["store"])])
     assert "1 new" in result.stdout, result.output
     return places

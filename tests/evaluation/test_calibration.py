@@ -21,8 +21,9 @@ from pipeline.evaluation.pairs.distances import score_everybody, score_list, sco
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
 from pipeline.jobs.stores import settings_of_store, settle_threshold
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration, contract_distance
+from pipeline.matching.score import contract_distance
 from pipeline.models.registry import weight_set
 from pipeline.store.records import StoreIdentity
 from tests.evaluation.planted_people import listed, plant, simple_pairs

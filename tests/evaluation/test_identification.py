@@ -15,8 +15,8 @@ from pipeline.evaluation.identification.measures import (
     gallery_per_person,
     share_interval,
 )
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
 from pipeline.types import FloatArray
 
 MATCHER = Matcher(Calibration(), 0.54)

@@ -23,8 +23,8 @@ from pipeline.evaluation.pairs.measures import (
 )
 from pipeline.evaluation.photos.portraits import Portraits
 from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
 from tests.evaluation.planted_people import listed, plant, simple_pairs, without_face
 
 PEOPLE, PHOTOS = 40, 4

@@ -10,7 +10,7 @@ import pytest
 from pipeline.identities.directory import Directory
 from pipeline.identities.service import IdentityService
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.identities.planted import SIZE, PlantedExtractor, Poster, identity, put, service, somebody
 
 
@@ -20,20 +20,20 @@ def extractor() -> PlantedExtractor:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[StoreClient]:
+def client(tmp_path: Path) -> Iterator[LocalStore]:
     """An open store, which must be whole after the test."""
-    with StoreClient.open_or_create(tmp_path / "store", identity, command="test") as made:
+    with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as made:
         yield made
         assert check_store(made).problems == []
 
 
 @pytest.fixture
-def account(client: StoreClient) -> int:
+def account(client: LocalStore) -> int:
     return client.create_account("ann", None)
 
 
 @pytest.fixture
-def people(client: StoreClient, extractor: PlantedExtractor, account: int) -> Iterator[IdentityService]:
+def people(client: LocalStore, extractor: PlantedExtractor, account: int) -> Iterator[IdentityService]:
     """The service; with `person_headers` optional, so that only tests about names send them."""
     made = service(client, extractor)
     yield made
@@ -50,5 +50,5 @@ def directory() -> Directory:
 
 
 @pytest.fixture
-def poster(client: StoreClient, people: IdentityService, extractor: PlantedExtractor, account: int) -> Poster:
+def poster(client: LocalStore, people: IdentityService, extractor: PlantedExtractor, account: int) -> Poster:
     return Poster(client, people, extractor, account)

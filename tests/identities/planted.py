@@ -20,8 +20,8 @@ from pipeline.extraction.rows import face_schema
 from pipeline.identities.directory import Directory, ReferenceFace
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PersonView, PostRequest, PostResult
-from pipeline.matching.score import Calibration
-from pipeline.store.client import StoreClient
+from pipeline.matching.calibration import Calibration
+from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonRecord, StoreIdentity
 from pipeline.types import DecodedImage
 
@@ -122,7 +122,7 @@ def settings(**serve: object) -> Settings:
     return replace(made, serve=replace(made.serve, **{"person_headers": "optional", **serve}))
 
 
-def service(client: StoreClient, extractor: PlantedExtractor, **serve: object) -> IdentityService:
+def service(client: LocalStore, extractor: PlantedExtractor, **serve: object) -> IdentityService:
     """A service whose models are the planted ones."""
     wanted = settings(**serve)
     made = IdentityService(client, extractor, Decoder(wanted.decode), wanted)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def put(directory: Directory, number: int, vector: np.ndarray, *hashes: str) -> 
 class Poster:
     """Posts photos of planted faces into one directory."""
 
-    client: StoreClient
+    client: LocalStore
     people: IdentityService
     extractor: PlantedExtractor
     account: int

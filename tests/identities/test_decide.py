@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.identities.decide import Decision, Sighting, decide_faces
 from pipeline.identities.directory import Directory
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
 from pipeline.store.records import References
 from tests.identities.planted import BOX, SIZE, near, put, somebody
 

@@ -8,9 +8,9 @@ import time
 import numpy as np
 
 from pipeline.identities.directory import Directories, Directory
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonRecord, References
 from tests.identities.planted import BOX, NOW, SIZE, put, somebody
 
@@ -80,7 +80,7 @@ def test_loading_again_replaces_what_was_there(directory: Directory) -> None:
     assert best(directory, somebody(4)) == "p4"
 
 
-def test_a_directory_that_holds_nobody_is_forgotten(client: StoreClient, account: int) -> None:
+def test_a_directory_that_holds_nobody_is_forgotten(client: LocalStore, account: int) -> None:
     directories = Directories(client)
     with directories.using(account, "ghost") as first, directories.using(account, "ghost") as second:
         assert first is second

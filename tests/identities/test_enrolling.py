@@ -15,8 +15,8 @@ import pipeline.identities.shards
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PostRequest
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.commits.shard import PreparedShard
+from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow, ShardCommit
 from tests.serve.coded import SIZE, service_of
 
@@ -29,7 +29,7 @@ class Enrolment:
     """A service, and a run of one shard that shows FACES. Each time the shard was decided and its files were written,
     the next of `between` happens."""
 
-    client: StoreClient
+    client: LocalStore
     service: IdentityService
     run: RunRow
     between: list[Callable[[], object]] = field(default_factory=list)
@@ -79,7 +79,7 @@ def enrolment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enrol
     yield made
     made.service.close()
     client.close()
-    with StoreClient.open(tmp_path / "store", command="test") as again:
+    with LocalStore.open(tmp_path / "store", command="test") as again:
         assert check_store(again).problems == []
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pipeline.identities.locks import DirectoryLock, Footprint
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
 from tests.identities.planted import until
 
 MATCHER = Matcher(Calibration(), 0.54)

@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import ExternalIdTaken, ImageRejected, PersonHeadersRequired, PersonUnknown, TooManyDirectories
 from pipeline.identities.types import PersonView, PostRequest
 from pipeline.matching.score import similarity_score
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.identities.planted import Face, PlantedExtractor, Poster, near, service, somebody
 
 RECOGNISE = {"insert": False, "update": False}
@@ -140,7 +140,7 @@ def test_insert_all_inserts_each_and_a_later_face_may_match_an_earlier(poster: P
 
 
 def test_an_insertion_without_its_headers_is_refused_as_a_whole(
-    client: StoreClient, extractor: PlantedExtractor, account: int
+    client: LocalStore, extractor: PlantedExtractor, account: int
 ) -> None:
     poster = Poster(client, service(client, extractor, person_headers="required"), extractor, account)
     for headers in ({}, {"name": "Ann"}, {"external_id": "e"}):
@@ -155,7 +155,7 @@ def test_an_insertion_without_its_headers_is_refused_as_a_whole(
     poster.people.close()
 
 
-def test_update_replaces_the_reference_and_takes_the_headers(poster: Poster, client: StoreClient) -> None:
+def test_update_replaces_the_reference_and_takes_the_headers(poster: Poster, client: LocalStore) -> None:
     first = poster.one(somebody(0), name="Ann", external_id="e")
     result = poster.post(Face(near(0, 0.6)), name="Anna")
     assert result.account_updated
@@ -208,7 +208,7 @@ def test_of_two_faces_of_one_person_the_better_one_updates(poster: Poster) -> No
     assert view.occurrence == 2, "one more, though two faces showed the person"
 
 
-def test_an_external_id_may_be_kept_unique(client: StoreClient, extractor: PlantedExtractor, account: int) -> None:
+def test_an_external_id_may_be_kept_unique(client: LocalStore, extractor: PlantedExtractor, account: int) -> None:
     poster = Poster(client, service(client, extractor, unique_external_ids=True), extractor, account)
     poster.one(somebody(0), external_id="e")
     with pytest.raises(ExternalIdTaken):
@@ -296,7 +296,7 @@ def test_what_is_no_image_is_refused(poster: Poster) -> None:
         poster.send(b"no image")
 
 
-def test_an_eleventh_directory_is_refused_and_leaves_nothing(poster: Poster, client: StoreClient) -> None:
+def test_an_eleventh_directory_is_refused_and_leaves_nothing(poster: Poster, client: LocalStore) -> None:
     for k in range(10):
         poster.people.post(poster.account, f"d{k}", poster.extractor.photo(Face(somebody(k))), PostRequest())
     with pytest.raises(TooManyDirectories):
@@ -307,7 +307,7 @@ def test_an_eleventh_directory_is_refused_and_leaves_nothing(poster: Poster, cli
     assert poster.one(somebody(0)).inserted
 
 
-def test_directories_and_accounts_share_nothing(poster: Poster, client: StoreClient) -> None:
+def test_directories_and_accounts_share_nothing(poster: Poster, client: LocalStore) -> None:
     photo = poster.extractor.photo(Face(somebody(0)))
     other = client.create_account("bob", None)
     mine = poster.send(photo).faces[0]
@@ -342,7 +342,7 @@ def test_parallel_updates_and_deletes_end_in_a_whole_store(poster: Poster, full:
     assert len(poster.all()) <= 4
 
 
-def test_a_restarted_service_answers_the_same(poster: Poster, client: StoreClient, tmp_path: Path) -> None:
+def test_a_restarted_service_answers_the_same(poster: Poster, client: LocalStore, tmp_path: Path) -> None:
     for k in range(6):
         poster.one(somebody(k), name=f"Person {k}", external_id=f"e{k}")
     everyone = ids(poster.all())

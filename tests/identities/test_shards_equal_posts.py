@@ -20,7 +20,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, shard_schema
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PostRequest
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.types import DUPLICATE, NO_FACE, OK
 from tests.identities.planted import SIZE, Face, PlantedExtractor, near, settings
 
@@ -83,7 +83,7 @@ def archives(draw: st.DrawFn) -> Archive:
 class World:
     """A service, and two accounts that hear of the same photos: by shards the one, by posts the other."""
 
-    client: StoreClient
+    client: LocalStore
     people: IdentityService
     extractor: PlantedExtractor
     folder: Path
@@ -194,7 +194,7 @@ class World:
 
 
 @pytest.fixture
-def world(client: StoreClient, people: IdentityService, extractor: PlantedExtractor, tmp_path: Path) -> World:
+def world(client: LocalStore, people: IdentityService, extractor: PlantedExtractor, tmp_path: Path) -> World:
     folder = tmp_path / "photos"
     folder.mkdir()
     return World(client, people, extractor, folder)

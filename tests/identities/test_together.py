@@ -14,8 +14,8 @@ import pytest
 from pipeline.errors import ExternalIdTaken, StoreUnwritable
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PostRequest, PostResult
-from pipeline.store.client import StoreClient
 from pipeline.store.files import faults
+from pipeline.store.local import LocalStore
 from tests.identities.planted import SIZE, Face, PlantedExtractor, near, service, somebody, until
 
 WAIT_S = 20.0
@@ -28,7 +28,7 @@ class HeldUpPosts:
 
     people: IdentityService
     extractor: PlantedExtractor
-    client: StoreClient
+    client: LocalStore
     account: int
     pool: ThreadPoolExecutor
     transactions: int = 0
@@ -72,7 +72,7 @@ class HeldUpPosts:
 
 @pytest.fixture(params=[{}])
 def posts(
-    request: pytest.FixtureRequest, client: StoreClient, extractor: PlantedExtractor, account: int
+    request: pytest.FixtureRequest, client: LocalStore, extractor: PlantedExtractor, account: int
 ) -> Iterator[HeldUpPosts]:
     """`params` are settings of the server."""
     people = service(client, extractor, **request.param)

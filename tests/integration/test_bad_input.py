@@ -76,8 +76,8 @@ def test_store_of_a_newer_format(store: Path, tmp_path: Path) -> None:
 def holder(store: Path) -> Iterator[int]:
     """Another process that holds the store's lock."""
     code = (
-        "import sys; from pipeline.store.client import StoreClient;"
-        "c = StoreClient.open(sys.argv[1], command='holding'); print('held', flush=True); sys.stdin.read()"
+        "import sys; from pipeline.store.local import LocalStore;"
+        "c = LocalStore.open(sys.argv[1], command='holding'); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(store)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

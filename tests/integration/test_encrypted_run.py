@@ -22,7 +22,7 @@ from pipeline.jobs.models import make_identity
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.search import search
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.master_key import load_master_key
 from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import snapshot
@@ -73,7 +73,7 @@ def test_a_run_makes_an_encrypted_store_and_its_images_decrypt(
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert held_open(store) == []
 
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []  # without the key
         client.unlock(load_master_key(encrypting.security, store))
         account = client.account_id("default")
@@ -122,7 +122,7 @@ def test_what_extraction_leaves_is_encrypted_and_a_run_without_the_key_ends_befo
 
     lost.replace(key)
     assert group(rest).persons == 2
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
     assert held_open(store) == []
 
@@ -130,11 +130,11 @@ def test_what_extraction_leaves_is_encrypted_and_a_run_without_the_key_ends_befo
 def test_a_plain_store_is_refused_where_encryption_is_asked_for(
     few: Path, encrypting: Settings, settings: Settings, key: Path, tmp_path: Path
 ) -> None:
-    StoreClient.open_or_create(tmp_path / "store", lambda: make_identity(settings), command="test").close()
+    LocalStore.open_or_create(tmp_path / "store", lambda: make_identity(settings), command="test").close()
     with pytest.raises(StoreMismatch, match=r"security\.encrypt = false"):
         run(RunRequest(source=few, store=tmp_path / "store", settings=encrypting))
     assert not key.exists()
-    with StoreClient.open(tmp_path / "store", command="test") as client:  # and the lock is free again
+    with LocalStore.open(tmp_path / "store", command="test") as client:  # and the lock is free again
         assert client.accounts() == []
 
 

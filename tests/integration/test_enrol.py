@@ -17,7 +17,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.run_report import RunReport
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.integration.snapshot import snapshot
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
@@ -63,7 +63,7 @@ def _occurrences(store: Path) -> dict[tuple[str, str], int]:
 
 
 def _is_clean(store: Path) -> bool:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         return check_store(client).problems == []
 
 
@@ -164,7 +164,7 @@ def test_two_records_of_a_merged_person_in_one_photo_count_once(
 ) -> None:
     """As a post of it counts."""
     runner(_manifest(photos, {"path": "a.jpg"}, {"path": "b.jpg"}))
-    with StoreClient.open(tmp_path / "store", command="test") as client:
+    with LocalStore.open(tmp_path / "store", command="test") as client:
         service = IdentityService(client, extractor, Decoder(settings.decode), settings)
         account = client.account_id("default")
         service.merge(account, "main", [view.record.person_id for view in service.people(account, "main")])
@@ -194,7 +194,7 @@ def test_accounts_do_not_see_each_other(photos: Path, runner: Runner, tmp_path: 
     """Not even by what is called a duplicate."""
     source = _manifest(photos, {"path": "a.jpg"})
     runner(source, account="ann")
-    with StoreClient.open(tmp_path / "store", command="test") as client:
+    with LocalStore.open(tmp_path / "store", command="test") as client:
         client.create_account("bob", None)
     report = runner(source, account="bob")
     assert (report.new, report.statuses, report.outcomes, report.persons) == (1, {"ok": 1}, {"inserted": 1}, 1)

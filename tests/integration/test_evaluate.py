@@ -25,9 +25,9 @@ from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.models import make_identity
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.stores import settle_threshold
-from pipeline.matching.score import Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.store.catalog.opening import has_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 
 NAMES = ["a1.jpg", "a2.png", "b1.jpg", "b2.jpg", "c-both.png", "d-copy.jpg", "e-noise.png", "g1.webp"]
 LINES = """path_a,path_b,same
@@ -58,7 +58,7 @@ def filled(photos: Path, runner: Callable[..., RunReport], tmp_path: Path) -> Pa
 
 
 def stored(store: Path, photos: Path, names: list[str]) -> Portraits:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         return stored_portraits(client, [str(photos / name) for name in names])
 
 
@@ -100,7 +100,7 @@ def test_a_rejected_face_is_told_from_no_face(
 
 
 def test_a_deleted_person_is_told_from_no_face(photos: Path, filled: Path) -> None:
-    with StoreClient.open(filled, command="test") as client:
+    with LocalStore.open(filled, command="test") as client:
         client.delete_directory(client.account_id("default"), "main")
     found = stored(filled, photos, ["a1.jpg", "e-noise.png"])
     assert list(found.paths) == [str(photos / "e-noise.png")]
@@ -191,7 +191,7 @@ def test_a_new_store_takes_the_calibration_and_the_rate(
     photos: Path, runner: Callable[..., RunReport], calibrated: Settings, settings: Settings, tmp_path: Path
 ) -> None:
     report = runner(photos, settings=calibrated)
-    with StoreClient.open(tmp_path / "store", command="test") as client:
+    with LocalStore.open(tmp_path / "store", command="test") as client:
         assert Calibration.from_dict(client.identity.calibration).exponent == 1.5
         planned = client.run_row(str(report.run_id)).settings["match"]
         assert (planned["threshold"], planned["threshold_fmr"]) == (0.5, 1e-3)

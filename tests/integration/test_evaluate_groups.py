@@ -16,8 +16,8 @@ from pipeline.evaluation.clustering.measures import evaluate_clustering
 from pipeline.evaluation.photos.skipped import DELETED
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
-from pipeline.store.client import StoreClient
 from pipeline.store.commits.removal import remove_persons
+from pipeline.store.local import LocalStore
 from tests.integration.conftest import write_photos
 from tests.serve.served import SETTINGS, serving
 
@@ -87,7 +87,7 @@ def test_clustering_of_a_store(labels: Path, store: Path, photos: Path, tmp_path
     assert report["skipped_examples"]["not in the store"] == [str(photos / "gone.jpg")]
     assert report["unlabelled_photos"] == 1  # c-both.png
     # The same, counted from the store by hand: each photo but c-both.png shows one face.
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         rows = client.read("SELECT path, person_id FROM main.faces").to_pylist()
     pairs = [(row["path"], LABELS.get(Path(row["path"]).name), row["person_id"]) for row in rows]
     known = [pair for pair in pairs if pair[1] is not None]
@@ -116,7 +116,7 @@ def test_clustering_shows_pictures_of_what_is_wrong(photos: Path, labels: Path, 
 
 def test_a_photo_of_several_counts_by_the_face_nearest_its_centre(store: Path, photos: Path, tmp_path: Path) -> None:
     both = str(photos / "c-both.png")
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         rows = client.read("SELECT * FROM main.faces JOIN main.media USING (path) WHERE path = ?", [both]).to_pylist()
     assert len({row["person_id"] for row in rows}) == len(rows) == 2
     central = min(
@@ -194,7 +194,7 @@ def test_identification_that_cannot_be_done(labels: Path, store: Path, photos: P
 @pytest.fixture
 def boxes(store: Path, photos: Path, tmp_path: Path) -> Path:
     """The boxes of the store moved by a pixel, and one face too many, one image without a face, one that is gone."""
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         rows = client.read("SELECT DISTINCT path, x1, y1, x2, y2 FROM main.faces ORDER BY ALL").to_pylist()
     lines = [f"{row['path']},{row['x1'] + 1},{row['y1']},{row['x2'] + 1},{row['y2']}" for row in rows]
     lines += [f"{photos / 'a1.jpg'},0,0,9,9", f"{photos / 'e-noise.png'},,,,", f"{photos / 'gone.jpg'},1,1,9,9"]
@@ -257,7 +257,7 @@ def test_a_page_is_one_file_and_no_folder_is_made_without_out(labels: Path, stor
 def changed(store: Path, copy: Path, *statements: str) -> Path:
     """A copy of the store with something done to its catalog."""
     shutil.copytree(store, copy)
-    with StoreClient.open(copy, command="test") as client:
+    with LocalStore.open(copy, command="test") as client:
         for statement in statements:
             client.submit(lambda catalog, sql=statement: catalog.execute(sql))
     return copy
@@ -278,7 +278,7 @@ def test_of_a_path_its_latest_row_counts(labels: Path, store: Path, photos: Path
     # As after a run over changed files: what stood at a1.jpg is now a photo of the other person.
     a1, b2 = (str(photos / name) for name in ("a1.jpg", "b2.jpg"))
     copy = changed(store, tmp_path / "later", f"UPDATE core.media SET path = '{a1}' WHERE path = '{b2}'")
-    with StoreClient.open(copy, command="test") as client:
+    with LocalStore.open(copy, command="test") as client:
         rows = client.read("SELECT person_id FROM main.faces WHERE path = ? ORDER BY media_id", [a1]).to_pylist()
     assert len({row["person_id"] for row in rows}) == 2
     only = tmp_path / "only.csv"
@@ -292,7 +292,7 @@ def test_of_deleted_people_nothing_is_said(
 ) -> None:
     """Neither that there is no face on their photos, nor that the detector missed one, nor which is now the central."""
     both = [str(photos / "c-both.png")]
-    with StoreClient.open(shutil.copytree(store, tmp_path / "copy"), command="test") as client:
+    with LocalStore.open(shutil.copytree(store, tmp_path / "copy"), command="test") as client:
         sql = "SELECT person_id FROM main.faces WHERE path = ? ORDER BY x1 LIMIT 1"
         hopper = client.read(sql, both)["person_id"].to_pylist()
         sql = "SELECT directory_id FROM core.persons WHERE person_id = ?"

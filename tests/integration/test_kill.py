@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.files.faults import FAULT_POINTS
+from pipeline.store.local import LocalStore
 from tests.forking import Child, Forker
 from tests.integration.conftest import write_photos
 from tests.integration.snapshot import snapshot
@@ -47,7 +47,7 @@ class Undisturbed:
     def assert_continues(self, store: Path) -> None:
         """The same command again, and everything is as if nothing had happened."""
         assert self.start(store).wait().status == 0
-        with StoreClient.open(store, command="test") as client:
+        with LocalStore.open(store, command="test") as client:
             assert check_store(client).problems == []
         assert snapshot(store) == self.rows
 

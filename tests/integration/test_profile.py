@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from pipeline.cli import main
 from pipeline.jobs.profile import STAGES
 from pipeline.runtime.stage_times import JPEGS
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 
 ON_CPU = [stage for stage in STAGES if stage != JPEGS]
 
@@ -86,7 +86,7 @@ def test_the_profile_of_extraction_alone(photos: Path, tmp_path: Path, weights_c
         facepipe("extract", "--store", store, "--device", "cpu", "--profile", "--json", cache=weights_cache)
     )["profile"]
     check(profile, set(ON_CPU) - {"scan", "decide"})
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert client.read("SELECT count(*) AS n FROM core.faces")["n"][0].as_py() == 0
 
 

@@ -16,7 +16,7 @@ from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.search import search
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import snapshot
 
@@ -51,7 +51,7 @@ def test_finds_the_two_people(photos: Path, runner: Runner, tmp_path: Path) -> N
     summary = json.loads(next((tmp_path / "store" / "runs").glob("*/run.json")).read_text())
     assert summary["persons"] == 2
     assert summary["backend"].startswith(("openvino ", "torch "))
-    with StoreClient.open(tmp_path / "store", command="test") as client:
+    with LocalStore.open(tmp_path / "store", command="test") as client:
         assert check_store(client).problems == []
 
 
@@ -107,7 +107,7 @@ def test_a_known_photo_in_another_directory_makes_its_own_identity(
     (tmp_path / "other" / "x.png").write_bytes((photos / "a2.png").read_bytes())  # matched there: has no stored image
     report = runner(tmp_path / "other", directory="second")
     assert (report.new_persons, report.work.detector_calls) == (1, 0)
-    with StoreClient.open(tmp_path / "store", command="test") as client:
+    with LocalStore.open(tmp_path / "store", command="test") as client:
         assert check_store(client).problems == []
 
 

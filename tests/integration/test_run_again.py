@@ -17,8 +17,8 @@ from pipeline.errors import Interrupted, SourceEmpty, StoreFull, StoreMissing
 from pipeline.jobs.run import RunRequest, extract, run, scan
 from pipeline.jobs.run_report import RunReport
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.files import faults
+from pipeline.store.local import LocalStore
 from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import snapshot
 
@@ -71,13 +71,13 @@ def test_deleted_persons_come_back_with_a_new_photo_only(
     assert runner(two).persons == 2
     shutil.copy(two / "a1.jpg", two / "d1.jpg")
     scan(RunRequest(two, store, settings))
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         client.delete_directory(client.account_id("default"), "main")
     report = runner(two)
     assert (report.persons, report.statuses, report.already_in) == (1, {"changed": 1, "ok": 1}, 3)
     assert runner(two).already_in == 4
     (vectors,) = store.glob("embeddings/*/*")  # the old ones went at the end of the run
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert client.read("SELECT path FROM main.faces")["path"].to_pylist() == [str(two / "d1.jpg")]
         assert pq.read_table(vectors).num_rows == 1
         assert check_store(client).problems == []
@@ -131,7 +131,7 @@ def test_a_scan_that_was_cut_off_binds_nobody(
         run(request, StopSoon(), stop)
     later = dataclasses.replace(request, settings=_other(settings, 1.5), directory="second")
     report = run(later)
-    with StoreClient.open(tmp_path / "store", command="test") as client:
+    with LocalStore.open(tmp_path / "store", command="test") as client:
         (row,) = client.read("SELECT run_id, directory FROM core.runs").to_pylist()
         assert (str(row["run_id"]), row["directory"]) == (report.run_id, "second")
         assert client.run_row(str(report.run_id)).settings["match"]["threshold"] == 1.5

@@ -15,7 +15,7 @@ from pipeline.errors import StoreMismatch
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.search import search
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.integration.snapshot import snapshot
 from tests.serve.live import live_server
 
@@ -35,7 +35,7 @@ def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
 ) -> None:
     report = runner(photos)
     assert (report.images, report.persons) == (10, 2)
-    with StoreClient.open(tmp_path / "store", command="test") as client:
+    with LocalStore.open(tmp_path / "store", command="test") as client:
         identity = client.identity
     assert (identity.embedder, identity.weights, identity.embedding_size) == ("sface", "sface", 128)
     (face,) = search(photos / "b2.jpg", tmp_path / "store", with_weights(settings, "auto"), None, "main", 5)

@@ -16,14 +16,14 @@ from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
 from pipeline.jobs import plan
 from pipeline.jobs.plan import Planner
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.types import ImageRef
 from tests.store.store_samples import identity
 
 
 @pytest.fixture
 def planner(tmp_path: Path) -> Iterator[Planner]:
-    with StoreClient.open_or_create(tmp_path / "store", identity, command="test") as client:
+    with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as client:
         yield Planner(client, "ann", client.create_account("ann", None), "main", threads=2)
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import EmbeddingInvalid, UsageError
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
-from pipeline.matching.score import Calibration, similarity_score
+from pipeline.matching.score import similarity_score
 from pipeline.types import Decisions, FaceBatch, FloatArray
 
 MATCHER = Matcher(Calibration(1.281), 0.54)

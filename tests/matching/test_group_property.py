@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
 
 from pipeline.matching import match
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
-from pipeline.matching.score import Calibration
 from pipeline.types import Decisions, FaceBatch, FloatArray
 
 BOXES = ([0, 0, 10, 10], [0, 0, 10, 20], [0, 0, 10, 21], [50, 50, 60, 60])  # IoU 1/2, just below it, 0

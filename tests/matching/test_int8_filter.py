@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from pipeline.matching import int8_filter, match, references
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.int8_filter import Codes, candidates
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex
-from pipeline.matching.score import Calibration, exact_dots
+from pipeline.matching.score import exact_dots
 from pipeline.types import DoubleArray, FloatArray
 from tests.matching.vectors import append, make_index, unit, unit_rows
 

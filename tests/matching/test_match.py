@@ -13,10 +13,11 @@ import torch
 
 from pipeline.errors import BadValue, DeviceError, EmbeddingInvalid, UnknownKey, UsageError
 from pipeline.matching import match
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import ProductFilter, check_full_precision
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
-from pipeline.matching.score import Calibration, contract_distance, exact_dots, similarity_score
+from pipeline.matching.score import contract_distance, exact_dots, similarity_score
 from pipeline.types import FloatArray
 from tests.matching.vectors import make_index, unit_rows
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from pipeline.errors import EmbeddingInvalid, UsageError
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.identical_images import ImageLookup, box_iou
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex, changes_since
-from pipeline.matching.score import Calibration
 from pipeline.types import FloatArray
 from tests.matching.vectors import unit_rows
 

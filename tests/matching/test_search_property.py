@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from pipeline.matching import int8_filter, match
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.int8_filter import candidates
 from pipeline.matching.match import Matcher, Nearest
 from pipeline.matching.references import IndexView, ReferenceIndex
-from pipeline.matching.score import Calibration
 from pipeline.types import FloatArray, IntArray
 from tests.matching.vectors import append, unit
 

@@ -15,7 +15,7 @@ from pipeline.extraction.embed import load_embedder
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.jobs.stores import settings_of_store
-from pipeline.matching.score import Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.models import centre
 from pipeline.models.centre import centre_file, load_centre
 from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set

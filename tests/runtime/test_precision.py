@@ -18,8 +18,8 @@ from pipeline.extraction.embed import load_embedder
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.jobs.stores import settings_of_store
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import check_full_precision
-from pipeline.matching.score import Calibration
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.registry import CASIA_WEBFACE
 from pipeline.models.weights import resolve

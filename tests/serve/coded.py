@@ -19,7 +19,7 @@ from pipeline.identities.directory import Directories
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PostRequest
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.forking import Child
 from tests.serve.forked_server import CROP_BYTES, SETTINGS
 from tests.serve.quick_hash import quick_hash
@@ -86,19 +86,19 @@ class Client:
 
 
 def empty_store(path: Path) -> Path:
-    with StoreClient.open_or_create(path, lambda: coded_identity(SIZE), command="make") as client:
+    with LocalStore.open_or_create(path, lambda: coded_identity(SIZE), command="make") as client:
         client.create_account(USER, quick_hash(PASSWORD))
     return path
 
 
-def service_of(client: StoreClient) -> IdentityService:
+def service_of(client: LocalStore) -> IdentityService:
     """A fresh service over an open store."""
     service = IdentityService(client, EXTRACTOR, Decoder(SETTINGS.decode), SETTINGS)  # type: ignore[arg-type]
     service.load()
     return service
 
 
-def assert_whole(client: StoreClient, shown: dict[str, Shown], directory: str = "main") -> None:
+def assert_whole(client: LocalStore, shown: dict[str, Shown], directory: str = "main") -> None:
     """`check` finds nothing; each person of the directory has one reference, its vector and its picture, all of the
     photo that `shown` says for the name; there is no other object; memory, read anew, equals the catalog."""
     account = client.account_id(USER)
@@ -113,7 +113,7 @@ def assert_whole(client: StoreClient, shown: dict[str, Shown], directory: str = 
     assert_memory_equals_catalog(client, directory)
 
 
-def assert_memory_equals_catalog(client: StoreClient, directory: str = "main") -> None:
+def assert_memory_equals_catalog(client: LocalStore, directory: str = "main") -> None:
     """What a server that starts now has in memory is what the tables say."""
     account = client.account_id(USER)
     directories = Directories(client)

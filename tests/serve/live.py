@@ -19,7 +19,7 @@ from pipeline.identities.service import IdentityService
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.server import make_server
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.serve.quick_hash import quick_hash
 
 PASSWORD = "s3cret:päss"
@@ -33,7 +33,7 @@ class LiveServer:
 
     port: int
     service: IdentityService
-    client: StoreClient
+    client: LocalStore
     ready: threading.Event
     server: uvicorn.Server
 
@@ -61,7 +61,7 @@ def live_server(store: Path, extractor: FaceExtractor, **flags: object) -> Itera
     """Serves the store at `store`, which is made with the accounts USERS; `flags` set settings (`serve__port=0`)."""
     settings = live_settings(**flags)
     client = open_or_create_store(store, settings, "serve")
-    assert isinstance(client, StoreClient)
+    assert isinstance(client, LocalStore)
     with client, contextlib.ExitStack() as stack:
         for user in set(USERS) - set(client.accounts()):
             client.create_account(user, quick_hash(PASSWORD))

@@ -21,8 +21,8 @@ from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
 from pipeline.serve.admin.listener import AdminPort, open_admin_port
-from pipeline.store.client import StoreClient
 from pipeline.store.files import faults
+from pipeline.store.local import LocalStore
 
 SETTINGS = load_settings(
     environ={},
@@ -34,7 +34,7 @@ SETTINGS = load_settings(
 class Served:
     """What holds the store."""
 
-    client: StoreClient
+    client: LocalStore
     service: IdentityService
     port: AdminPort
     changed_passwords: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ def serving(store: Path, extractor: FaceExtractor | None = None, settings: Setti
     """Holds `store` (made where there is none) as a server does. `extractor`: one that is loaded already."""
     changed: list[str] = []
     client = open_or_create_store(store, settings, "serve")
-    assert isinstance(client, StoreClient)
+    assert isinstance(client, LocalStore)
     with client:
         settings = settings_of_store(settings, client.identity, store)
         loaded = extractor or load_extractor(settings, client.identity, store)

@@ -36,9 +36,9 @@ from pipeline.extraction.extractor import FaceExtractor
 from pipeline.identities.types import PostRequest
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.connect import open_store
 from pipeline.store.files import faults
+from pipeline.store.local import LocalStore
 from pipeline.store.wire import TOKEN_HEADER
 from tests.integration.conftest import RecordedProgress, write_photos
 from tests.integration.snapshot import snapshot
@@ -91,7 +91,7 @@ def _run(source: Path, store: Path) -> Any:
 
 
 def _is_clean(store: Path) -> bool:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         return check_store(client).problems == []
 
 
@@ -381,7 +381,7 @@ def test_an_evaluation_gets_the_same_embeddings_through_the_server(
     photos: Path, store: Path, extractor: FaceExtractor
 ) -> None:
     paths = [str(file) for file in sorted(photos.iterdir())]
-    with StoreClient.open(store, command="test") as opened:
+    with LocalStore.open(store, command="test") as opened:
         direct = stored_portraits(opened, paths)
     with serving(store, extractor), open_store(store, command="test") as remote:
         assert remote.served
@@ -429,12 +429,12 @@ def test_the_admin_port_is_announced_and_taken_down(store: Path, extractor: Face
         assert not (store / "admin.token").exists()
         with pytest.raises(StoreLocked, match="serve"):
             open_store(store, command="test")
-    assert isinstance(open_store(store, command="test"), StoreClient)
+    assert isinstance(open_store(store, command="test"), LocalStore)
 
 
 @pytest.mark.parametrize("token", [None, "abc"])
 def test_a_server_that_does_not_answer_is_named(store: Path, token: str | None) -> None:
-    with StoreClient.open(store, command="serve") as client:
+    with LocalStore.open(store, command="serve") as client:
         client.announce("http://127.0.0.1:9")
         if token:
             (store / "admin.token").write_text(token)
@@ -444,7 +444,7 @@ def test_a_server_that_does_not_answer_is_named(store: Path, token: str | None) 
 
 
 def test_the_address_of_another_machine_is_not_called(store: Path) -> None:
-    with StoreClient.open(store, command="serve") as client:
+    with LocalStore.open(store, command="serve") as client:
         client.announce("http://127.0.0.1:9")
         holder = json.loads((store / "LOCK").read_text())
         (store / "LOCK").write_text(json.dumps({**holder, "host": "elsewhere"}))

@@ -19,7 +19,7 @@ import pytest
 import pipeline.jobs.shard_stages
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.jobs.run import RunRequest, run
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.serve.live import live_server, live_settings
 
 PHOTOS = int(os.environ.get("TEST_BULK_PHOTOS", "60"))
@@ -75,7 +75,7 @@ def manifest_of(photos: Path, target: Path, *, named: bool) -> list[dict[str, st
 
 def by_run(manifest: Path, store: Path) -> Decisions:
     run(RunRequest(source=manifest, store=store, settings=live_settings()))
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         rows = client.read(
             "SELECT m.path, f.ordinal, f.outcome, f.person_id::VARCHAR AS person, f.rejection_reasons AS reasons,"
             " f.similarity_score AS score FROM core.media m JOIN core.faces f USING (media_id)"

@@ -22,8 +22,8 @@ from coded_store import PASSWORD, USER
 
 from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.files.faults import FILE_STEPS, TRANSACTION_STEPS
+from pipeline.store.local import LocalStore
 from tests.forking import Child, Forker
 from tests.serve.coded import RECOGNISE, Client, Unanswered, assert_whole, client_of, empty_store, service_of
 from tests.serve.conformance import photos
@@ -92,7 +92,7 @@ def test_killed_during_parallel_insertions(coded_servers: Forker, tmp_path: Path
 
 
 def assert_all_there(store: Path, answered: dict[int, str]) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         account = client.account_id(USER)
         stored = client.references(account, "main").persons
         ids = {int(str(person.name)): person.person_id for person in stored}
@@ -139,7 +139,7 @@ def play(server: Child) -> int:
 
 def contents(store: Path) -> list[tuple[Any, ...]]:
     """Everything of everybody, without ids and times, by name; the store must be whole."""
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
         account = client.account_id(USER)
         stored = client.references(account, "main")
@@ -216,5 +216,5 @@ def test_the_command_is_killed_and_started_again(tmp_path: Path, weights_cache: 
                 faces = {name: client.send(image, name)["identifiedFaces"][0] for name, image in portraits.items()}
             ids.append({name: face["personId"] for name, face in faces.items()})
     assert ids[0] == ids[1]
-    with StoreClient.open(store, command="test") as client_of_store:
+    with LocalStore.open(store, command="test") as client_of_store:
         assert check_store(client_of_store).problems == []

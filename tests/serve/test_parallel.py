@@ -21,7 +21,7 @@ from pipeline.errors import PersonUnknown
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.forking import Forker
 from tests.serve.coded import SIZE, assert_memory_equals_catalog, client_of, empty_store, service_of
 from tests.serve.live import LiveServer
@@ -77,7 +77,7 @@ def test_64_clients_post_8_new_faces_25_times_each(coded_servers: Forker, tmp_pa
     assert len(people) == FACES
     assert Counter(answer["person"] for answer in answers if answer.get("newId")) == dict.fromkeys(range(FACES), 1)
     assert [person["occurrence"] for person in people] == [TIMES] * FACES
-    with StoreClient.open(store, command="test") as stored:
+    with LocalStore.open(store, command="test") as stored:
         first = {str(answer["person"]): answer for answer in answers if answer.get("newId")}
         assert {person["name"] for person in people} == set(first)
         assert check_store(stored).problems == []
@@ -139,7 +139,7 @@ def test_posts_changes_merges_deletions_and_a_run_at_once(tmp_path: Path) -> Non
         in_parallel([*hand_over, *Crowd(service, account).works()])
         before = answers(service, account)
         service.close()
-    with StoreClient.open(tmp_path / "store", command="test") as client:
+    with LocalStore.open(tmp_path / "store", command="test") as client:
         assert check_store(client).problems == []
         assert_memory_equals_catalog(client)
         fresh = service_of(client)

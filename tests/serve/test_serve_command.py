@@ -20,7 +20,7 @@ import pytest
 from pipeline.cli import main
 from pipeline.errors import StoreMissing, UsageError
 from pipeline.jobs.stores import open_or_create_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.serve.conformance.launch import server_process
 from tests.serve.live import PASSWORD, credentials, live_settings
 from tests.serve.quick_hash import quick_hash
@@ -87,7 +87,7 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
     assert "method=POST route=/people status=201" in log
     assert not [line for line in log.splitlines() if "facepipe.access" not in line]
     assert PASSWORD not in log
-    with StoreClient.open(store, command="test") as client:  # the lock is free, and the answer was true
+    with LocalStore.open(store, command="test") as client:  # the lock is free, and the answer was true
         assert len(client.references(1, "main")) == 1
 
 

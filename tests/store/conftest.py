@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow
 from tests.store.store_samples import SOURCE, identity, play
 
@@ -27,14 +27,14 @@ def store(finished_store: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[StoreClient]:
+def client(tmp_path: Path) -> Iterator[LocalStore]:
     """A new store, open."""
-    with StoreClient.open_or_create(tmp_path / "store", identity, command="test") as made:
+    with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as made:
         yield made
 
 
 @pytest.fixture
-def run(client: StoreClient) -> RunRow:
+def run(client: LocalStore) -> RunRow:
     """An open run of ten shards."""
     account = client.create_account("ann", None)
     begun = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
@@ -43,6 +43,6 @@ def run(client: StoreClient) -> RunRow:
 
 
 @pytest.fixture
-def account(client: StoreClient) -> int:
+def account(client: LocalStore) -> int:
     """An account of the new store."""
     return client.create_account("ann", None)

@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.export import export_store
 from pipeline.store.files import faults
+from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     FACES_SCHEMA,
     MEDIA_SCHEMA,
@@ -80,7 +80,7 @@ def embeddings_table(face_ids: list[int], vectors: np.ndarray) -> pa.Table:
 
 
 def shard_commit(
-    client: StoreClient, run: RunRow, shard: int, *, rows: int = SHARD_ROWS, directory: str = "main"
+    client: LocalStore, run: RunRow, shard: int, *, rows: int = SHARD_ROWS, directory: str = "main"
 ) -> ShardCommit:
     """`rows` media of two faces each: the first becomes a person, the second is rejected; all from the counters.
 
@@ -225,7 +225,7 @@ def replacement(account: int, directory: str, seed: int, record: PersonRecord) -
     return DirectoryCommit(account, directory, updated=[changed], references=references, image=posted(seed))
 
 
-def post(client: StoreClient, account: int) -> None:
+def post(client: LocalStore, account: int) -> None:
     """The requests of the scenario, on a store with a finished run; skips the steps that are done."""
     found = {record.name: record for record in client.references(account, "posted").persons}
     if "A" not in found:
@@ -244,7 +244,7 @@ def post(client: StoreClient, account: int) -> None:
 
 def play(path: Path, *, posts: bool = False) -> None:
     """Makes the store, or goes on with one that was left at any point; then exports it."""
-    with StoreClient.open_or_create(path, identity, command="play") as client:
+    with LocalStore.open_or_create(path, identity, command="play") as client:
         if "ann" not in client.accounts():
             client.create_account("ann", None)
         account = client.account_id("ann")
@@ -263,7 +263,7 @@ def play(path: Path, *, posts: bool = False) -> None:
         export_store(client, target)
 
 
-def finish(client: StoreClient, run: RunRow) -> None:
+def finish(client: LocalStore, run: RunRow) -> None:
     if run.state == "scanning":
         rows = client.write_manifest(run.run_id, manifest_batches(), MANIFEST, shard_rows=SHARD_ROWS)
         client.plan_run(run.run_id, rows, SHARDS)
@@ -285,7 +285,7 @@ def version_1(folder: Path) -> Path:
     return folder / "version-1" / "store"
 
 
-def rows_of(client: StoreClient) -> dict[str, int]:
+def rows_of(client: LocalStore) -> dict[str, int]:
     """How many rows each table has."""
     return {table: client.read(f"SELECT count(*) AS n FROM core.{table}")["n"][0].as_py() for table in TABLES}
 
@@ -320,7 +320,7 @@ _VOLATILE += ("started_at", "finished_at", "committed_at")
 def contents(path: Path) -> dict[str, list[str]]:
     """Every table of a store, in order, without run ids and times; and the files besides the catalog."""
     found: dict[str, list[str]] = {}
-    with StoreClient.open(path, command="contents") as client:
+    with LocalStore.open(path, command="contents") as client:
         report = check_store(client)
         found["problems"] = [str(problem) for problem in report.problems]
         for table, columns in TABLES.items():

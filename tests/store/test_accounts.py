@@ -7,10 +7,10 @@ import pytest
 from pipeline.errors import AccountExists, AccountUnknown, UsageError
 from pipeline.store.catalog import accounts
 from pipeline.store.catalog.accounts import check_password, generate_password, hash_password, verify_password
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 
 
-def test_create_and_find(client: StoreClient) -> None:
+def test_create_and_find(client: LocalStore) -> None:
     first = client.create_account("ann@example.org", None)
     second = client.create_account("Bob_2", "scrypt$x")
     assert client.accounts() == ["ann@example.org", "Bob_2"]
@@ -22,7 +22,7 @@ def test_create_and_find(client: StoreClient) -> None:
 
 
 @pytest.mark.parametrize("user_id", ["", "a b", "a:b", "ä", "a/b", "x" * 65, "ann\n"])
-def test_other_user_ids_are_refused(client: StoreClient, user_id: str) -> None:
+def test_other_user_ids_are_refused(client: LocalStore, user_id: str) -> None:
     with pytest.raises(UsageError, match="is not a user id"):
         client.create_account(user_id, None)
     assert client.accounts() == []
@@ -41,7 +41,7 @@ def test_passwords_are_salted_and_verified() -> None:
     assert len({generate_password() for _ in range(20)}) == 20
 
 
-def test_a_new_password_replaces_the_old_one(client: StoreClient) -> None:
+def test_a_new_password_replaces_the_old_one(client: LocalStore) -> None:
     client.create_account("ann", hash_password("first"))
     client.create_account("bob", None)
     client.set_password("ann", hash_password("second"))

@@ -15,14 +15,14 @@ import pytest
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.checks.check import CheckReport, check_store, repair_store
-from pipeline.store.client import StoreClient
 from pipeline.store.files.shards import parquet_bytes
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, RunRow
 from tests.store.store_samples import SIZE, embeddings_table, insertion, play, shard_commit, unit_vectors
 
 
 def check(store: Path) -> CheckReport:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         return check_store(client)
 
 
@@ -42,7 +42,7 @@ def flip(file: Path, position: int) -> None:
 
 def test_a_whole_store_is_clean_and_counted(store: Path) -> None:
     seen: list[str] = []
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         report = check_store(client, seen.append)
     assert report.clean
     assert (report.counts["media"], report.counts["faces"], report.counts["persons"]) == (8, 16, 8)
@@ -167,7 +167,7 @@ BROKEN_POSTED = {
 @pytest.fixture(scope="module")
 def posted_store(finished_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = Path(shutil.copytree(finished_store, tmp_path_factory.mktemp("posted") / "store"))
-    with StoreClient.open(path, command="test") as client:
+    with LocalStore.open(path, command="test") as client:
         client.commit_directory(insertion(1, "posted", 100, "A", "B"))
         client.fold()
         client.commit_directory(insertion(1, "posted", 102, "C"))
@@ -179,14 +179,14 @@ def posted_store(finished_store: Path, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.parametrize("sql", list(BROKEN_POSTED), ids=lambda sql: sql[:50])
 def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql: str) -> None:
     store = Path(shutil.copytree(posted_store, tmp_path / "store"))
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         client.submit(lambda catalog: catalog.execute(sql))
         report = check_store(client)
     assert any(BROKEN_POSTED[sql] in problem.detail for problem in report.problems), report.problems
 
 
 def test_missing_and_dead_rows_of_a_matrix_are_not_a_problem(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         before = client.references(1, "main")
         client.commit_directory(insertion(1, "main", 100, "A"))
         client.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[3].person_id]))
@@ -198,14 +198,14 @@ def test_missing_and_dead_rows_of_a_matrix_are_not_a_problem(store: Path) -> Non
 
 @pytest.mark.parametrize("sql", list(BROKEN), ids=lambda sql: sql[:40])
 def test_a_broken_rule_of_the_catalog_is_found(store: Path, sql: str) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         client.submit(lambda catalog: catalog.execute(sql))
         report = check_store(client)
     assert any(BROKEN[sql] in problem.detail for problem in report.problems), report.problems
 
 
 def test_a_merge_chain_is_not_a_cycle_and_has_one_root(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         for child, parent in ((1, 2), (2, 3), (4, 3)):
             sql = (
                 f"UPDATE core.persons SET parent_id = (SELECT person_id FROM core.persons WHERE seq = {parent})"
@@ -234,7 +234,7 @@ def test_a_merge_chain_is_not_a_cycle_and_has_one_root(store: Path) -> None:
     ],
 )
 def test_an_embedding_shard_with_other_metadata_or_contents_is_found(
-    client: StoreClient, run: RunRow, ids: list[int], scale: float, metadata: dict[str, str], told: str
+    client: LocalStore, run: RunRow, ids: list[int], scale: float, metadata: dict[str, str], told: str
 ) -> None:
     """The hash is right and the contents are wrong, as a faulty writer would leave them."""
     client.commit_shard(shard_commit(client, run, 0))
@@ -247,7 +247,7 @@ def test_an_embedding_shard_with_other_metadata_or_contents_is_found(
     assert any(told in p.detail for p in check_store(client).problems if p.kind == "embedding")
 
 
-def test_an_object_that_is_not_an_image_is_found(client: StoreClient, run: RunRow) -> None:
+def test_an_object_that_is_not_an_image_is_found(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     client.submit(lambda catalog: catalog.execute("UPDATE core.objects SET media_type = 'image/png'"))
     assert {p.detail for p in check_store(client).problems} == {"is not image/png"}
@@ -266,7 +266,7 @@ def test_orphans_are_found_and_removed_and_nothing_else(store: Path) -> None:
     ]
     (store / "notes.txt").write_text("the user's own")
     before = {path for path in store.rglob("*") if path.is_file()}
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         for name in left:
             (store / name).parent.mkdir(parents=True, exist_ok=True)
             (store / name).write_bytes(b"x")
@@ -279,7 +279,7 @@ def test_orphans_are_found_and_removed_and_nothing_else(store: Path) -> None:
     assert not any((store / name).exists() for name in left)
 
 
-def test_files_of_an_unfinished_run_are_not_orphans(client: StoreClient, run: RunRow) -> None:
+def test_files_of_an_unfinished_run_are_not_orphans(client: LocalStore, run: RunRow) -> None:
     client.write_run_shard(run.run_id, 0, embeddings_table([1], unit_vectors(1, 0)), {})
     client.folder.make("embeddings/g0001")
     client.folder.write(f"embeddings/g0001/{run.run_id}-00000.parquet", b"x", "embeddings")
@@ -301,7 +301,7 @@ def test_half_written_files_are_removed_at_opening(store: Path) -> None:
 @pytest.mark.parametrize("end", [".f32", ".seq"])
 def test_a_wrong_matrix_is_rebuilt(store: Path, end: str) -> None:
     flip(store / f"references/g0001/1{end}", 5)
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         report = check_store(client)
         assert kinds(report) == {"matrix"}
         repair_store(client, report)
@@ -312,7 +312,7 @@ def test_a_wrong_matrix_is_rebuilt(store: Path, end: str) -> None:
 def test_what_cannot_be_repaired_stays_as_it_is(store: Path) -> None:
     flip(first(store, "objects/*/*/*"), 5)
     first(store, "embeddings/*/*").unlink()
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         report = check_store(client)
         assert kinds(report) == {"object", "embedding"}
         assert repair_store(client, report) == []
@@ -322,7 +322,7 @@ def test_what_cannot_be_repaired_stays_as_it_is(store: Path) -> None:
 def test_a_store_goes_on_after_repair(store: Path) -> None:
     (store / "objects/ab").mkdir(exist_ok=True)
     (store / "objects/ab/x").write_bytes(b"x")
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         repair_store(client, check_store(client))
     play(store)
     with duckdb.connect(str(store / "catalog-0001.duckdb"), read_only=True) as connection:

@@ -11,15 +11,15 @@ from pipeline.errors import StoreFull
 from pipeline.store.catalog import deletes, intents
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.checks.problems import CheckReport, Problem
-from pipeline.store.client import StoreClient
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file
+from pipeline.store.local import LocalStore
 
 
 def test_other_threads_are_answered_while_a_check_reads(store: Path) -> None:
     done = threading.Event()
 
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
 
         def ask() -> None:
             client.counters()
@@ -39,7 +39,7 @@ def test_other_threads_are_answered_while_a_check_reads(store: Path) -> None:
 
 def test_an_object_that_is_about_to_be_committed_is_not_an_orphan(store: Path) -> None:
     coming, left = "ab" * 16, "cd" * 16
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         intents.declare(client.folder, [coming])
         for guid in (coming, left):
             path = store / object_file(guid)
@@ -54,7 +54,7 @@ def test_an_object_that_is_about_to_be_committed_is_not_an_orphan(store: Path) -
 
 def test_a_file_that_is_being_deleted_is_not_a_problem(store: Path) -> None:
     """A check may run between a shard's commit and the deletion of its files."""
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
 
         def tell(what: str) -> None:
             if what == "orphans":
@@ -65,7 +65,7 @@ def test_a_file_that_is_being_deleted_is_not_a_problem(store: Path) -> None:
 
 
 def test_an_intent_that_was_cut_off_leaves_the_others_readable(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         intents.declare(client.folder, ["ab" * 16])
         with (store / intents.INTENTS_NAME).open("a") as file:  # as a full disk leaves it
             file.write("ef" * 3)
@@ -80,7 +80,7 @@ def test_an_intent_that_does_not_fit_on_the_disk_is_an_error(store: Path) -> Non
 
 
 def test_an_orphan_that_was_committed_meanwhile_is_not_removed(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         needed = sorted(path for path in (store / "objects").rglob("*") if path.is_file())[0]
         old = Problem("orphan", needed.relative_to(store).as_posix(), "it was one when it was looked for", "")
         repair_store(client, CheckReport([old], {}))

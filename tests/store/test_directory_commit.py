@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.errors import DirectoryUnknown, ObjectUnknown, StoreError, StoreFull, TooManyDirectories
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import Credentials, DirectoryCommit, DirectoryRow, RunRow
 from pipeline.store.schema import MAX_DIRECTORIES, TABLES
 from tests.store.store_samples import (
@@ -34,17 +34,17 @@ from tests.store.store_samples import (
 )
 
 
-def objects_on_disk(client: StoreClient) -> list[str]:
+def objects_on_disk(client: LocalStore) -> list[str]:
     return sorted(path.name for path in client.path.glob("objects/*/*/*"))
 
 
 @pytest.fixture
-def client_with_run(store: Path) -> StoreClient:
+def client_with_run(store: Path) -> LocalStore:
     """A store of eight persons from a run, of account 1, in the directory `main`."""
-    return StoreClient.open(store, command="test")
+    return LocalStore.open(store, command="test")
 
 
-def test_an_insertion_is_read_back(client: StoreClient, account: int) -> None:
+def test_an_insertion_is_read_back(client: LocalStore, account: int) -> None:
     change = insertion(account, "main", 1, "A", "B")
     change = dataclasses.replace(
         change, inserted=[dataclasses.replace(change.inserted[0], tags=("ä", "b,c"), ignored=True), change.inserted[1]]
@@ -65,17 +65,17 @@ def test_an_insertion_is_read_back(client: StoreClient, account: int) -> None:
 
 
 def test_an_insertion_survives_a_killed_process(tmp_path: Path) -> None:
-    with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
+    with LocalStore.open_or_create(tmp_path / "s", identity, command="test") as client:
         account = client.create_account("ann", None)
         client.commit_directory(insertion(account, "main", 1, "A"))
         for name in ("catalog-0001.duckdb", "catalog-0001.duckdb.wal", "CURRENT"):  # as a killed process leaves them
             (tmp_path / "copy" / name).parent.mkdir(exist_ok=True)
             (tmp_path / "copy" / name).write_bytes((client.path / name).read_bytes())
-    with StoreClient.open(tmp_path / "copy", command="test") as client:
+    with LocalStore.open(tmp_path / "copy", command="test") as client:
         assert [record.name for record in client.references(account, "main").persons] == ["A"]
 
 
-def test_the_views_show_a_posted_image_without_path(client: StoreClient, account: int) -> None:
+def test_the_views_show_a_posted_image_without_path(client: LocalStore, account: int) -> None:
     client.commit_directory(insertion(account, "main", 1, "A"))
     (media,) = client.read("SELECT * FROM main.media").to_pylist()
     (face,) = client.read("SELECT * FROM main.faces").to_pylist()
@@ -83,7 +83,7 @@ def test_the_views_show_a_posted_image_without_path(client: StoreClient, account
     assert (face["path"], face["outcome"], face["similarity_score"]) == (None, "inserted", 1.5)
 
 
-def test_a_replaced_reference_is_removed_with_its_image_and_face(client: StoreClient, account: int) -> None:
+def test_a_replaced_reference_is_removed_with_its_image_and_face(client: LocalStore, account: int) -> None:
     first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     (changed,) = client.commit_directory(replacement(account, "main", 9, first))
     assert (changed.occurrence, changed.seq) == (2, 1)
@@ -103,7 +103,7 @@ def test_a_replaced_reference_is_removed_with_its_image_and_face(client: StoreCl
     assert check_store(client).problems == []
 
 
-def test_the_face_of_a_replaced_reference_of_a_run_stays(client_with_run: StoreClient) -> None:
+def test_the_face_of_a_replaced_reference_of_a_run_stays(client_with_run: LocalStore) -> None:
     with client_with_run as client:
         record = client.references(1, "main").persons[0]
         before = client.read("SELECT * FROM main.faces WHERE face_id = 1").to_pylist()
@@ -115,7 +115,7 @@ def test_the_face_of_a_replaced_reference_of_a_run_stays(client_with_run: StoreC
         assert check_store(client).problems == []
 
 
-def test_only_updated_persons_are_written(client: StoreClient, account: int) -> None:
+def test_only_updated_persons_are_written(client: LocalStore, account: int) -> None:
     a, b, c = client.commit_directory(insertion(account, "main", 1, "A", "B", "C"))
     a = dataclasses.replace(a, parent_id=b.person_id, name=None, external_id="new", tags=("t",), occurrence=7)
     b = dataclasses.replace(b, ignored=True)
@@ -126,7 +126,7 @@ def test_only_updated_persons_are_written(client: StoreClient, account: int) -> 
     assert check_store(client).problems == []
 
 
-def test_nothing_of_a_deleted_person_stays(client: StoreClient, account: int) -> None:
+def test_nothing_of_a_deleted_person_stays(client: LocalStore, account: int) -> None:
     first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     client.commit_directory(DirectoryCommit(account, "main", deleted=[first.person_id]))
     assert [record.name for record in client.references(account, "main").persons] == ["B"]
@@ -141,7 +141,7 @@ def test_nothing_of_a_deleted_person_stays(client: StoreClient, account: int) ->
     assert check_store(client).problems == []
 
 
-def test_faces_of_a_run_lose_their_deleted_person(client_with_run: StoreClient) -> None:
+def test_faces_of_a_run_lose_their_deleted_person(client_with_run: LocalStore) -> None:
     with client_with_run as client:
         record = client.references(1, "main").persons[0]
         client.submit(lambda c: c.execute("UPDATE core.media SET name = 'Person 0' WHERE media_id IN (1, 2)"))
@@ -161,7 +161,7 @@ def test_faces_of_a_run_lose_their_deleted_person(client_with_run: StoreClient) 
         assert check_store(client).problems == []
 
 
-def test_an_image_with_a_removed_face_is_not_reused(client: StoreClient, run: RunRow) -> None:
+def test_an_image_with_a_removed_face_is_not_reused(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     kept = [row for row, ordinal in enumerate(shard.faces["ordinal"].to_pylist()) if ordinal == 0]
     client.commit_shard(dataclasses.replace(shard, faces=shard.faces.take(kept)))
@@ -172,12 +172,12 @@ def test_an_image_with_a_removed_face_is_not_reused(client: StoreClient, run: Ru
     assert client.media_of_hashes(run.account_id, wanted) == {wanted[1]: 2}
 
 
-def test_a_posted_image_is_not_reused_by_a_run(client: StoreClient, account: int) -> None:
+def test_a_posted_image_is_not_reused_by_a_run(client: LocalStore, account: int) -> None:
     client.commit_directory(insertion(account, "main", 1, "A"))
     assert client.media_of_hashes(account, [posted(1).sha256]) == {}
 
 
-def test_a_directory_exists_while_it_holds_an_identity(client: StoreClient, account: int) -> None:
+def test_a_directory_exists_while_it_holds_an_identity(client: LocalStore, account: int) -> None:
     assert client.directories() == []
     (first,) = client.commit_directory(insertion(account, "one", 1, "A"))
     (second,) = client.commit_directory(insertion(account, "two", 2, "B"))
@@ -195,7 +195,7 @@ def test_a_directory_exists_while_it_holds_an_identity(client: StoreClient, acco
     assert check_store(client).problems == []
 
 
-def test_the_eleventh_directory_is_refused(client: StoreClient, account: int) -> None:
+def test_the_eleventh_directory_is_refused(client: LocalStore, account: int) -> None:
     for number in range(MAX_DIRECTORIES):
         client.commit_directory(insertion(account, f"d{number}", 10 + number, f"P{number}"))
     before, files = rows_of(client), objects_on_disk(client)
@@ -210,7 +210,7 @@ def test_the_eleventh_directory_is_refused(client: StoreClient, account: int) ->
     assert check_store(client).problems == []
 
 
-def test_accounts_share_nothing(client: StoreClient, account: int) -> None:
+def test_accounts_share_nothing(client: LocalStore, account: int) -> None:
     other = client.create_account("bob", None)
     (mine,) = client.commit_directory(insertion(account, "main", 1, "A"))
     (his,) = client.commit_directory(insertion(other, "main", 2, "B"))
@@ -260,7 +260,7 @@ WRONG: dict[str, tuple[Callable[[DirectoryCommit], DirectoryCommit], str]] = {
 
 
 @pytest.mark.parametrize("wrong", list(WRONG))
-def test_an_invalid_commit_stores_nothing(client: StoreClient, account: int, wrong: str) -> None:
+def test_an_invalid_commit_stores_nothing(client: LocalStore, account: int, wrong: str) -> None:
     change, told = WRONG[wrong]
     client.commit_directory(insertion(account, "main", 90, "before"))
     before, counters, files = rows_of(client), client.counters(), objects_on_disk(client)
@@ -272,7 +272,7 @@ def test_an_invalid_commit_stores_nothing(client: StoreClient, account: int, wro
     assert check_store(client).problems == []
 
 
-def test_a_parent_is_not_deleted_before_its_child(client: StoreClient, account: int) -> None:
+def test_a_parent_is_not_deleted_before_its_child(client: LocalStore, account: int) -> None:
     a, b = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     child = dataclasses.replace(a, parent_id=b.person_id)
     client.commit_directory(DirectoryCommit(account, "main", updated=[child]))
@@ -283,7 +283,7 @@ def test_a_parent_is_not_deleted_before_its_child(client: StoreClient, account: 
 
 
 @pytest.mark.parametrize("step", ["object.write", "object.rename", "directory_commit.begin", "directory_commit.commit"])
-def test_a_failure_before_the_commit_leaves_nothing(client: StoreClient, account: int, step: str) -> None:
+def test_a_failure_before_the_commit_leaves_nothing(client: LocalStore, account: int, step: str) -> None:
     (first,) = client.commit_directory(insertion(account, "main", 1, "A"))
     before, files = rows_of(client), objects_on_disk(client)
     _fail_at(step, lambda: client.commit_directory(replacement(account, "main", 2, first)))
@@ -293,7 +293,7 @@ def test_a_failure_before_the_commit_leaves_nothing(client: StoreClient, account
 
 
 @pytest.mark.parametrize("step", ["directory_commit.committed", "unlink"])
-def test_a_failure_after_the_commit_loses_nothing(client: StoreClient, account: int, step: str) -> None:
+def test_a_failure_after_the_commit_loses_nothing(client: LocalStore, account: int, step: str) -> None:
     (first,) = client.commit_directory(insertion(account, "main", 1, "A"))
     change = replacement(account, "main", 2, first)
     _fail_at(step, lambda: client.commit_directory(change))
@@ -315,7 +315,7 @@ def _fail_at(step: str, work: Callable[[], object]) -> None:
         work()
 
 
-def test_the_files_of_a_new_reference_are_durable_before_its_rows(client: StoreClient, account: int) -> None:
+def test_the_files_of_a_new_reference_are_durable_before_its_rows(client: LocalStore, account: int) -> None:
     client.commit_directory(insertion(account, "main", 1, "A"))
     seen: list[str] = []
     with at_fault_points(seen.append):
@@ -326,7 +326,7 @@ def test_the_files_of_a_new_reference_are_durable_before_its_rows(client: StoreC
     ]
 
 
-def test_posts_between_the_shards_of_a_run(client: StoreClient, run: RunRow) -> None:
+def test_posts_between_the_shards_of_a_run(client: LocalStore, run: RunRow) -> None:
     """Both draw ids; the order of the identities is that of the commits."""
     prepared = client.prepare_shard(shard_commit(client, run, 0))
     client.commit_directory(insertion(run.account_id, "main", 1, "A"))
@@ -339,13 +339,13 @@ def test_posts_between_the_shards_of_a_run(client: StoreClient, run: RunRow) -> 
     assert names == ["A", *(f"Person {n}" for n in range(4)), "B", *(f"Person {n}" for n in range(4))]
 
 
-def test_credentials(client: StoreClient) -> None:
+def test_credentials(client: LocalStore) -> None:
     assert client.credentials("ann") is None
     account = client.create_account("ann", "scrypt$x")
     assert client.credentials("ann") == Credentials(account, "scrypt$x")
 
 
-def test_the_labels_of_a_replaced_face_are_removed_with_it(client: StoreClient, account: int) -> None:
+def test_the_labels_of_a_replaced_face_are_removed_with_it(client: LocalStore, account: int) -> None:
     first, _ = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     client.commit_directory(replacement(account, "main", 9, first))
     names = client.read("SELECT name FROM core.media ORDER BY media_id")["name"].to_pylist()
@@ -354,7 +354,7 @@ def test_the_labels_of_a_replaced_face_are_removed_with_it(client: StoreClient, 
     assert "Posted" not in str(client.read("SELECT * FROM core.media").to_pylist())
 
 
-def test_labels_of_a_face_that_is_not_a_reference_are_not_kept(client: StoreClient, account: int) -> None:
+def test_labels_of_a_face_that_is_not_a_reference_are_not_kept(client: LocalStore, account: int) -> None:
     change = insertion(account, "main", 1, "A")
     client.commit_directory(
         dataclasses.replace(change, references=[dataclasses.replace(change.references[0], ordinal=1)])
@@ -364,7 +364,7 @@ def test_labels_of_a_face_that_is_not_a_reference_are_not_kept(client: StoreClie
 
 
 @pytest.mark.parametrize("fault", ["unlink", "clear_deletes.begin", "clear_deletes.commit"])
-def test_a_file_that_cannot_be_deleted_yet_fails_no_commit(client: StoreClient, account: int, fault: str) -> None:
+def test_a_file_that_cannot_be_deleted_yet_fails_no_commit(client: LocalStore, account: int, fault: str) -> None:
     """The rows are committed by then: after an error the caller would go on with the old state."""
     first, other = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     with failing_at(fault, StoreFull(path=client.path, detail="for a test")):
@@ -373,19 +373,19 @@ def test_a_file_that_cannot_be_deleted_yet_fails_no_commit(client: StoreClient, 
         assert client.delete_directory(account, "main") == 1
     assert [record.name for record in client.references(account, "main").persons] == []
     client.close()
-    with StoreClient.open(client.path, command="test") as again:
+    with LocalStore.open(client.path, command="test") as again:
         assert objects_on_disk(again) == []
         assert check_store(again).problems == []
 
 
-def test_images_ahead_that_no_commit_takes_are_removed(client: StoreClient) -> None:
+def test_images_ahead_that_no_commit_takes_are_removed(client: LocalStore) -> None:
     guids = sorted(str(uuid.uuid4()) for _ in range(3))
     with client.images_ahead(1, [(guid, JPEG + guid.encode(), "image/jpeg") for guid in guids]) as ahead:
         assert objects_on_disk(client) == guids == sorted(ahead)
     assert objects_on_disk(client) == []
 
 
-def test_a_failure_leaves_no_images_ahead(client: StoreClient) -> None:
+def test_a_failure_leaves_no_images_ahead(client: LocalStore) -> None:
     guid = str(uuid.uuid4())
     with pytest.raises(StoreError, match="cannot name an object"), client.images_ahead(1, [(guid, JPEG, "image/jpeg")]):
         client.read_object("no guid")

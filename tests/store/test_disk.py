@@ -28,7 +28,7 @@ FILL = """
 from dataclasses import replace
 filler = store.parent / "filler"
 filler.write_bytes(bytes(8 * 2**20))
-client = StoreClient.open_or_create(store, identity, command="fill")
+client = LocalStore.open_or_create(store, identity, command="fill")
 account = client.create_account("ann", None)
 run = client.begin_run(SOURCE, "folder", account, "main", {})
 client.plan_run(run.run_id, 400, 100)
@@ -46,7 +46,7 @@ assert shard > 0
 assert client.committed_shards(run.run_id) == set(range(shard))
 client.close()
 filler.unlink()
-with StoreClient.open(store, command="go on") as client:
+with LocalStore.open(store, command="go on") as client:
     assert client.committed_shards(run.run_id) == set(range(shard))
     assert check_store(client).clean, check_store(client).problems
     client.commit_shard(commit)
@@ -60,7 +60,7 @@ import os
 from dataclasses import replace
 from pipeline.store.catalog import connection as catalog
 catalog._LOG_BYTES = 300_000
-client = StoreClient.open_or_create(store, identity, command="fill")
+client = LocalStore.open_or_create(store, identity, command="fill")
 account = client.create_account("ann", None)
 def post(number):
     one = insertion(account, "main", number, f"P{number}")
@@ -84,15 +84,15 @@ for number in range(100, 120):  # and written, without reopening it
     post(number)
 assert log.stat().st_size < 350_000, log.stat().st_size
 client.close()
-with StoreClient.open(store, command="look") as client:
+with LocalStore.open(store, command="look") as client:
     assert len(client.references(account, "main")) == done + 20
     assert check_store(client).clean, check_store(client).problems
 print("full after", done)
 """
 READ_ONLY = """
-for attempt in (lambda: StoreClient.open(store, command="x"),
-                lambda: StoreClient.open_or_create(store, identity, command="x"),
-                lambda: StoreClient.open_or_create(store.parent / "new", identity, command="x")):
+for attempt in (lambda: LocalStore.open(store, command="x"),
+                lambda: LocalStore.open_or_create(store, identity, command="x"),
+                lambda: LocalStore.open_or_create(store.parent / "new", identity, command="x")):
     try:
         attempt()
     except StoreUnwritable as exc:

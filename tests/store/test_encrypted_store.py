@@ -19,10 +19,10 @@ import pytest
 
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, ObjectUnknown, StoreDamaged
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.export import export_store
 from pipeline.store.files.crypto import MasterKey, decrypt_image
 from pipeline.store.files.objects import object_file
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage, RunRow, StoreIdentity
 from tests.store.store_samples import JPEG, SOURCE, identity, sha, shard_commit, unit_vectors
 
@@ -39,18 +39,18 @@ def encrypted_identity() -> StoreIdentity:
 
 
 @pytest.fixture
-def locked(tmp_path: Path) -> Iterator[StoreClient]:
-    with StoreClient.open_or_create(tmp_path / "store", encrypted_identity, command="test") as made:
+def locked(tmp_path: Path) -> Iterator[LocalStore]:
+    with LocalStore.open_or_create(tmp_path / "store", encrypted_identity, command="test") as made:
         yield made
 
 
 @pytest.fixture
-def client(locked: StoreClient) -> StoreClient:
+def client(locked: LocalStore) -> LocalStore:
     locked.unlock(MASTER)
     return locked
 
 
-def begin(client: StoreClient, account: int) -> RunRow:
+def begin(client: LocalStore, account: int) -> RunRow:
     begun = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
     client.plan_run(begun.run_id, 40, 10)
     return client.run_row(begun.run_id)
@@ -78,12 +78,12 @@ def post(account: int, number: int = 1) -> DirectoryCommit:
     return DirectoryCommit(account, "main", inserted=[person], references=[reference], image=image)
 
 
-def objects_of(client: StoreClient) -> list[dict[str, object]]:
+def objects_of(client: LocalStore) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = client.read("SELECT * FROM core.objects ORDER BY image_guid").to_pylist()
     return rows
 
 
-def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: StoreClient) -> None:
+def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: LocalStore) -> None:
     ann, bob = client.create_account("ann", None), client.create_account("bob", None)
     shard = shard_commit(client, begin(client, ann), 0)
     client.commit_shard(shard)
@@ -111,7 +111,7 @@ def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: StoreC
     assert check_store(client).problems == []
 
 
-def test_no_file_of_the_store_holds_an_image_or_a_key(client: StoreClient) -> None:
+def test_no_file_of_the_store_holds_an_image_or_a_key(client: LocalStore) -> None:
     ann = client.create_account("ann", None)
     run = begin(client, ann)
     crops = pa.table({"row": [0], "crop": pa.array([PICTURE], pa.binary())})
@@ -135,7 +135,7 @@ def test_no_file_of_the_store_holds_an_image_or_a_key(client: StoreClient) -> No
         assert held == [] or file.parent.parent.name == "embeddings", file
 
 
-def test_a_damaged_run_shard_is_an_error(client: StoreClient) -> None:
+def test_a_damaged_run_shard_is_an_error(client: LocalStore) -> None:
     run = begin(client, client.create_account("ann", None))
     client.write_run_shard(run.run_id, 0, pa.table({"row": [0]}), {})
     file = client.path / "runs" / run.run_id / "shards" / "00000.parquet"
@@ -144,12 +144,12 @@ def test_a_damaged_run_shard_is_an_error(client: StoreClient) -> None:
         client.read_run_shard(run.run_id, 0)
 
 
-def test_without_the_key_only_images_are_locked(tmp_path: Path, client: StoreClient) -> None:
+def test_without_the_key_only_images_are_locked(tmp_path: Path, client: LocalStore) -> None:
     ann = client.create_account("ann", None)
     client.commit_shard(shard_commit(client, begin(client, ann), 0))
     guid = str(objects_of(client)[0]["image_guid"])
     client.close()
-    with StoreClient.open(tmp_path / "store", command="test") as locked:
+    with LocalStore.open(tmp_path / "store", command="test") as locked:
         assert locked.identity == encrypted_identity()
         assert check_store(locked).problems == []
         assert export_store(locked, tmp_path / "out")["persons"] == 4
@@ -170,7 +170,7 @@ def test_without_the_key_only_images_are_locked(tmp_path: Path, client: StoreCli
         assert check_store(locked).problems == []
 
 
-def test_another_master_key_is_refused_and_changes_nothing(locked: StoreClient) -> None:
+def test_another_master_key_is_refused_and_changes_nothing(locked: LocalStore) -> None:
     other = MasterKey(bytes(32), "/another/file")
     with pytest.raises(MasterKeyWrong, match="/another/file") as wrong:
         locked.unlock(other)
@@ -181,7 +181,7 @@ def test_another_master_key_is_refused_and_changes_nothing(locked: StoreClient) 
     assert locked.create_account("ann", None) == 1
 
 
-def test_swapped_and_changed_wrapped_keys_are_errors(client: StoreClient) -> None:
+def test_swapped_and_changed_wrapped_keys_are_errors(client: LocalStore) -> None:
     ann, bob = client.create_account("ann", None), client.create_account("bob", None)
     keys = dict(client.submit(lambda c: c.rows("SELECT account_id, image_key FROM core.accounts")))
     for account, wrapped in ((ann, keys[bob]), (ann, keys[ann][:-8] + "AAAAAAA="), (ann, None)):
@@ -197,7 +197,7 @@ def test_swapped_and_changed_wrapped_keys_are_errors(client: StoreClient) -> Non
         client.image_key(77)
 
 
-def test_a_changed_or_lost_object_is_damaged_and_another_guid_unknown(client: StoreClient) -> None:
+def test_a_changed_or_lost_object_is_damaged_and_another_guid_unknown(client: LocalStore) -> None:
     ann = client.create_account("ann", None)
     (first,) = client.commit_directory(post(ann, 1))
     (second,) = client.commit_directory(post(ann, 2))
@@ -215,7 +215,7 @@ def test_a_changed_or_lost_object_is_damaged_and_another_guid_unknown(client: St
     assert sorted(p.kind for p in check_store(client).problems) == ["object", "object"]
 
 
-def test_check_finds_objects_that_are_not_encrypted_as_they_should_be(client: StoreClient) -> None:
+def test_check_finds_objects_that_are_not_encrypted_as_they_should_be(client: LocalStore) -> None:
     ann = client.create_account("ann", None)
     (person,) = client.commit_directory(post(ann))
     path = client.path / object_file(person.image_guid)
@@ -229,7 +229,7 @@ def test_check_finds_objects_that_are_not_encrypted_as_they_should_be(client: St
 
 
 def test_a_store_that_is_not_encrypted_needs_no_key(tmp_path: Path) -> None:
-    with StoreClient.open_or_create(tmp_path / "plain", identity, command="test") as client:
+    with LocalStore.open_or_create(tmp_path / "plain", identity, command="test") as client:
         client.unlock(MASTER)
         assert client.master_key is None
         ann = client.create_account("ann", None)
@@ -243,7 +243,7 @@ def test_a_store_that_is_not_encrypted_needs_no_key(tmp_path: Path) -> None:
         assert client.read_object(person.image_guid) == PICTURE
 
 
-def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: StoreClient) -> None:
+def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: LocalStore) -> None:
     """Its images get the same names and other IVs."""
     ann = client.create_account("ann", None)
     shard = shard_commit(client, begin(client, ann), 0)
@@ -256,7 +256,7 @@ def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: Store
     assert check_store(client).problems == []
 
 
-def test_keys_are_in_no_log_and_no_repr(client: StoreClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_are_in_no_log_and_no_repr(client: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
     stream = io.StringIO()
     with caplog.at_level(logging.DEBUG):
         key = client.image_key(client.create_account("ann", None))
@@ -268,7 +268,7 @@ def test_keys_are_in_no_log_and_no_repr(client: StoreClient, caplog: pytest.LogC
 
 
 def test_many_images_are_written_by_several_threads_and_few_by_none(
-    client: StoreClient, monkeypatch: pytest.MonkeyPatch
+    client: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writers: set[str] = set()
     real = client.folder.write

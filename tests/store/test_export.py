@@ -15,8 +15,8 @@ import pytest
 import pipeline.store
 from pipeline.errors import UsageError
 from pipeline.store import schema
-from pipeline.store.client import StoreClient
 from pipeline.store.export import export_store
+from pipeline.store.local import LocalStore
 from tests.store.store_samples import SIZE, unit_vectors
 
 FORMAT = (Path(pipeline.store.__file__).parent / "FORMAT.md").read_text("utf-8")
@@ -31,7 +31,7 @@ PUBLIC = {
 
 def test_the_export_has_the_public_columns(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "new" / "export"
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         rows = export_store(client, target)
         views = {view: client.read(f"SELECT * FROM main.{view}") for view in schema.VIEWS}
     assert rows == {"media": 8, "faces": 16, "persons": 8, "embeddings": 8}
@@ -49,7 +49,7 @@ def test_the_export_has_the_public_columns(store: Path, tmp_path: Path) -> None:
 def test_only_into_a_new_or_empty_folder(store: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "media.parquet").write_bytes(b"mine")
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         for target in (tmp_path / "full", tmp_path / "full" / "media.parquet"):
             with pytest.raises(UsageError, match="not an empty folder"):
                 export_store(client, target)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.client import StoreClient
 from pipeline.store.files import faults
 from pipeline.store.files.faults import FAULT_POINTS
+from pipeline.store.local import LocalStore
 from tests.store import store_samples
 from tests.store.store_samples import at_fault_points, version_1
 
@@ -19,7 +19,7 @@ def test_every_declared_point_is_met(tmp_path: Path) -> None:
     seen: set[str] = set()
     with at_fault_points(seen.add):
         store_samples.play(tmp_path / "store", posts=True)
-        StoreClient.open(version_1(tmp_path), command="migrate").close()
+        LocalStore.open(version_1(tmp_path), command="migrate").close()
     assert seen == set(FAULT_POINTS)
 
 

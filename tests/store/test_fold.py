@@ -12,15 +12,15 @@ import pytest
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.commits import fold
 from pipeline.store.export import export_store
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit
 from pipeline.store.schema import SCHEMA_VERSION
 from tests.store.store_samples import SIZE, at_fault_points, insertion, replacement, unit_vectors
 
 
-def shards(client: StoreClient) -> list[tuple[str, int]]:
+def shards(client: LocalStore) -> list[tuple[str, int]]:
     found = client.read('SELECT file, "rows" FROM core.embedding_shards ORDER BY file').to_pylist()
     assert sorted(row["file"] for row in found) == sorted(
         path.relative_to(client.path).as_posix() for path in client.path.glob("embeddings/*/*")
@@ -28,18 +28,18 @@ def shards(client: StoreClient) -> list[tuple[str, int]]:
     return [(row["file"].rpartition("/")[2], row["rows"]) for row in found]
 
 
-def post(client: StoreClient, account: int, count: int) -> np.ndarray:
+def post(client: LocalStore, account: int, count: int) -> np.ndarray:
     for seed in range(count):
         client.commit_directory(insertion(account, "main", seed, f"P{seed}"))
     return np.stack([unit_vectors(1, seed)[0] for seed in range(count)])
 
 
-def forget_matrices(client: StoreClient) -> None:
+def forget_matrices(client: LocalStore) -> None:
     for file in client.path.glob("references/*/*"):
         file.unlink()
 
 
-def test_a_damaged_shard_is_not_rewritten(client: StoreClient, account: int) -> None:
+def test_a_damaged_shard_is_not_rewritten(client: LocalStore, account: int) -> None:
     """The new file would have a valid hash, and nobody could tell any more that its vectors are wrong."""
     post(client, account, 3)
     client.fold()
@@ -54,7 +54,7 @@ def test_a_damaged_shard_is_not_rewritten(client: StoreClient, account: int) -> 
     assert (shards(client), file.read_bytes()) == (before, other)
 
 
-def test_embeddings_move_into_one_shard(client: StoreClient, account: int) -> None:
+def test_embeddings_move_into_one_shard(client: LocalStore, account: int) -> None:
     vectors = post(client, account, 5)
     assert client.pending_embeddings() == 5
     assert client.fold(min_pending=6) == 0
@@ -72,7 +72,7 @@ def test_embeddings_move_into_one_shard(client: StoreClient, account: int) -> No
     assert shards(client) == [("folded-1.parquet", 5)]
 
 
-def test_many_embeddings_move_in_parts(client: StoreClient, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_embeddings_move_in_parts(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "SHARD_ROWS", 2)
     vectors = post(client, account, 5)
     assert client.fold() == 5
@@ -82,7 +82,7 @@ def test_many_embeddings_move_in_parts(client: StoreClient, account: int, monkey
     assert check_store(client).problems == []
 
 
-def test_vectors_of_removed_faces_are_taken_out_of_shards(client: StoreClient, account: int) -> None:
+def test_vectors_of_removed_faces_are_taken_out_of_shards(client: LocalStore, account: int) -> None:
     vectors = post(client, account, 4)
     client.fold()
     records = client.references(account, "main").persons
@@ -108,7 +108,7 @@ def test_vectors_of_removed_faces_are_taken_out_of_shards(client: StoreClient, a
 
 
 def test_shards_of_a_run_are_rewritten_too(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         before = client.references(1, "main")
         vector = before.vectors[0].copy()
         (name, rows), other = shards(client)
@@ -120,7 +120,7 @@ def test_shards_of_a_run_are_rewritten_too(store: Path) -> None:
         assert check_store(client).problems == []
 
 
-def test_many_small_shards_become_one(client: StoreClient, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "_SMALL_SHARDS", 3)
     monkeypatch.setattr(fold, "SHARD_ROWS", 6)
     vectors = []
@@ -137,7 +137,7 @@ def test_many_small_shards_become_one(client: StoreClient, account: int, monkeyp
     np.testing.assert_array_equal(client.references(account, "main").vectors, np.stack(vectors))
 
 
-def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: StoreClient, account: int) -> None:
+def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: LocalStore, account: int) -> None:
     post(client, account, 2)
     doomed = [client.references(account, "main").persons[0].person_id]
 
@@ -151,7 +151,7 @@ def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: 
     assert check_store(client).problems == []
 
 
-def test_an_export_holds_pending_and_folded_embeddings(client: StoreClient, account: int, tmp_path: Path) -> None:
+def test_an_export_holds_pending_and_folded_embeddings(client: LocalStore, account: int, tmp_path: Path) -> None:
     vectors = post(client, account, 2)
     client.fold()
     client.commit_directory(insertion(account, "main", 7, "P7"))

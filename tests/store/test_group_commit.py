@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.errors import StoreError, StoreUnwritable, TooManyDirectories
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, PersonRecord
 from pipeline.store.schema import MAX_DIRECTORIES
 from tests.store.store_samples import at_fault_points, insertion, replacement
@@ -28,7 +28,7 @@ def begun() -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
-def writer_busy(client: StoreClient) -> Iterator[None]:
+def writer_busy(client: LocalStore) -> Iterator[None]:
     """Keeps the catalog's thread busy for the block."""
     entered, leave = threading.Event(), threading.Event()
     holder = threading.Thread(target=client.submit, args=[lambda _: (entered.set(), leave.wait(30))])
@@ -48,7 +48,7 @@ def until(reached: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def commit_together(client: StoreClient, changes: Sequence[DirectoryCommit]) -> list[Future[list[PersonRecord]]]:
+def commit_together(client: LocalStore, changes: Sequence[DirectoryCommit]) -> list[Future[list[PersonRecord]]]:
     """Commits from one thread each, queued in this order before the catalog's thread takes any."""
     with ThreadPoolExecutor(len(changes)) as pool:
         with writer_busy(client):
@@ -60,12 +60,12 @@ def commit_together(client: StoreClient, changes: Sequence[DirectoryCommit]) -> 
         return answers
 
 
-def names(client: StoreClient, account: int, directory: str = "main") -> list[str | None]:
+def names(client: LocalStore, account: int, directory: str = "main") -> list[str | None]:
     return [person.name for person in client.references(account, directory).persons]
 
 
 def test_changes_that_wait_together_share_a_transaction(
-    client: StoreClient, account: int, begun: Callable[[], int]
+    client: LocalStore, account: int, begun: Callable[[], int]
 ) -> None:
     changes = [insertion(account, f"d{number % 2}", number, f"P{number}") for number in range(1, 7)]
     answers = commit_together(client, changes)
@@ -79,7 +79,7 @@ def test_changes_that_wait_together_share_a_transaction(
     assert check_store(client).problems == []
 
 
-def test_a_refused_change_fails_alone(client: StoreClient, account: int, begun: Callable[[], int]) -> None:
+def test_a_refused_change_fails_alone(client: LocalStore, account: int, begun: Callable[[], int]) -> None:
     for number in range(MAX_DIRECTORIES):
         client.commit_directory(insertion(account, f"d{number}", 10 + number, f"D{number}"))
     before = begun()
@@ -103,7 +103,7 @@ def test_a_refused_change_fails_alone(client: StoreClient, account: int, begun: 
 
 
 def test_changes_of_one_person_go_into_separate_transactions(
-    client: StoreClient, account: int, begun: Callable[[], int]
+    client: LocalStore, account: int, begun: Callable[[], int]
 ) -> None:
     (person,) = client.commit_directory(insertion(account, "main", 1, "A"))
     before = begun()
@@ -117,7 +117,7 @@ def test_changes_of_one_person_go_into_separate_transactions(
     assert check_store(client).problems == []
 
 
-def test_a_transaction_that_may_be_in_is_not_repeated(client: StoreClient, account: int) -> None:
+def test_a_transaction_that_may_be_in_is_not_repeated(client: LocalStore, account: int) -> None:
     reached: list[str] = []
 
     def fail(name: str) -> None:
@@ -134,7 +134,7 @@ def test_a_transaction_that_may_be_in_is_not_repeated(client: StoreClient, accou
 
 
 def test_inserting_updating_and_deleting_go_together(
-    client: StoreClient, account: int, begun: Callable[[], int]
+    client: LocalStore, account: int, begun: Callable[[], int]
 ) -> None:
     a, b = client.commit_directory(insertion(account, "main", 1, "A", "B"))
     before = begun()
@@ -152,7 +152,7 @@ def test_inserting_updating_and_deleting_go_together(
     assert check_store(client).problems == []
 
 
-def test_a_change_that_comes_as_the_store_closes_is_not_stored(client: StoreClient, account: int) -> None:
+def test_a_change_that_comes_as_the_store_closes_is_not_stored(client: LocalStore, account: int) -> None:
     """It is refused after it was queued; an earlier change must not take it into its transaction."""
     with ThreadPoolExecutor(1) as pool, writer_busy(client):
         first = pool.submit(client.commit_directory, insertion(account, "main", 1, "A"))

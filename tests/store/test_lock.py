@@ -13,27 +13,27 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import StoreFull, StoreLocked
-from pipeline.store.client import StoreClient
 from pipeline.store.files.lock import StoreLock
+from pipeline.store.local import LocalStore
 from tests.store.store_samples import identity
 
 HOLD = """
 import sys, time
-from pipeline.store.client import StoreClient
-client = StoreClient.open(sys.argv[1], command="hold it")
+from pipeline.store.local import LocalStore
+client = LocalStore.open(sys.argv[1], command="hold it")
 print("open", flush=True)
 time.sleep(60)
 """
 
 
 def test_a_second_client_of_the_same_process_is_refused(store: Path) -> None:
-    with StoreClient.open(store, command="first"):
+    with LocalStore.open(store, command="first"):
         with pytest.raises(StoreLocked) as caught:
-            StoreClient.open(store, command="second")
+            LocalStore.open(store, command="second")
         assert caught.value.fields["pid"] == os.getpid()
         assert caught.value.fields["command"] == "first"
         assert caught.value.exit_code == 41
-    StoreClient.open(store, command="third").close()
+    LocalStore.open(store, command="third").close()
 
 
 def test_another_process_is_named_and_its_death_frees_the_lock(store: Path) -> None:
@@ -43,10 +43,10 @@ def test_another_process_is_named_and_its_death_frees_the_lock(store: Path) -> N
         assert holder.stdout.readline() == "open\n"
         start = time.monotonic()
         with pytest.raises(StoreLocked, match=f"process {holder.pid} on .*hold it"):
-            StoreClient.open_or_create(store, identity, command="second")
+            LocalStore.open_or_create(store, identity, command="second")
         assert time.monotonic() - start < 1
         holder.send_signal(signal.SIGKILL)
-    StoreClient.open(store, command="third").close()
+    LocalStore.open(store, command="third").close()
 
 
 def test_a_forked_child_does_not_keep_the_lock(store: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_forked_child_does_not_keep_the_lock(store: Path) -> None:
 
 
 def test_the_lock_names_its_holder(store: Path) -> None:
-    with StoreClient.open(store, command="facepipe run"):
+    with LocalStore.open(store, command="facepipe run"):
         holder = json.loads((store / "LOCK").read_text("utf-8"))
     assert set(holder) == {"pid", "host", "boot_id", "url", "since", "command"}
     assert holder["url"] is None

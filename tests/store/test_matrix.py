@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
 from pipeline.store.commits.matrix_growth import append_rows
 from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, RunRow
 from tests.store.store_samples import SHARD_ROWS, SHARDS, SIZE, insertion, replacement, shard_commit, unit_vectors
 
 STEM = "references/g0001/1"
 
 
-def seq_file(client: StoreClient) -> Path:
+def seq_file(client: LocalStore) -> Path:
     return client.path / (STEM + ".seq")
 
 
-def test_commits_append_to_it(client: StoreClient, run: RunRow) -> None:
+def test_commits_append_to_it(client: LocalStore, run: RunRow) -> None:
     for shard in range(2):
         client.commit_shard(shard_commit(client, run, shard))
         inode = seq_file(client).stat().st_ino
@@ -62,18 +62,18 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
 def test_a_matrix_that_does_not_fit_is_rebuilt(store: Path, damage: str) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         expected = np.array(client.references(1, "main").vectors)
         vectors, seq = (store / (STEM + ".f32")).read_bytes(), seq_file(client).read_bytes()
     DAMAGE[damage](store)
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
     assert (store / (STEM + ".f32")).read_bytes() == vectors
     assert (store / (STEM + ".seq")).read_bytes() == seq
 
 
 def test_posts_don_t_append_and_the_next_reader_does(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         before = (store / (STEM + ".f32")).read_bytes()
         client.commit_directory(insertion(1, "main", 50, "A", "B"))
         assert (store / (STEM + ".f32")).read_bytes() == before
@@ -86,7 +86,7 @@ def test_posts_don_t_append_and_the_next_reader_does(store: Path) -> None:
         assert len(grown) == 10 * SIZE * 4
 
 
-def test_a_commit_of_a_shard_adds_the_posts_before_it(client: StoreClient, run: RunRow) -> None:
+def test_a_commit_of_a_shard_adds_the_posts_before_it(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     client.commit_directory(insertion(run.account_id, "main", 50, "A"))
     client.commit_shard(shard_commit(client, run, 1))
@@ -99,10 +99,10 @@ def test_a_commit_of_a_shard_adds_the_posts_before_it(client: StoreClient, run: 
 
 
 @pytest.fixture
-def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[StoreClient, Callable[[], object]], None]:
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[LocalStore, Callable[[], object]], None]:
     """Arranges that `work` is done once between reading new rows and appending them."""
 
-    def arrange(client: StoreClient, work: Callable[[], object]) -> None:
+    def arrange(client: LocalStore, work: Callable[[], object]) -> None:
         submit, left = client.submit, [work]
 
         def with_others(job: Any) -> object:
@@ -116,7 +116,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[StoreClient, Callable[
 
 
 def test_a_person_who_is_deleted_while_it_grows_leaves_no_vector(
-    client: StoreClient, run: RunRow, between: Callable[[StoreClient, Callable[[], object]], None]
+    client: LocalStore, run: RunRow, between: Callable[[LocalStore, Callable[[], object]], None]
 ) -> None:
     def delete() -> None:
         gone = client.references(run.account_id, "main").persons[1]
@@ -129,7 +129,7 @@ def test_a_person_who_is_deleted_while_it_grows_leaves_no_vector(
 
 
 def test_a_directory_that_is_deleted_while_it_grows_leaves_no_file(
-    client: StoreClient, run: RunRow, between: Callable[[StoreClient, Callable[[], object]], None]
+    client: LocalStore, run: RunRow, between: Callable[[LocalStore, Callable[[], object]], None]
 ) -> None:
     between(client, lambda: client.delete_directory(run.account_id, "main"))
     client.commit_shard(shard_commit(client, run, 0))
@@ -138,7 +138,7 @@ def test_a_directory_that_is_deleted_while_it_grows_leaves_no_file(
 
 
 def test_rows_that_a_reader_adds_while_it_grows_are_added_once(
-    client: StoreClient, run: RunRow, between: Callable[[StoreClient, Callable[[], object]], None]
+    client: LocalStore, run: RunRow, between: Callable[[LocalStore, Callable[[], object]], None]
 ) -> None:
     between(client, lambda: client.references(run.account_id, "main"))
     client.commit_shard(shard_commit(client, run, 0))
@@ -146,7 +146,7 @@ def test_rows_that_a_reader_adds_while_it_grows_are_added_once(
 
 
 def test_a_replaced_row_is_added_and_the_old_one_ignored(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         before = client.references(1, "main")
         expected = np.array(before.vectors)
         inode = seq_file(client).stat().st_ino
@@ -162,7 +162,7 @@ def test_a_replaced_row_is_added_and_the_old_one_ignored(store: Path) -> None:
 
 
 def test_with_too_many_dead_rows_it_is_rebuilt(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         before = client.references(1, "main")
         gone = [record.person_id for record in before.persons[1:3]]
         client.commit_directory(DirectoryCommit(1, "main", deleted=gone))
@@ -173,7 +173,7 @@ def test_with_too_many_dead_rows_it_is_rebuilt(store: Path) -> None:
 
 
 def test_fold_leaves_nothing_of_dead_rows(store: Path) -> None:
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         before = client.references(1, "main")
         vector = before.vectors[4].tobytes()
         client.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[4].person_id]))

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit
 from pipeline.store.schema import SCHEMA_VERSION
 from tests.store import store_samples
@@ -24,9 +24,9 @@ OPEN_AND_DIE = f"""
 import os, signal, sys
 sys.path.insert(0, {str(Path(store_samples.__file__).parent)!r})
 from pipeline.store.files import faults
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 faults.install(lambda name: name == sys.argv[2] and os.kill(os.getpid(), signal.SIGKILL))
-StoreClient.open(sys.argv[1], command="migrate")
+LocalStore.open(sys.argv[1], command="migrate")
 """
 
 
@@ -38,7 +38,7 @@ def version_of(store: Path) -> int:
 def test_a_store_of_version_1_is_upgraded_and_keeps_its_contents(tmp_path: Path) -> None:
     store = version_1(tmp_path)
     assert version_of(store) == 1
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
         assert not list(client.path.glob("runs/*/manifest.parquet"))  # of a finished run
         found = client.references(client.account_id("ann"), "main")
@@ -47,13 +47,13 @@ def test_a_store_of_version_1_is_upgraded_and_keeps_its_contents(tmp_path: Path)
         np.testing.assert_array_equal(found.vectors, unit_vectors(2, seed=0))
         assert (client.identity.encrypted, client.identity.master_key_id) == (False, None)
     assert version_of(store) == SCHEMA_VERSION
-    with StoreClient.open(store, command="again") as client:
+    with LocalStore.open(store, command="again") as client:
         assert check_store(client).problems == []
 
 
 def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
     """Upgraded tables have new columns at the end, so this also proves that no statement relies on the order."""
-    with StoreClient.open(version_1(tmp_path), command="test") as client:
+    with LocalStore.open(version_1(tmp_path), command="test") as client:
         account = client.create_account("bob", None)
         (added,) = client.commit_directory(insertion(account, "main", 1, "A"))
         client.commit_directory(replacement(account, "main", 2, added))
@@ -81,7 +81,7 @@ def test_a_killed_upgrade_leaves_the_old_or_the_new_version(tmp_path: Path, step
     command = [sys.executable, "-c", OPEN_AND_DIE, str(store), f"migrate.{step}"]
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
     assert version_of(store) == (SCHEMA_VERSION if step == "committed" else 1)
-    with StoreClient.open(store, command="test") as client:
+    with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
     assert version_of(store) == SCHEMA_VERSION
     assert not os.path.lexists(store / "catalog-0001.new.duckdb")
@@ -92,4 +92,4 @@ def test_an_unknown_version_is_an_error(tmp_path: Path) -> None:
     with duckdb.connect(str(store / "catalog-0001.duckdb")) as connection:
         connection.execute("UPDATE core.store SET schema_version = 0")
     with pytest.raises(StoreDamaged, match="version 0"):
-        StoreClient.open(store, command="test")
+        LocalStore.open(store, command="test")

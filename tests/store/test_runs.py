@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import StoreDamaged, StoreError
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow
 from tests.store.store_samples import (
     MANIFEST,
@@ -26,7 +26,7 @@ from tests.store.store_samples import (
 )
 
 
-def test_a_run_goes_from_scanning_to_finished(client: StoreClient) -> None:
+def test_a_run_goes_from_scanning_to_finished(client: LocalStore) -> None:
     account = client.create_account("ann", None)
     assert client.unfinished_run(SOURCE, account) is None
     run = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
@@ -53,7 +53,7 @@ def test_a_run_goes_from_scanning_to_finished(client: StoreClient) -> None:
         client.commit_shard(shard_commit(client, run, 0))
 
 
-def test_runs_are_told_apart_by_source_and_account(client: StoreClient) -> None:
+def test_runs_are_told_apart_by_source_and_account(client: LocalStore) -> None:
     ann, bob = client.create_account("ann", None), client.create_account("bob", None)
     first = client.begin_run("/a", "folder", ann, "main", {})
     second = client.begin_run("/a", "folder", bob, "main", {})
@@ -84,9 +84,7 @@ def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
     shard_rows=st.integers(1, 7),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_manifest_is_read_back_by_shards(
-    client: StoreClient, sizes: list[int], written: int, shard_rows: int
-) -> None:
+def test_a_manifest_is_read_back_by_shards(client: LocalStore, sizes: list[int], written: int, shard_rows: int) -> None:
     """Also where shards are not the row groups."""
     total = sum(sizes)
     assert client.write_manifest("run", batches(sizes), MANIFEST, shard_rows=written) == total
@@ -99,7 +97,7 @@ def test_a_manifest_is_read_back_by_shards(
     assert client.read_manifest_columns("run", ["path"]).num_rows == total
 
 
-def test_one_shard_is_one_row_group(client: StoreClient) -> None:
+def test_one_shard_is_one_row_group(client: LocalStore) -> None:
     client.write_manifest("run", batches([3, 3, 3, 1]), MANIFEST, shard_rows=4)
     client.read_manifest("run", 4, 0)
     assert client._manifest is not None
@@ -107,7 +105,7 @@ def test_one_shard_is_one_row_group(client: StoreClient) -> None:
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4, 4, 2]
 
 
-def test_a_manifest_whose_rows_fail_is_not_written(client: StoreClient) -> None:
+def test_a_manifest_whose_rows_fail_is_not_written(client: LocalStore) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches([2])
         raise LookupError("the source went away")
@@ -117,7 +115,7 @@ def test_a_manifest_whose_rows_fail_is_not_written(client: StoreClient) -> None:
     assert list((client.path / "runs" / "run").iterdir()) == []
 
 
-def test_run_shards(client: StoreClient) -> None:
+def test_run_shards(client: LocalStore) -> None:
     table = pa.table({"x": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2)), "y": [b"bytes"]})
     assert not client.has_run_shard("run", 3)
     client.write_run_shard("run", 3, table, {"weights": "w"})
@@ -129,7 +127,7 @@ def test_run_shards(client: StoreClient) -> None:
         client.read_run_shard("run", 3)
 
 
-def test_report_names_stay_inside_the_run(client: StoreClient) -> None:
+def test_report_names_stay_inside_the_run(client: LocalStore) -> None:
     client.write_report("run", "run.json", b"{}")
     assert (client.path / "runs/run/run.json").read_bytes() == b"{}"
     for name in ("../x", "a/b", "x.tmp", ""):
@@ -137,7 +135,7 @@ def test_report_names_stay_inside_the_run(client: StoreClient) -> None:
             client.write_report("run", name, b"")
 
 
-def test_committed_files_are_of_one_source_and_account(client: StoreClient, run: RunRow) -> None:
+def test_committed_files_are_of_one_source_and_account(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     known = client.committed_files(SOURCE, run.account_id).to_pylist()
     path = f"{SOURCE}/0-0.jpg"
@@ -147,7 +145,7 @@ def test_committed_files_are_of_one_source_and_account(client: StoreClient, run:
     assert client.committed_files(SOURCE, run.account_id + 1).num_rows == 0
 
 
-def test_committed_files_have_the_latest_content_last(client: StoreClient, run: RunRow) -> None:
+def test_committed_files_have_the_latest_content_last(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     client.commit_shard(shard_commit(client, run, 1))
     client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = 'new' WHERE media_id = 6"))
@@ -161,7 +159,7 @@ def test_committed_files_have_the_latest_content_last(client: StoreClient, run: 
     assert "q" not in {row["path"] for row in rows}  # the next run takes it
 
 
-def test_a_scan_that_was_cut_off_starts_again(client: StoreClient) -> None:
+def test_a_scan_that_was_cut_off_starts_again(client: LocalStore) -> None:
     account = client.create_account("bob", None)
     cut = client.begin_run("/again", "folder", account, "main", {"threshold": 0.54})
     again = client.rebegin_run(cut.run_id, "csv", "other", {"threshold": 1.0})
@@ -172,7 +170,7 @@ def test_a_scan_that_was_cut_off_starts_again(client: StoreClient) -> None:
         client.rebegin_run(cut.run_id, "csv", "main", {})
 
 
-def test_media_of_hashes_have_all_their_embeddings(client: StoreClient, run: RunRow) -> None:
+def test_media_of_hashes_have_all_their_embeddings(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     hashes = [sha(f"{SOURCE}/0-{row}.jpg") for row in range(SHARD_ROWS)]
     assert client.media_of_hashes(run.account_id, hashes) == {}  # each has a rejected face, which has no embedding
@@ -186,7 +184,7 @@ def test_media_of_hashes_have_all_their_embeddings(client: StoreClient, run: Run
     assert client.media_of_hashes(run.account_id + 1, hashes) == {}
 
 
-def test_faces_of_media(client: StoreClient, run: RunRow) -> None:
+def test_faces_of_media(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     client.commit_shard(shard)
     with pytest.raises(StoreDamaged, match="has no stored embedding"):
@@ -204,7 +202,7 @@ def test_faces_of_media(client: StoreClient, run: RunRow) -> None:
     assert client.faces_of_media([]).num_rows == 0
 
 
-def test_pending_embeddings_are_read_like_those_in_shards(client: StoreClient, run: RunRow) -> None:
+def test_pending_embeddings_are_read_like_those_in_shards(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     before = np.array(client.references(run.account_id, "main").vectors)
     vector = before[2].tobytes()
@@ -220,7 +218,7 @@ def test_pending_embeddings_are_read_like_those_in_shards(client: StoreClient, r
 
 
 def test_a_store_is_reopened_with_its_runs(tmp_path: Path) -> None:
-    with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
+    with LocalStore.open_or_create(tmp_path / "s", identity, command="test") as client:
         run = client.begin_run("/a", "folder", client.create_account("ann", None), "main", {"a": [1]})
-    with StoreClient.open(tmp_path / "s", command="test") as client:
+    with LocalStore.open(tmp_path / "s", command="test") as client:
         assert client.unfinished_run("/a", 1) == run

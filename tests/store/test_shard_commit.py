@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.errors import StoreDamaged, StoreError, TooManyDirectories
 from pipeline.store.checks.check import check_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import Counters, RunRow, ShardCommit
 from pipeline.store.schema import MAX_DIRECTORIES
 from tests.store.store_samples import (
@@ -29,7 +29,7 @@ from tests.store.store_samples import (
 )
 
 
-def test_what_was_committed_is_read_back(client: StoreClient, run: RunRow) -> None:
+def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> None:
     first = shard_commit(client, run, 0)
     client.commit_shard(first)
     client.commit_shard(shard_commit(client, run, 1))
@@ -54,7 +54,7 @@ def test_what_was_committed_is_read_back(client: StoreClient, run: RunRow) -> No
     assert check_store(client).problems == []
 
 
-def test_a_second_commit_of_a_shard_changes_nothing(client: StoreClient, run: RunRow) -> None:
+def test_a_second_commit_of_a_shard_changes_nothing(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     client.commit_shard(shard)
     before, files = rows_of(client), sorted(client.path.rglob("*"))
@@ -108,7 +108,7 @@ def _with_path_as_guid(commit: ShardCommit) -> ShardCommit:
     ],
 )
 def test_an_invalid_commit_stores_nothing(
-    client: StoreClient, run: RunRow, change: Callable[[ShardCommit], ShardCommit], told: str
+    client: LocalStore, run: RunRow, change: Callable[[ShardCommit], ShardCommit], told: str
 ) -> None:
     good = shard_commit(client, run, 0)
     before = rows_of(client)
@@ -121,7 +121,7 @@ def test_an_invalid_commit_stores_nothing(
 
 @pytest.mark.parametrize("step", ["object.rename", "embeddings.fsync", "commit_shard.begin", "commit_shard.commit"])
 def test_a_failure_before_the_commit_rolls_back_and_the_repeat_leaves_no_orphan(
-    client: StoreClient, run: RunRow, step: str
+    client: LocalStore, run: RunRow, step: str
 ) -> None:
     shard = shard_commit(client, run, 0)
     before = rows_of(client)
@@ -133,7 +133,7 @@ def test_a_failure_before_the_commit_rolls_back_and_the_repeat_leaves_no_orphan(
     assert check_store(client).problems == []
 
 
-def test_at_most_ten_directories_hold_an_identity(client: StoreClient, run: RunRow) -> None:
+def test_at_most_ten_directories_hold_an_identity(client: LocalStore, run: RunRow) -> None:
     for shard in range(MAX_DIRECTORIES - 1):
         client.commit_shard(shard_commit(client, run, shard, rows=1, directory=f"d{shard}"))
     client.commit_shard(shard_commit(client, run, 9, rows=1, directory="last"))
@@ -147,7 +147,7 @@ def test_at_most_ten_directories_hold_an_identity(client: StoreClient, run: RunR
     client.commit_shard(shard_commit(client, other, 0, rows=1, directory="d3"))
 
 
-def test_media_without_identity_make_no_directory(client: StoreClient, run: RunRow) -> None:
+def test_media_without_identity_make_no_directory(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     empty = dataclasses.replace(
         shard, faces=shard.faces[:0], embeddings=shard.embeddings[:0], persons=shard.persons[:0], objects=()
@@ -160,7 +160,7 @@ def test_media_without_identity_make_no_directory(client: StoreClient, run: RunR
     assert check_store(client).problems == []
 
 
-def test_the_embedding_shard_has_its_metadata(client: StoreClient, run: RunRow) -> None:
+def test_the_embedding_shard_has_its_metadata(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     (file,) = client.path.glob("embeddings/g0001/*.parquet")
     assert file.name == f"{run.run_id}-00000.parquet"
@@ -173,7 +173,7 @@ def test_the_embedding_shard_has_its_metadata(client: StoreClient, run: RunRow) 
 
 
 def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: Path) -> None:
-    with StoreClient.open_or_create(tmp_path / "s", identity, command="test") as client:
+    with LocalStore.open_or_create(tmp_path / "s", identity, command="test") as client:
         account = client.create_account("ann", None)
         run = client.begin_run("/x", "folder", account, "main", {})
         client.plan_run(run.run_id, 4, 1)
@@ -183,13 +183,13 @@ def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: 
         assert client.has_run_shard(run.run_id, 0)
         assert client.committed_shards(run.run_id) == {0}
         assert [p.kind for p in check_store(client).problems] == ["pending_delete"]
-    with StoreClient.open(tmp_path / "s", command="test") as client:
+    with LocalStore.open(tmp_path / "s", command="test") as client:
         assert not client.has_run_shard(run.run_id, 0)
         assert check_store(client).problems == []
         assert len(client.references(account, "main")) == SHARD_ROWS  # nothing was appended to their matrix
 
 
-def test_calls_from_many_threads_run_one_after_another(client: StoreClient, run: RunRow) -> None:
+def test_calls_from_many_threads_run_one_after_another(client: LocalStore, run: RunRow) -> None:
     def add(number: int) -> int:
         client.references(run.account_id, "main")
         return client.create_account(f"user{number}", None)
@@ -199,7 +199,7 @@ def test_calls_from_many_threads_run_one_after_another(client: StoreClient, run:
     assert sorted(ids) == list(range(2, 26))
 
 
-def test_a_lost_object_is_an_error(client: StoreClient, run: RunRow) -> None:
+def test_a_lost_object_is_an_error(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
     client.commit_shard(shard)
     guid = shard.objects[0][0]

@@ -24,7 +24,7 @@ from pipeline.evaluation.statistics.rates import (
     threshold_at_fmr,
 )
 from pipeline.evaluation.statistics.resampling import Interval, interval, resample_rates
-from pipeline.matching.score import EXPONENTS, Calibration
+from pipeline.matching.calibration import EXPONENTS, Calibration
 from pipeline.types import DoubleArray
 
 # The rows of the table: between them T is interpolated.

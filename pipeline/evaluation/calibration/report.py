@@ -22,7 +22,7 @@ from pipeline.evaluation.statistics.rates import CONTRACT_THRESHOLD
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
-from pipeline.matching.score import Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.store.connect import open_store
 from pipeline.store.records import StoreIdentity
 from pipeline.types import Progress

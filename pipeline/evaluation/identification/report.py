@@ -22,8 +22,8 @@ from pipeline.evaluation.photos.portraits import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.statistics.rates import pairs_needed
 from pipeline.extraction.images.files import shown
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from pipeline.matching.score import Calibration
 from pipeline.runtime.device import resolve_device
 from pipeline.types import BoolArray, Progress
 

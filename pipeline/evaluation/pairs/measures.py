@@ -36,7 +36,7 @@ from pipeline.evaluation.statistics.resampling import (
     resample_rates,
     resample_share,
 )
-from pipeline.matching.score import MAX_THRESHOLD, Calibration
+from pipeline.matching.calibration import MAX_THRESHOLD, Calibration
 from pipeline.types import BoolArray
 
 FMRS: Final = (1e-2, 1e-3, 1e-4, 1e-5)

@@ -20,7 +20,7 @@ from pipeline.evaluation.photos.portraits import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.statistics.resampling import Interval
 from pipeline.extraction.images.files import shown
-from pipeline.matching.score import Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.types import Progress
 
 _BINS: Final = 80

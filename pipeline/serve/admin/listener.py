@@ -12,8 +12,8 @@ import uvicorn
 from pipeline.errors import StoreError
 from pipeline.identities.service import IdentityService
 from pipeline.serve.admin.routes import make_admin_app
-from pipeline.store.client import StoreClient
 from pipeline.store.files.admin_token import make_token, remove_token
+from pipeline.store.local import LocalStore
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 60.0
@@ -22,7 +22,7 @@ _STOP_TIMEOUT_S = 60.0
 class AdminPort:
     """An open admin port. Use `open_admin_port`."""
 
-    def __init__(self, store: StoreClient, server: uvicorn.Server, listener: socket.socket) -> None:
+    def __init__(self, store: LocalStore, server: uvicorn.Server, listener: socket.socket) -> None:
         self._store = store
         self._server = server
         self._thread = threading.Thread(target=server.run, args=([listener],), name="admin", daemon=True)
@@ -54,7 +54,7 @@ class AdminPort:
 
 
 def open_admin_port(
-    store: StoreClient, service: IdentityService, password_changed: Callable[[str], None] = lambda _: None
+    store: LocalStore, service: IdentityService, password_changed: Callable[[str], None] = lambda _: None
 ) -> AdminPort:
     """Opens the admin port of a store: call it when the service answers, and close the port before the service ends.
 

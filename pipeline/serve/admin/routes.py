@@ -34,7 +34,7 @@ from pipeline.errors import (
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.search import answers
 from pipeline.store.checks.problems import Checked
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.operations import operations, parameter_types
 from pipeline.store.records import FaceAnswer, SearchQuery
 from pipeline.store.remote import Hello
@@ -48,7 +48,7 @@ Answer = Callable[[Request, bytes], object]
 
 
 def make_admin_app(
-    store: StoreClient, service: IdentityService, token: str, password_changed: Callable[[str], None]
+    store: LocalStore, service: IdentityService, token: str, password_changed: Callable[[str], None]
 ) -> ASGIApp:
     """The routes of the admin port. `password_changed` is called with the user id whose cached credentials expire."""
     calls = _Calls(store, service, password_changed)
@@ -64,7 +64,7 @@ def make_admin_app(
 class _Calls:
     """The answers. Each method runs on a thread of its own and returns what `pack` takes."""
 
-    def __init__(self, store: StoreClient, service: IdentityService, password_changed: Callable[[str], None]) -> None:
+    def __init__(self, store: LocalStore, service: IdentityService, password_changed: Callable[[str], None]) -> None:
         self._store = store
         self._service = service
         self._password_changed = password_changed

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.config import load_settings
 from pipeline.jobs.stores import open_or_create_store
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from tests.forking import Forker
 from tests.serve.conformance.forked_mutant import HERE, PYTEST
 from tests.serve.conformance.launch import PASSWORDS, environment
@@ -38,7 +38,7 @@ class MutantServers:
         environ = environment({"model.weights": "casia-webface", "security.master_key": key})
         settings = load_settings(environ=environ, flags={"security.encrypt": True})
         with open_or_create_store(folder / "accounts", settings, "test") as client:
-            assert isinstance(client, StoreClient)
+            assert isinstance(client, LocalStore)
             for user, password in PASSWORDS.items():
                 client.create_account(user, quick_hash(password))
         self.folder = folder

@@ -1,4 +1,4 @@
-"""StoreClient: a store that this process holds, for as long as the client lives."""
+"""LocalStore: a store that this process holds, for as long as the client lives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class StoreClient(StoredImages, Store):
+class LocalStore(StoredImages, Store):
     """An open, locked store; its methods may be called from any thread, but for those of RunFiles."""
 
     served = False
@@ -50,7 +50,7 @@ class StoreClient(StoredImages, Store):
         self._group = GroupCommit()
 
     @classmethod
-    def open(cls, path: Path | str, *, command: str) -> StoreClient:
+    def open(cls, path: Path | str, *, command: str) -> LocalStore:
         """Opens the store at `path`; `command` is what the error of a second opener names.
 
         Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew.
@@ -65,7 +65,7 @@ class StoreClient(StoredImages, Store):
     @classmethod
     def open_or_create(
         cls, path: Path | str, make_identity: Callable[[], StoreIdentity], *, command: str
-    ) -> StoreClient:
+    ) -> LocalStore:
         """Opens the store at `path`, or makes one with what `make_identity` returns; that is called only then.
 
         Raises what `open` does but StoreMissing, and StoreUnwritable where no store can be.
@@ -98,11 +98,11 @@ class StoreClient(StoredImages, Store):
 
     # What the process that holds the store does itself, and others ask it for
 
-    def shard_committer(self, run: RunRow, here: Callable[[StoreClient, RunRow], CommitShard]) -> CommitShard:
+    def shard_committer(self, run: RunRow, here: Callable[[LocalStore, RunRow], CommitShard]) -> CommitShard:
         return here(self, run)
 
     def search(
-        self, query: SearchQuery, here: Callable[[StoreClient, SearchQuery], list[FaceAnswer]]
+        self, query: SearchQuery, here: Callable[[LocalStore, SearchQuery], list[FaceAnswer]]
     ) -> list[FaceAnswer]:
         return here(self, query)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.errors import ImageChanged
 from pipeline.extraction.rows import IMAGE_COLUMNS, REUSE_MEDIA, REUSE_ROW, ExtractedRow, faces_of_table, read_rows
-from pipeline.store.client import StoreClient
+from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow
 from pipeline.types import DUPLICATE, NO_FACE, OK, IntArray
 
@@ -24,7 +24,7 @@ def mark_changed(row: ExtractedRow) -> None:
 class DuplicateResolver:
     """Fills in the rows of one run that repeat another image, and says which run shards are still needed."""
 
-    def __init__(self, client: StoreClient, run: RunRow) -> None:
+    def __init__(self, client: LocalStore, run: RunRow) -> None:
         self._client = client
         self._run = run
         self._shard_rows = int(run.settings["shard_rows"])

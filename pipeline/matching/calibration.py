@@ -1,0 +1,97 @@
+"""Calibration: what a model's distances mean, and which threshold has which false match rate."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline.errors import BadValue, UnknownKey
+
+MAX_THRESHOLD: Final = 4.0  # of the squared distance: there every identity matches
+EXPONENTS: Final = (0.25, 4.0)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The monotone map d = 2 (r / 2)^g from a model's raw L2 distance r to the contract distance; it keeps 0 and 2.
+
+    `exponent` is g, in [0.25, 4]; 1 is no calibration. g maps the raw distance at the false match rate `fmr` on
+    `dataset` to sqrt(0.54). `thresholds` are pairs (rate, T), both ascending: the T of other rates on the same data.
+    Raises BadValue.
+    """
+
+    exponent: float = 1.0
+    dataset: str = ""
+    fmr: float | None = None
+    note: str = ""
+    thresholds: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        low, high = EXPONENTS
+        if not is_number(self.exponent) or not low <= self.exponent <= high:
+            raise _bad("exponent", self.exponent, f"must be a number in [{low:g}, {high:g}]")
+        if self.fmr is not None and not (is_number(self.fmr) and 0 <= self.fmr <= 1):
+            raise _bad("fmr", self.fmr, "must be a rate in [0, 1] or nothing")
+        for name in ("dataset", "note"):
+            if not isinstance(getattr(self, name), str):
+                raise _bad(name, getattr(self, name), "must be text")
+        if not _is_table(self.thresholds):
+            raise _bad("thresholds", self.thresholds, "must be pairs of a rate in (0, 1) and a T in [0, 4], ascending")
+
+    def threshold_at(self, fmr: float) -> float:
+        """The T whose measured false match rate is `fmr`, with T linear in log `fmr` between the rows of `thresholds`.
+        Raises BadValue for a rate beyond them.
+        """
+        rates = [rate for rate, _ in self.thresholds]
+        if not rates or not rates[0] <= fmr <= rates[-1]:
+            raise _out_of_table(fmr, rates)
+        above = bisect.bisect_left(rates, fmr)
+        if rates[above] == fmr:
+            return self.thresholds[above][1]
+        (low, t_low), (high, t_high) = self.thresholds[above - 1], self.thresholds[above]
+        return t_low + (t_high - t_low) * math.log(fmr / low) / math.log(high / low)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Values for JSON, as the store keeps them."""
+        return {**dataclasses.asdict(self), "thresholds": [list(row) for row in self.thresholds]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
+        """The inverse of `as_dict`. Raises UnknownKey and BadValue."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        for key in values:
+            if key not in names:
+                raise UnknownKey(key=key, where="the calibration", hint=f" Known: {', '.join(names)}.")
+        rows = values.get("thresholds", ())
+        if not isinstance(rows, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in rows):
+            raise _bad("thresholds", rows, "must be a list of pairs")
+        return cls(**{**values, "thresholds": tuple(tuple(row) for row in rows)})
+
+
+def is_number(value: object) -> bool:
+    # math.isfinite fails for an integer that is too large for a float.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _is_table(rows: tuple[tuple[float, ...], ...]) -> bool:
+    """Whether these are pairs (rate, T), rates rising and T never falling."""
+    if not all(len(row) == 2 and all(map(is_number, row)) for row in rows):
+        return False
+    rates, thresholds = [row[0] for row in rows], [row[1] for row in rows]
+    in_range = all(0 < rate < 1 and 0 <= t <= MAX_THRESHOLD for rate, t in rows)
+    return in_range and rates == sorted(set(rates)) and thresholds == sorted(thresholds)
+
+
+def _out_of_table(fmr: float, rates: list[float]) -> BadValue:
+    table = f"its rates go from {rates[0]:g} to {rates[-1]:g}" if rates else "it has no table of rates"
+    expected = f"the calibration cannot tell its T: {table}. Give T itself, or fit one with `facepipe calibrate`"
+    return BadValue(key="match.threshold", where="the settings", value=f"fmr:{fmr:g}", expected=expected)
+
+
+def _bad(key: str, value: object, expected: str) -> BadValue:
+    return BadValue(key=key, where="the calibration", value=repr(value), expected=expected)
