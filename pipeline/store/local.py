@@ -1,4 +1,4 @@
-"""LocalStore: a store that this process holds, for as long as the client lives."""
+"""LocalStore: a store that this process holds until it is closed."""
 
 from __future__ import annotations
 
