@@ -14,7 +14,7 @@ from pipeline.cli.progress import showing_progress
 
 @click.command()
 @source_argument
-@click.option("--images", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Photos to take.")
+@click.option("--images", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Photos to compare.")
 @click.option(
     "--repeats", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Turns of each side."
 )
@@ -23,10 +23,16 @@ from pipeline.cli.progress import showing_progress
 def bench(source: Path, images: int, repeats: int, as_json: bool, **options: Any) -> None:
     """Compare the speed with facenet-pytorch's on photos of SOURCE.
 
-    SOURCE is a folder or a manifest, as for `facepipe run`. An even spread of its photos is extracted in turns by
-    facepipe and by the loop that facenet-pytorch's README shows (MTCNN and InceptionResnetV1, photos of one size
-    together), with the same settings, threads and weights; the faces of both are compared. Photos that the two would
-    not see alike, or that are too small for the loop, are left out. Nothing is written but the cache of weights.
+    SOURCE is a folder or a manifest, as for `facepipe run`. facepipe and a reference take turns to extract an evenly
+    spaced sample of its photos, with the same settings, threads and weights; then their faces are compared. The
+    reference takes photos of one size together. It depends on --weights:
+
+    \b
+      casia-webface, vggface2  the loop in facenet-pytorch's README: MTCNN and InceptionResnetV1
+      sface                    facenet-pytorch's MTCNN, alignment by landmarks, and SFace in plain torch
+
+    Photos that the two decode differently, or that are too small for the reference, are left out. Only the cache of
+    weights is written.
 
     Both run in this process with all its cores. scripts/bench/bench_extract.py also tries one process per core, and
     takes whichever is faster for the reference.

@@ -31,25 +31,25 @@ from pipeline.extraction.images.files import shown
 @click.command()
 @optional_source_argument
 @click.option(
-    "--fmr", type=float, default=2e-4, show_default=True, metavar="RATE", help="The rate that T = 0.54 shall stand for."
+    "--fmr", type=float, default=2e-4, show_default=True, metavar="RATE", help="The false match rate at T = 0.54."
 )
 @images_option
 @all_pairs_option
 @stored_option
 @account_option
 @directory_option
-@click.option("--dataset", metavar="TEXT", help="What to call the photos in the record; else the source's name.")
-@click.option("--out", type=PATH, metavar="FILE", help="Write the calibration there, for --calibration FILE.")
+@click.option("--dataset", metavar="TEXT", help="Name of the data in the record; default: the source's name.")
+@click.option("--out", type=PATH, metavar="FILE", help="Write the calibration to this file, for --calibration FILE.")
 @settings_options(("source.labels", "source.root", *MODEL_FLAGS))
 @output_options
 def calibrate(source: Path | None, fmr: float, out: Path | None, as_json: bool, **options: Any) -> None:
-    """Fit what distances mean, on labelled photos like yours.
+    """Calibrate distances on labelled photos like yours.
 
     SOURCE is a folder with one subfolder per person (and --labels parent), a manifest with the columns path and name,
     or a list of pairs; without it, the named rows of --store are used. Finds the exponent that maps the distance at
-    the false match rate --fmr to the threshold 0.54, and the thresholds of other rates. Refuses too little data: a
-    rate needs three times as many pairs of different people as its inverse. A new store takes the file with
-    `facepipe run ... --calibration FILE`.
+    the false match rate --fmr to the threshold 0.54, and the thresholds at other rates. Refuses too little data: a
+    rate of 1/n needs 3n pairs of different people. A new store takes the file with `facepipe run ...
+    --calibration FILE`.
 
     \b
     Examples:
@@ -62,9 +62,9 @@ def calibrate(source: Path | None, fmr: float, out: Path | None, as_json: bool, 
         _check_file(out)
     from pipeline.evaluation.calibration.report import CalibrationRequest, check_rate, report_calibration
 
-    rest = {name: options[name] for name in ("images", "all_pairs", "store", "account", "directory", "dataset")}
+    inputs = {name: options[name] for name in ("images", "all_pairs", "store", "account", "directory", "dataset")}
     with showing_progress() as progress:
-        report = report_calibration(CalibrationRequest(source, settings, check_rate(fmr), **rest), progress)
+        report = report_calibration(CalibrationRequest(source, settings, check_rate(fmr), **inputs), progress)
     if out is not None:
         report.write(out)
     written = [] if out is None else [f"written     {out}"]
@@ -72,7 +72,7 @@ def calibrate(source: Path | None, fmr: float, out: Path | None, as_json: bool, 
 
 
 def _check_file(out: Path) -> None:
-    """Raises UsageError where no file can be written there."""
+    """Raises UsageError where `out` cannot be written."""
     if out.is_dir():
         raise UsageError(message=f"--out takes a file, and {shown(out)} is a folder.")
     make_folder(out.absolute().parent)

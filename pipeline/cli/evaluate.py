@@ -17,21 +17,21 @@ from pipeline.extraction.images.files import shown
 if TYPE_CHECKING:
     from pipeline.evaluation.pages.report import Report
 
-# The settings that say how embeddings are made, and what their distances mean.
+# The settings of the embedder, and of the scale of its distances.
 MODEL_FLAGS = ("run.device", "run.threads", "model.weights", "model.weights_file")
 EMBEDDING_FLAGS = (*MODEL_FLAGS, "model.calibration")
 
 out_option = click.option(
-    "--out", type=PATH, metavar="DIR", help="Write the figures as JSON and a page with plots as HTML there."
+    "--out", type=PATH, metavar="DIR", help="Write the figures as JSON and a page with plots as HTML to this folder."
 )
 images_option = click.option(
-    "--images", type=PATH, metavar="DIR", help="Where the photos of the pairs are; else beside the list."
+    "--images", type=PATH, metavar="DIR", help="Folder of the photos; default: the folder of the list."
 )
 all_pairs_option = click.option(
-    "--all-pairs", is_flag=True, help="Error rates over all pairs of all photos of the people whom the list names."
+    "--all-pairs", is_flag=True, help="Error rates over all pairs of all photos of the people in the list."
 )
 stored_option = click.option(
-    "--store", type=PATH, metavar="DIR", help="Take the embeddings from this store, without computing any."
+    "--store", type=PATH, metavar="DIR", help="Use the embeddings of this store instead of computing them."
 )
 
 
@@ -47,7 +47,7 @@ def evaluate() -> None:
 @click.argument("pairs", type=PATH)
 @images_option
 @click.option(
-    "--train", type=PATH, metavar="PAIRS", help="Decide at the threshold that is best on these pairs of other people."
+    "--train", type=PATH, metavar="PAIRS", help="Use the threshold that is best on these pairs of other people."
 )
 @all_pairs_option
 @stored_option
@@ -64,11 +64,11 @@ def pairs(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Tell pairs of one person from pairs of two: accuracy, and FNMR at FMR.
+    """Verify pairs of photos, one person or two: accuracy, and FNMR at FMR.
 
     PAIRS is a list in the format of Labeled Faces in the Wild (photo i of a person is Name/Name_000i.jpg), or CSV
-    with the columns path_a, path_b and same (1 or 0). Accuracy is at the threshold that is best on --train, else on
-    the other folds, where the list has folds, else at --threshold.
+    with the columns path_a, path_b and same (1 or 0). Accuracy is measured at the threshold that is best on --train;
+    without it, on the other folds if the list has folds, else at --threshold.
 
     \b
     Examples:
@@ -92,7 +92,7 @@ def pairs(
     "--gallery-per-person",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Everybody's first N photos are the gallery, instead of those that the column set names.",
+    help="The gallery is each person's first N photos, not those that the column set marks.",
 )
 @stored_option
 @out_option
@@ -166,7 +166,9 @@ def clustering(
 
 @evaluate.command()
 @click.argument("boxes", type=PATH, nargs=-1, required=True)
-@click.option("--images", type=PATH, metavar="DIR", help="Where relative paths start; else the folder of BOXES.")
+@click.option(
+    "--images", type=PATH, metavar="DIR", help="Folder where relative paths start; default: the folder of BOXES."
+)
 @click.option(
     "--min-px",
     type=click.FloatRange(min=0),
@@ -175,7 +177,7 @@ def clustering(
     metavar="N",
     help="Smaller faces count neither as found nor as missed.",
 )
-@click.option("--store", type=PATH, metavar="DIR", help="Take the faces from this store, without detecting any.")
+@click.option("--store", type=PATH, metavar="DIR", help="Use the faces of this store instead of detecting them.")
 @account_option
 @directory_option
 @out_option
@@ -195,8 +197,8 @@ def detection(
     """Compare the detector's faces with annotated boxes: recall, precision, AP.
 
     BOXES are XML files as imglab or Pascal VOC write them, folders of these, or CSV files with the columns path, x1,
-    y1, x2, y2 and perhaps ignore. AP is over the faces that the detector is sure enough of: with --min-confidence 0
-    over all that it considers.
+    y1, x2, y2 and optionally ignore. AP is over the faces with at least --min-confidence: 0 takes all of the
+    detector's candidates.
 
     \b
     Examples:
@@ -214,7 +216,7 @@ def detection(
 
 
 def make_folder(out: Path | None) -> None:
-    """Makes the folder `out`, if there is one, and tries to write there: before the work, not after an hour of it.
+    """Makes the folder `out`, if there is one, and checks that it is writable, before the long work starts.
 
     Raises UsageError.
     """
@@ -226,7 +228,7 @@ def make_folder(out: Path | None) -> None:
             pass
     except (OSError, ValueError) as exc:  # ValueError: NUL in a name
         reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
-        raise UsageError(message=f"Nothing can be written into the folder {shown(out)} of --out: {reason}.") from exc
+        raise UsageError(message=f"The folder {shown(out)} of --out cannot be written: {reason}.") from exc
 
 
 def _emit_results(report: Report[Any], out: Path | None, name: str, title: str, as_json: bool) -> None:

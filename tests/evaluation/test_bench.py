@@ -1,4 +1,4 @@
-"""`facepipe bench`: what is compared, what is left out, and that each side gets torch as it should."""
+"""`facepipe bench`: the photos it compares, those it leaves out, and each side's settings of torch."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from PIL import Image
 from pipeline.cli import main
 from pipeline.config import DecodeSettings, load_settings
 from pipeline.errors import SourceEmpty
+from pipeline.evaluation.bench.bench import BenchRequest, SameFaces, bench
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import image_size, read_image
 from pipeline.evaluation.bench.sample import take_sample
 from pipeline.evaluation.bench.sides import ReferenceSide
+from pipeline.evaluation.pages.report import Report
 from pipeline.extraction.images.decode import decode_image
+from pipeline.types import SilentProgress
 from tests.cli.report import report_of
 from tests.evaluation.bench_photos import make_photos
 
 ORIENTATION = 0x0112
 
 
-@pytest.fixture
-def photos(tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
     """Two portraits and a group photo, one portrait lying on its side, a faceless, a transparent, a narrow and two
     broken files, and a text."""
-    folder = make_photos(tmp_path / "photos", hopper_path, astronaut_path)
+    folder = make_photos(tmp_path_factory.mktemp("bench") / "photos", hopper_path, astronaut_path)
     portrait = Image.open(next(folder.rglob("grace*.jpg")))
     exif = Image.Exif()
     exif[ORIENTATION] = 6
@@ -50,9 +53,18 @@ def facepipe(*words: object, cache: Path) -> Result:
     return CliRunner().invoke(main, [*map(str, words), "--device", "cpu"], env=environment)
 
 
-def test_the_comparison_of_a_folder(photos: Path, weights_cache: Path) -> None:
+@pytest.fixture(scope="module")
+def comparison(photos: Path, weights_cache: Path) -> Report[SameFaces]:
+    """Two turns over the photos, on one thread."""
     before = sorted(photos.parent.rglob("*"))
-    report = report_of(facepipe("bench", photos, "--repeats", 2, "--json", cache=weights_cache))
+    flags = {"run.device": "cpu", "run.threads": "1", "model.cache": str(weights_cache)}
+    report = bench(BenchRequest(photos, load_settings(environ={}, flags=flags), repeats=2), SilentProgress())
+    assert sorted(photos.parent.rglob("*")) == before
+    return report
+
+
+def test_the_comparison_of_a_folder(comparison: Report[SameFaces]) -> None:
+    report = comparison.as_dict()
     assert report["images"] == 5
     assert report["left_out"] == {
         "facepipe refuses it: truncated": 1,
@@ -72,22 +84,21 @@ def test_the_comparison_of_a_folder(photos: Path, weights_cache: Path) -> None:
     assert report["ratio"] == pytest.approx(np.median(ratios))
     assert (report["weights"], report["mode"]) == ("casia-webface", "exact")
     assert report["device"].startswith("cpu")
-    assert sorted(photos.parent.rglob("*")) == before
 
 
-def test_the_comparison_in_words(photos: Path, weights_cache: Path) -> None:
-    result = facepipe("bench", photos, "--images", 4, "--repeats", 1, "--threads", 1, cache=weights_cache)
-    assert result.exit_code == 0, result.output
-    subjects = [line[:12].strip() for line in result.stdout.splitlines()]
+def test_the_comparison_in_words(comparison: Report[SameFaces]) -> None:
+    lines = list(comparison.lines())
+    subjects = [line[:12].strip() for line in lines]
     assert [s for s in subjects if s != "left out"] == ["images", "device", "facepipe", "reference", "ratio", "faces"]
-    assert "cpu (1 threads)" in result.stdout
+    assert "cpu (1 threads)" in "\n".join(lines)
 
 
 def test_photos_without_faces(tmp_path: Path, weights_cache: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     Image.new("RGB", (200, 120), "grey").save(photos / "one.png")
-    report = report_of(facepipe("bench", photos, "--repeats", 1, "--json", cache=weights_cache))
+    report = report_of(facepipe("bench", photos, "--repeats", 1, "--threads", 1, "--json", cache=weights_cache))
+    assert report["threads"] == 1
     assert report["faces"] == {
         "reference_faces": 0,
         "found": 0,
@@ -145,24 +156,24 @@ def test_the_reference_sees_photos_upright(orientation: int, tmp_path: Path) -> 
     assert image_size(file) == (upright.width, upright.height)
 
 
-class Watching:
-    """A chain that notes what torch is set to in its turns."""
+class TorchWatch:
+    """A chain that records torch's settings in its turns."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, bool]] = []
+        self.settings: list[tuple[int, bool]] = []
 
     def prepare(self, lists: Sequence[Sequence[Path]]) -> None:
         self.lists = lists
 
     def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
-        self.seen.append((torch.get_num_threads(), torch.backends.cudnn.allow_tf32))
-        nothing = np.zeros((0, 4), np.float32)
-        faces = Extracted(nothing, np.zeros((0, 5, 2), np.float32), nothing[:, 0], nothing)
+        self.settings.append((torch.get_num_threads(), torch.backends.cudnn.allow_tf32))
+        empty = np.zeros((0, 4), np.float32)
+        faces = Extracted(empty, np.zeros((0, 5, 2), np.float32), empty[:, 0], empty)
         return {file: faces for number in numbers for file in self.lists[number]}
 
 
 def test_the_reference_has_all_threads_and_its_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    chain, advanced = Watching(), []
+    chain, advanced = TorchWatch(), []
     files = [Path(str(number)) for number in range(20)]
     side = ReferenceSide(chain, [files[:12], files[12:]], advanced.append, threads=3)
     threads = torch.get_num_threads()
@@ -175,6 +186,6 @@ def test_the_reference_has_all_threads_and_its_own_precision(monkeypatch: pytest
         assert (torch.get_num_threads(), torch.backends.cudnn.allow_tf32) == (1, False)
     finally:
         torch.set_num_threads(threads)
-    assert chain.seen == [(3, True), (3, True)]
+    assert chain.settings == [(3, True), (3, True)]
     assert advanced == [12, 8]
     assert list(side.faces) == files

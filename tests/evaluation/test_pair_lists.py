@@ -54,7 +54,7 @@ class TestLfw:
         ("text", "at"),
         [
             ("", "line 1"),
-            ("1\nA 1 2\n", "line 1 promises 2 pairs, and 1 follow"),
+            ("1\nA 1 2\n", "line 1 announces 2 pairs, but 1 follow"),
             ("x\nA 1 2\nA 1 B 1\n", "line 1"),
             ("0\n", "line 1"),
             ("1 2 3\n", "line 1"),
@@ -64,8 +64,8 @@ class TestLfw:
             ("1\nA one 2\nA 1 B 1", "line 2"),
             ("1\nA 1 B 1\nA 1 2\n", 'line 2: "A 1 B 1" should be "Name i j"'),
             ("1\nA 1 2\nA 1 3\n", "line 3"),
-            ("1\nA 1 2\nA 1 A 2\n", "line 3: A is given as two people"),
-            (VIEW_1 + "A 1 2\n", "line 1 promises 2 pairs, and 3 follow"),
+            ("1\nA 1 2\nA 1 A 2\n", "line 3: A is listed as two people"),
+            (VIEW_1 + "A 1 2\n", "line 1 announces 2 pairs, but 3 follow"),
         ],
     )
     def test_refuses_what_is_no_pairs_file(self, written: Path, text: str, at: str) -> None:

@@ -59,7 +59,7 @@ def write_photos(folder: Path, hopper_path: Path, astronaut_path: Path) -> None:
     astronaut.resize((220, 220)).save(folder / "h1.bmp")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def settings() -> Settings:
     return load_settings(environ={}, flags={"run.shard_rows": 3, "run.device": "cpu", "model.weights": "casia-webface"})
 

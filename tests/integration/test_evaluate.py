@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.models import make_identity
+from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.stores import settle_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.local import LocalStore
+from tests.integration.conftest import write_photos
 
 NAMES = ["a1.jpg", "a2.png", "b1.jpg", "b2.jpg", "c-both.png", "d-copy.jpg", "e-noise.png", "g1.webp"]
 LINES = """path_a,path_b,same
@@ -50,11 +53,26 @@ def facepipe(*words: object, exit_code: int = 0) -> dict[str, Any]:
     return report
 
 
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
+    """The photos of `write_photos`, made once; no test changes them."""
+    folder = tmp_path_factory.mktemp("evaluate") / "photos"
+    write_photos(folder, hopper_path, astronaut_path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def filled(photos: Path, settings: Settings) -> Path:
+    """A store of the photos, made once. A test that changes it takes `copied`."""
+    store = photos.parent / "store"
+    run(RunRequest(source=photos, store=store, settings=settings))
+    return store
+
+
 @pytest.fixture
-def filled(photos: Path, runner: Callable[..., RunReport], tmp_path: Path) -> Path:
-    """A store of the photos."""
-    runner(photos)
-    return tmp_path / "store"
+def copied(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the store, to be changed."""
+    return shutil.copytree(filled, tmp_path / "copied")
 
 
 def stored(store: Path, photos: Path, names: list[str]) -> Portraits:
@@ -62,20 +80,21 @@ def stored(store: Path, photos: Path, names: list[str]) -> Portraits:
         return stored_portraits(client, [str(photos / name) for name in names])
 
 
-def test_a_store_gives_what_the_models_gave(photos: Path, filled: Path, extractor: FaceExtractor) -> None:
+def test_a_store_has_the_embeddings_that_the_models_make(photos: Path, filled: Path, extractor: FaceExtractor) -> None:
     paths = [photos / name for name in [*NAMES, "f-broken.jpg", "absent.jpg"]]
     advanced: list[int] = []
-    made = extract_portraits(extractor, Decoder(extractor.settings.decode), {str(p): p for p in paths}, advanced.append)
-    found = stored(filled, photos, [*NAMES, "f-broken.jpg", "absent.jpg"])
+    decoder = Decoder(extractor.settings.decode)
+    computed = extract_portraits(extractor, decoder, {str(p): p for p in paths}, advanced.append)
+    read = stored(filled, photos, [*NAMES, "f-broken.jpg", "absent.jpg"])
     assert sum(advanced) == len(paths)
-    assert list(found.paths) == list(made.paths) == [str(photos / name) for name in NAMES]
-    np.testing.assert_allclose(found.embeddings, made.embeddings, atol=1e-5)
-    np.testing.assert_allclose(found.quality, made.quality, atol=1e-5)
-    assert found.has_face.tolist() == [name != "e-noise.png" for name in NAMES]
-    assert made.skipped.keys() == found.skipped.keys()
-    assert found.skipped[str(photos / "absent.jpg")] == NOT_IN_STORE
-    assert found.skipped[str(photos / "f-broken.jpg")] == made.skipped[str(photos / "f-broken.jpg")]
-    assert found.skipped[str(photos / "f-broken.jpg")].startswith("truncated: ")
+    assert list(read.paths) == list(computed.paths) == [str(photos / name) for name in NAMES]
+    np.testing.assert_allclose(read.embeddings, computed.embeddings, atol=1e-5)
+    np.testing.assert_allclose(read.quality, computed.quality, atol=1e-5)
+    assert read.has_face.tolist() == [name != "e-noise.png" for name in NAMES]
+    assert computed.skipped.keys() == read.skipped.keys()
+    assert read.skipped[str(photos / "absent.jpg")] == NOT_IN_STORE
+    assert read.skipped[str(photos / "f-broken.jpg")] == computed.skipped[str(photos / "f-broken.jpg")]
+    assert read.skipped[str(photos / "f-broken.jpg")].startswith("truncated: ")
 
 
 def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: FaceExtractor) -> None:
@@ -85,35 +104,35 @@ def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: FaceExtra
     assert len(faces) == 2
     middle = [(faces["x1"][k].as_py() + faces["x2"][k].as_py()) / 2 for k in range(2)]
     nearest = int(np.argmin(np.abs(np.array(middle) - image.width / 2)))
-    found = extract_portraits(extractor, Decoder(extractor.settings.decode), {str(both): both})
-    np.testing.assert_allclose(found.embeddings[0], faces["embedding"][nearest].as_py(), atol=1e-6)
+    portraits = extract_portraits(extractor, Decoder(extractor.settings.decode), {str(both): both})
+    np.testing.assert_allclose(portraits.embeddings[0], faces["embedding"][nearest].as_py(), atol=1e-6)
 
 
-def test_a_rejected_face_is_told_from_no_face(
+def test_a_rejected_face_is_distinguished_from_no_face(
     photos: Path, runner: Callable[..., RunReport], settings: Settings, tmp_path: Path
 ) -> None:
     strict = dataclasses.replace(settings, match=dataclasses.replace(settings.match, min_fsq=1.0))
     runner(photos, settings=strict)
-    found = stored(tmp_path / "store", photos, ["a1.jpg", "e-noise.png"])
-    assert list(found.paths) == [str(photos / "e-noise.png")]
-    assert found.skipped == {str(photos / "a1.jpg"): NOT_KEPT}
+    portraits = stored(tmp_path / "store", photos, ["a1.jpg", "e-noise.png"])
+    assert list(portraits.paths) == [str(photos / "e-noise.png")]
+    assert portraits.skipped == {str(photos / "a1.jpg"): NOT_KEPT}
 
 
-def test_a_deleted_person_is_told_from_no_face(photos: Path, filled: Path) -> None:
-    with LocalStore.open(filled, command="test") as client:
+def test_a_deleted_person_is_distinguished_from_no_face(photos: Path, copied: Path) -> None:
+    with LocalStore.open(copied, command="test") as client:
         client.delete_directory(client.account_id("default"), "main")
-    found = stored(filled, photos, ["a1.jpg", "e-noise.png"])
-    assert list(found.paths) == [str(photos / "e-noise.png")]
-    assert found.skipped == {str(photos / "a1.jpg"): DELETED}
+    portraits = stored(copied, photos, ["a1.jpg", "e-noise.png"])
+    assert list(portraits.paths) == [str(photos / "e-noise.png")]
+    assert portraits.skipped == {str(photos / "a1.jpg"): DELETED}
 
 
 @pytest.mark.parametrize(
     ("lost", "error", "message"), [(True, StoreDamaged, "no embedding of face"), (False, EmbeddingInvalid, "norm nan")]
 )
-def test_a_damaged_embedding_is_told_from_no_face(
-    photos: Path, filled: Path, lost: bool, error: type[FacepipeError], message: str
+def test_a_damaged_embedding_is_distinguished_from_no_face(
+    photos: Path, copied: Path, lost: bool, error: type[FacepipeError], message: str
 ) -> None:
-    (file,) = [f for f in (filled / "embeddings").rglob("*.parquet") if len(pq.read_table(f)) == 3][:1]
+    (file,) = [f for f in (copied / "embeddings").rglob("*.parquet") if len(pq.read_table(f)) == 3][:1]
     table = pq.read_table(file)
     vectors = np.stack(table["embedding"].to_pylist()).astype(np.float32)
     vectors[0] = np.nan
@@ -121,7 +140,7 @@ def test_a_damaged_embedding_is_told_from_no_face(
     changed = table.slice(1) if lost else pa.table([table["face_id"], broken], schema=table.schema)
     pq.write_table(changed, file)
     with pytest.raises(error, match=message):
-        stored(filled, photos, NAMES)
+        stored(copied, photos, NAMES)
 
 
 def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
@@ -170,7 +189,7 @@ def test_what_cannot_be_measured_is_refused(photos: Path, filled: Path, tmp_path
     assert "at most 0.1" in facepipe("calibrate", *words, "--fmr", "0.5", exit_code=2)["message"]
     folder = facepipe("calibrate", *words, "--out", tmp_path, exit_code=2)
     assert "is a folder" in folder["message"]
-    # A threshold that only a calibration could tell hinders nobody who wants to make one.
+    # A threshold as a rate, which needs a calibration, does not keep anybody from making one.
     rate = facepipe("calibrate", *words, "--fmr", "1e-2", "--set", "match.threshold=fmr:1e-4", exit_code=17)
     assert "Left out: 1: " in rate["message"]
     assert "has a name" in facepipe("calibrate", "--store", filled, exit_code=4)["message"]
@@ -179,7 +198,7 @@ def test_what_cannot_be_measured_is_refused(photos: Path, filled: Path, tmp_path
 
 @pytest.fixture
 def calibrated(settings: Settings, tmp_path: Path) -> Settings:
-    """Settings with a calibration file, and a threshold that is asked for as a rate."""
+    """Settings with a calibration file, and a threshold as a rate."""
     file = tmp_path / "calibration.json"
     calibration = Calibration(1.5, "planted", 1e-3, "", ((1e-4, 0.3), (1e-3, 0.5)))
     write_calibration(file, calibration, make_identity(settings), {})
@@ -201,7 +220,7 @@ def test_a_new_store_takes_the_calibration_and_the_rate(
         runner(photos, settings=other)
 
 
-def test_a_rate_that_the_calibration_cannot_tell_makes_no_store(
+def test_a_rate_outside_the_calibration_makes_no_store(
     photos: Path, runner: Callable[..., RunReport], calibrated: Settings, tmp_path: Path
 ) -> None:
     beyond = dataclasses.replace(calibrated, match=dataclasses.replace(calibrated.match, threshold_fmr=1e-6))
@@ -212,7 +231,7 @@ def test_a_rate_that_the_calibration_cannot_tell_makes_no_store(
 
 @pytest.mark.faces
 def test_calibrating_on_labelled_portraits(faces_dir: Path, tmp_path: Path) -> None:
-    """The first photos of some people of LFW, as a folder with labels: a rough fit, and the file that keeps it."""
+    """The first photos of some people of LFW, as a folder with labels: a rough fit, and its file."""
     folder = tmp_path / "people"
     chosen = [d for d in sorted((faces_dir / "lfw-view1" / "images").iterdir()) if len(list(d.glob("*.jpg"))) >= 3][:10]
     for person in chosen:

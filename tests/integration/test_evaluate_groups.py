@@ -86,12 +86,12 @@ def test_clustering_of_a_store(labels: Path, store: Path, photos: Path, tmp_path
     assert sum(report["skipped"].values()) == 3
     assert report["skipped_examples"]["not in the store"] == [str(photos / "gone.jpg")]
     assert report["unlabelled_photos"] == 1  # c-both.png
-    # The same, counted from the store by hand: each photo but c-both.png shows one face.
+    # The same, computed from the store's rows: each photo but c-both.png shows one face.
     with LocalStore.open(store, command="test") as client:
         rows = client.read("SELECT path, person_id FROM main.faces").to_pylist()
     pairs = [(row["path"], LABELS.get(Path(row["path"]).name), row["person_id"]) for row in rows]
-    known = [pair for pair in pairs if pair[1] is not None]
-    expected = evaluate_clustering([p for p, _, _ in known], [str(n) for _, n, _ in known], [i for _, _, i in known])
+    labelled = [(path, name, identity) for path, name, identity in pairs if name is not None]
+    expected = evaluate_clustering(*(list(column) for column in zip(*labelled, strict=True)))
     assert report["bcubed"] == pytest.approx(expected.bcubed.as_dict())
     assert report["pairwise"] == pytest.approx(expected.pairwise.as_dict())
     assert report["people"] == 2
@@ -122,7 +122,7 @@ def test_a_photo_of_several_counts_by_the_face_nearest_its_centre(store: Path, p
     central = min(
         rows, key=lambda r: abs(r["x1"] + r["x2"] - r["width"]) ** 2 + abs(r["y1"] + r["y2"] - r["height"]) ** 2
     )
-    left = min(rows, key=lambda r: r["x1"])  # Hopper
+    leftmost = min(rows, key=lambda r: r["x1"])  # Hopper
     together = {}
     for name in ("a1.jpg", "b1.jpg"):
         file = tmp_path / "both.csv"
@@ -130,7 +130,7 @@ def test_a_photo_of_several_counts_by_the_face_nearest_its_centre(store: Path, p
         report = report_of("clustering", file, "--store", store)
         assert report["photos_with_several_faces"] == 1
         together[name] = report["identities"] == 1
-    assert together == {"a1.jpg": central is left, "b1.jpg": central is not left}
+    assert together == {"a1.jpg": central is leftmost, "b1.jpg": central is not leftmost}
 
 
 def test_a_folder_is_labelled_by_its_subfolders(store: Path, photos: Path) -> None:
@@ -166,11 +166,11 @@ def test_identification_in_a_store(labels: Path, store: Path, tmp_path: Path) ->
 
 
 def test_identification_by_the_models(labels: Path) -> None:
-    made = report_of("identification", labels, "--weights", "casia-webface", "--device", "cpu")
-    assert made["rank_1"] == 1
-    assert made["gallery_images"] == 2
-    assert made["skipped"]["missing: no such file"] == 1
-    assert any(reason.startswith("truncated") for reason in made["skipped"])
+    report = report_of("identification", labels, "--weights", "casia-webface", "--device", "cpu")
+    assert report["rank_1"] == 1
+    assert report["gallery_images"] == 2
+    assert report["skipped"]["missing: no such file"] == 1
+    assert any(reason.startswith("truncated") for reason in report["skipped"])
 
 
 def test_a_gallery_of_the_first_photos(labels: Path, store: Path) -> None:
@@ -188,12 +188,12 @@ def test_identification_that_cannot_be_done(labels: Path, store: Path, photos: P
     assert facepipe("identification", unset, "--store", store).exit_code == 12
     alone = facepipe("identification", labels, "--store", store, "--gallery-per-person", 9)
     assert alone.exit_code == 4
-    assert "nobody can be found" in alone.output
+    assert "nobody is enrolled" in alone.output
 
 
 @pytest.fixture
 def boxes(store: Path, photos: Path, tmp_path: Path) -> Path:
-    """The boxes of the store moved by a pixel, and one face too many, one image without a face, one that is gone."""
+    """The store's boxes moved by a pixel, one box without a face, one image without a face, and a missing image."""
     with LocalStore.open(store, command="test") as client:
         rows = client.read("SELECT DISTINCT path, x1, y1, x2, y2 FROM main.faces ORDER BY ALL").to_pylist()
     lines = [f"{row['path']},{row['x1'] + 1},{row['y1']},{row['x2'] + 1},{row['y2']}" for row in rows]
@@ -224,15 +224,15 @@ def test_detection_with_small_faces_left_out(boxes: Path, store: Path) -> None:
     assert "recall      100.00%" in facepipe("detection", boxes, "--store", store, "--min-px", 20).output
 
 
-def test_where_nothing_can_be_read_the_reason_is_said(boxes: Path, labels: Path, tmp_path: Path) -> None:
+def test_an_error_names_the_reasons_where_no_photo_can_be_read(boxes: Path, labels: Path, tmp_path: Path) -> None:
     gone = tmp_path / "gone.csv"
     gone.write_text(f"path,x1,y1,x2,y2,name,set\n{tmp_path}/x.jpg,1,1,99,99,Ann,gallery\n", "utf-8")
-    for what in ("detection", "identification"):
-        error = report_of(what, gone, "--device", "cpu", exit_code=4)
+    for command in ("detection", "identification"):
+        error = report_of(command, gone, "--device", "cpu", exit_code=4)
         assert error["message"].endswith(" Left out: 1: missing: no such file.")
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_the_work(labels: Path, store: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_fails_before_the_work(labels: Path, store: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         error = report_of("clustering", labels, "--store", store, "--out", out, exit_code=2)
@@ -255,7 +255,7 @@ def test_a_page_is_one_file_and_no_folder_is_made_without_out(labels: Path, stor
 
 
 def changed(store: Path, copy: Path, *statements: str) -> Path:
-    """A copy of the store with something done to its catalog."""
+    """A copy of the store, with its catalog changed by the statements."""
     shutil.copytree(store, copy)
     with LocalStore.open(copy, command="test") as client:
         for statement in statements:
@@ -263,7 +263,7 @@ def changed(store: Path, copy: Path, *statements: str) -> Path:
     return copy
 
 
-def test_of_merged_identities_the_root_counts(labels: Path, store: Path, tmp_path: Path) -> None:
+def test_merged_identities_count_as_their_root(labels: Path, store: Path, tmp_path: Path) -> None:
     join = (
         "UPDATE core.persons SET parent_id = (SELECT person_id FROM core.persons ORDER BY seq LIMIT 1)"
         " WHERE seq > (SELECT min(seq) FROM core.persons)"
@@ -274,8 +274,8 @@ def test_of_merged_identities_the_root_counts(labels: Path, store: Path, tmp_pat
     assert report["bcubed"]["recall"] == 1
 
 
-def test_of_a_path_its_latest_row_counts(labels: Path, store: Path, photos: Path, tmp_path: Path) -> None:
-    # As after a run over changed files: what stood at a1.jpg is now a photo of the other person.
+def test_the_latest_row_of_a_path_counts(labels: Path, store: Path, photos: Path, tmp_path: Path) -> None:
+    # As after a run over changed files: a1.jpg is now a photo of the other person.
     a1, b2 = (str(photos / name) for name in ("a1.jpg", "b2.jpg"))
     copy = changed(store, tmp_path / "later", f"UPDATE core.media SET path = '{a1}' WHERE path = '{b2}'")
     with LocalStore.open(copy, command="test") as client:
@@ -287,10 +287,10 @@ def test_of_a_path_its_latest_row_counts(labels: Path, store: Path, photos: Path
     assert report_of("clustering", only, "--store", store)["bcubed"]["recall"] == 0.5
 
 
-def test_of_deleted_people_nothing_is_said(
+def test_photos_of_deleted_people_are_skipped(
     labels: Path, boxes: Path, store: Path, photos: Path, tmp_path: Path
 ) -> None:
-    """Neither that there is no face on their photos, nor that the detector missed one, nor which is now the central."""
+    """They count neither as faceless nor as missed, and no other face on them becomes the central one."""
     both = [str(photos / "c-both.png")]
     with LocalStore.open(shutil.copytree(store, tmp_path / "copy"), command="test") as client:
         sql = "SELECT person_id FROM main.faces WHERE path = ? ORDER BY x1 LIMIT 1"
@@ -307,7 +307,7 @@ def test_of_deleted_people_nothing_is_said(
     assert detection["found"] == detection["faces"]
 
 
-def test_a_server_that_holds_the_store_answers_the_same(
+def test_a_store_behind_a_server_gives_the_same_figures(
     labels: Path, boxes: Path, store: Path, extractor: FaceExtractor
 ) -> None:
     commands = [("clustering", labels), ("detection", boxes), ("identification", labels, "--device", "cpu")]
@@ -323,8 +323,10 @@ def test_folders_of_people_against_a_table(photos: Path, tmp_path: Path) -> None
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(photos / name, folder)
     clusters = tmp_path / "clusters.jsonl"
-    said = {f"people/{HOPPER}/a1.jpg": 0, f"people/{COLLINS}/b1.jpg": 1, f"people/{COLLINS}/b2.jpg": 1}
-    clusters.write_text("".join(json.dumps({"path": path, "cluster": c}) + "\n" for path, c in said.items()), "utf-8")
+    cluster_of = {f"people/{HOPPER}/a1.jpg": 0, f"people/{COLLINS}/b1.jpg": 1, f"people/{COLLINS}/b2.jpg": 1}
+    clusters.write_text(
+        "".join(json.dumps({"path": path, "cluster": c}) + "\n" for path, c in cluster_of.items()), "utf-8"
+    )
     report = report_of("clustering", tmp_path / "people", "--labels", "parent", "--clusters", clusters)
     assert (report["people"], report["people_found_exactly"], report["pairwise"]["f"]) == (2, 2, 1)
     assert facepipe("clustering", tmp_path / "people", "--clusters", clusters).exit_code == 2

@@ -27,7 +27,7 @@ from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.threads import set_threads
 from pipeline.types import Progress
 
-_OURS, _REFERENCE = "facepipe", "reference"
+_FACEPIPE, _REFERENCE = "facepipe", "reference"
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ class BenchRequest:
 
 @dataclass(frozen=True)
 class SideResult:
-    """How one side did; the rates are those of the median turn."""
+    """The times of one side; the rates are those of the median turn."""
 
     seconds: list[float]  # of each turn
     images_per_s: float
     faces_per_s: float
-    faces: int  # that were embedded
+    faces: int  # embedded
 
 
 @dataclass(frozen=True)
 class SameFaces:
-    """How far the sides agree: of the reference's faces of probability 0.95, those that facepipe has at IoU 0.9, and
-    of facepipe's those where the reference has none."""
+    """How far the sides agree: the reference's faces of probability 0.95 or more, how many of them facepipe finds at
+    IoU 0.9 (`found`), and how many of facepipe's faces the reference lacks (`extra`)."""
 
     reference_faces: int
     found: int
     extra: int
-    cosine_min: float | None  # of both embeddings of the reference's faces; None without a face
+    cosine_min: float | None  # between both embeddings of each of the reference's faces; None without a face
     cosine_median: float | None
 
 
@@ -75,13 +75,13 @@ def bench(request: BenchRequest, progress: Progress) -> Report[SameFaces]:
     sample = _sample(request, settings)
     progress.start("warm-up", None)
     chain = FacepipeChain(settings)
-    ours = facepipe_side(chain, sample.files, progress.advance)
-    theirs = reference_side(weights, settings, device, sample.files, progress.advance)
-    for side in (ours, theirs):
+    facepipe = facepipe_side(chain, sample.files, progress.advance)
+    reference = reference_side(weights, settings, device, sample.files, progress.advance)
+    for side in (facepipe, reference):
         side.warm_up()
     progress.start("bench", 2 * request.repeats * len(sample.files))
-    timings = interleave({_OURS: ours, _REFERENCE: theirs}, request.repeats, device, warmup=0)
-    faces = _same_faces(chain, theirs.faces, ours.faces)
+    timings = interleave({_FACEPIPE: facepipe, _REFERENCE: reference}, request.repeats, device, warmup=0)
+    faces = _same_faces(chain, reference.faces, facepipe.faces)
     threads, mode = set_threads(settings.run.threads), settings.run.mode
     rows = [
         Row(
@@ -101,9 +101,9 @@ def bench(request: BenchRequest, progress: Progress) -> Report[SameFaces]:
                 "mode": mode,
             },
         ),
-        _side_row(_OURS, timings[_OURS], ours.faces),
-        _side_row(_REFERENCE, timings[_REFERENCE], theirs.faces),
-        _ratio_row(turn_ratios(timings[_REFERENCE], timings[_OURS])),
+        _side_row(_FACEPIPE, timings[_FACEPIPE], facepipe.faces),
+        _side_row(_REFERENCE, timings[_REFERENCE], reference.faces),
+        _ratio_row(turn_ratios(timings[_REFERENCE], timings[_FACEPIPE])),
         _faces_row(faces),
     ]
     return Report(faces, [Section("facepipe beside facenet-pytorch", rows)])
@@ -119,9 +119,9 @@ def _sample(request: BenchRequest, settings: Settings) -> Sample:
 
 def _same_faces(chain: FacepipeChain, reference: Mapping[Path, Extracted], ours: Mapping[Path, Extracted]) -> SameFaces:
     parity = compare_faces(reference, ours, {file: image_size(file) for file in reference})
-    sure = {file: faces.confident() for file, faces in reference.items()}
-    embedded = embeddings_of_boxes(chain, sure)
-    cosine = np.concatenate([cosines(sure[file].embeddings, own) for file, own in embedded.items()])
+    confident = {file: faces.confident() for file, faces in reference.items()}
+    embeddings = embeddings_of_boxes(chain, confident)
+    cosine = np.concatenate([cosines(confident[file].embeddings, vectors) for file, vectors in embeddings.items()])
     least, median = (float(cosine.min()), float(np.median(cosine))) if len(cosine) else (None, None)
     return SameFaces(parity.reference_faces, parity.found, parity.extra, least, median)
 
@@ -141,8 +141,8 @@ def _ratio_row(ratios: list[float]) -> Row:
 
 
 def _faces_row(faces: SameFaces) -> Row:
-    found = f"{faces.found} of the reference's {faces.reference_faces} (p {CONFIDENT:g}, IoU {SAME_IOU:g})"
-    text = f"{found}, {faces.extra} extra"
+    shared = f"{faces.found} of the reference's {faces.reference_faces} (p {CONFIDENT:g}, IoU {SAME_IOU:g})"
+    text = f"{shared}, {faces.extra} extra"
     if faces.cosine_min is not None:
         text += f"; embeddings of the same boxes: cosine at least {faces.cosine_min:.6f}"
     return Row("faces", text, {"faces": asdict(faces)})

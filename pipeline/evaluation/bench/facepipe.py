@@ -1,5 +1,5 @@
-"""facepipe's extraction as `facepipe extract` runs it, from files to tables of faces, with settings that make
-its output comparable with the reference's."""
+"""facepipe's extraction as `facepipe extract` runs it, from files to tables of faces, with settings that make its
+output comparable with the reference's."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from pipeline.types import Detections, FloatArray
 
 
 def comparable(settings: Settings) -> Settings:
-    """`settings` without what would make the output differ from the reference's: every face above the cascade's own
-    threshold is kept, crops are resampled as Pillow does it, and embeddings are not centred."""
+    """`settings` changed so that the output can equal the reference's: every face above the cascade's own threshold is
+    kept, crops are resampled as Pillow does it, and embeddings are not centred."""
     detect = replace(settings.detect, min_confidence=settings.detect.onet_threshold)
     align = replace(settings.align, resampling=PILLOW)
     return replace(settings, detect=detect, align=align, embed=EmbedSettings(centre=False))
 
 
 class FacepipeChain:
-    """Files to faces, through the engine; the models are loaded."""
+    """Files to faces, through the engine. Loads the models."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -50,7 +50,7 @@ class FacepipeChain:
         self._lists, self._shards = lists, [manifest_rows(files) for files in lists]
 
     def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
-        """The faces of the files in the lists of these numbers. Raises AssertionError for a file that is no image."""
+        """The faces of the files in the lists `numbers`. Raises AssertionError for a file that is not an image."""
         faces: dict[Path, Extracted] = {}
         shards = ((number, self._shards[number]) for number in numbers)
         for number, table in self.engine.run_shards(shards, lambda _: None):

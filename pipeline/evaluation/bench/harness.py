@@ -1,7 +1,7 @@
-"""Times variants beside one another, the way every benchmark of this project does it.
+"""Times variants side by side, as every benchmark of this project does.
 
 Variants are warmed up, then take turns (A B A B ...), so that a busy machine disturbs all of them alike. A turn is
-timed from an idle device to an idle device. Medians and ratios within a turn are what a busy minute disturbs least.
+timed from an idle device to an idle device. A busy minute hardly changes medians and ratios within a turn.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Timing:
 
 def timed(run: Callable[[], object], device: str | torch.device = "cpu") -> float:
     """Seconds of one call, from an idle device to an idle device."""
-    where = torch.device(device)
-    synchronize(where)
+    torch_device = torch.device(device)
+    synchronize(torch_device)
     start = time.perf_counter()
     run()
-    synchronize(where)
+    synchronize(torch_device)
     return time.perf_counter() - start
 
 
@@ -67,7 +67,7 @@ def interleave(
 
 
 def turn_ratios(first: Timing, second: Timing) -> list[float]:
-    """Of each turn, the first's time divided by the second's."""
+    """For each turn, the first's time divided by the second's."""
     return [a / b for a, b in zip(first.seconds, second.seconds, strict=True)]
 
 

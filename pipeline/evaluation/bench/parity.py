@@ -1,5 +1,5 @@
-"""Compares two detections or extractions of the same photos: faces as sets by overlap, never by order or bits;
-embeddings by their cosine."""
+"""Compares two detections or extractions of the same photos: faces by overlap, in whatever order; embeddings by
+cosine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.types import BoolArray, DoubleArray, FloatArray
 
 CONFIDENT = 0.95
-SAME_IOU = 0.9  # as good as equal: a box of 100 pixels is off by five in one direction at most
+SAME_IOU = 0.9  # practically equal: a box of 100 pixels differs by at most five in one direction
 ANY_IOU = 0.5
 
 
@@ -41,11 +41,11 @@ class Extracted(Faces):
     def confident(self) -> Extracted:
         return self.pick(self.scores >= CONFIDENT)
 
-    def pick(self, which: BoolArray) -> Extracted:
-        return Extracted(self.boxes[which], self.landmarks[which], self.scores[which], self.embeddings[which])
+    def pick(self, mask: BoolArray) -> Extracted:
+        return Extracted(self.boxes[mask], self.landmarks[mask], self.scores[mask], self.embeddings[mask])
 
     def within(self, width: int, height: int) -> Extracted:
-        """The boxes cut off at the image's edge, without faces of which less than a pixel is left."""
+        """The boxes clipped to the image, without faces that are less than a pixel wide or high there."""
         boxes = self.boxes.clip(min=0, max=np.array([width, height] * 2, dtype=np.float32))
         visible: BoolArray = (boxes[:, 2:] - boxes[:, :2] >= 1).all(axis=1)
         return replace(self, boxes=boxes).pick(visible)
@@ -53,12 +53,12 @@ class Extracted(Faces):
 
 @dataclass
 class Parity:
-    """What a comparison counted."""
+    """The counts of a comparison; `confident` is a score of at least CONFIDENT."""
 
     images: int = 0
-    reference_faces: int = 0  # of at least CONFIDENT
-    found: int = 0  # of these, by ours of at least CONFIDENT
-    our_faces: int = 0  # of at least CONFIDENT
+    reference_faces: int = 0  # confident
+    found: int = 0  # of these, overlapped by a confident face of ours
+    our_faces: int = 0  # confident
     extra: int = 0  # of these, where the reference has no box at all
     landmark_errors: list[float] = field(default_factory=list)  # per found face: mean distance / eye distance
 
@@ -86,50 +86,51 @@ def iou(first: FloatArray, second: FloatArray) -> DoubleArray:
 
 
 def compare(reference: Sequence[Faces], ours: Sequence[Faces]) -> Parity:
-    """Counts over the images what both found."""
+    """Counts, over all images, the faces that both have."""
     parity = Parity(images=len(reference))
-    for theirs, own in zip(reference, ours, strict=True):
-        sure, own_sure = theirs.confident(), own.confident()
-        parity.reference_faces += len(sure.boxes)
-        parity.our_faces += len(own_sure.boxes)
-        parity.extra += int((iou(own_sure.boxes, theirs.boxes).max(axis=1, initial=0) < ANY_IOU).sum())
-        overlap = iou(sure.boxes, own_sure.boxes)
+    for reference_faces, our_faces in zip(reference, ours, strict=True):
+        expected, actual = reference_faces.confident(), our_faces.confident()
+        parity.reference_faces += len(expected.boxes)
+        parity.our_faces += len(actual.boxes)
+        parity.extra += int((iou(actual.boxes, reference_faces.boxes).max(axis=1, initial=0) < ANY_IOU).sum())
+        overlap = iou(expected.boxes, actual.boxes)
         for face in np.flatnonzero(overlap.max(axis=1, initial=0) >= SAME_IOU):
             parity.found += 1
             match = int(overlap[face].argmax())
-            parity.landmark_errors.append(_landmark_error(sure.landmarks[face], own_sure.landmarks[match]))
+            parity.landmark_errors.append(_landmark_error(expected.landmarks[face], actual.landmarks[match]))
     return parity
 
 
-def _landmark_error(expected: FloatArray, given: FloatArray) -> float:
+def _landmark_error(expected: FloatArray, actual: FloatArray) -> float:
     """Mean distance of the five points, as a share of the distance of the eyes."""
     eyes = np.linalg.norm(expected[1] - expected[0])
-    return float(np.linalg.norm(given - expected, axis=1).mean() / eyes)
+    return float(np.linalg.norm(actual - expected, axis=1).mean() / eyes)
 
 
 def compare_faces(
     reference: Mapping[Path, Extracted], ours: Mapping[Path, Extracted], sizes: Mapping[Path, tuple[int, int]]
 ) -> Parity:
-    """What both found; `sizes` (width, height). Raises AssertionError where they did not see the same files."""
-    assert reference.keys() == ours.keys() == sizes.keys(), "the extractions are of other files"
-    both = ([found[file].within(*size) for file, size in sizes.items()] for found in (reference, ours))
+    """Compares the faces within the images; `sizes`: (width, height) of each file. Raises AssertionError for different
+    files."""
+    assert reference.keys() == ours.keys() == sizes.keys(), "the extractions are of different files"
+    both = ([faces[file].within(*size) for file, size in sizes.items()] for faces in (reference, ours))
     return compare(*both)
 
 
 def cosines(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Of the rows of [n, d] and [n, d]: [n]."""
+    """[n] the cosine between each row of `first` [n, d] and the same row of `second` [n, d]."""
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    of_rows: FloatArray = (first * second).sum(axis=1) / norms
-    return of_rows
+    cosine: FloatArray = (first * second).sum(axis=1) / norms
+    return cosine
 
 
 def matched_cosines(reference: Mapping[Path, Extracted], ours: Mapping[Path, Extracted]) -> FloatArray:
-    """Of each face of the reference that ours found at IoU 0.9, each with its own box."""
-    found: list[FloatArray] = [np.zeros(0, np.float32)]
-    for file, theirs in reference.items():
-        own = ours[file]
-        overlap = iou(theirs.boxes, own.boxes)
+    """[n] the cosine of both embeddings, each of its own box, for the reference's faces that ours has at IoU 0.9."""
+    cosine: list[FloatArray] = [np.zeros(0, np.float32)]
+    for file, expected in reference.items():
+        actual = ours[file]
+        overlap = iou(expected.boxes, actual.boxes)
         same = np.flatnonzero(overlap.max(axis=1, initial=0) >= SAME_IOU)
         if len(same):
-            found.append(cosines(theirs.embeddings[same], own.embeddings[overlap[same].argmax(axis=1)]))
-    return np.concatenate(found)
+            cosine.append(cosines(expected.embeddings[same], actual.embeddings[overlap[same].argmax(axis=1)]))
+    return np.concatenate(cosine)

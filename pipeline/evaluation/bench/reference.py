@@ -1,9 +1,9 @@
-"""The reference: what a user would write today with facenet-pytorch, its README beside them.
+"""The reference: the loop that facenet-pytorch's README suggests.
 
-`MTCNN(keep_all=True)` finds the faces of a list of PIL images of equal size, a network embeds those of the whole list
-at once, without gradients. Images of other sizes wait for another list. With facenet-pytorch's own InceptionResnetV1
-MTCNN also cuts the crops; for SFace, which facenet-pytorch does not have, each face is turned upright by its landmarks
-and goes through facepipe's plain torch network. Only the EXIF turn is added, so that both sides see the same picture.
+`MTCNN(keep_all=True)` detects the faces of a list of PIL images of equal size; a network embeds all of them at once,
+without gradients. Images of another size form another list. With facenet-pytorch's own InceptionResnetV1, MTCNN also
+cuts the crops. facenet-pytorch has no SFace: there each face is turned upright by its landmarks and goes through
+facepipe's plain torch network. Images are turned as their EXIF data ask, so that both sides see the same picture.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipeline.models.registry import FIVE_POINT
 from pipeline.models.weights import ResolvedWeights
 from pipeline.types import FloatArray
 
-# Images of one size in a list. Lists of one, 8 and 32 images took 145, 120 and 106 ms of one core an image at
+# The largest list of images of one size. Lists of one, 8 and 32 images took 145, 120 and 106 ms of one core an image at
 # 250 x 250, 416, 393 and 400 at 1 MP, 393, 410 and 364 in a mix with group photos.
 LIST_IMAGES, LIST_PIXELS = 32, 24_000_000
 _ORIENTATION_TAG = 0x0112
@@ -54,7 +54,7 @@ class ReferenceChain:
         self._lists = lists
 
     def __call__(self, numbers: Iterable[int]) -> dict[Path, Extracted]:
-        """The faces of the files in the lists of these numbers."""
+        """The faces of the files in the lists `numbers`."""
         faces: dict[Path, Extracted] = {}
         for number in numbers:
             files = self._lists[number]
@@ -79,7 +79,7 @@ class ReferenceChain:
         empty = np.zeros((0, self._weight_set.embedding_size), np.float32)
         embeddings = self.embed(torch.cat(crops).to(self.device)).cpu().numpy() if crops else empty
         parts = np.split(embeddings.astype(np.float32), ends[:-1])
-        return [Extracted(f.boxes, f.landmarks, f.scores, own) for f, own in zip(detected, parts, strict=True)]
+        return [Extracted(f.boxes, f.landmarks, f.scores, part) for f, part in zip(detected, parts, strict=True)]
 
 
 def make_reference(settings: DetectSettings, device: str) -> MTCNN:
@@ -95,7 +95,7 @@ def make_reference(settings: DetectSettings, device: str) -> MTCNN:
 
 
 def faces_of(boxes: Any, landmarks: Any, scores: Any) -> Faces:
-    """The faces of one image as `MTCNN.detect` returns them; it returns None for an image without any."""
+    """The faces of one image from what `MTCNN.detect` returns: None for an image without a face."""
     count = 0 if boxes is None else len(boxes)
     arrays = (boxes, landmarks, scores) if count else ((), (), ())
     corners, points, confidence = (np.asarray(a, dtype=np.float32) for a in arrays)
@@ -116,7 +116,7 @@ def reference_embedder(weights: ResolvedWeights, device: torch.device) -> Embed:
 
 
 def reference_network(weights: ResolvedWeights) -> Any:
-    """facenet-pytorch's InceptionResnetV1 as it stands there, with the weights that facepipe uses."""
+    """facenet-pytorch's own InceptionResnetV1, with the weights that facepipe uses."""
     tensors: Mapping[str, torch.Tensor]
     if weights.path.suffix == ".safetensors":
         tensors = read_converted(weights.path)
@@ -128,10 +128,10 @@ def reference_network(weights: ResolvedWeights) -> Any:
 
 
 def upright_crop(image: Image.Image, landmarks: FloatArray, size: int) -> torch.Tensor:
-    """[3, size, size] float32 RGB in [0, 255]: the face turned and scaled so that its landmarks [5, 2] come nearest to
-    the template's places, sampled linearly, as OpenCV's `FaceRecognizerSF.alignCrop` does it; black beyond the image.
+    """[3, size, size] float32 RGB in [0, 255]: the face turned and scaled so that its landmarks [5, 2] lie nearest to
+    the template's, sampled linearly, as OpenCV's `FaceRecognizerSF.alignCrop` does it; black beyond the image.
     """
-    # In the plane a similarity is one complex factor and a shift, fitted here by least squares from image to crop.
+    # A similarity of the plane is one complex factor and a shift, fitted here by least squares from image to crop.
     places = (np.array(FIVE_POINT_TEMPLATE) + PIXEL_CENTRE) @ (1, 1j)
     points = landmarks.astype(np.float64) @ (1, 1j)
     centred = points - points.mean()
@@ -143,7 +143,7 @@ def upright_crop(image: Image.Image, landmarks: FloatArray, size: int) -> torch.
 
 
 def read_image(file: Path) -> Image.Image:
-    """The upright picture in RGB. Raises whatever Pillow raises for a file that it cannot read."""
+    """The upright picture in RGB. Lets Pillow's errors through."""
     with Image.open(file) as image:
         ImageOps.exif_transpose(image, in_place=True)
         upright: Image.Image = image.convert("RGB")
@@ -158,7 +158,7 @@ def image_size(file: Path) -> tuple[int, int]:
 
 
 def equal_sized(files: Sequence[Path], most_images: int, most_pixels: int) -> list[list[Path]]:
-    """`files` in lists of one size, the large ones first; at least one image each, else within both limits."""
+    """`files` in lists of one size, largest size first. A list keeps to both limits, but has at least one image."""
     ordered = sorted(((image_size(file), file) for file in files), reverse=True)
     lists: list[list[Path]] = []
     for (width, height), group in groupby(ordered, key=lambda sized: sized[0]):

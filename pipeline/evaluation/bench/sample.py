@@ -1,5 +1,4 @@
-"""Which of a user's photos are compared: an even spread over the source, without those that the two sides would not
-see alike."""
+"""The photos to compare: evenly spaced over the source, without those that the two sides decode differently."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ from pipeline.extraction.sources.scan import scan_source
 from pipeline.runtime.threads import thread_count
 from pipeline.types import ByteArray, ImageRef
 
-_COMPARED_EVERY = 4  # rows and columns: enough to see that two pictures are two
-_SAME_GREY = 1.0  # mean difference in grey levels up to which two decoders made the same picture
+_STRIDE = 4  # between the compared rows and columns: enough to tell two pictures apart
+_SAME_GREY = 1.0  # two decoders made the same picture up to this mean difference in grey levels
 
 
 @dataclass
@@ -30,11 +29,11 @@ class Sample:
     """Photos that both sides can read."""
 
     files: list[Path] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)  # how many, by reason
+    left_out: Counter[str] = field(default_factory=Counter)  # photos by reason
 
 
 def take_sample(source: Path, settings: Settings, images: int) -> Sample:
-    """At most `images` photos of a folder or manifest, the same each time as long as the source is the same.
+    """At most `images` photos of a folder or manifest; always the same ones for the same source.
 
     Raises what `scan_source` raises.
     """
@@ -56,27 +55,27 @@ def take_sample(source: Path, settings: Settings, images: int) -> Sample:
 
 
 def _spread(source: Path, settings: SourceSettings, images: int) -> Iterator[ImageRef]:
-    """Every n-th row. The source is read twice, so that nothing grows with its number of rows."""
+    """Every n-th row. Reads the source twice, so that memory does not grow with its number of rows."""
     rows = sum(1 for _ in scan_source(source, settings))
     count = min(rows, images)
-    numbers = {place * rows // count for place in range(count)}
+    numbers = {step * rows // count for step in range(count)}
     return (ref for number, ref in enumerate(scan_source(source, settings)) if number in numbers)
 
 
 def _problem(file: Path, decoder: Decoder, detect: DetectSettings) -> str | None:
-    """Why the two sides would not see the same picture, or the reference would end over it."""
+    """Why the two sides cannot be compared on the photo; None where they can."""
     try:
-        ours = decoder(read_file(file, decoder.settings.max_bytes)).pixels
+        pixels = decoder(read_file(file, decoder.settings.max_bytes)).pixels
     except ImageRejected as exc:
         return _refused(exc)
     try:
-        theirs = np.asarray(read_image(file))
-    except Exception as exc:  # noqa: BLE001  Pillow's parsers raise whatever a broken file leads them to
+        reference_pixels = np.asarray(read_image(file))
+    except Exception as exc:  # noqa: BLE001  Pillow's parsers raise any exception for a broken file
         return f"the reference cannot read it: {type(exc).__name__}"
-    height, width, _ = ours.shape
+    height, width, _ = pixels.shape
     if not pyramid(height, width, detect.min_face_px, detect.factor):
         return "smaller than a face of detect.min_face_px, where the reference fails"
-    if ours.shape != theirs.shape or not _same_picture(ours, theirs):
+    if pixels.shape != reference_pixels.shape or not _same_picture(pixels, reference_pixels):
         return "the reference decodes it otherwise (transparency, 16 bits)"
     return None
 
@@ -86,6 +85,6 @@ def _refused(problem: ImageRejected) -> str:
 
 
 def _same_picture(first: ByteArray, second: ByteArray) -> bool:
-    step = slice(None, None, _COMPARED_EVERY)
+    step = slice(None, None, _STRIDE)
     difference = np.abs(first[step, step].astype(np.int16) - second[step, step])
     return float(difference.mean()) <= _SAME_GREY

@@ -1,4 +1,4 @@
-"""The two sides of a comparison in one process: each has its models loaded and the photos in lists as it takes them."""
+"""The two sides of a comparison in one process: each has its models loaded, and the photos in lists of its own."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WARM_UP_IMAGES = 8
 
 
 class Chain(Protocol):
-    """Takes lists of files, then, as often as asked, finds the faces in the lists of the numbers it is called with."""
+    """Takes lists of files once; each call then extracts the faces of the lists with these numbers."""
 
     def prepare(self, lists: Sequence[Sequence[Path]]) -> None: ...
     def __call__(self, numbers: Iterable[int]) -> Mapping[Path, Extracted]: ...
 
 
 class Side:
-    """A chain and its lists of photos. Calling it is one turn: all photos once; `advance(n)` as n photos are done."""
+    """A chain and its lists of photos. A call is one turn over all photos; `advance(n)` reports n photos as done."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Side:
         self.faces: Mapping[Path, Extracted] = {}  # of the last turn
 
     def warm_up(self) -> None:
-        """Runs all code once over a few photos, of as many lists as there are, and prepares the lists of the turns."""
+        """Runs once over a few photos, from as many lists as possible, and prepares the lists of the turns."""
         lists = self._lists[:_WARM_UP_IMAGES]
         images = -(-_WARM_UP_IMAGES // len(lists))
         self._chain.prepare([files[:images] for files in lists])
@@ -49,7 +49,7 @@ class Side:
         self._chain.prepare(self._lists)
 
     def __call__(self) -> None:
-        """One turn; `warm_up` comes first."""
+        """One turn. Call `warm_up` before."""
         self.faces = self._run(self._numbers())
 
     def _run(self, numbers: Iterable[int]) -> Mapping[Path, Extracted]:
@@ -62,7 +62,7 @@ class Side:
 
 
 class ReferenceSide(Side):
-    """A side that finds torch as another program would: what facepipe sets in this process does not hold for it."""
+    """A side that runs with torch's defaults, whatever facepipe has set in this process."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Calibration: the map d = 2 (r / 2)^g of a model's raw L2 distance to the contract distance, from labelled photos.
 
-g is such that the raw distance at the chosen false match rate becomes sqrt(0.54), the contract's default threshold;
-and a small table tells at which T other rates lie. It needs pairs of different people only, many of them.
+g maps the raw distance at the chosen false match rate to sqrt(0.54), the contract's default threshold; a small table
+has the T of other rates. The fit needs pairs of different people only, and many of them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pipeline.evaluation.statistics.resampling import Interval, interval, resamp
 from pipeline.matching.calibration import EXPONENTS, Calibration
 from pipeline.types import DoubleArray
 
-# The rows of the table: between them T is interpolated.
+# The rows of the table; T is interpolated between them.
 TABLE_FMRS: Final = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 
 
 @dataclass(frozen=True)
 class CalibrationFit:
-    """What was fitted, and on what."""
+    """The fit and its data."""
 
     exponent: float
     exponent_interval_95: Interval
@@ -47,7 +47,7 @@ class CalibrationFit:
     impostor_pairs: int
     genuine_pairs: int
     fnmr: float | None  # at this FMR; None: no genuine pairs
-    nearest_strangers: tuple[NamedDistance, ...]  # a wrong label shows here first
+    nearest_strangers: tuple[NamedDistance, ...]  # wrong labels are likely among them
 
     def calibration(self, dataset: str, note: str) -> Calibration:
         """As a store keeps it."""
@@ -57,14 +57,13 @@ class CalibrationFit:
 def fit_calibration(scored: ScoredPairs, fmr: float) -> CalibrationFit:
     """Fits the exponent at `fmr`, and the table for the rates that the data allow.
 
-    Only pairs in which both photos show a face may be in `scored`. Raises TooLittleData where the rule of 3 asks for
-    more impostor pairs or there are too few people for an interval, and InputError where no exponent that can be used
-    would come out.
+    Both photos of each pair in `scored` must show a face. Raises TooLittleData where the rule of 3 asks for more
+    impostor pairs or there are too few people for an interval, and InputError where no exponent is usable.
     """
     _require_enough(scored, fmr)
     resampled = resample_rates(scored.trials, [fmr]).thresholds[:, 0]
-    at = threshold_at_fmr(scored.impostor, fmr)
-    exponent = _exponent(at, fmr)
+    squared_l2 = threshold_at_fmr(scored.impostor, fmr)
+    exponent = _exponent(squared_l2, fmr)
     spread = interval(_exponents(resampled))
     raw_spread = interval(resampled)
     if spread is None or raw_spread is None:
@@ -76,7 +75,7 @@ def fit_calibration(scored: ScoredPairs, fmr: float) -> CalibrationFit:
         exponent=exponent,
         exponent_interval_95=spread,
         fmr=fmr,
-        squared_l2=at,
+        squared_l2=squared_l2,
         squared_l2_interval_95=raw_spread,
         thresholds=_table(scored.impostor, calibration, fmr),
         resampled=scored.trials.unit,
@@ -84,7 +83,7 @@ def fit_calibration(scored: ScoredPairs, fmr: float) -> CalibrationFit:
         people=scored.people,
         impostor_pairs=len(scored.impostor),
         genuine_pairs=len(scored.genuine),
-        fnmr=float(np.mean(scored.genuine >= at)) if len(scored.genuine) else None,
+        fnmr=float(np.mean(scored.genuine >= squared_l2)) if len(scored.genuine) else None,
         nearest_strangers=scored.nearest_strangers,
     )
 
@@ -97,7 +96,7 @@ def _require_enough(scored: ScoredPairs, fmr: float) -> None:
 
 
 def _exponent(squared_l2: float, fmr: float) -> float:
-    """Raises InputError where it would be none, or one that no store takes."""
+    """Raises InputError where there is none, or a store would refuse it."""
     exponent = float(_exponents(np.array([squared_l2]))[0])
     if not EXPONENTS[0] <= exponent <= EXPONENTS[1]:
         raise InputError(
@@ -109,12 +108,12 @@ def _exponent(squared_l2: float, fmr: float) -> float:
 
 
 def _exponents(squared_l2: DoubleArray) -> DoubleArray:
-    """The exponent with which faces nearer than each raw squared distance match at the contract's T, and none that are
-    just as far; NaN where none does that."""
+    """For each raw squared distance, the exponent with which nearer faces match at the contract's T, and faces at
+    exactly this distance do not; NaN where there is none."""
     usable = (squared_l2 > 0) & (squared_l2 < 4)
     below = (squared_l2 * (1.0 - HAIR)).tolist()
     return np.array(
-        [calibration_exponent(value) if ok else math.nan for value, ok in zip(below, usable.tolist(), strict=True)]
+        [calibration_exponent(cut) if valid else math.nan for cut, valid in zip(below, usable.tolist(), strict=True)]
     )
 
 

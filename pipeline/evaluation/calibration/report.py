@@ -35,7 +35,7 @@ NO_FACE_FOUND: Final = "no face found"
 class CalibrationRequest:
     """Fit at the false match rate `fmr` on `source`: a list of pairs, whose photos lie below `images`, or labelled
     photos (a manifest, or a folder with one subfolder per person). `all_pairs`: all pairs of all photos of the people
-    in the list. The embeddings are those of `store`, or made now; without a source, its named rows are the labels."""
+    in the list. The embeddings are those of `store`, or computed now; without a source, its named rows are the labels."""
 
     source: Path | None
     settings: Settings
@@ -45,7 +45,7 @@ class CalibrationRequest:
     store: Path | None = None
     account: str | None = None
     directory: str = "main"
-    dataset: str | None = None  # what to call the photos; None: by the source's name
+    dataset: str | None = None  # name of the data; None: the source's name
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class CalibrationReport(Report[CalibrationFit]):
 
 
 def report_calibration(request: CalibrationRequest, progress: Progress) -> CalibrationReport:
-    """Reads the labels, fetches or makes the embeddings, and fits.
+    """Reads the labels, reads or computes the embeddings, and fits.
 
     Raises TooLittleData, UsageError, InputError, StoreError, DeviceError, ModelError.
     """
     skipped = Skipped()
-    # No T is used here; a configured one may be the rate that only a calibration like this one can tell.
+    # No T is used here, and a configured rate may need the very calibration that this fit makes.
     match = replace(request.settings.match, threshold=CONTRACT_THRESHOLD, threshold_fmr=None)
     request = replace(request, settings=replace(request.settings, match=match))
     if request.source is not None and is_pair_list(request.source):
@@ -118,7 +118,7 @@ def _rows(fit: CalibrationFit, calibration: Calibration, identity: StoreIdentity
 
 def _closest(fit: CalibrationFit) -> Iterator[Row]:
     pairs = [asdict(pair) for pair in fit.nearest_strangers]
-    text = "pairs of different people; a photo with a wrong name would be among them:"
+    text = "pairs of different people; photos with a wrong name are likely among them:"
     yield Row("closest", text, {"nearest_strangers": pairs})
     for pair in fit.nearest_strangers[:3]:
         yield Row("", f"{pair.squared_l2:.4f}  {pair.first}  {pair.second}")
@@ -135,8 +135,8 @@ def _of_pairs(
         embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
         return embedded, _everybody(embedded, names, request.fmr, skipped)
     embedded = embed_photos(listed.files, request.settings, request.store, "calibrate", progress)
-    without = _without_faceless(embedded.portraits, skipped)
-    return embedded, scored_of_list(score_list(listed, without, Skipped()), bool(listed.people))
+    with_face = _without_faceless(embedded.portraits, skipped)
+    return embedded, scored_of_list(score_list(listed, with_face, Skipped()), bool(listed.people))
 
 
 def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Path], dict[str, str]]:
@@ -149,8 +149,8 @@ def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Pa
         raise UsageError(message="Name labelled photos, a list of pairs, or a store whose rows have names (--store).")
     with open_store(request.store, command="calibrate") as opened:
         _, account_id = find_account(opened, request.account)
-        # A name that a run was given is a label; the identities are not: they were made with the distances that are
-        # to be calibrated.
+        # Only names from the source of a run are labels. Identities are not: they were made with the distances that
+        # the fit calibrates.
         names = opened.named_photos(account_id, request.directory)
     if not names:
         raise InputError(message=f'No row of the directory "{request.directory}" of {request.store} has a name.')
@@ -164,7 +164,7 @@ def _everybody(embedded: Embedded, names: dict[str, str], fmr: float, skipped: S
 
 
 def _without_faceless(portraits: Portraits, skipped: Skipped) -> Portraits:
-    """The portraits that show a face: a distance is all that a calibration is about."""
+    """The portraits that show a face: only they have distances."""
     for path, reason in portraits.skipped.items():
         skipped.add(reason, path)
     faceless = [
@@ -189,7 +189,7 @@ def _dataset(request: CalibrationRequest, fit: CalibrationFit) -> str:
 
 
 def check_rate(fmr: float) -> float:
-    """`fmr` where it is a rate that can be asked for. Raises UsageError."""
+    """`fmr` itself. Raises UsageError where it is out of range."""
     low, high = _RATES
     if not low <= fmr <= high:  # so that NaN is refused
         raise UsageError(message=f"The false match rate must be at least {low:g} and at most {high:g}, not {fmr:g}.")

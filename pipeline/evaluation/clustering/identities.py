@@ -19,11 +19,11 @@ CLUSTER: Final = "cluster"
 
 @dataclass(frozen=True)
 class PhotoIdentities:
-    """Which labelled photos show a face, and in which identity it is."""
+    """The labelled photos that show a face, and its identity."""
 
     rows: list[int]  # [n] positions among the labelled photos
     identities: list[str | None]  # [n] None: the face is in no identity
-    several_faces: int  # how many of these photos show more than one face
+    several_faces: int  # photos among these with more than one face
     unlabelled: int  # further photos with a face but without a label
 
 
@@ -32,8 +32,8 @@ def stored_identities(
 ) -> PhotoIdentities:
     """The identities (of merged ones their roots) of the faces nearest the centres of the photos at `paths`.
 
-    Photos that the directory does not have, photos without a face, and photos of which a person was deleted are counted
-    in `skipped`. Raises StoreError, and InputError where the directory has none of them.
+    Counts photos that the directory does not have, photos without a face, and photos of deleted people in `skipped`.
+    Raises StoreError, and InputError where the directory has none of them.
     """
     table = store.central_identities(account_id, directory)
     row_of = {path: row for row, path in enumerate(table["path"].to_pylist())}
@@ -44,11 +44,11 @@ def stored_identities(
         )
     columns = {name: table[name].to_pylist() for name in table.column_names}
     rows = _rows_with_faces(columns, row_of, paths, skipped)
-    places = [row_of[paths[row]] for row in rows]
+    stored = [row_of[paths[row]] for row in rows]
     return PhotoIdentities(
         rows=rows,
-        identities=[columns["identity"][place] for place in places],
-        several_faces=sum(columns["faces"][place] > 1 for place in places),
+        identities=[columns["identity"][row] for row in stored],
+        several_faces=sum(columns["faces"][row] > 1 for row in stored),
         unlabelled=sum(count > 0 for count in columns["faces"]) - len(rows),
     )
 
@@ -59,8 +59,8 @@ def _rows_with_faces(
     """The positions in `paths` of the photos with a face; the others are counted in `skipped`."""
     rows = []
     for position, path in enumerate(paths):
-        place = row_of.get(path)
-        reason = NOT_IN_STORE if place is None else _reason_to_skip(columns, place)
+        row = row_of.get(path)
+        reason = NOT_IN_STORE if row is None else _reason_to_skip(columns, row)
         if reason is None:
             rows.append(position)
         else:
@@ -78,7 +78,7 @@ def table_identities(file: Path, settings: SourceSettings, paths: Sequence[str],
     """The identities of the photos at `paths` in a CSV, JSON Lines or Parquet file with the columns path and cluster.
 
     A photo with an empty cluster is in no identity. Relative paths start at the file's folder or at `settings.root`.
-    Labelled photos that the file does not have are counted in `skipped`. Raises SourceMissing, ManifestInvalid for a
+    Counts labelled photos that the file does not have in `skipped`. Raises SourceMissing, ManifestInvalid for a
     file without these columns and for a path in two clusters, and InputError where it has none of the photos.
     """
     cluster_of = _read_clusters(file, settings, skipped)

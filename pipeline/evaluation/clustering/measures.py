@@ -1,7 +1,7 @@
-"""How well identities fit people: the measures of a clustering against labels.
+"""Measures of a clustering against labels: how well identities fit people.
 
-Everything is computed from the table of contingency (how many faces of person i are in identity j), whose cells are
-at most as many as the faces, so a million faces take seconds, and never from the pairs themselves.
+All measures come from the contingency table (how many faces of person i are in identity j), never from the pairs
+themselves. It has at most as many cells as there are faces, so a million faces take seconds.
 
 Pairwise: of the pairs of faces in one identity, the share that shows one person (precision), and of the pairs that
 show one person, the share in one identity (recall). BCubed: the same shares for each face and its own identity or
@@ -23,14 +23,14 @@ from pipeline.errors import InputError
 from pipeline.evaluation.photos.labels import numbered
 from pipeline.types import IntArray
 
-LISTED: Final = 10  # worst identities and people that are listed
+LISTED: Final = 10  # worst identities and people
 PARTS: Final = 6  # of each, with up to
 IMAGES: Final = 3  # images each
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Precision and recall in [0, 1]; NaN where there is nothing to be right or wrong about."""
+    """Precision and recall in [0, 1]; NaN where no pair exists."""
 
     precision: float
     recall: float
@@ -47,7 +47,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Contingency:
-    """The cells that are not empty of the table of people and identities, and its margins."""
+    """The contingency table of people and identities: its non-empty cells, and its margins."""
 
     people: IntArray  # [c] the cell's person
     identities: IntArray  # [c] the cell's identity
@@ -78,7 +78,7 @@ class Contingency:
         return Agreement(float(precision), float(recall))
 
     def counted(self) -> dict[str, int]:
-        """How many people and identities there are, and how many of them are whole."""
+        """The numbers of people and of identities, and how many of them match exactly or in one direction."""
         pure = np.bincount(self.identities) == 1
         together = np.bincount(self.people) == 1
         return {
@@ -90,11 +90,11 @@ class Contingency:
         }
 
     def wrongly_joined(self) -> IntArray:
-        """[k] of each identity, the pairs of faces that show two people."""
+        """[k] for each identity, the pairs of faces that show two people."""
         return _pairs(self.identity_sizes) - _summed(self.identities, _pairs(self.counts))
 
     def wrongly_parted(self) -> IntArray:
-        """[p] of each person, the pairs of faces that are in two identities."""
+        """[p] for each person, the pairs of faces that are in two identities."""
         return _pairs(self.person_sizes) - _summed(self.people, _pairs(self.counts))
 
 
@@ -103,14 +103,14 @@ def _pairs(counts: IntArray) -> IntArray:
 
 
 def _summed(groups: IntArray, values: IntArray) -> IntArray:
-    """The sum of `values` of each group. Not by `bincount`: its float64 weights are not exact beyond 2^53."""
+    """The sum of `values` in each group. `bincount` would add as float64, which is not exact beyond 2^53."""
     sums = np.zeros(int(groups.max()) + 1, dtype=np.int64)
     np.add.at(sums, groups, values)
     return sums
 
 
-def _share(part: float, whole: float) -> float:
-    return float(part / whole) if whole else math.nan
+def _share(part: float, total: float) -> float:
+    return float(part / total) if total else math.nan
 
 
 @dataclass(frozen=True)
@@ -128,21 +128,21 @@ class Fault:
 
     name: str
     faces: int
-    wrong_pairs: int  # of faces: wrongly in one identity, or wrongly not
+    wrong_pairs: int  # of faces, wrongly joined or wrongly parted
     parts_in_all: int
     parts: tuple[Part, ...]  # the largest first
 
 
 @dataclass(frozen=True)
 class ClusteringResult:
-    """What `evaluate_clustering` answers."""
+    """The result of `evaluate_clustering`."""
 
-    faces: int  # labelled ones that are in an identity
+    faces: int  # labelled, in an identity
     pairwise: Agreement
     bcubed: Agreement
     counts: dict[str, int]  # `Contingency.counted`
-    ungrouped: int  # labelled ones that are in none
-    # The same, with each ungrouped face as an identity of its own; None where there is none.
+    ungrouped: int  # labelled faces in none
+    # The same, with each ungrouped face as an identity of its own; None without ungrouped faces.
     pairwise_with_ungrouped: Agreement | None
     bcubed_with_ungrouped: Agreement | None
     worst_mixed: tuple[Fault, ...]
@@ -152,7 +152,7 @@ class ClusteringResult:
 def evaluate_clustering(
     paths: Sequence[str], people: Sequence[str], identities: Sequence[str | None]
 ) -> ClusteringResult:
-    """Compares n labelled faces: the image [n] each is on, whom it shows [n], its identity [n] (None: in none).
+    """Compares n labelled faces: the path [n] of the image, the person [n], and the identity [n] (None: in none).
 
     Raises InputError where no labelled face is in an identity.
     """
@@ -162,19 +162,19 @@ def evaluate_clustering(
     names, person = numbered([people[i] for i in grouped])
     keys, identity = numbered([str(identities[i]) for i in grouped])
     table = Contingency.of(person, identity)
-    alone = len(people) - len(grouped)
-    whole = _with_singletons(people, identities) if alone else None
-    shown = [paths[i] for i in grouped]
+    ungrouped = len(people) - len(grouped)
+    with_ungrouped = _with_singletons(people, identities) if ungrouped else None
+    images = [paths[i] for i in grouped]
     return ClusteringResult(
         faces=len(grouped),
         pairwise=table.pairwise(),
         bcubed=table.bcubed(),
         counts=table.counted(),
-        ungrouped=alone,
-        pairwise_with_ungrouped=whole.pairwise() if whole else None,
-        bcubed_with_ungrouped=whole.bcubed() if whole else None,
-        worst_mixed=_worst(table.wrongly_joined(), identity, keys, person, names, shown),
-        worst_split=_worst(table.wrongly_parted(), person, names, identity, keys, shown),
+        ungrouped=ungrouped,
+        pairwise_with_ungrouped=with_ungrouped.pairwise() if with_ungrouped else None,
+        bcubed_with_ungrouped=with_ungrouped.bcubed() if with_ungrouped else None,
+        worst_mixed=_worst(table.wrongly_joined(), identity, keys, person, names, images),
+        worst_split=_worst(table.wrongly_parted(), person, names, identity, keys, images),
     )
 
 
@@ -188,7 +188,7 @@ def _with_singletons(people: Sequence[str], identities: Sequence[str | None]) ->
 def _worst(
     wrong: IntArray, groups: IntArray, group_names: list[str], parts: IntArray, part_names: list[str], paths: list[str]
 ) -> tuple[Fault, ...]:
-    """The groups with the most wrong pairs; those without any are no fault."""
+    """The groups with the most wrong pairs, without those that have none."""
     order = np.argsort(-wrong, kind="stable")[:LISTED]
     return tuple(
         _fault(group_names[group], int(wrong[group]), np.flatnonzero(groups == group), parts, part_names, paths)
@@ -197,12 +197,14 @@ def _worst(
 
 
 def _fault(name: str, wrong: int, members: IntArray, parts: IntArray, part_names: list[str], paths: list[str]) -> Fault:
-    found, counts = np.unique(parts[members], return_counts=True)
+    distinct, counts = np.unique(parts[members], return_counts=True)
     largest = np.argsort(-counts, kind="stable")[:PARTS]
     listed = (
         Part(
-            part_names[found[k]], int(counts[k]), tuple(paths[i] for i in members[parts[members] == found[k]][:IMAGES])
+            part_names[distinct[k]],
+            int(counts[k]),
+            tuple(paths[i] for i in members[parts[members] == distinct[k]][:IMAGES]),
         )
         for k in largest
     )
-    return Fault(name, len(members), wrong, len(found), tuple(listed))
+    return Fault(name, len(members), wrong, len(distinct), tuple(listed))

@@ -1,4 +1,4 @@
-"""`facepipe evaluate clustering`: labels against the identities of a store or a table, as a report."""
+"""`facepipe evaluate clustering`: compares labels with the identities of a store or a table, as a report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClusteringRequest:
     clusters: Path | None = None
 
 
-_PICTURES = 30  # in each of the two tables of faults
+_PICTURES = 30  # per table of faults
 _MIXED = "Identities with the most pairs of faces of different people; one picture of each person in them."
 _SPLIT = "People with the most pairs of faces in different identities; one picture from each of these."
 _PAIRWISE = (
@@ -58,7 +58,7 @@ def _sections(
             f"{origin['labelled_photos']:,} labelled photos, {origin['photos_with_several_faces']:,} of them with "
             f"several faces; {origin['unlabelled_photos']:,} further photos with a face have no label",
             origin,
-            "Of several faces the one nearest the centre counts.",
+            "Of several faces, the one nearest the centre counts.",
             detail=True,
         ),
     ]
@@ -138,7 +138,7 @@ def report_clustering(request: ClusteringRequest, progress: Progress) -> Report[
 
 
 def _lookup(request: ClusteringRequest) -> Callable[[LabelledPhotos, Skipped], tuple[PhotoIdentities, dict[str, Any]]]:
-    """Where the identities come from; checked before the labels are read, which may take long."""
+    """The source of the identities; checked before the labels are read, which may take long."""
     if request.store is not None and request.clusters is None:
         return partial(_from_store, request, request.store)
     if request.clusters is not None and request.store is None:

@@ -1,7 +1,7 @@
-"""Annotated face boxes: XML as imglab (dlib) and Pascal VOC write it, or CSV.
+"""Reads annotated face boxes: XML of imglab (dlib) or Pascal VOC, or CSV.
 
 Boxes are xyxy in pixels of the upright image, the origin at the upper left corner of the upper left pixel, as in
-`pipeline.types`. Pascal VOC counts pixels from 1 and includes the last one, so 1 is taken off its xmin and ymin.
+`pipeline.types`. Pascal VOC counts pixels from 1 and includes the last one, so its xmin and ymin are reduced by 1.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from pipeline.types import BoolArray, FloatArray
 
 CORNERS: Final = ("x1", "y1", "x2", "y2")
 IGNORE: Final = "ignore"
-_FARTHEST: Final = 1e6  # pixels from the origin; float32 tells them apart there
+_FARTHEST: Final = 1e6  # pixels from the origin: float32 is still exact to a pixel there
 _TRUE: Final = frozenset({"1", "true", "yes"})
 _FALSE: Final = frozenset({"", "0", "false", "no", "none"})
 
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image and the faces that people saw on it, which may be none."""
+    """An image and its annotated faces, which may be none."""
 
     path: str  # as the store and reports show it
     file: Path
     boxes: FloatArray  # [n, 4] xyxy
-    ignored: BoolArray  # [n] too hard to ask for: neither finding nor missing it counts ("difficult" in Pascal VOC)
+    ignored: BoolArray  # [n] neither a hit nor a miss counts ("difficult" in Pascal VOC)
 
 
 @dataclass(frozen=True)
 class _Box:
-    """One annotated box of the image at `location`, a path as it was written; no corners: an image without faces."""
+    """One annotated box of the image at `location`, the path in the file; no corners: an image without faces."""
 
     location: str
     corners: tuple[float, float, float, float] | None
@@ -49,19 +49,19 @@ class _Box:
 def read_boxes(sources: Sequence[Path], images: Path | None) -> list[AnnotatedImage]:
     """The annotated images of `sources`, in their order: XML or CSV files, and folders of XML files.
 
-    CSV has the columns path, x1, y1, x2, y2 and perhaps ignore, one row a box; a row with empty corners is
-    an image without faces. Relative paths start at `images`, without that at the folder of the file they stand in.
-    Raises SourceMissing, and BoxesInvalid where a file is no such thing, a box is empty, or no image is annotated.
+    CSV has the columns path, x1, y1, x2, y2 and optionally ignore, one row per box; a row with empty corners is
+    an image without faces. Relative paths start at `images`; None: at the folder of the annotation file.
+    Raises SourceMissing, and BoxesInvalid where a file has another format, a box is empty, or no image is annotated.
     """
-    found: dict[str, AnnotatedImage] = {}
+    annotated: dict[str, AnnotatedImage] = {}
     for file in _files(sources):
-        own = _read_file(file, images)
-        for path in own.keys() & found.keys():
+        images_of_file = _read_file(file, images)
+        for path in images_of_file.keys() & annotated.keys():
             raise BoxesInvalid(path=shown(file), detail=f"{path} is annotated in another file as well")
-        found.update(own)
-    if not found:
+        annotated.update(images_of_file)
+    if not annotated:
         raise BoxesInvalid(path=shown(sources[0]), detail="it annotates no image")
-    return list(found.values())
+    return list(annotated.values())
 
 
 def _files(sources: Sequence[Path]) -> Iterator[Path]:
@@ -76,15 +76,15 @@ def _read_file(file: Path, images: Path | None) -> dict[str, AnnotatedImage]:
     boxes: dict[str, list[_Box]] = {}
     for box in _read(file):
         boxes.setdefault(os.path.normpath(base / box.location), []).append(box)
-    return {shown(path): _image(file, path, of_image) for path, of_image in boxes.items()}
+    return {shown(path): _image(file, path, image_boxes) for path, image_boxes in boxes.items()}
 
 
 def _image(file: Path, path: str, boxes: Sequence[_Box]) -> AnnotatedImage:
     faces = [box for box in boxes if box.corners is not None]
     if faces and len(faces) < len(boxes):
-        raise BoxesInvalid(path=shown(file), detail=f"{shown(path)} stands in it with faces and without any")
+        raise BoxesInvalid(path=shown(file), detail=f"it lists {shown(path)} both with faces and without any")
     if len({box.corners for box in boxes}) < len(boxes):
-        raise BoxesInvalid(path=shown(file), detail=f"{shown(path)} stands in it with the same box twice")
+        raise BoxesInvalid(path=shown(file), detail=f"it lists {shown(path)} with the same box twice")
     corners = np.array([box.corners for box in faces], dtype=np.float32).reshape(-1, 4)
     return AnnotatedImage(shown(path), Path(path), corners, np.array([box.ignored for box in faces], dtype=np.bool_))
 

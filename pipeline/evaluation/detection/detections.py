@@ -1,4 +1,4 @@
-"""The faces that our detector finds on annotated images: by running it, or as a store has them."""
+"""The faces that the detector finds on annotated images, or that a store has of them."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def detect_faces(
     skipped: Skipped,
     advance: Callable[[int], None],
 ) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
-    """Runs `detector` over the images: those that can be read, and what was found on each, cut off at its edge.
+    """Runs `detector` over the images. Returns those that can be read, and the faces on each, clipped to the image.
 
-    The others are counted in `skipped`; `advance(n)` is called as n images are done.
+    Counts the others in `skipped`; `advance(n)` reports n images as done.
     """
     kept: list[AnnotatedImage] = []
-    found: list[DetectedFaces] = []
+    detected: list[DetectedFaces] = []
     by_path = {image.path: image for image in images}
     files = {image.path: image.file for image in images}
     for batch in decoded_batches(
         files, Decoder(settings.decode), settings.run, lambda path, reason: skipped.add(reason, path), advance
     ):
         kept += [by_path[path] for path, _ in batch]
-        found += halving(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
+        detected += halving(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
         advance(len(batch))
-    return kept, found
+    return kept, detected
 
 
 def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[DetectedFaces]:
@@ -68,16 +68,16 @@ def _detect(detector: MtcnnDetector, images: Sequence[DecodedImage]) -> list[Det
 def stored_faces(
     store: Store, account_id: int, directory: str, images: Sequence[AnnotatedImage], skipped: Skipped
 ) -> tuple[list[AnnotatedImage], list[DetectedFaces]]:
-    """The images that a directory of the store knows by their path, and the faces it has of each, rejected ones too.
+    """The images whose paths are in a directory of the store, and their faces in it, rejected ones too.
 
-    The others are counted in `skipped`, those of which a person was deleted as well. Raises StoreError, and InputError
-    where it knows none.
+    Counts the others in `skipped`, also images of deleted people. Raises StoreError, and InputError where the directory
+    has none of the images.
     """
     table = store.detected_faces(account_id, directory)
     rows = _rows_of(table["path"].to_pylist())
     states = list(zip(*(table[name].to_pylist() for name in ("status", "reason", "deleted")), strict=True))
     numbers = np.stack([_floats(table[name]) for name in ("x1", "y1", "x2", "y2", "confidence")], axis=1)
-    kept, found = [], []
+    kept, detected = [], []
     for image in images:
         reason = unusable(*states[rows[image.path].start]) if image.path in rows else NOT_IN_STORE
         if reason is not None:
@@ -86,21 +86,21 @@ def stored_faces(
         faces = numbers[rows[image.path]]
         faces = faces[~np.isnan(faces[:, 0])]  # a row without a face
         kept.append(image)
-        found.append(DetectedFaces(faces[:, :4], faces[:, 4]))
+        detected.append(DetectedFaces(faces[:, :4], faces[:, 4]))
     if not any(image.path in rows for image in images):
         raise InputError(
             message=f'The directory "{directory}" of the store {store.path} holds none of the {len(images):,} '
             f"annotated images (such as {images[0].path}). --images says where they are, --directory names another one."
         )
-    return kept, found
+    return kept, detected
 
 
 def _rows_of(paths: Sequence[str]) -> dict[str, slice]:
-    """Where the rows of each path are; rows of one path stand together."""
-    found: dict[str, slice] = {}
+    """The rows of each path, which are consecutive."""
+    rows: dict[str, slice] = {}
     for k, path in enumerate(paths):
-        found[path] = slice(found[path].start if path in found else k, k + 1)
-    return found
+        rows[path] = slice(rows[path].start if path in rows else k, k + 1)
+    return rows
 
 
 def _floats(column: pa.ChunkedArray) -> FloatArray:

@@ -2,10 +2,10 @@
 
 Everingham et al. 2010, "The Pascal Visual Object Classes (VOC) Challenge", as of 2010 (all-point interpolation):
 detections are taken in the order of their confidence over all images; each belongs to the annotated face with which
-it overlaps most, and is right where that overlap (intersection over union) is at least 0.5 and no detection before
-it was right about that face. Faces to ignore ("difficult"; here also those that are smaller than `min_px`, as in
-WIDER FACE) count neither found nor missed, and detections that belong to one, neither right nor wrong. A detection
-that is smaller than `min_px` and belongs to no face is left out too.
+it overlaps most, and is right where that overlap (intersection over union) is at least 0.5 and no earlier detection
+was right about that face. Faces to ignore ("difficult"; here also those smaller than `min_px`, as in WIDER FACE) count
+neither as found nor as missed, and detections that belong to them neither as right nor as wrong. A detection that is
+smaller than `min_px` and belongs to no face is ignored too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pipeline.evaluation.detection.annotations import AnnotatedImage
 from pipeline.types import DoubleArray, FloatArray, IntArray
 
 IOU: Final = 0.5
-LISTED: Final = 20  # images with the most errors that are listed
-# What becomes of a detection.
+LISTED: Final = 20  # images with the most errors
+# The outcomes of a detection.
 RIGHT: Final = 1
 WRONG: Final = 0
 IGNORED: Final = -1
@@ -49,18 +49,18 @@ class ImageErrors:
 
 @dataclass(frozen=True)
 class DetectionResult:
-    """What `evaluate_detection` answers."""
+    """The result of `evaluate_detection`."""
 
     images: int
     faces: int  # annotated, without those to ignore
     ignored_faces: int
-    found: int  # faces that were found
+    found: int  # of these
     false_alarms: int
     ignored_detections: int
     recall: float
     precision: float  # NaN where nothing was detected
     average_precision: float
-    # The curve, one point for each distinct confidence, from the surest detection on.
+    # The curve, one point for each distinct confidence, highest first.
     confidences: tuple[float, ...]
     recalls: tuple[float, ...]
     precisions: tuple[float, ...]
@@ -73,31 +73,31 @@ class DetectionResult:
 
 
 def evaluate_detection(
-    images: Sequence[AnnotatedImage], found: Sequence[DetectedFaces], min_px: float = 0, iou: float = IOU
+    images: Sequence[AnnotatedImage], detected: Sequence[DetectedFaces], min_px: float = 0, iou: float = IOU
 ) -> DetectionResult:
-    """Compares n annotated images with what was found on each [n].
+    """Compares n annotated images with the faces detected on each [n].
 
-    `min_px`: faces whose side (the square root of their area) is smaller are ignored. Raises InputError where no face
-    is left to find.
+    `min_px`: faces whose side (the square root of their area) is smaller are ignored. Raises InputError where there is
+    no face to find.
     """
     to_ignore = [image.ignored | (sides(image.boxes) < min_px) for image in images]
-    faces = sum(int((~each).sum()) for each in to_ignore)
+    faces = sum(int((~ignored).sum()) for ignored in to_ignore)
     if not faces:
         raise InputError(
             message=f"The {len(images):,} annotated images that can be used have no face of {min_px:g} pixels or more, "
             "so there is nothing to find."
         )
-    order, where = _by_confidence(found)
-    fates = _fates(images, found, to_ignore, where[order], min_px, iou)
-    counted = fates != IGNORED
-    curve = precision_recall(fates[counted] == RIGHT, _confidences(found)[order][counted], faces)
-    hits = int((fates == RIGHT).sum())
+    order, detections = _by_confidence(detected)
+    outcomes = _outcomes(images, detected, to_ignore, detections[order], min_px, iou)
+    counted = outcomes != IGNORED
+    curve = precision_recall(outcomes[counted] == RIGHT, _confidences(detected)[order][counted], faces)
+    hits = int((outcomes == RIGHT).sum())
     return DetectionResult(
         images=len(images),
         faces=faces,
-        ignored_faces=sum(int(each.sum()) for each in to_ignore),
+        ignored_faces=sum(int(ignored.sum()) for ignored in to_ignore),
         found=hits,
-        false_alarms=int((fates == WRONG).sum()),
+        false_alarms=int((outcomes == WRONG).sum()),
         ignored_detections=int((~counted).sum()),
         recall=hits / faces,
         precision=hits / int(counted.sum()) if counted.any() else math.nan,
@@ -105,7 +105,7 @@ def evaluate_detection(
         confidences=tuple(curve[0].tolist()),
         recalls=tuple(curve[1].tolist()),
         precisions=tuple(curve[2].tolist()),
-        worst_images=_worst(images, to_ignore, where[order, 0], fates),
+        worst_images=_worst(images, to_ignore, detections[order, 0], outcomes),
     )
 
 
@@ -126,47 +126,46 @@ def overlaps(box: FloatArray, others: FloatArray) -> DoubleArray:
     return share
 
 
-def _confidences(found: Sequence[DetectedFaces]) -> FloatArray:
-    return np.concatenate([each.confidence for each in found] or [np.zeros(0, np.float32)])
+def _confidences(detected: Sequence[DetectedFaces]) -> FloatArray:
+    return np.concatenate([faces.confidence for faces in detected] or [np.zeros(0, np.float32)])
 
 
-def _by_confidence(found: Sequence[DetectedFaces]) -> tuple[IntArray, IntArray]:
-    """The order of all detections, and [d, 2] the image and the place in it of each."""
-    where = [(i, k) for i, each in enumerate(found) for k in range(len(each.confidence))]
-    order = np.argsort(-_confidences(found), kind="stable")
-    return order, np.array(where, dtype=np.int64).reshape(-1, 2)
+def _by_confidence(detected: Sequence[DetectedFaces]) -> tuple[IntArray, IntArray]:
+    """The order of all detections, and [d, 2] the image of each and its number there."""
+    detections = [(i, k) for i, faces in enumerate(detected) for k in range(len(faces.confidence))]
+    order = np.argsort(-_confidences(detected), kind="stable")
+    return order, np.array(detections, dtype=np.int64).reshape(-1, 2)
 
 
-def _fates(
+def _outcomes(
     images: Sequence[AnnotatedImage],
-    found: Sequence[DetectedFaces],
+    detected: Sequence[DetectedFaces],
     to_ignore: Sequence[np.ndarray[Any, np.dtype[np.bool_]]],
-    where: IntArray,
+    detections: IntArray,
     min_px: float,
     iou: float,
 ) -> IntArray:
-    """[d] what becomes of each detection, in the order of `where`."""
-    taken = [np.zeros(len(image.boxes), dtype=np.bool_) for image in images]
-    small = [sides(each.boxes) < min_px for each in found]
-    fates = np.empty(len(where), dtype=np.int64)
-    for number, (i, k) in enumerate(where.tolist()):
-        shared = overlaps(found[i].boxes[k], images[i].boxes)
-        face = int(shared.argmax()) if len(shared) else -1
-        if face < 0 or shared[face] < iou:
-            fates[number] = IGNORED if small[i][k] else WRONG
+    """[d] the outcome of each of `detections` (image, number), highest confidence first."""
+    matched = [np.zeros(len(image.boxes), dtype=np.bool_) for image in images]
+    small = [sides(faces.boxes) < min_px for faces in detected]
+    outcomes = np.empty(len(detections), dtype=np.int64)
+    for number, (i, k) in enumerate(detections.tolist()):
+        overlap = overlaps(detected[i].boxes[k], images[i].boxes)
+        face = int(overlap.argmax()) if len(overlap) else -1
+        if face < 0 or overlap[face] < iou:
+            outcomes[number] = IGNORED if small[i][k] else WRONG
         elif to_ignore[i][face]:
-            fates[number] = IGNORED
+            outcomes[number] = IGNORED
         else:
-            fates[number] = WRONG if taken[i][face] else RIGHT
-            taken[i][face] = True
-    return fates
+            outcomes[number] = WRONG if matched[i][face] else RIGHT
+            matched[i][face] = True
+    return outcomes
 
 
 def precision_recall(
     right: np.ndarray[Any, np.dtype[np.bool_]], confidence: FloatArray, faces: int
 ) -> tuple[FloatArray, DoubleArray, DoubleArray]:
-    """Confidences, recalls and precisions [p] after each distinct confidence of detections in falling order: no
-    threshold lies between equal confidences."""
+    """Confidences, recalls and precisions [p], one for each distinct confidence of detections in descending order."""
     hits = np.cumsum(right)
     last = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], np.ones(min(1, len(confidence)), np.bool_)])
     return confidence[last], hits[last] / faces, hits[last] / (last + 1)
@@ -182,11 +181,11 @@ def _worst(
     images: Sequence[AnnotatedImage],
     to_ignore: Sequence[np.ndarray[Any, np.dtype[np.bool_]]],
     image_of: IntArray,
-    fates: IntArray,
+    outcomes: IntArray,
 ) -> tuple[ImageErrors, ...]:
-    faces = np.array([int((~each).sum()) for each in to_ignore])
-    missed = faces - np.bincount(image_of[fates == RIGHT], minlength=len(images))
-    false_alarms = np.bincount(image_of[fates == WRONG], minlength=len(images))
+    faces = np.array([int((~ignored).sum()) for ignored in to_ignore])
+    missed = faces - np.bincount(image_of[outcomes == RIGHT], minlength=len(images))
+    false_alarms = np.bincount(image_of[outcomes == WRONG], minlength=len(images))
     order = np.argsort(-(missed + false_alarms), kind="stable")[:LISTED]
     return tuple(
         ImageErrors(images[i].path, int(faces[i]), int(missed[i]), int(false_alarms[i]))

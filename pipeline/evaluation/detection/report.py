@@ -1,4 +1,4 @@
-"""`facepipe evaluate detection`: annotated boxes against what the detector found, as a report."""
+"""`facepipe evaluate detection`: compares annotated boxes with detected faces, as a report."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pipeline.types import Progress
 
 @dataclass(frozen=True)
 class DetectionRequest:
-    """What is to be compared: `boxes` (files or folders of annotations) with the faces in `store`, or with what the
-    detector finds now."""
+    """Compare `boxes` (files or folders of annotations) with the faces in `store`, or with those that the detector
+    finds now."""
 
     boxes: Sequence[Path]
     images: Path | None  # where relative paths of images start
@@ -37,13 +37,13 @@ class DetectionRequest:
 
 _RIGHT = (
     f"A detection is right where it overlaps an annotated face by {IOU:g} or more (intersection over union), and no "
-    "surer one did before."
+    "detection with a higher confidence does."
 )
 _AP = "The average precision: the area under the curve of precision over recall (all points, Pascal VOC 2010)."
 
 
 def report_detection(request: DetectionRequest, progress: Progress) -> Report[DetectionResult]:
-    """Reads the boxes, finds or fetches the faces, and compares them.
+    """Reads the boxes, detects the faces or reads them from the store, and compares them.
 
     Raises SourceMissing, BoxesInvalid, InputError where nothing can be compared, StoreError, DeviceError, ModelError.
     """
@@ -54,7 +54,7 @@ def report_detection(request: DetectionRequest, progress: Progress) -> Report[De
         result = evaluate_detection(kept, detections, request.min_px)
     worst = [Row(values={"worst_images": [asdict(errors) for errors in result.worst_images]})]
     sections = [
-        Section("Faces that were to be found", _rows(result), plots=lambda: _plots(result)),
+        Section("Faces to find", _rows(result), plots=lambda: _plots(result)),
         Section("Images with the most errors", worst, listing=lambda: _worst_table(result)),
         Section("Origin", [Row(values=_origin(request, settings))]),
         skipped.section(),

@@ -1,4 +1,4 @@
-"""One to many: is a person found among those that are known, and strangers among none of them?
+"""One to many: does a search return an enrolled person, and nobody for a stranger?
 
 Terms and rates are those of ISO/IEC 19795-1:2021 and of NIST's evaluations (Grother et al., "Face Recognition Vendor
 Test, Part 2: Identification", NIST IR 8271). N people are enrolled, by one photo or several, the *gallery*. A search
@@ -9,10 +9,9 @@ else, nobody.
     FNIR(N, 1, T)  the share of mated searches that do not return the person first and within T
     rank-1         1 - FNIR(N, 1, any T): the identification rate of a closed set
 
-A probe without a face returns nobody: a miss where it is mated, as ISO has it for failures to acquire; so is a probe
-of somebody whose gallery photos show no face. The search is the product's own: the exact score of
-`pipeline.matching.match`, the nearest single reference of all; the
-rule of identical images is left out, because it knows files, not faces.
+A probe without a face returns nobody. If it is mated, that is a miss, as ISO has it for failures to acquire; so is a
+probe of somebody whose gallery photos show no face. The search is the product's own: the nearest single reference by
+the exact score of `pipeline.matching.match`, without the rule for identical images, which compares files, not faces.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ class FnirAtFpir:
     fpir: float
     threshold: float | None  # T of the squared contract distance; None: too few non-mated searches (rule of 3)
     fnir: float | None
-    fnir_interval_95: Interval | None  # over resamples of the mated people, the threshold held
+    fnir_interval_95: Interval | None  # over resamples of the mated people, at this threshold
 
 
 @dataclass(frozen=True)
 class IdentificationResult:
-    """What `evaluate_identification` answers."""
+    """The result of `evaluate_identification`."""
 
     gallery_people: int  # N
     gallery_images: int
@@ -63,7 +62,7 @@ class IdentificationResult:
     rank_1: float
     rank_1_interval_95: Interval
     fnir_at_fpir: tuple[FnirAtFpir, ...]
-    threshold: float  # T that was asked for
+    threshold: float  # the requested T
     fnir_at_threshold: float
     fpir_at_threshold: float | None  # None: no non-mated search
     curve_fpir: tuple[float, ...]  # empty without non-mated searches
@@ -72,37 +71,37 @@ class IdentificationResult:
 
 @dataclass(frozen=True)
 class Searches:
-    """What m searches answered."""
+    """The results of m searches."""
 
-    people: IntArray  # [m] whom the probe shows
-    mated: BoolArray  # [m] somebody who is in the gallery
-    right: BoolArray  # [m] the person was returned first, at whatever distance
-    distances: DoubleArray  # [m] contract distance of who was returned first; infinity for nobody
+    people: IntArray  # [m] the person on the probe
+    mated: BoolArray  # [m] that person is in the gallery
+    right: BoolArray  # [m] that person came first, at any distance
+    distances: DoubleArray  # [m] contract distance of the first result; infinity without one
 
 
 def gallery_by_column(path: object, sets: Sequence[Any], paths: Sequence[str]) -> BoolArray:
-    """[n] which photos the column `set` of the manifest `path` puts in the gallery. Raises ManifestInvalid."""
+    """[n] whether the column `set` of the manifest `path` puts each photo in the gallery. Raises ManifestInvalid."""
     for value, photo in zip(sets, paths, strict=True):
         if value not in (GALLERY, PROBE):
-            given = "without one" if value is None else f'"{value}"'
-            detail = f"the column set must say {GALLERY} or {PROBE}, and {photo} is {given}"
+            label = "is empty" if value is None else f'is "{value}"'
+            detail = f"the column set must be {GALLERY} or {PROBE}, and that of {photo} {label}"
             raise ManifestInvalid(path=path, detail=f"{detail}; or use --gallery-per-person")
     return np.array([value == GALLERY for value in sets], dtype=np.bool_)
 
 
 def gallery_per_person(names: Sequence[str], count: int) -> BoolArray:
-    """[n] which photos are in the gallery: the first `count` of everybody with more than that. The others of these
-    people are mated probes; people with no more than `count` photos are strangers, whose photos are non-mated probes.
+    """[n] whether each photo is in the gallery: the first `count` of every person with more than that. Their other
+    photos are mated probes; people with no more than `count` photos are strangers, whose photos are non-mated probes.
     """
     total: dict[str, int] = {}
     for name in names:
         total[name] = total.get(name, 0) + 1
-    seen: dict[str, int] = {}
-    chosen = np.zeros(len(names), dtype=np.bool_)
+    position: dict[str, int] = {}
+    in_gallery = np.zeros(len(names), dtype=np.bool_)
     for row, name in enumerate(names):
-        seen[name] = seen.get(name, 0) + 1
-        chosen[row] = total[name] > count >= seen[name]
-    return chosen
+        position[name] = position.get(name, 0) + 1
+        in_gallery[row] = total[name] > count >= position[name]
+    return in_gallery
 
 
 def evaluate_identification(
@@ -110,20 +109,20 @@ def evaluate_identification(
 ) -> IdentificationResult:
     """Searches every probe among the gallery.
 
-    `embeddings`: [n, d] float32 of norm 1, NaN where a photo shows no face; `names`: [n] whom it shows; `in_gallery`:
-    [n] the others are probes. Raises InputError where nobody is enrolled or no probe is mated, EmbeddingInvalid.
+    `embeddings`: [n, d] float32 of norm 1, NaN where a photo shows no face; `names`: [n] the person on it;
+    `in_gallery`: [n] the others are probes. Raises InputError where nobody is enrolled or no probe is mated,
+    EmbeddingInvalid.
     """
     _, people = numbered(names)
-    has_face = ~np.asarray(
-        np.isnan(embeddings).all(axis=1), dtype=np.bool_
-    )  # NaN in part is no missing face but a broken vector
+    # A vector that is NaN only in part is broken, and does not stand for a missing face.
+    has_face = ~np.asarray(np.isnan(embeddings).all(axis=1), dtype=np.bool_)
     enrolled = np.flatnonzero(in_gallery & has_face)
     if not len(enrolled):
-        raise InputError(message="The gallery has no photo with a face, so nobody can be found in it.")
+        raise InputError(message="The gallery has no photo with a face, so nobody is enrolled.")
     probes = np.flatnonzero(~in_gallery)
     mated = np.isin(people[probes], people[in_gallery])
     if not mated.any():
-        raise InputError(message="No probe shows anybody of the gallery, so there is nobody to be found.")
+        raise InputError(message="No probe shows anybody in the gallery, so there is nobody to find.")
     positions, distances = _search(embeddings, enrolled, probes, has_face, matcher, device)
     right = (positions >= 0) & (people[enrolled[positions]] == people[probes])
     searches = Searches(people[probes], mated, right, distances)
@@ -154,7 +153,7 @@ def _search(
 
 def _result(searches: Searches, matcher: Matcher, counts: Mapping[str, int]) -> IdentificationResult:
     mated, strangers = searches.mated, np.sort(searches.distances[~searches.mated])
-    # The distance from which on the person is returned first; infinity: at none.
+    # The smallest distance at which the person comes first; infinity: none.
     genuine = np.where(searches.right, searches.distances, np.inf)[mated]
     people = searches.people[mated]
     missed = ~searches.right[mated]
@@ -190,9 +189,9 @@ def _cut(strangers: DoubleArray, allowed: int) -> float:
     """The largest distance within which no more than `allowed` of the ascending `strangers` lie; -1 for none."""
     if allowed >= len(strangers):
         return math.inf
-    # A hair below the first who must stay out, so that the rounding of T and of scores does not let them in.
-    nearest_out = float(strangers[allowed])
-    return nearest_out * (1 - HAIR) if nearest_out > 0 else -1.0
+    # Slightly below the nearest stranger who must not match, so that the rounding of T and of scores does not matter.
+    nearest_rejected = float(strangers[allowed])
+    return nearest_rejected * (1 - HAIR) if nearest_rejected > 0 else -1.0
 
 
 def _curve(genuine: DoubleArray, strangers: DoubleArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -202,14 +201,14 @@ def _curve(genuine: DoubleArray, strangers: DoubleArray) -> tuple[tuple[float, .
     allowed = np.unique(np.geomspace(1, len(strangers), _CURVE_POINTS).round().astype(np.int64))
     cuts = np.array([_cut(strangers, k) for k in allowed.tolist()])
     hits = np.searchsorted(np.sort(genuine), cuts, side="right")
-    # `searchsorted` counts what is never returned first among the hits at an infinite cut.
+    # At an infinite cut, `searchsorted` counts people who never come first as hits.
     hits = np.minimum(hits, int(np.isfinite(genuine).sum()))
     return tuple((allowed / len(strangers)).tolist()), tuple((1 - hits / len(genuine)).tolist())
 
 
 def share_interval(events: BoolArray, people: IntArray) -> Interval:
-    """95 % percentile interval of the share of `events` [m], over resamples of the people [m] they belong to: what
-    photos of one person give is not independent (ISO/IEC 19795-1, on correlated trials)."""
-    known, units = np.unique(people, return_inverse=True)
-    shares = resample_share(events, np.stack([units, units], axis=1), len(known))
+    """95 % percentile interval of the share of `events` [m], over resamples of the people [m] they belong to:
+    photos of one person are not independent (ISO/IEC 19795-1, on correlated trials)."""
+    distinct, units = np.unique(people, return_inverse=True)
+    shares = resample_share(events, np.stack([units, units], axis=1), len(distinct))
     return interval(shares) or (0.0, 1.0)

@@ -30,13 +30,13 @@ from pipeline.types import BoolArray, Progress
 
 @dataclass(frozen=True)
 class IdentificationRequest:
-    """Who is on which photo (`labels`: a manifest, or a folder with one subfolder per person), and which of the photos
-    are the gallery: its column `set` says so, or `per_person` (see `gallery_per_person`). The embeddings are those of
-    `store`, or made now."""
+    """Search the photos in `labels` (a manifest, or a folder with one subfolder per person). Its column `set` divides
+    them into gallery and probes, or `per_person` does (see `gallery_per_person`). The embeddings are those of `store`,
+    or computed now."""
 
     labels: Path
     settings: Settings
-    per_person: int = 0  # 0: the column set says it
+    per_person: int = 0  # 0: by the column set
     store: Path | None = None
 
 
@@ -46,8 +46,8 @@ _NON_MATED = "A non-mated probe shows somebody else and should return nobody. A 
 _RANK_1 = "The share of mated searches that return the person first. Intervals are over resamples of the mated people."
 _FNIR = (
     "FNIR: the share of mated searches that do not return the person first and within the threshold. FPIR: the share "
-    "of non-mated searches that return anybody within it. Both grow with the gallery: figures hold for this size of it "
-    "and no other."
+    "of non-mated searches that return anybody within it. Both grow with the gallery: figures hold for "
+    "this size only."
 )
 
 
@@ -117,11 +117,11 @@ def _plots(result: IdentificationResult) -> list[str]:
 
 
 def report_identification(request: IdentificationRequest, progress: Progress) -> Report[IdentificationResult]:
-    """Reads the labels, fetches or makes the embeddings, and searches.
+    """Reads the labels, reads or computes the embeddings, and searches.
 
-    A photo that cannot be used takes no part, and is counted as skipped: a person whose gallery photos all are is not
-    enrolled. Raises SourceMissing, ManifestInvalid, UsageError, InputError where nothing can be searched, StoreError,
-    DeviceError, ModelError.
+    Skips and counts photos that cannot be used; a person without a usable gallery photo is not enrolled. Raises
+    SourceMissing, ManifestInvalid, UsageError, InputError where nothing can be searched, StoreError, DeviceError,
+    ModelError.
     """
     if request.per_person < 0:
         raise UsageError(message=f"A gallery cannot have {request.per_person} photos per person.")
@@ -129,15 +129,15 @@ def report_identification(request: IdentificationRequest, progress: Progress) ->
     progress.start("labels", None)
     column = None if request.per_person else "set"
     labels = read_labels(request.labels, request.settings.source, skipped, column=column, advance=progress.advance)
-    chosen = _chosen(request, labels)  # before embedding, which may take long
+    in_gallery = _gallery_column(request, labels)  # before the embedding, which may take long
     files = labels.to_embed(request.store is not None, skipped)
     embedded = embed_photos(files, request.settings, request.store, _COMMAND, progress)
     for path, reason in embedded.portraits.skipped.items():
         skipped.add(reason, path)
     with skipped.explaining():
-        result = _evaluate(request, labels, chosen, embedded)
+        result = _evaluate(request, labels, in_gallery, embedded)
     sections = [
-        Section("What was searched", _searches(result)),
+        Section("Searches", _searches(result)),
         Section("Rates", _rates(result), _FNIR, plots=lambda: _plots(result)),
         Section("Origin", [Row(values=_origin(request, embedded))]),
         skipped.section(),
@@ -145,20 +145,20 @@ def report_identification(request: IdentificationRequest, progress: Progress) ->
     return Report(result, sections)
 
 
-def _chosen(request: IdentificationRequest, labels: LabelledPhotos) -> BoolArray | None:
-    """[n] which photos the manifest puts in the gallery; None: `per_person` decides, among the usable ones."""
+def _gallery_column(request: IdentificationRequest, labels: LabelledPhotos) -> BoolArray | None:
+    """[n] whether the manifest puts each photo in the gallery; None: `per_person` decides, among the usable photos."""
     if request.per_person:
         return None
     return gallery_by_column(shown(request.labels), labels.columns, labels.paths)
 
 
 def _evaluate(
-    request: IdentificationRequest, labels: LabelledPhotos, chosen: BoolArray | None, embedded: Embedded
+    request: IdentificationRequest, labels: LabelledPhotos, gallery_column: BoolArray | None, embedded: Embedded
 ) -> IdentificationResult:
     portraits, settings = embedded.portraits, embedded.settings
     kept = [row for row, path in enumerate(labels.paths) if path in portraits.row]
     names = [labels.names[row] for row in kept]
-    in_gallery = gallery_per_person(names, request.per_person) if chosen is None else chosen[kept]
+    in_gallery = gallery_per_person(names, request.per_person) if gallery_column is None else gallery_column[kept]
     rows = [portraits.row[labels.paths[row]] for row in kept]
     matcher = Matcher(Calibration.from_dict(embedded.identity.calibration), settings.match.threshold)
     device = str(resolve_device(settings.run.device))

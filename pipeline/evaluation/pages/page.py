@@ -1,4 +1,4 @@
-"""One HTML page for one evaluation: a single file that needs no network, no script and no other file."""
+"""Writes the HTML page of an evaluation: one file that needs no network, no script and no other file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ figure { display: inline-block; margin: 0 .5rem .5rem 0; } figcaption { font-siz
 
 
 def write_page(path: Path, title: str, sections: Iterable[Section]) -> None:
-    """Writes the page to `path`, whole or not at all; sections with nothing to show are left out.
+    """Writes the page to `path`, completely or not at all, without empty sections.
 
     Raises StoreFull or StoreUnwritable of its folder.
     """

@@ -1,4 +1,4 @@
-"""Plots as SVG text, to stand in a page. No window, no file, no state of matplotlib's is changed."""
+"""Plots as SVG text for a page. Opens no window, writes no file and leaves matplotlib's state alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Axis:
-    """What stands at an axis, and its scale. On a logarithmic one, points that are not positive are left out."""
+    """The label and scale of an axis. A logarithmic axis leaves out points that are not positive."""
 
     label: str
     log: bool = False
@@ -41,9 +41,11 @@ class Axis:
 def line_plot(title: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
     """The curves as one SVG element; the legend names them, where there are several."""
     figure, axes = _figure(title)
-    for one in series:
-        shown = [(a, b) for a, b in zip(one.x, one.y, strict=True) if (a > 0 or not x.log) and (b > 0 or not y.log)]
-        axes.plot([a for a, _ in shown], [b for _, b in shown], label=one.name)
+    for curve in series:
+        points = [
+            (a, b) for a, b in zip(curve.x, curve.y, strict=True) if (a > 0 or not x.log) and (b > 0 or not y.log)
+        ]
+        axes.plot([a for a, _ in points], [b for _, b in points], label=curve.name)
     _set_axis(axes, "x", x)
     _set_axis(axes, "y", y)
     axes.grid(visible=True, which="both", alpha=0.3)
@@ -70,7 +72,7 @@ def histogram(
 
 
 def _figure(title: str) -> tuple[Figure, Axes]:
-    # A remark on its cache of fonts would stand in the middle of a command's output.
+    # A message about its font cache would appear in the middle of a command's output.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib.figure import Figure
 
@@ -83,18 +85,18 @@ def _figure(title: str) -> tuple[Figure, Axes]:
 def _set_axis(axes: Any, which: str, axis: Axis) -> None:
     set_of = {name: getattr(axes, f"set_{which}{name}") for name in ("label", "scale", "lim")}
     set_of["label"](axis.label)
-    if axis.log and any(len(line.get_xdata()) for line in axes.lines):  # else there is no scale
+    if axis.log and any(len(line.get_xdata()) for line in axes.lines):  # without points there is no scale
         set_of["scale"]("log")
     if axis.low is not None or axis.high is not None:
         set_of["lim"](axis.low, axis.high)
 
 
 def _svg(figure: Figure, title: str) -> str:
-    """The <svg> element alone. Its ids are salted with the title: several plots stand in one page."""
+    """The <svg> element alone. The title salts its ids, as a page has several plots."""
     import matplotlib
 
     out = io.StringIO()
-    # Text stays text: it can be searched and read aloud. No date: the same figures give the same page.
+    # Text stays text, for searching and screen readers. No date, so the same figures give the same page.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()

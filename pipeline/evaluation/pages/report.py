@@ -1,7 +1,7 @@
-"""A report as a list of rows, from which its JSON, its lines in a terminal and its page are all made.
+"""A report as a list of rows: the source of its JSON, its lines in a terminal and its page.
 
-A row has a label, what people read (`text`), the same as plain values under their JSON keys, and an explanation for
-the page. Rows stand in sections; a section of the page may also have a listing and plots, made only when a page is.
+A row has a label, a text for people, the same as plain values under their JSON keys, and an explanation for the page.
+Rows are grouped in sections; a section may also have a listing and plots, made only for the page.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def values_of(result: object, *names: str) -> dict[str, Any]:
     return {name: getattr(result, name) for name in names}
 
 
-# Numbers are shown as they are given: whoever fills a table decides how many digits mean something.
+# Numbers are shown as they are: whoever fills a table decides how many digits are significant.
 Cell: TypeAlias = str | int | Sequence[Picture]
 
 
@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows under one heading, a paragraph above them, and what only the page shows below them."""
+    """Rows under one heading, with a paragraph above, and a listing and plots below on the page."""
 
     title: str
     rows: Sequence[Row] = ()
@@ -79,7 +79,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report(Generic[Result]):
-    """What an experiment measured."""
+    """The figures of an experiment."""
 
     result: Result
     sections: Sequence[Section]

@@ -1,4 +1,4 @@
-"""Small pictures inside an HTML page: no file beside it, no network."""
+"""Small pictures embedded in an HTML page, which needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIDE_PX: Final = 96
 def data_uri(file: Path, settings: DecodeSettings, side_px: int = SIDE_PX) -> str:
     """The image in `file`, no side longer than `side_px`, as a JPEG in a `data:` address.
 
-    Raises ImageRejected, where it cannot be read.
+    Raises ImageRejected.
     """
     decoded = decode_image(read_file(file, settings.max_bytes), settings)
     small = Image.fromarray(decoded.pixels)
@@ -32,21 +32,21 @@ def data_uri(file: Path, settings: DecodeSettings, side_px: int = SIDE_PX) -> st
 
 
 class Thumbnails:
-    """Makes at most `limit` of them: a page of many megabytes helps nobody."""
+    """Makes at most `limit` thumbnails, to keep the page small."""
 
     def __init__(self, files: Mapping[str, Path], settings: DecodeSettings, limit: int) -> None:
         self._files = files
         self._settings = settings
-        self._left = limit
+        self._remaining = limit
 
     def of(self, path: str) -> str | None:
-        """The picture of the image called `path`; None where it is not there, cannot be read, or is one too many."""
+        """The picture of the image at `path`; None where it is missing, cannot be read, or exceeds the limit."""
         file = self._files.get(path)
-        if file is None or self._left < 1:
+        if file is None or self._remaining < 1:
             return None
         try:
             uri = data_uri(file, self._settings)
         except ImageRejected:
             return None
-        self._left -= 1
+        self._remaining -= 1
         return uri

@@ -99,10 +99,10 @@ def score_list(listed: PairList, portraits: Portraits, skipped: Skipped) -> Scor
 
 
 def _units(pairs: Sequence[ListedPair], people: Mapping[str, str]) -> tuple[IntArray, int]:
-    """What a bootstrap draws: [n, 2] people, or the pairs themselves where the list names nobody; and how many."""
+    """The units of a bootstrap: [n, 2] people, or the pairs themselves where the list names nobody; and their count."""
     if not people:
-        own = np.arange(len(pairs))
-        return np.stack([own, own], axis=1), len(pairs)
+        numbers = np.arange(len(pairs))
+        return np.stack([numbers, numbers], axis=1), len(pairs)
     number: dict[str, int] = {}
     sides = [[number.setdefault(people[path], len(number)) for path in (p.first, p.second)] for p in pairs]
     return np.array(sides, dtype=np.int64), len(number)
@@ -137,16 +137,16 @@ def scored_of_list(scored: ScoredList, named: bool) -> ScoredPairs:
 
 
 def score_everybody(portraits: Portraits, names: Mapping[str, str], highest_fmr: float) -> ScoredPairs:
-    """All pairs of the portraits that `names` (path -> person) has.
+    """All pairs of the portraits whose paths are in `names` (path -> person).
 
-    `highest_fmr`: of the rates whose intervals are asked for. Raises InputError for fewer than two people, and for more
+    `highest_fmr`: the highest rate that needs an interval. Raises InputError for fewer than two people, and for more
     than MAX_PAIRS pairs.
     """
     rows = np.array([row for row, path in enumerate(portraits.paths) if path in names], dtype=np.int64)
     paths = [portraits.paths[row] for row in rows.tolist()]
     people_names, people = np.unique([names[path] for path in paths], return_inverse=True)
     if len(people_names) < 2:
-        raise InputError(message=f"Pairs need photos of two people or more, and there are {len(people_names)}.")
+        raise InputError(message=f"Pairs need photos of two people or more, not of {len(people_names)}.")
     vectors = portraits.embeddings[rows]
     genuine, impostor, pairs = all_distances(vectors, people.astype(np.int64))
     close, close_rows = closest_impostors(vectors, people.astype(np.int64), _reach(impostor, highest_fmr))

@@ -1,4 +1,4 @@
-"""Lists of labelled pairs of photos: as LFW's files have them, or as CSV.
+"""Reads lists of labelled pairs of photos: LFW's format, or CSV.
 
 LFW (Huang et al. 2007, "Labeled Faces in the Wild"): a first line `n` (view 1) or `folds n` (view 2), then for each
 fold n lines `Name i j`, two photos of one person, and n lines `NameA i NameB j`, of two. Photo i of a person is
@@ -24,7 +24,7 @@ WITH_ITSELF: Final = "a photo paired with itself"
 _LFW_SUFFIXES: Final = (".jpg", ".png", ".jpeg")
 _TRUE: Final = frozenset({"1", "true", "yes"})
 _FALSE: Final = frozenset({"0", "false", "no"})
-_SHOWN: Final = 80  # characters of a line at fault
+_SHOWN: Final = 80  # characters of an invalid line
 _MOST_DIGITS: Final = 9  # of a number
 _READ_ERRORS: Final = (OSError, UnicodeDecodeError, csv.Error)
 
@@ -53,7 +53,7 @@ class ListedPair:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same whichever photo comes first."""
+        """The paths in order: the same whichever photo comes first."""
         return (self.first, self.second) if self.first <= self.second else (self.second, self.first)
 
 
@@ -63,8 +63,8 @@ class PairList:
 
     source: Path
     pairs: Sequence[ListedPair]
-    folds: int  # 1: the file says nothing of folds
-    files: dict[str, Path]  # path -> what is opened, of every photo in the pairs
+    folds: int  # 1: the file has none
+    files: dict[str, Path]  # path -> file, of every photo in the pairs
     people: dict[str, str] = field(default_factory=dict)  # path -> name, where the file names people
 
     def __len__(self) -> int:
@@ -72,26 +72,25 @@ class PairList:
 
 
 def read_pair_list(file: Path, images: Path | None, skipped: Skipped) -> PairList:
-    """Reads `file`: CSV where it is named so, else LFW's format. Photos lie below `images`, without that below the
-    file's own folder. Repeated pairs, and photos paired with themselves, are counted in `skipped`.
+    """Reads `file`: CSV if its name ends in .csv, else LFW's format. Photos lie below `images`; None: below the file's
+    own folder. Counts repeated pairs, and photos paired with themselves, in `skipped`.
 
-    Raises SourceMissing, and PairsInvalid where a line is at fault or labels contradict.
+    Raises SourceMissing, and PairsInvalid for an invalid line and for contradicting labels.
     """
-    folder = Path(os.path.abspath(file.parent if images is None else images))  # noqa: PTH100  links stay links
+    folder = Path(os.path.abspath(file.parent if images is None else images))  # noqa: PTH100  keeps links
     if file.suffix.lower() == ".csv":
         files: dict[str, Path] = {}
-        given = [_csv_pair(file, line, row, folder, files) for line, row in _csv_rows(file)]
-        made, folds, people = given, 1, dict[str, str]()
+        pairs = [_csv_pair(file, line, row, folder, files) for line, row in _csv_rows(file)]
+        folds, people = 1, dict[str, str]()
     else:
-        listed = read_pairs(file)
-        made, files, people = _located(listed, folder)
-        folds = 1 + max(pair.fold for pair in listed)
-    pairs = _checked(file, made, skipped)
-    return PairList(file, pairs, folds, files, people)
+        lfw_pairs = read_pairs(file)
+        pairs, files, people = _located(lfw_pairs, folder)
+        folds = 1 + max(pair.fold for pair in lfw_pairs)
+    return PairList(file, _checked(file, pairs, skipped), folds, files, people)
 
 
 def is_pair_list(file: Path) -> bool:
-    """Whether `file` is a list of pairs, and no labels: named .txt, or CSV with a column path_a.
+    """Whether `file` lists pairs, not labels: its name ends in .txt, or it is CSV with a column path_a.
 
     Raises PairsInvalid where it cannot be read.
     """
@@ -103,7 +102,7 @@ def is_pair_list(file: Path) -> bool:
 def photos_of_people(listed: PairList, images: Path) -> tuple[dict[str, Path], dict[str, str]]:
     """Every photo in the folders of the people that the list names: path -> file, and path -> name.
 
-    Photos of the list are there whether or not their file is.
+    Includes the photos of the list whose file is missing.
     """
     files, people = dict(listed.files), dict(listed.people)
     for name in sorted(set(listed.people.values())):
@@ -114,7 +113,7 @@ def photos_of_people(listed: PairList, images: Path) -> tuple[dict[str, Path], d
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """None of a folder that cannot be read: the photos in it that are in pairs will say why."""
+    """Nothing for a folder that cannot be read: the pairs with its photos report the reason."""
     try:
         return sorted(folder.iterdir())
     except OSError:
@@ -122,7 +121,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def read_pairs(file: Path) -> list[Pair]:
-    """Reads a pairs file in LFW's format. Raises SourceMissing, or PairsInvalid with the line at fault."""
+    """Reads a pairs file in LFW's format. Raises SourceMissing, or PairsInvalid with the invalid line."""
     lines = _lines(file)
     folds, count = _head(file, lines[0] if lines else "")
     pairs: list[Pair] = []
@@ -130,7 +129,7 @@ def read_pairs(file: Path) -> list[Pair]:
         if line.strip():
             pairs.append(_pair(file, number, line, len(pairs), count))
     if len(pairs) != 2 * folds * count:
-        _invalid(file, f"line 1 promises {2 * folds * count:,} pairs, and {len(pairs):,} follow")
+        _invalid(file, f"line 1 announces {2 * folds * count:,} pairs, but {len(pairs):,} follow")
     return pairs
 
 
@@ -147,7 +146,7 @@ def _head(file: Path, line: str) -> tuple[int, int]:
     """Folds, and pairs of each kind in a fold."""
     numbers = line.split()
     if not (1 <= len(numbers) <= 2 and all(_is_number(number) and int(number) for number in numbers)):
-        _invalid(file, "line 1 must be the number of pairs of each kind, or the number of folds and that")
+        _invalid(file, "line 1 must have the number of pairs of each kind, or the number of folds and that number")
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (1, int(numbers[0]))
 
 
@@ -159,10 +158,10 @@ def _pair(file: Path, number: int, line: str, position: int, count: int) -> Pair
             return Pair((name, int(i)), (name, int(j)), fold)
         case [a, i, b, j] if _is_number(i) and _is_number(j) and kind:
             if a == b:
-                _invalid(file, f"line {number}: {a} is given as two people")
+                _invalid(file, f"line {number}: {a} is listed as two people")
             return Pair((a, int(i)), (b, int(j)), fold)
     form = "NameA i NameB j" if kind else "Name i j"
-    detail = f'line {number}: "{line.strip()[:_SHOWN]}" should be "{form}", as the number in line 1 has it'
+    detail = f'line {number}: "{line.strip()[:_SHOWN]}" should be "{form}", by the counts in line 1'
     raise PairsInvalid(path=shown(file), detail=detail)
 
 
@@ -184,7 +183,7 @@ def _located(pairs: Sequence[Pair], folder: Path) -> tuple[list[ListedPair], dic
 
 
 def lfw_file(folder: Path, name: str, number: int) -> Path:
-    """Photo `number` of `name`: a .jpg, unless only a .png or .jpeg is there."""
+    """Photo `number` of `name`: a .jpg, unless there is only a .png or .jpeg."""
     files = [folder / name / f"{name}_{number:04d}{suffix}" for suffix in _LFW_SUFFIXES]
     return next((file for file in files if file_problem(file) is None), files[0])
 
@@ -237,13 +236,13 @@ def _checked(file: Path, pairs: Sequence[ListedPair], skipped: Skipped) -> list[
     for pair in pairs:
         if pair.first == pair.second:
             if not pair.same:
-                _invalid(file, f"{pair.first} is given as a photo of two people")
+                _invalid(file, f"{pair.first} is labelled as a photo of two people")
             skipped.add(WITH_ITSELF, pair.first)
         elif labels.setdefault(pair.key, pair.same) != pair.same:
-            _invalid(file, f"{pair.first} and {pair.second} are given as one person and as two")
+            _invalid(file, f"{pair.first} and {pair.second} are labelled as one person and as two")
         else:
             kept.append(pair)
-    unique = {pair.key: pair for pair in reversed(kept)}  # the first of equals stays
+    unique = {pair.key: pair for pair in reversed(kept)}  # keeps the first of equals
     for pair in kept:
         if unique[pair.key] is not pair:
             skipped.add(REPEATED, f"{pair.first} and {pair.second}")

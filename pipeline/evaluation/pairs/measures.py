@@ -2,7 +2,7 @@
 
 Error rates are those of ISO/IEC 19795-1: the false match rate (FMR) is the share of impostor pairs that match, the
 false non-match rate (FNMR) the share of genuine pairs that do not. Thresholds T are squared contract distances, as
-the contract's: a store with the same calibration decides with them.
+in the contract: a store with the same calibration uses the same T.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TRAINING_PAIRS: Final = "the training pairs"
 @dataclass(frozen=True)
 class FnmrAtFmr:
     """FNMR at the largest threshold at which the FMR is at most `fmr`; None: fewer impostor pairs than the rule of 3
-    asks for."""
+    needs."""
 
     fmr: float
     impostor_pairs_needed: int
@@ -60,7 +60,7 @@ class FnmrAtFmr:
 
 @dataclass(frozen=True)
 class RatesAt:
-    """What happens at one threshold T."""
+    """The errors at one threshold T."""
 
     threshold: float
     false_matches: int
@@ -82,7 +82,7 @@ class PairDistance:
 
 @dataclass(frozen=True)
 class PairsResult:
-    """What `evaluate_pairs` answers."""
+    """The result of `evaluate_pairs`."""
 
     # The pairs of the list
     pairs: int
@@ -95,15 +95,15 @@ class PairsResult:
     threshold_from: str
     folds: tuple[tuple[float, float], ...]  # accuracy and T of each; empty without folds
     standard_error: float | None  # of the mean over the folds
-    # The pairs that the rates are computed from: those of the list, or all pairs of its people
+    # The pairs behind the rates: those of the list, or all pairs of its people
     all_pairs: bool
     rates_photos: int
     rates_people: int | None
     rates_genuine_pairs: int
     rates_impostor_pairs: int
-    resampled: Unit  # what the intervals are over
+    resampled: Unit  # the units of the intervals
     rates: tuple[FnmrAtFmr, ...]
-    at_threshold: RatesAt  # at the T that was asked for
+    at_threshold: RatesAt  # at the requested T
     nearest_strangers: tuple[PairDistance, ...]
     farthest_photos: tuple[PairDistance, ...]
     curve_fmr: tuple[float, ...]
@@ -126,11 +126,12 @@ def evaluate_pairs(
 ) -> PairsResult:
     """Accuracy on a list of pairs, and error rates over `rated`: the same pairs, or all pairs of the list's people.
 
-    The accuracy is at the threshold best on `training`, where that is given; else at the one best on the other folds,
-    where the list has folds; else at the T given. Raises InputError where genuine or impostor pairs are missing.
+    The accuracy is measured at the threshold that is best on `training`; without it, on the other folds if the list
+    has folds, else at T = `threshold`. Raises InputError where genuine or impostor pairs are missing.
     """
-    for one, what in ((scored, "The pairs"), *([] if training is None else [(training, "The training pairs")])):
-        _require_both_kinds(one.same, what)
+    _require_both_kinds(scored.same, "The pairs")
+    if training is not None:
+        _require_both_kinds(training.same, "The training pairs")
     accuracy = _accuracy(scored, calibration, threshold, training)
     fmr, fnmr = error_curve(rated.genuine, rated.impostor)
     return PairsResult(
@@ -156,37 +157,36 @@ def evaluate_pairs(
 
 
 def contract_threshold(squared_l2: float, calibration: Calibration) -> float:
-    """The T at which a raw squared distance lies, at most 4."""
+    """The T that equals a raw squared distance, at most 4."""
     mapped: float = 4.0 * (squared_l2 / 4.0) ** calibration.exponent
     return min(mapped, MAX_THRESHOLD)
 
 
 def threshold_below(cut: float, calibration: Calibration) -> float:
-    """The largest T, but for a hair, at which faces match that are nearer than the raw squared distance `cut` and none
-    that are just as far: at T itself faces do match."""
+    """The T just below the raw squared distance `cut`: faces at exactly T match, so faces at `cut` must not."""
     return contract_threshold(cut * (1.0 - HAIR), calibration)
 
 
 def match_cut(threshold: float, calibration: Calibration) -> float:
-    """The raw squared distance below which faces match at T: none at 0 and all at 4, as the contract has it."""
+    """The raw squared distance below which faces match at T: none at 0 and all at 4, by the contract."""
     if threshold >= MAX_THRESHOLD:
         return math.inf
     raw: float = 4.0 * (threshold / 4.0) ** (1.0 / calibration.exponent)
-    return math.nextafter(raw, math.inf) if raw else 0.0  # a distance of just T matches
+    return math.nextafter(raw, math.inf) if raw else 0.0  # a distance of exactly T matches
 
 
-def _require_both_kinds(same: BoolArray, what: str) -> None:
+def _require_both_kinds(same: BoolArray, subject: str) -> None:
     if same.all() or not same.any():
         only, missing = ("one person", "two people") if same.all() else ("two people", "one person")
         raise InputError(
-            message=f"{what} that can be used are all of {only}: without pairs of {missing} nothing can be measured."
+            message=f"{subject} that can be used are all of {only}: without pairs of {missing} nothing can be measured."
         )
 
 
 def _accuracy(
     scored: ScoredList, calibration: Calibration, threshold: float, training: ScoredList | None
 ) -> dict[str, Any]:
-    """The fields of PairsResult about how many pairs of the list are decided correctly."""
+    """The fields of PairsResult on the accuracy and its threshold."""
     if scored.fold.max() > 0 and training is None:
         folded = folded_accuracy(scored.distances, scored.same, scored.fold)
         return _folded(scored, folded, calibration)
@@ -227,10 +227,10 @@ def _rates(rated: ScoredPairs, calibration: Calibration, fmrs: Sequence[float]) 
     resampled = resample_rates(rated.trials, measurable)
     rates = {}
     for column, fmr in enumerate(measurable):
-        at = error_rates(rated.genuine, rated.impostor, fmr)
-        t = threshold_below(at.threshold, calibration)
+        errors = error_rates(rated.genuine, rated.impostor, fmr)
+        threshold = threshold_below(errors.threshold, calibration)
         spread = interval(resampled.fnmr[:, column])
-        rates[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), t, at.threshold, at.fnmr, spread)
+        rates[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), threshold, errors.threshold, errors.fnmr, spread)
     return tuple(rates.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in fmrs)
 
 

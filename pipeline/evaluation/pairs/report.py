@@ -1,4 +1,4 @@
-"""`facepipe evaluate pairs`: a list of pairs, told apart by embeddings, as a report."""
+"""`facepipe evaluate pairs`: verifies the pairs of a list by their embeddings, as a report."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _HIGHEST_FMR: Final = max(FMRS)
 
 @dataclass(frozen=True)
 class PairsRequest:
-    """The list `pairs`, whose photos lie below `images` (None: below its own folder). `train`: the list whose best
-    threshold decides. `all_pairs`: rates over all pairs of all photos of the people in the list. The embeddings are
-    those of `store`, or made now."""
+    """The list `pairs`, whose photos lie below `images` (None: below its own folder). `train`: the list that
+    sets the threshold. `all_pairs`: rates over all pairs of all photos of the people in the list. The embeddings are
+    those of `store`, or computed now."""
 
     pairs: Path
     settings: Settings
@@ -72,19 +72,21 @@ def _accuracy(result: PairsResult) -> str:
 
 
 def _rated_pairs(result: PairsResult) -> str:
-    which = "all pairs of" if result.all_pairs else "the list's pairs of"
+    scope = "all pairs of" if result.all_pairs else "the list's pairs of"
     people = "" if result.rates_people is None else f" of {result.rates_people:,} people"
     return (
-        f"{which} {result.rates_photos:,} photos{people}: {result.rates_genuine_pairs:,} genuine and "
+        f"{scope} {result.rates_photos:,} photos{people}: {result.rates_genuine_pairs:,} genuine and "
         f"{result.rates_impostor_pairs:,} impostor pairs; intervals over resamples of the {result.resampled}"
     )
 
 
 def _at_threshold(result: PairsResult) -> str:
-    at = result.at_threshold
-    fmr = f"FMR {at.fmr:.3g}" if at.fmr_below_95 is None else f"no false match (FMR below {at.fmr_below_95:.3g})"
-    spread = _interval(at.fnmr_interval_95).removesuffix("; ")
-    return f"T = {at.threshold:g}: {fmr}, FNMR {at.fnmr:.2%}" + (f" ({spread})" if spread else "")
+    rates = result.at_threshold
+    fmr = f"FMR {rates.fmr:.3g}"
+    if rates.fmr_below_95 is not None:
+        fmr = f"no false match (FMR below {rates.fmr_below_95:.3g})"
+    spread = _interval(rates.fnmr_interval_95).removesuffix("; ")
+    return f"T = {rates.threshold:g}: {fmr}, FNMR {rates.fnmr:.2%}" + (f" ({spread})" if spread else "")
 
 
 def _sections(r: PairsResult, origin: Mapping[str, Any], calibration: Calibration) -> list[Section]:
@@ -109,8 +111,8 @@ def _accuracy_rows(r: PairsResult, origin: Mapping[str, Any]) -> Iterator[Row]:
     source = {"given": "--threshold or the settings"}.get(r.threshold_from, r.threshold_from)
     yield Row("", f"at T = {r.threshold:.4f}, from {source}", values_of(r, "threshold", "threshold_from"))
     shared = origin["train_people_in_the_list"]
-    flattered = f"{shared:,} people are in both lists: this flatters it" if shared else ""
-    yield Row("", flattered, origin)
+    warning = f"{shared:,} people are in both lists, which raises the accuracy" if shared else ""
+    yield Row("", warning, origin)
     for number, (accuracy, threshold) in enumerate(r.folds, 1):
         yield Row(f"fold {number}", f"{accuracy:.2%} at T = {threshold:.4f}", detail=True)
 
@@ -137,7 +139,7 @@ def _curves(result: PairsResult) -> list[str]:
 
 def _distances(result: PairsResult, calibration: Calibration) -> str:
     edges = np.linspace(0.0, 4.0, _BINS + 1)
-    # Counted where the distances are raw: a hundred million of them need not be mapped.
+    # Counts raw distances between mapped edges: there may be a hundred million distances.
     cuts = np.array([match_cut(float(edge), calibration) for edge in edges[:-1]] + [4.0 + 1e-9])
     scored: ScoredPairs = result.scored
     counts = {
@@ -154,7 +156,7 @@ def _pairs_table(pairs: Sequence[PairDistance]) -> Table:
 
 
 def report_pairs(request: PairsRequest, progress: Progress) -> Report[PairsResult]:
-    """Reads the lists, fetches or makes the embeddings, and compares.
+    """Reads the lists, reads or computes the embeddings, and compares the pairs.
 
     Raises SourceMissing, PairsInvalid, UsageError, InputError where nothing can be measured, StoreError, DeviceError,
     ModelError.
@@ -192,7 +194,7 @@ def _everybody(listed: PairList, request: PairsRequest) -> tuple[dict[str, Path]
 
 
 def _count_unused(names: dict[str, str], listed: PairList, embedded: Embedded, skipped: Skipped) -> None:
-    """Photos of the people that are in no pair of the list, and of which nothing is known."""
+    """Counts skipped photos of the people that are in no pair of the list."""
     for path, reason in embedded.portraits.skipped.items():
         if path in names and path not in listed.files:
             skipped.add(f"a further photo: {reason}", path)

@@ -1,5 +1,5 @@
-"""Labelled photos and what is found on them.
+"""Labelled photos and their faces.
 
-`labels` reads who is on which photo, `portraits` fetches or makes one embedding for each, `decoded` decodes photos in
+`labels` reads who is on which photo, `portraits` reads or computes one embedding for each, `decoded` decodes photos in
 batches, `skipped` counts the photos that are left out.
 """

@@ -23,7 +23,7 @@ def decoded_batches(
 ) -> Iterator[list[tuple[str, DecodedImage]]]:
     """Batches of (path, image) in the order of `files` (path -> file).
 
-    For a photo that cannot be decoded, `skip(path, reason)` and `advance(1)` are called instead.
+    Calls `skip(path, reason)` and `advance(1)` for a photo that cannot be decoded.
     """
     batch: list[tuple[str, DecodedImage]] = []
     pixels = 0

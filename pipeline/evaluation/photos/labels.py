@@ -22,7 +22,7 @@ REPEATED: Final = "the same path and label once more"
 
 @dataclass
 class LabelledPhotos:
-    """n photos in the order of the source, each with one person's name; no path stands twice."""
+    """n photos in the order of the source, each with one person's name; no path twice."""
 
     paths: list[str] = field(default_factory=list)  # [n] as the store and reports show them
     names: list[str] = field(default_factory=list)  # [n]
@@ -34,8 +34,8 @@ class LabelledPhotos:
         return len(self.paths)
 
     def to_embed(self, in_store: bool, skipped: Skipped) -> dict[str, Path]:
-        """path -> file of the photos to embed: with a store all, because it may have photos whose files are gone; else
-        those whose file exists. The others are counted in `skipped`."""
+        """path -> file of the photos to embed. With a store these are all, as it may have photos whose files are gone;
+        else those whose file exists. Counts the others in `skipped`."""
         if in_store:
             return {path: self.files.get(path, Path(path)) for path in self.paths}
         for path, reason in self.problems.items():
@@ -53,15 +53,15 @@ def read_labels(
 ) -> LabelledPhotos:
     """The rows of a manifest with `name`, or the photos of a folder with `settings.labels` = parent.
 
-    A photo whose file is missing keeps its label, because a store may have it. Rows without a name and repeated rows
-    are counted in `skipped`. `column`: a further column of a manifest to keep.
+    A photo whose file is missing keeps its label, because a store may have it. Counts rows without a name and repeated
+    rows in `skipped`. `column`: a further column of a manifest to keep.
     Raises SourceMissing, SourceEmpty, UsageError for a folder without labels, InputError where nobody is named, and
     ManifestInvalid where one path has two names, or two values in `column`.
     """
     if source_kind(source) == "folder" and settings.labels != "parent":
         raise UsageError(
-            message=f"The folder {shown(source)} says who is on its photos by the names of its subfolders only if you "
-            "say so: add --labels parent, or give a manifest with the columns path and name."
+            message=f"The folder {shown(source)} has no labels. If its subfolders are named after people, "
+            "add --labels parent; else give a manifest with the columns path and name."
         )
     photos, labels = LabelledPhotos(), dict[str, tuple[str, Any]]()
     for ref in scan_source(source, settings):
@@ -78,21 +78,21 @@ def read_labels(
 
 
 def _is_new(source: Path, labels: dict[str, tuple[str, Any]], ref: ImageRef, column: str | None) -> bool:
-    """Whether `ref` was not seen before. Raises ManifestInvalid where it was, with another label."""
+    """Whether `ref` is new. Raises ManifestInvalid where an earlier row has another label."""
     label = (str(ref.name), None if column is None else ref.extra.get(column))
     if ref.path not in labels:
         labels[ref.path] = label
         return True
-    before = labels[ref.path]
-    if before[0] != label[0]:
-        _contradicts(source, ref.path, "name", before[0], label[0])
-    if before[1] != label[1]:
-        _contradicts(source, ref.path, str(column), before[1], label[1])
+    earlier = labels[ref.path]
+    if earlier[0] != label[0]:
+        _contradicts(source, ref.path, "name", earlier[0], label[0])
+    if earlier[1] != label[1]:
+        _contradicts(source, ref.path, str(column), earlier[1], label[1])
     return False
 
 
 def _contradicts(source: Path, path: str, column: str, first: object, second: object) -> None:
-    detail = f'{path} stands in it twice, with {column} "{first}" and with "{second}"'
+    detail = f'it lists {path} twice, with {column} "{first}" and with "{second}"'
     raise ManifestInvalid(path=shown(source), detail=detail)
 
 

@@ -1,6 +1,6 @@
-"""The embeddings that an experiment works on: those of a store, or made now.
+"""The embeddings of an experiment: read from a store, or computed now.
 
-Of each photo the face counts whose box's centre lies nearest the photo's centre, as is usual for LFW.
+The face of a photo is the one whose box's centre lies nearest the photo's centre, as is usual for LFW.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ class Portraits:
     """n photos, and the face nearest the centre of each. Raises EmbeddingInvalid for a vector that is neither of norm
     1 nor all NaN."""
 
-    paths: Sequence[str]  # [n] as the store and reports show them; none stands twice
+    paths: Sequence[str]  # [n] as the store and reports show them; none twice
     embeddings: FloatArray  # [n, d] float32 of norm 1; all NaN where no face was found
     quality: FloatArray  # [n, 3] in [0, 1] in the order of `QUALITIES`; NaN where no face was found
-    skipped: dict[str, str]  # path -> why it is left out, of the other photos
+    skipped: dict[str, str]  # path -> reason, of the photos left out
 
     def __post_init__(self) -> None:
         check_embeddings(self.embeddings[self.has_face], self.embeddings.shape[1])
 
     @cached_property
     def row(self) -> dict[str, int]:
-        """path -> its row."""
+        """path -> row."""
         return {path: row for row, path in enumerate(self.paths)}
 
     @cached_property
     def has_face(self) -> BoolArray:
         """[n]"""
-        # A vector that is NaN in part does not mean a missing face: it is broken.
+        # A vector that is NaN only in part is broken, and does not stand for a missing face.
         return np.asarray(~np.isnan(self.embeddings).all(axis=1))
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Portraits, the model that made them, and the settings it is used with."""
+    """Portraits, the model that made them, and its settings."""
 
     portraits: Portraits
     identity: StoreIdentity
@@ -67,7 +67,7 @@ class Embedded:
 def embed_photos(
     files: Mapping[str, Path], settings: Settings, store: Path | None, command: str, progress: Progress
 ) -> Embedded:
-    """The faces of the photos `files` (path as the store shows it -> file): those of `store`, made now without one.
+    """The faces of the photos `files` (path as the store shows it -> file): those of `store`, or computed now.
 
     Raises StoreError (StoreMismatch where the settings name another model than the store's), ModelError, DeviceError,
     UsageError.
@@ -90,7 +90,7 @@ def extract_portraits(
     files: Mapping[str, Path],
     advance: Callable[[int], None] = lambda _count: None,
 ) -> Portraits:
-    """Decodes and extracts the photos `files` (path -> file); `advance(n)` as n of them are done.
+    """Decodes and extracts the photos `files` (path -> file); `advance(n)` reports n as done.
 
     A photo that cannot be read or decoded is in `skipped` with its reason. Raises DeviceOutOfMemory.
     """
@@ -121,9 +121,9 @@ def _central(faces: pa.Table, image: DecodedImage, size: int) -> tuple[FloatArra
 
 
 def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
-    """The embeddings that the store's current generation has of the photos at `paths`, in any directory.
+    """The embeddings of the photos at `paths` in the store's current generation, in any directory.
 
-    In `skipped` are photos that the store does not have or could not read, those of deleted persons, and those whose
+    `skipped` has the photos that the store does not have or could not read, those of deleted people, and those whose
     face the quality gate rejected: the store keeps no embedding of it. Raises StoreDamaged where an embedding is
     missing that should be there, and EmbeddingInvalid.
     """
@@ -169,5 +169,5 @@ def _stored_vectors(store: Store, table: pa.Table) -> FloatArray:
         if missing:
             raise damaged_file(store.folder, file, f"it has no embedding of face {missing[0]}")
         vectors[rows] = stored[[place[faces[row]] for row in rows]]
-        check_embeddings(vectors[rows], size)  # a vector of NaN would pass for a photo without a face
+        check_embeddings(vectors[rows], size)  # NaN would stand for a photo without a face
     return vectors

@@ -1,4 +1,4 @@
-"""The photos that an experiment leaves out: each is counted here, with its reason."""
+"""Counts the photos that an experiment leaves out, by reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Skipped:
 
     @property
     def counts(self) -> dict[str, int]:
-        """By reason, the most frequent first."""
+        """Photos by reason, the most frequent first."""
         return dict(sorted(self._counts.items(), key=lambda item: -item[1]))
 
     def as_dict(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Skipped:
         return {"skipped": self.counts, "skipped_examples": {reason: self._examples[reason] for reason in self.counts}}
 
     def section(self) -> Section:
-        """The rows of a report: one for each reason, none where nothing was skipped."""
+        """The rows of a report, one for each reason."""
         rows = [Row(values=self.as_dict())]
         for reason, count in self.counts.items():
             first, *more = self._examples[reason][:3]
@@ -70,7 +70,7 @@ class Skipped:
 
 
 def unusable(status: str, reason: str | None, deleted: bool) -> str | None:
-    """Why a photo of a store is left out, by its row; None where it can be used."""
+    """Why a photo of a store is left out; None where it can be used."""
     if status not in ACCEPTED_STATUSES:
         return f"{status}: {reason}"
     return DELETED if deleted else None

@@ -1,4 +1,4 @@
-"""How well embeddings tell people apart: the arithmetic of verification (one to one) experiments.
+"""The arithmetic of verification (one to one): error rates, thresholds and accuracies from distances.
 
 Distances are squared: L2 between embeddings, or the contract's after calibration, both 0 to 4. A pair counts as
 one person when its distance is *below* the threshold. A pair with an image in which no face was found has distance
@@ -16,18 +16,18 @@ import numpy as np
 
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
-# The contract's default threshold T, and the false match rate that its callers expect there.
+# The contract's default threshold T, and its nominal false match rate.
 CONTRACT_THRESHOLD: Final = 0.54
 CONTRACT_FMR: Final = 2e-4
 RULE_OF_3: Final = 3
-# As a share: what rounding may move a distance by on its way to a threshold and back, and far less than matters.
+# A share of a distance: above the rounding error of a conversion to a threshold and back, and far below any effect.
 HAIR: Final = 2.0**-40
 _CURVE_POINTS: Final = 300
 
 
 @dataclass(frozen=True)
 class ErrorRates:
-    """The threshold at which the FMR is at most the one asked for, and the FNMR there."""
+    """The threshold at which the FMR is at most `fmr`, and the FNMR there."""
 
     fmr: float
     threshold: float  # squared distance
@@ -50,7 +50,7 @@ class FoldedAccuracy:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean over the folds, as LFW's results are given."""
+        """Of the mean over the folds, as in LFW's results."""
         return float(np.std(self.accuracies, ddof=1) / math.sqrt(len(self.accuracies)))
 
 
@@ -80,11 +80,11 @@ def decisions_right(distances: DoubleArray, genuine: BoolArray, threshold: float
 
 def best_threshold(distances: DoubleArray, genuine: BoolArray) -> float:
     """The threshold with the highest accuracy on these pairs, in the middle of the widest gap that has it."""
-    found = np.isfinite(distances)
-    order = np.argsort(distances[found], kind="stable")
-    values, kinds = distances[found][order], genuine[found][order]
+    finite = np.isfinite(distances)
+    order = np.argsort(distances[finite], kind="stable")
+    values, kinds = distances[finite][order], genuine[finite][order]
     edges = np.concatenate([[0.0], values, [4.0 + 1e-6]])
-    # Cutting before value k: the k below are taken for genuine, the others for impostors.
+    # A cut before value k decides that the k below are genuine and the others impostors.
     right = np.concatenate([[0], np.cumsum(kinds)]) + (np.count_nonzero(~kinds) - np.cumsum(np.r_[0, ~kinds]))
     right[1:][np.diff(edges)[1:] == 0] = -1  # no threshold lies between equal distances
     k = int(np.argmax(np.where(right == right.max(), np.diff(edges), -1)))
@@ -137,9 +137,9 @@ def error_curve(genuine: DoubleArray, impostor: DoubleArray) -> tuple[list[float
     ranks = np.unique(np.geomspace(1, len(impostor), _CURVE_POINTS).round().astype(np.int64))
     ordered = np.partition(impostor, ranks - 1)
     cuts = ordered[ranks - 1]
-    further = zip(ranks, np.append(ranks[1:], len(impostor)), cuts, strict=True)
-    equal = [np.count_nonzero(ordered[low:high] == cut) for low, high, cut in further]
-    # Of ranks with one distance, the last knows how many there are.
+    ranges = zip(ranks, np.append(ranks[1:], len(impostor)), cuts, strict=True)
+    equal = [np.count_nonzero(ordered[low:high] == cut) for low, high, cut in ranges]
+    # Of ranks with equal distances, the last one counts them all.
     matches = (ranks + equal)[np.searchsorted(cuts, cuts, side="right") - 1]
     matches = np.minimum(matches, np.count_nonzero(np.isfinite(impostor)))
     hits = np.searchsorted(np.sort(genuine), cuts, side="right")

@@ -1,9 +1,9 @@
 """Bootstrap intervals of verification rates.
 
-Pairs that share a person are not independent, so it is people that are drawn, with replacement, and each pair counts
-as often as the people it shows were drawn: w for a genuine pair, w v for an impostor pair (the subsets bootstrap of
-Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets bootstrap"). Where the names
-are unknown, each pair is drawn for itself, and the interval is too narrow.
+Pairs that share a person are not independent. So people are drawn, with replacement, and each pair counts as often as
+its people were drawn: w for a genuine pair, w v for an impostor pair (the subsets bootstrap of Bolle, Ratha and
+Pankanti 2004, "Error analysis of pattern recognition systems: the subsets bootstrap"). Where the names are unknown, the
+pairs are drawn instead, and the interval is too narrow.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ Unit: TypeAlias = Literal["people", "pairs"]
 RESAMPLES: Final = 1000
 _PERCENTILES: Final = (2.5, 97.5)
 _DEFINED: Final = 0.95  # the share of the resamples that must have a value
-# Of the closest impostor pairs, so many times more than match in all are looked at first.
+# The first look takes this many times as many of the closest impostor pairs as may match.
 _FIRST: Final = 3
 _AT_LEAST: Final = 200
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Scored pairs, and which units (people, or the pairs themselves) each consists of."""
+    """Scored pairs and their units (people, or the pairs themselves)."""
 
     unit: Unit
-    units: int  # how many there are
+    units: int  # their number
     genuine: DoubleArray  # [g] squared distances
     genuine_units: IntArray  # [g, 2] the same unit twice
     close: DoubleArray  # [t] the closest impostor pairs, ascending, or all of them
     close_units: IntArray  # [t, 2]; for pairs the same unit twice
-    # [units] photos of each person, where the impostor pairs are all pairs there are; None: `close` are all.
+    # [units] photos of each person, where all pairs of these photos count; None: `close` are all impostor pairs.
     photos: IntArray | None = None
 
     def impostor_weight(self, weights: IntArray) -> float:
-        """Of all impostor pairs together, when each unit [units] was drawn so often."""
+        """The total weight of the impostor pairs, where unit i was drawn `weights[i]` times."""
         if self.photos is None:
             return float(_pair_weights(self.close_units, weights).sum())
         drawn = (weights * self.photos).astype(np.float64)
@@ -56,8 +56,8 @@ class Resampled:
 
 
 def resample_rates(trials: Trials, fmrs: Sequence[float], resamples: int = RESAMPLES, seed: int = 0) -> Resampled:
-    """Thresholds and FNMR at `fmrs`. Where a resample needs more than the closest impostor pairs that `trials` has,
-    its threshold is infinity, and its FNMR as low as that makes it."""
+    """Thresholds and FNMR at `fmrs`. Where a resample needs more impostor pairs than `trials.close` has, its threshold
+    is infinity, and its FNMR accordingly low."""
     order = np.argsort(trials.genuine, kind="stable")
     genuine, genuine_units = trials.genuine[order], trials.genuine_units[order]
     thresholds = np.full((resamples, len(fmrs)), np.nan)
@@ -76,14 +76,14 @@ def _thresholds(trials: Trials, weights: IntArray, allowed: DoubleArray) -> Doub
     highest = float(allowed.max(initial=0.0))
     count = int(_FIRST * highest) + _AT_LEAST
     reached = np.cumsum(_pair_weights(trials.close_units[:count], weights))
-    # Few people: those of the closest pairs may not be drawn at all.
+    # With few people, those of the closest pairs may not be drawn at all.
     while count < len(trials.close) and reached[-1] <= highest:
         count *= 2
         reached = np.cumsum(_pair_weights(trials.close_units[:count], weights))
-    place = np.searchsorted(reached, allowed, side="right")
-    farther = np.append(trials.close[:count], np.inf)  # one past the closest: farther than any of them
-    found: DoubleArray = farther[place]
-    return found
+    first_excess = np.searchsorted(reached, allowed, side="right")
+    distances = np.append(trials.close[:count], np.inf)  # infinity: beyond all of the closest
+    thresholds: DoubleArray = distances[first_excess]
+    return thresholds
 
 
 def resample_fnmr(trials: Trials, threshold: float, resamples: int = RESAMPLES, seed: int = 0) -> DoubleArray:
@@ -118,7 +118,7 @@ def _shares(events: BoolArray, pair_units: IntArray, units: int, resamples: int,
 
 
 def _draws(units: int, resamples: int, seed: int) -> Iterator[IntArray]:
-    """How often each unit is drawn, in each resample."""
+    """[units] for each resample, how often each unit is drawn."""
     random = np.random.default_rng(seed)
     for _ in range(resamples):
         yield np.bincount(random.integers(units, size=units), minlength=units)
