@@ -119,8 +119,8 @@ def test_without_strangers_there_is_no_fpir() -> None:
     [
         ({}, [("ann", 1.0)], "gallery has no photo with a face"),
         ({"ann": [math.nan]}, [("ann", 1.0)], "gallery has no photo with a face"),
-        ({"ann": [0.0]}, [], "No probe shows anybody of the gallery"),
-        ({"ann": [0.0]}, [("bob", 1.0)], "No probe shows anybody of the gallery"),
+        ({"ann": [0.0]}, [], "No probe shows anybody in the gallery"),
+        ({"ann": [0.0]}, [("bob", 1.0)], "No probe shows anybody in the gallery"),
     ],
 )
 def test_nothing_to_search_is_an_error(
@@ -138,7 +138,7 @@ def test_vectors_that_are_no_embeddings_are_refused() -> None:
 
 def test_the_column_set() -> None:
     assert gallery_by_column("m.csv", ["gallery", "probe"], ["/a", "/b"]).tolist() == [True, False]
-    with pytest.raises(ManifestInvalid, match=r'm\.csv.*and /b is "test"'):
+    with pytest.raises(ManifestInvalid, match=r'm\.csv.*and that of /b is "test"'):
         gallery_by_column("m.csv", ["gallery", "test"], ["/a", "/b"])
     with pytest.raises(ManifestInvalid, match="/a is without one; or use --gallery-per-person"):
         gallery_by_column("m.csv", [None], ["/a"])

@@ -176,7 +176,7 @@ class TestRefusals:
 
     def test_all_pairs_need_two_people(self) -> None:
         portraits, names = plant(3, 2, spread=0.2)
-        with pytest.raises(InputError, match="two people or more, and there are 1"):
+        with pytest.raises(InputError, match="two people or more, not of 1"):
             score_everybody(portraits, {path: name for path, name in names.items() if name == "p001"}, 1e-2)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, 7.0])
