@@ -140,7 +140,7 @@ def test_the_column_set() -> None:
     assert gallery_by_column("m.csv", ["gallery", "probe"], ["/a", "/b"]).tolist() == [True, False]
     with pytest.raises(ManifestInvalid, match=r'm\.csv.*and that of /b is "test"'):
         gallery_by_column("m.csv", ["gallery", "test"], ["/a", "/b"])
-    with pytest.raises(ManifestInvalid, match="/a is without one; or use --gallery-per-person"):
+    with pytest.raises(ManifestInvalid, match="that of /a is empty; or use --gallery-per-person"):
         gallery_by_column("m.csv", [None], ["/a"])
 
 

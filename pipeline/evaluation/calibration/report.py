@@ -35,7 +35,8 @@ NO_FACE_FOUND: Final = "no face found"
 class CalibrationRequest:
     """Fit at the false match rate `fmr` on `source`: a list of pairs, whose photos lie below `images`, or labelled
     photos (a manifest, or a folder with one subfolder per person). `all_pairs`: all pairs of all photos of the people
-    in the list. The embeddings are those of `store`, or computed now; without a source, its named rows are the labels."""
+    in the list. The embeddings are those of `store`, or computed now; without a source, its named rows are the
+    labels."""
 
     source: Path | None
     settings: Settings
