@@ -167,8 +167,10 @@ def full_disk() -> Iterator[None]:
 
 @pytest.mark.usefixtures("full_disk")
 def test_an_error_leaves_no_threads(photos: Path, settings: Settings, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     with pytest.raises(StoreFull) as caught:
         run(RunRequest(photos, tmp_path / "store", settings))
     # `caught` holds the traceback, and with it every frame that the error left.
     assert caught.tb is not None
-    assert [t.name for t in threading.enumerate() if t.name.startswith(("decode", "hash", "store"))] == []
+    after = set(threading.enumerate()) - before
+    assert [t.name for t in after if t.name.startswith(("decode", "hash", "store"))] == []

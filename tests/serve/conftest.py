@@ -18,6 +18,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("SCHEMA_EXAMPLES", "300")  # test_schema needs the number when it is imported
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """From pytest 9.2 on schemathesis's tests of all API operations have one node id, and pytest-xdist would run only one
+    of them (`test_much_was_asked` notices)."""
+    operation = getattr(item, "operation_label", None)
+    if operation and operation not in item.nodeid:
+        from _pytest.nodeid import coerce_node_id
+
+        item._id = coerce_node_id(f"{item.nodeid}[{operation}]")
+
+
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor) -> Iterator[LiveServer]:
     """Local hosting; short times, so that the tests of slow clients are quick."""
