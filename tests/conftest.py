@@ -79,11 +79,18 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder with casia-webface converted from its package: made once, only to be read."""
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the processes of one test run share, for what is made once and only read."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+
+
+@pytest.fixture(scope="session")
+def weights_cache(run_folder: Path) -> Path:
+    """A cache folder with casia-webface converted from its package, which processes do one at a time."""
     from pipeline.models.weights import resolve
 
-    cache = tmp_path_factory.mktemp("weights-cache")
+    cache = run_folder / "weights-cache"
     resolve("casia-webface", None, cache)
     return cache
 
@@ -98,11 +105,11 @@ def sface_installed() -> None:
 
 
 @pytest.fixture(scope="session")
-def sface_cache(sface_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder with sface converted from its package: made once, only to be read."""
+def sface_cache(sface_installed: None, run_folder: Path) -> Path:
+    """A cache folder with sface converted from its package, which processes do one at a time."""
     from pipeline.models.weights import resolve
 
-    cache = tmp_path_factory.mktemp("sface-cache")
+    cache = run_folder / "sface-cache"
     resolve("sface", None, cache)
     return cache
 

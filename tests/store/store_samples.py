@@ -1,6 +1,6 @@
 """A small store with random vectors, made by the calls that a run makes.
 
-Also a script: `store_samples.py DIR` plays the scenario, `--kill some|every` kills it at its fault points.
+Also a script: `store_samples.py DIR` plays the scenario, `--kill first|ends|every` kills it at its fault points.
 """
 
 from __future__ import annotations
@@ -373,16 +373,17 @@ def play_with_kill(path: Path, kill: int) -> list[str]:
     return log.read_text().split()
 
 
-def kill_everywhere(root: Path, every: bool) -> None:
+def kill_at_points(root: Path, calls: str) -> None:
     """The scenario killed at its fault points, each time continued and compared with the undisturbed one.
 
-    `every`: at each call of a point; else at the first and the last call of each.
+    `calls` of each point: the first, the first and the last (ends), or every one.
     """
     points = play_with_kill(root / "whole", -1)
-    chosen = range(len(points))
-    if not every:
-        first_and_last = {name: (points.index(name), len(points) - 1 - points[::-1].index(name)) for name in points}
-        chosen = sorted({number for pair in first_and_last.values() for number in pair})
+    chosen = set(range(len(points)))
+    if calls != "every":
+        chosen = {points.index(name) for name in points}
+    if calls == "ends":
+        chosen |= {len(points) - 1 - points[::-1].index(name) for name in points}
     (root / "seen").write_text("\n".join(sorted(set(points))))
 
     expected = contents(root / "whole")
@@ -394,7 +395,7 @@ def kill_everywhere(root: Path, every: bool) -> None:
         for key, value in expected.items():
             assert found[key] == value, f"{key}: {found[key]} != {value}"
 
-    for number in chosen:
+    for number in sorted(chosen):
         path = root / f"{number}-{points[number]}"
         play_with_kill(path, number)
         assert in_child(lambda path=path: go_on(path)) == 0, path.name
@@ -405,10 +406,10 @@ def kill_everywhere(root: Path, every: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path)
-    parser.add_argument("--kill", choices=["some", "every"])
+    parser.add_argument("--kill", choices=["first", "ends", "every"])
     arguments = parser.parse_args()
     if arguments.kill:
-        kill_everywhere(arguments.path, arguments.kill == "every")
+        kill_at_points(arguments.path, arguments.kill)
     else:
         play(arguments.path)
 

@@ -29,9 +29,17 @@ def test_an_undeclared_point_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path) -> None:
-    """SIGKILL at the first and the last call of each point. In a process of its own, because it forks."""
-    command = [sys.executable, "-W", "error", store_samples.__file__, str(tmp_path), "--kill", "some"]
+def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path, full: bool) -> None:
+    """SIGKILL at the first call of each point, and at the last with --full. In a process of its own, because it forks."""
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        store_samples.__file__,
+        str(tmp_path),
+        "--kill",
+        "ends" if full else "first",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     kills = int(done.stdout.split()[0])
