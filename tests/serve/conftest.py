@@ -19,8 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """From pytest 9.2 on schemathesis's tests of all API operations have one node id, and pytest-xdist would run only one
-    of them (`test_much_was_asked` notices)."""
+    """From pytest 9.2 on schemathesis's tests of all API operations have one node id, and pytest-xdist would run only
+    one of them (`test_much_was_asked` notices)."""
     operation = getattr(item, "operation_label", None)
     if operation and operation not in item.nodeid:
         from _pytest.nodeid import coerce_node_id

@@ -30,7 +30,7 @@ def test_an_undeclared_point_is_refused() -> None:
 
 @pytest.mark.slow
 def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path, full: bool) -> None:
-    """SIGKILL at the first call of each point, and at the last with --full. In a process of its own, because it forks."""
+    """SIGKILL at the first call of each point, with --full at the last too. A process of its own, because it forks."""
     command = [
         sys.executable,
         "-W",
