@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from pipeline.store.records import QUALITIES
 from pipeline.types import FloatArray
 
 # What a run does with a manifest row.
@@ -40,7 +41,6 @@ MANIFEST_SCHEMA = pa.schema(
     ]
 )
 
-QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
 FACE_COLUMNS = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
 IMAGE_COLUMNS = ("pixel_sha256", "width", "height", "format")  # null where no image was decoded
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
-from pipeline.extraction.rows import QUALITIES
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PersonView, PostRequest
 from pipeline.jobs.accounts import find_account
@@ -20,7 +19,7 @@ from pipeline.jobs.stores import settings_of_store
 from pipeline.store.connect import open_store
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store
-from pipeline.store.records import Candidate, FaceAnswer, SearchQuery
+from pipeline.store.records import QUALITIES, Candidate, FaceAnswer, SearchQuery
 
 
 def search(

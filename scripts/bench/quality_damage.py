@@ -14,7 +14,7 @@ import pyarrow as pa
 from PIL import Image, ImageFilter
 
 from pipeline.extraction.extractor import FaceExtractor
-from pipeline.extraction.rows import QUALITIES
+from pipeline.store.records import QUALITIES
 from pipeline.types import BoolArray, DecodedImage, FloatArray
 
 BATCH = 24

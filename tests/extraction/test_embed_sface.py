@@ -16,12 +16,12 @@ from pipeline.errors import StoreMismatch, WeightsCorrupt
 from pipeline.extraction.embed import BATCH_CROPS, Embedder, load_embedder
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import decode_image
-from pipeline.extraction.rows import QUALITIES
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.models.files.converted import read_converted, write_converted
 from pipeline.models.registry import REGISTRY, weight_set
 from pipeline.models.weights import ResolvedWeights, cached_file, package_files, resolve
 from pipeline.runtime.device import resolve_device
+from pipeline.store.records import QUALITIES
 from pipeline.types import DecodedImage
 
 

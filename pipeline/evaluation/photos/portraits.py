@@ -19,14 +19,13 @@ from pipeline.evaluation.photos.decoded import decoded_batches
 from pipeline.evaluation.photos.skipped import NOT_IN_STORE, NOT_KEPT, unusable
 from pipeline.extraction.extractor import FaceExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.rows import QUALITIES
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.matching.references import check_embeddings
 from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, read_embeddings, vectors_of
 from pipeline.store.operations import Store
-from pipeline.store.records import StoreIdentity
+from pipeline.store.records import QUALITIES, StoreIdentity
 from pipeline.types import BoolArray, DecodedImage, FloatArray, Progress
 
 
