@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from pipeline.extraction.extractor import FaceExtractor
+    from pipeline.extraction.extractor import BatchExtractor
 
 # No deadline: a slow machine is not a failure.
 hypothesis.settings.register_profile("small", deadline=None, max_examples=25)
@@ -115,7 +115,7 @@ def sface_cache(sface_installed: None, run_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def extractor(tmp_path_factory: pytest.TempPathFactory) -> FaceExtractor:
+def extractor(tmp_path_factory: pytest.TempPathFactory) -> BatchExtractor:
     """The default extractor with casia-webface on the CPU, loaded once."""
     from pipeline.config import load_settings
     from pipeline.jobs.models import load_extractor, make_identity

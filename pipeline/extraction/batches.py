@@ -18,7 +18,7 @@ import torch
 
 from pipeline.config import Settings
 from pipeline.errors import DeviceOutOfMemory, ImageRejected
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.nvjpeg import DeviceDecoder
 from pipeline.runtime.device import own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
@@ -90,7 +90,7 @@ class DeviceBatches:
         self._memory = DeviceMemory()
 
     def __call__(
-        self, extractor: FaceExtractor, images: Sequence[DecodedImage | EncodedImage]
+        self, extractor: BatchExtractor, images: Sequence[DecodedImage | EncodedImage]
     ) -> list[pa.Table | ImageRejected]:
         """For each image its faces (`face_schema`), or why its file is rejected after all.
 
@@ -107,7 +107,7 @@ class DeviceBatches:
                 return self._extract(extractor, images)
 
     def _extract(
-        self, extractor: FaceExtractor, images: Sequence[DecodedImage | EncodedImage]
+        self, extractor: BatchExtractor, images: Sequence[DecodedImage | EncodedImage]
     ) -> list[pa.Table | ImageRejected]:
         decoded: Sequence[DecodedImage | DeviceImage | ImageRejected]
         decoded = [image for image in images if isinstance(image, DecodedImage)]

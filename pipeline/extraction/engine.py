@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pipeline.config import Settings
 from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageRejected, ImageUnreadable
 from pipeline.extraction.batches import BatchWorkers, DeviceBatches, PixelBudget
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.nvjpeg import decodes_on_device
@@ -70,7 +70,7 @@ class LocalEngine:
         settings: Settings,
         embedding_size: int,
         decoder: Decoder,
-        load: Callable[[], FaceExtractor],
+        load: Callable[[], BatchExtractor],
         times: StageTimes | None = None,
     ) -> None:
         self._settings = settings

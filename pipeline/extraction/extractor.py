@@ -25,7 +25,7 @@ from pipeline.types import DecodedImage, DeviceImage, FloatArray, IntArray
 BOX_CROP_PX = 160  # side of box crops: the input of the embedders that take them, and of the quality measures
 
 
-class FaceExtractor:
+class BatchExtractor:
     """Detects, aligns, assesses and embeds the faces of images, on the device of its models."""
 
     def __init__(self, detector: MtcnnDetector, embedder: Embedder, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.errors import Overloaded
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.types import DecodedImage
 
 RETRY_AFTER_S: Final = 1
@@ -31,7 +31,7 @@ class MicroBatcher:
     """One thread that owns the extractor. It never waits for a batch to fill: what arrived while the models were busy
     is the next batch. So a lone request loses no time, and many share the cost."""
 
-    def __init__(self, extractor: FaceExtractor, *, max_images: int, max_pixels: int, queue_images: int) -> None:
+    def __init__(self, extractor: BatchExtractor, *, max_images: int, max_pixels: int, queue_images: int) -> None:
         self._extractor = extractor
         self._max_images = max_images
         self._max_pixels = max_pixels

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from pipeline.config import Settings
 from pipeline.errors import ObjectUnknown, PersonUnknown, StoreDamaged
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities import merging
 from pipeline.identities.background import Housekeeper, ShardEnroller
@@ -33,7 +33,7 @@ class IdentityService:
     Raises RequestError, ImageRejected, StoreError.
     """
 
-    def __init__(self, client: LocalStore, extractor: FaceExtractor, decoder: Decoder, settings: Settings) -> None:
+    def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
         self._directories = Directories(client, quantized=True)  # a request brings a few faces
         self._batcher = MicroBatcher(

@@ -11,7 +11,7 @@ from pipeline.errors import StoreMismatch
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.embed import load_embedder
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.calibration_file import read_calibration
 from pipeline.matching.calibration import Calibration
 from pipeline.models.backend import choose_backend, fast_precision
@@ -52,7 +52,7 @@ def make_identity(settings: Settings, master_key: MasterKey | None = None) -> St
 
 def load_extractor(
     settings: Settings, identity: StoreIdentity, path: Path, network_threads: int | None = None
-) -> FaceExtractor:
+) -> BatchExtractor:
     """Loads the models of the store at `path` onto the settings' device.
 
     `network_threads`: threads of one network call on the CPU (None: the settings' threads). Raises DeviceMissing,
@@ -79,7 +79,7 @@ def load_extractor(
         embedder.backend += " with TF32"
     # The engine's workers run the networks on their own streams, which don't wait for the stream of these copies.
     synchronize(device)
-    return FaceExtractor(detector, embedder, settings)
+    return BatchExtractor(detector, embedder, settings)
 
 
 def _calibration(settings: Settings, resolved: ResolvedWeights) -> Calibration:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.errors import Interrupted, UsageError
 from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import Enroller
@@ -36,7 +36,7 @@ class ShardStages:
         self._store = session.store
         self._times = session.profiler.times
         self._decoder = Decoder(session.settings.decode)
-        self._extractor: FaceExtractor | None = None
+        self._extractor: BatchExtractor | None = None
         self._image_seconds = 0.0
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
@@ -116,7 +116,7 @@ class ShardStages:
         finally:
             results.close()
 
-    def _load_extractor(self) -> FaceExtractor:
+    def _load_extractor(self) -> BatchExtractor:
         if self._extractor is None:
             session = self._session
             with self._times.stage(LOAD):

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from pipeline.config import ServeSettings, Settings
 from pipeline.errors import UsageError
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
@@ -131,7 +131,7 @@ class _Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def _warm_up(extractor: FaceExtractor) -> None:
+def _warm_up(extractor: BatchExtractor) -> None:
     """Extracts an empty image: the first image makes the libraries prepare themselves."""
     pixels = np.zeros((_WARM_UP_PX, _WARM_UP_PX, 3), np.uint8)
     extractor.extract([DecodedImage(pixels, "png", "0" * 64)])

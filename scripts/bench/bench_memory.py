@@ -35,7 +35,7 @@ from harness import argument_parser, settings_of, write_result
 import pipeline.jobs.shard_stages
 from pipeline.config import ENV_CACHE, Settings, load_settings
 from pipeline.evaluation.bench.harness import Timing
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 from pipeline.runtime.allocator import settle_allocator
@@ -131,9 +131,9 @@ def one_run(manifest: Path, settings: Settings) -> RunReport:
 @contextmanager
 def models_loaded_once() -> Iterator[None]:
     """All runs in the block share the first one's models."""
-    load, loaded = pipeline.jobs.shard_stages.load_extractor, list[FaceExtractor]()
+    load, loaded = pipeline.jobs.shard_stages.load_extractor, list[BatchExtractor]()
 
-    def load_once(*arguments: Any) -> FaceExtractor:
+    def load_once(*arguments: Any) -> BatchExtractor:
         if not loaded:
             loaded.append(load(*arguments))
         return loaded[0]

@@ -41,7 +41,7 @@ from pipeline.config import DecodeSettings, MatchSettings, load_settings
 from pipeline.evaluation.pairs.distances import all_distances
 from pipeline.evaluation.pairs.lists import Pair
 from pipeline.evaluation.statistics.rates import bootstrap_interval, squared_distances, threshold_at_fmr
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.quality import center_pose
 from pipeline.jobs.models import load_extractor, make_identity
@@ -150,7 +150,7 @@ def load(files: Sequence[Path], settings: DecodeSettings) -> list[Image.Image]:
     return [Image.fromarray(decode_image(file.read_bytes(), settings).pixels) for file in files]
 
 
-def find_all(extractor: FaceExtractor, files: Sequence[Path]) -> tuple[Portraits, FloatArray]:
+def find_all(extractor: BatchExtractor, files: Sequence[Path]) -> tuple[Portraits, FloatArray]:
     """The faces of `files`, and their quality [n, 3]; NaN without a face."""
     settings = extractor.settings.decode
     parts = [find(extractor, load(files[i : i + CHUNK], settings)) for i in range(0, len(files), CHUNK)]
@@ -160,7 +160,7 @@ def find_all(extractor: FaceExtractor, files: Sequence[Path]) -> tuple[Portraits
     return Portraits([file.stem for file in files], embeddings), quality
 
 
-def damage_figures(extractor: FaceExtractor, images: Path, pairs: Sequence[Pair], threshold: float) -> dict[str, Any]:
+def damage_figures(extractor: BatchExtractor, images: Path, pairs: Sequence[Pair], threshold: float) -> dict[str, Any]:
     """What the damage of one photo of each genuine pair does to its quality and to its distance from the other."""
     settings = extractor.settings.decode
     worse = load([_file(images, p.first) for p in pairs], settings)
@@ -212,7 +212,7 @@ def _roll_error(untouched: Faces, made: Faces, degrees: float, size: tuple[int, 
     return {"faces": int(chosen.sum()), "bias": float(error.mean()), "rms": float(np.sqrt((error**2).mean()))}
 
 
-def quarter_figures(extractor: FaceExtractor, files: Sequence[Path]) -> dict[str, Any]:
+def quarter_figures(extractor: BatchExtractor, files: Sequence[Path]) -> dict[str, Any]:
     """What is taken for a face in portraits turned by quarters of a circle."""
     figures: dict[str, Any] = {"photos": len(files)}
     photos = load(files, extractor.settings.decode)
@@ -264,7 +264,7 @@ def check(figures: dict[str, Any]) -> None:
     assert damage["mirror"]["mirror"]["rejected"] <= 1 - LEAST_KEPT
 
 
-def measure(extractor: FaceExtractor, protocol: Protocol, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(extractor: BatchExtractor, protocol: Protocol, arguments: argparse.Namespace) -> dict[str, Any]:
     images = arguments.faces / "images"
     files = protocol.files(images)
     portraits, quality = find_all(extractor, files)

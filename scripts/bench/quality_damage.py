@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageFilter
 
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.store.records import QUALITIES
 from pipeline.types import BoolArray, DecodedImage, FloatArray
 
@@ -76,7 +76,7 @@ STEPS: dict[str, dict[str, Damage]] = {
 }
 
 
-def find(extractor: FaceExtractor, photos: Sequence[Image.Image]) -> Faces:
+def find(extractor: BatchExtractor, photos: Sequence[Image.Image]) -> Faces:
     """Detects, rates and embeds the faces, as `facepipe run` does."""
     shapes = ((4,), (5, 2), (), (3,), (extractor.embedder.embedding_size,))
     faces = Faces(*(np.full((len(photos), *shape), np.nan, np.float32) for shape in shapes))

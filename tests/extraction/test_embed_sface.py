@@ -14,7 +14,7 @@ from PIL import Image
 from pipeline.config import DecodeSettings, load_settings
 from pipeline.errors import StoreMismatch, WeightsCorrupt
 from pipeline.extraction.embed import BATCH_CROPS, Embedder, load_embedder
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.models.files.converted import read_converted, write_converted
@@ -86,14 +86,14 @@ def test_the_onnx_file_by_path_is_known_by_its_hash(sface_cache: Path, name: str
     assert (found.name, found.path) == ("sface", cached_file(weight_set("sface"), sface_cache))
 
 
-def extractor_for(name: str, folder: Path, cache: Path) -> FaceExtractor:
+def extractor_for(name: str, folder: Path, cache: Path) -> BatchExtractor:
     flags = {"run.device": "cpu", "model.weights": name, "model.cache": str(cache)}
     settings = load_settings(environ={}, flags=flags)
     return load_extractor(settings, make_identity(settings), folder)
 
 
 def test_boxes_and_quality_are_the_same_with_either_embedder(
-    extractor: FaceExtractor, sface_cache: Path, tmp_path: Path, hopper_path: Path
+    extractor: BatchExtractor, sface_cache: Path, tmp_path: Path, hopper_path: Path
 ) -> None:
     """So the gate means the same; the embeddings differ in size."""
     image = decode_image(hopper_path.read_bytes(), extractor.settings.decode)

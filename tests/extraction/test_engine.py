@@ -19,7 +19,7 @@ from PIL import Image
 from pipeline.config import RunSettings, Settings
 from pipeline.errors import DeviceOutOfMemory
 from pipeline.extraction.engine import LocalEngine
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
@@ -46,7 +46,7 @@ def _shards(rows: list[dict[str, Any]], size: int) -> list[tuple[int, pa.Table]]
     return [(k, pa.Table.from_pylist(rows[s : s + size], MANIFEST_SCHEMA)) for k, s in enumerate(starts)]
 
 
-def _engine(extractor: FaceExtractor, decoder: Decoder | None = None, **run: Any) -> LocalEngine:
+def _engine(extractor: BatchExtractor, decoder: Decoder | None = None, **run: Any) -> LocalEngine:
     settings = Settings(run=RunSettings(device="cpu", threads=2, **run))
     decoder = decoder or Decoder(settings.decode)
     return LocalEngine(settings, extractor.embedder.embedding_size, decoder, lambda: extractor)
@@ -56,7 +56,7 @@ def _decoders() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("decode")]
 
 
-def test_order_is_kept_and_batches_end_with_shards(extractor: FaceExtractor, photo: Path, tmp_path: Path) -> None:
+def test_order_is_kept_and_batches_end_with_shards(extractor: BatchExtractor, photo: Path, tmp_path: Path) -> None:
     """Seven rows of different widths in shards of three and batches of two."""
     files = [tmp_path / f"{k}.png" for k in range(7)]
     for k, file in enumerate(files):
@@ -73,7 +73,7 @@ def test_order_is_kept_and_batches_end_with_shards(extractor: FaceExtractor, pho
     assert _decoders() == []
 
 
-def test_bad_images_among_good_ones_are_rows(extractor: FaceExtractor, photo: Path, tmp_path: Path) -> None:
+def test_bad_images_among_good_ones_are_rows(extractor: BatchExtractor, photo: Path, tmp_path: Path) -> None:
     names = ("good", "cut", "text", "changed", "gone", "folder", "last")
     files = {name: tmp_path / f"{name}.png" for name in names}
     for file in files.values():
@@ -99,11 +99,11 @@ def test_bad_images_among_good_ones_are_rows(extractor: FaceExtractor, photo: Pa
     assert "changed while" in results[3]["reason"]
 
 
-def test_without_an_image_no_model_is_loaded(extractor: FaceExtractor, tmp_path: Path) -> None:
+def test_without_an_image_no_model_is_loaded(extractor: BatchExtractor, tmp_path: Path) -> None:
     (tmp_path / "x.jpg").write_bytes(b"no image")
     rows = [_row(0, tmp_path / "x.jpg"), _row(1, tmp_path / "y.jpg", action=SKIP, status="missing", reason="gone")]
 
-    def load() -> FaceExtractor:
+    def load() -> BatchExtractor:
         raise AssertionError
 
     settings = Settings(run=RunSettings(device="cpu"))
@@ -114,7 +114,7 @@ def test_without_an_image_no_model_is_loaded(extractor: FaceExtractor, tmp_path:
 
 @pytest.mark.parametrize(("batch_images", "batch_pixels", "most"), [(4, 10**9, 4 + 1 + 7), (64, 30_000, 2 + 3 + 2)])
 def test_reading_ahead_is_bounded(
-    extractor: FaceExtractor, photo: Path, batch_images: int, batch_pixels: int, most: int
+    extractor: BatchExtractor, photo: Path, batch_images: int, batch_pixels: int, most: int
 ) -> None:
     """While the models are at work the decoders stop: by the number of images, and by their pixels.
 
@@ -124,7 +124,7 @@ def test_reading_ahead_is_bounded(
     decoder = Decoder(Settings().decode)
     decoded: list[int] = []
 
-    def load() -> FaceExtractor:
+    def load() -> BatchExtractor:
         if not decoded:
             seen = -1
             while seen != decoder.calls:  # until nothing moves any more
@@ -142,7 +142,7 @@ def test_reading_ahead_is_bounded(
     assert decoder.calls == 16
 
 
-def test_leaving_early_leaves_no_threads(extractor: FaceExtractor, photo: Path) -> None:
+def test_leaving_early_leaves_no_threads(extractor: BatchExtractor, photo: Path) -> None:
     """Also where decoders stand and wait for room."""
     engine = _engine(extractor, batch_pixels=30_000)
     results = engine.run_shards(_shards([_row(k, photo) for k in range(12)], 1), lambda _: None)
@@ -152,11 +152,11 @@ def test_leaving_early_leaves_no_threads(extractor: FaceExtractor, photo: Path) 
     assert _decoders() == []
 
 
-def test_an_error_of_the_models_ends_the_run(extractor: FaceExtractor, photo: Path) -> None:
+def test_an_error_of_the_models_ends_the_run(extractor: BatchExtractor, photo: Path) -> None:
     class Broken(Exception):
         pass
 
-    def load() -> FaceExtractor:
+    def load() -> BatchExtractor:
         raise Broken
 
     settings = dataclasses.replace(Settings(), run=RunSettings(device="cpu", threads=2))
@@ -166,7 +166,7 @@ def test_an_error_of_the_models_ends_the_run(extractor: FaceExtractor, photo: Pa
     assert _decoders() == []
 
 
-def test_a_photo_without_a_face_has_an_empty_list(extractor: FaceExtractor, tmp_path: Path) -> None:
+def test_a_photo_without_a_face_has_an_empty_list(extractor: BatchExtractor, tmp_path: Path) -> None:
     sizes: Iterator[tuple[int, int]] = iter([(1, 1), (12, 12), (3000, 1), (40, 30)])
     files = []
     for k, size in enumerate(sizes):
@@ -188,7 +188,7 @@ def test_a_photo_without_a_face_has_an_empty_list(extractor: FaceExtractor, tmp_
     ],
 )
 def test_a_shard_is_shared_evenly(
-    extractor: FaceExtractor, photo: Path, threads: int, batch_images: int, images: int, batches: list[int]
+    extractor: BatchExtractor, photo: Path, threads: int, batch_images: int, images: int, batches: list[int]
 ) -> None:
     """However small it is, and with the same faces as in a single batch."""
     run = RunSettings(device="cpu", threads=threads, batch_images=batch_images)
@@ -205,7 +205,7 @@ def test_a_shard_is_shared_evenly(
 
 
 def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
-    extractor: FaceExtractor, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    extractor: BatchExtractor, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on CUDA in the mode `fast`: the pool reads and checks the files, the worker decodes them."""
     names = ("one.jpg", "cut.jpg", "broken.jpg", "other.png", "two.jpg")
@@ -239,21 +239,21 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
             assert crop.size == other.size
 
 
-def test_a_batch_may_be_empty(extractor: FaceExtractor) -> None:
+def test_a_batch_may_be_empty(extractor: BatchExtractor) -> None:
     """The device may reject every image of a batch."""
     assert extractor.extract([]) == []
 
 
 def test_an_image_too_large_beside_others_is_tried_alone(
-    extractor: FaceExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
+    extractor: BatchExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two batches meet on the device and both run out of memory; each is then tried where no other is."""
     lock, inside, alone = threading.Lock(), 0, []
     met = threading.Barrier(2)
     tried: set[int] = set()
-    extract = FaceExtractor.extract
+    extract = BatchExtractor.extract
 
-    def crowded(self: FaceExtractor, images: Any, times: Any = None) -> Any:
+    def crowded(self: BatchExtractor, images: Any, times: Any = None) -> Any:
         nonlocal inside
         with lock:
             inside += 1
@@ -270,7 +270,7 @@ def test_an_image_too_large_beside_others_is_tried_alone(
             with lock:
                 inside -= 1
 
-    monkeypatch.setattr(FaceExtractor, "extract", crowded)
+    monkeypatch.setattr(BatchExtractor, "extract", crowded)
     shards = _shards([_row(k, photo) for k in range(2)], 2)
     ((_, table),) = _engine(extractor, batch_images=1).run_shards(shards, lambda _: None)
     assert table["status"].to_pylist() == ["ok", "ok"]
@@ -278,12 +278,12 @@ def test_an_image_too_large_beside_others_is_tried_alone(
 
 
 def test_an_image_too_large_for_the_device_ends_the_run(
-    extractor: FaceExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
+    extractor: BatchExtractor, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> Any:
         raise DeviceOutOfMemory(device="The device", detail="planted")
 
-    monkeypatch.setattr(FaceExtractor, "extract", full)
+    monkeypatch.setattr(BatchExtractor, "extract", full)
     with pytest.raises(DeviceOutOfMemory, match="planted"):
         list(_engine(extractor).run_shards(_shards([_row(0, photo)], 1), lambda _: None))
     assert _decoders() == []

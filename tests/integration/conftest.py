@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from pipeline.config import Settings, load_settings
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 
@@ -65,7 +65,7 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+def loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs and searches take the session's models instead of loading them again."""
     for module in ("shard_stages", "search"):
         monkeypatch.setattr(f"pipeline.jobs.{module}.load_extractor", lambda *_: extractor)

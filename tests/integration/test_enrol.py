@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from pipeline.config import Settings
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.run_report import RunReport
@@ -160,7 +160,7 @@ def test_the_gate_stops_insertion_and_not_recognition(
 
 
 def test_two_records_of_a_merged_person_in_one_photo_count_once(
-    photos: Path, runner: Runner, settings: Settings, extractor: FaceExtractor, tmp_path: Path
+    photos: Path, runner: Runner, settings: Settings, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     """As a post of it counts."""
     runner(_manifest(photos, {"path": "a.jpg"}, {"path": "b.jpg"}))

@@ -20,7 +20,7 @@ from pipeline.config import Settings, load_settings
 from pipeline.errors import BadValue, EmbeddingInvalid, FacepipeError, StoreDamaged, StoreMismatch
 from pipeline.evaluation.photos.portraits import Portraits, extract_portraits, stored_portraits
 from pipeline.evaluation.photos.skipped import DELETED, NOT_IN_STORE, NOT_KEPT
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.models import make_identity
@@ -80,7 +80,7 @@ def stored(store: Path, photos: Path, names: list[str]) -> Portraits:
         return stored_portraits(client, [str(photos / name) for name in names])
 
 
-def test_a_store_has_the_embeddings_that_the_models_make(photos: Path, filled: Path, extractor: FaceExtractor) -> None:
+def test_a_store_has_the_embeddings_that_the_models_make(photos: Path, filled: Path, extractor: BatchExtractor) -> None:
     paths = [photos / name for name in [*NAMES, "f-broken.jpg", "absent.jpg"]]
     advanced: list[int] = []
     decoder = Decoder(extractor.settings.decode)
@@ -97,7 +97,7 @@ def test_a_store_has_the_embeddings_that_the_models_make(photos: Path, filled: P
     assert read.skipped[str(photos / "f-broken.jpg")].startswith("truncated: ")
 
 
-def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: FaceExtractor) -> None:
+def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: BatchExtractor) -> None:
     both = photos / "c-both.png"
     image = Decoder(extractor.settings.decode)(both.read_bytes())
     (faces,) = extractor.extract([image])

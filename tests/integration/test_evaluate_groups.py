@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from pipeline.cli import main
 from pipeline.evaluation.clustering.measures import evaluate_clustering
 from pipeline.evaluation.photos.skipped import DELETED
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.store.commits.removal import remove_persons
 from pipeline.store.local import LocalStore
@@ -308,7 +308,7 @@ def test_photos_of_deleted_people_are_skipped(
 
 
 def test_a_store_behind_a_server_gives_the_same_figures(
-    labels: Path, boxes: Path, store: Path, extractor: FaceExtractor
+    labels: Path, boxes: Path, store: Path, extractor: BatchExtractor
 ) -> None:
     commands = [("clustering", labels), ("detection", boxes), ("identification", labels, "--device", "cpu")]
     direct = [report_of(*words, "--store", store) for words in commands]

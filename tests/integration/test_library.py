@@ -17,7 +17,7 @@ from PIL import Image
 import pipeline
 import pipeline.library
 from pipeline.errors import ImageRejected, StoreLocked, UsageError
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from tests.serve.served import serving
 
 SETTINGS = {"run.device": "cpu", "run.threads": 1}
@@ -25,7 +25,7 @@ LOADERS = ("jobs.models", "jobs.search", "jobs.shard_stages", "evaluation.photos
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _loaded_once(extractor: FaceExtractor) -> Iterator[None]:
+def _loaded_once(extractor: BatchExtractor) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in LOADERS:
             patch.setattr(f"pipeline.{module}.load_extractor", lambda *_: extractor)
@@ -120,7 +120,7 @@ def test_a_run_is_seen_by_what_the_store_recognises_next(folder: Path, tmp_path:
         pipeline.create_store(tmp_path / "store")
 
 
-def test_a_store_that_a_server_holds(folder: Path, tmp_path: Path, extractor: FaceExtractor) -> None:
+def test_a_store_that_a_server_holds(folder: Path, tmp_path: Path, extractor: BatchExtractor) -> None:
     with serving(tmp_path / "store", extractor), pipeline.open_store(tmp_path / "store", settings=SETTINGS) as store:
         report = store.run(folder / "photos")
         assert (report.persons, store.run(folder / "photos").already_in) == (2, 2)

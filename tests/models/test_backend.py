@@ -23,7 +23,7 @@ from pipeline.extraction.align import warp_crops
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.embed import BATCH_CROPS, load_embedder
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
 from pipeline.jobs.models import load_extractor, make_identity
@@ -500,7 +500,7 @@ def test_another_file_of_a_name_does_not_take_the_first_ones_network(
 # The whole extraction.
 
 
-def extractor_with(setting: str, cache: Path, weights: str = "casia-webface") -> FaceExtractor:
+def extractor_with(setting: str, cache: Path, weights: str = "casia-webface") -> BatchExtractor:
     flags = {"run.device": "cpu", "run.backend": setting, "model.cache": str(cache), "model.weights": weights}
     settings = load_settings(environ={}, flags=flags)
     return load_extractor(settings, make_identity(settings), cache)
@@ -515,7 +515,7 @@ def test_the_extraction_without_openvino_is_torchs(no_openvino: None, weights_ca
     assert len(faces) == 1
 
 
-def compare_extractions(ours: FaceExtractor, torchs: FaceExtractor, photos: list[DecodedImage]) -> int:
+def compare_extractions(ours: BatchExtractor, torchs: BatchExtractor, photos: list[DecodedImage]) -> int:
     """The same faces with the same numbers, up to rounding; returns how many."""
     count = 0
     for faces, expected in zip(ours.extract(photos), torchs.extract(photos), strict=True):

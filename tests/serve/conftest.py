@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from tests.forking import Forker
 from tests.serve.live import LiveServer, live_server
 
@@ -29,14 +29,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def live(tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor) -> Iterator[LiveServer]:
+def live(tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor) -> Iterator[LiveServer]:
     """Local hosting; short times, so that the tests of slow clients are quick."""
     with live_server(tmp_path_factory.mktemp("live") / "store", extractor, serve__body_timeout_s=1.5) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def cloud(tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor) -> Iterator[LiveServer]:
+def cloud(tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor) -> Iterator[LiveServer]:
     """Cloud hosting over an encrypted store, with the other settings than the defaults."""
     folder: Path = tmp_path_factory.mktemp("cloud")
     with live_server(

@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 
 from pipeline.config import Settings, load_settings
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
@@ -57,7 +57,7 @@ def credentials(directory: str = "main", user: str = "alice") -> list[tuple[byte
 
 
 @contextlib.contextmanager
-def live_server(store: Path, extractor: FaceExtractor, **flags: object) -> Iterator[LiveServer]:
+def live_server(store: Path, extractor: BatchExtractor, **flags: object) -> Iterator[LiveServer]:
     """Serves the store at `store`, which is made with the accounts USERS; `flags` set settings (`serve__port=0`)."""
     settings = live_settings(**flags)
     client = open_or_create_store(store, settings, "serve")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config import Settings, load_settings
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
@@ -41,7 +41,7 @@ class Served:
 
 
 @contextmanager
-def serving(store: Path, extractor: FaceExtractor | None = None, settings: Settings = SETTINGS) -> Iterator[Served]:
+def serving(store: Path, extractor: BatchExtractor | None = None, settings: Settings = SETTINGS) -> Iterator[Served]:
     """Holds `store` (made where there is none) as a server does. `extractor`: one that is loaded already."""
     changed: list[str] = []
     client = open_or_create_store(store, settings, "serve")

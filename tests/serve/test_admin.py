@@ -32,7 +32,7 @@ from pipeline.errors import (
     StoreLocked,
 )
 from pipeline.evaluation.photos.portraits import stored_portraits
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.identities.types import PostRequest
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.store.checks.check import check_store
@@ -48,7 +48,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+def _loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pipeline.jobs.shard_stages, pipeline.jobs.search):
         monkeypatch.setattr(module, "load_extractor", lambda *_: extractor)
 
@@ -61,7 +61,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronau
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory, photos: Path, extractor: FaceExtractor) -> Path:
+def plain(tmp_path_factory: pytest.TempPathFactory, photos: Path, extractor: BatchExtractor) -> Path:
     """A store that a run filled without a server."""
     store = tmp_path_factory.mktemp("plain") / "store"
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +77,7 @@ def store(plain: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(store: Path, extractor: FaceExtractor) -> Iterator[Served]:
+def served(store: Path, extractor: BatchExtractor) -> Iterator[Served]:
     with serving(store, extractor) as held:
         yield held
 
@@ -113,7 +113,7 @@ def _facepipe(*words: object) -> dict[str, Any]:
 
 
 def test_a_run_through_the_server_equals_a_run_without(
-    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+    photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     with serving(tmp_path / "store", extractor) as held:
         report = _run(photos, tmp_path / "store")
@@ -126,7 +126,7 @@ def test_a_run_through_the_server_equals_a_run_without(
 
 
 def test_the_stages_work_through_the_server(
-    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+    photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     with serving(tmp_path / "store", extractor):
         scan(_request(photos, tmp_path / "store"))
@@ -138,7 +138,7 @@ def test_the_stages_work_through_the_server(
 
 
 def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
-    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+    photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     stop = threading.Event()
 
@@ -199,7 +199,7 @@ run(request)
 
 
 def test_the_run_is_killed_and_the_same_command_finishes(
-    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+    photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     with serving(tmp_path / "store", extractor) as held:
         command = [sys.executable, "-W", "ignore", "-c", RUN, str(photos), str(tmp_path / "store"), "shard.rename"]
@@ -211,7 +211,7 @@ def test_the_run_is_killed_and_the_same_command_finishes(
 
 
 def test_posts_go_on_while_shards_are_handed_over(
-    photos: Path, plain: Path, extractor: FaceExtractor, tmp_path: Path
+    photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     """The same people, posted and enrolled at once, become the same two identities."""
     with serving(tmp_path / "store", extractor) as held:
@@ -251,7 +251,7 @@ def test_only_one_process_does_runs(served: Served, photos: Path, store: Path) -
 
 
 def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
-    photos: Path, extractor: FaceExtractor, tmp_path: Path
+    photos: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     security = dataclasses.replace(SETTINGS.security, encrypt=True, master_key_file=str(tmp_path / "master.key"))
     settings = dataclasses.replace(SETTINGS, security=security)
@@ -273,7 +273,7 @@ def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
 
 
 def test_commands_answer_the_same_with_and_without_a_server(
-    photos: Path, store: Path, extractor: FaceExtractor, tmp_path: Path
+    photos: Path, store: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     def all_commands(to: Path) -> list[dict[str, Any]]:
         return [
@@ -378,7 +378,7 @@ def test_a_running_server_takes_a_new_password_at_once(store: Path) -> None:
 
 
 def test_an_evaluation_gets_the_same_embeddings_through_the_server(
-    photos: Path, store: Path, extractor: FaceExtractor
+    photos: Path, store: Path, extractor: BatchExtractor
 ) -> None:
     paths = [str(file) for file in sorted(photos.iterdir())]
     with LocalStore.open(store, command="test") as opened:
@@ -422,7 +422,7 @@ def test_the_admin_port_lets_only_this_user_of_this_machine_in(served: Served, s
         assert http.post("/admin/call/accounts", headers={TOKEN_HEADER: token}, content=b"{").status_code == 400
 
 
-def test_the_admin_port_is_announced_and_taken_down(store: Path, extractor: FaceExtractor) -> None:
+def test_the_admin_port_is_announced_and_taken_down(store: Path, extractor: BatchExtractor) -> None:
     with serving(store, extractor) as held:
         assert json.loads((store / "LOCK").read_text())["url"] == held.port.url
         held.port.close()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import pipeline.jobs.shard_stages
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.store.local import LocalStore
 from tests.serve.live import live_server, live_settings
@@ -57,7 +57,7 @@ def photos(faces_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _loaded_once(extractor: FaceExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+def _loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline.jobs.shard_stages, "load_extractor", lambda *_: extractor)
 
 
@@ -93,7 +93,7 @@ def _below(path: str, root: Path) -> str:
 
 
 def by_posts(
-    photos: Path, rows: Sequence[dict[str, str]], store: Path, extractor: FaceExtractor, **query: str
+    photos: Path, rows: Sequence[dict[str, str]], store: Path, extractor: BatchExtractor, **query: str
 ) -> Decisions:
     faces = []
     with live_server(store, extractor, serve__person_headers="optional") as server, server.http() as client:
@@ -137,7 +137,7 @@ def assert_equal(bulk: Decisions, posted: Decisions) -> None:
 @pytest.mark.faces
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_unnamed_photos(photos: Path, tmp_path: Path, extractor: FaceExtractor) -> None:
+def test_unnamed_photos(photos: Path, tmp_path: Path, extractor: BatchExtractor) -> None:
     rows = manifest_of(photos, photos / "manifest.csv", named=False)
     bulk = by_run(photos / "manifest.csv", tmp_path / "run")
     assert_equal(bulk, by_posts(photos, rows, tmp_path / "posts", extractor, insert_all="true"))
@@ -147,7 +147,7 @@ def test_unnamed_photos(photos: Path, tmp_path: Path, extractor: FaceExtractor) 
 @pytest.mark.faces
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_named_photos(photos: Path, tmp_path: Path, extractor: FaceExtractor) -> None:
+def test_named_photos(photos: Path, tmp_path: Path, extractor: BatchExtractor) -> None:
     rows = manifest_of(photos, photos / "manifest.csv", named=True)
     bulk = by_run(photos / "manifest.csv", tmp_path / "run")
     assert_equal(bulk, by_posts(photos, rows, tmp_path / "posts", extractor))

@@ -19,7 +19,7 @@ import httpx
 import pytest
 import uvicorn
 
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.serve import protocol
 from tests.serve.live import LiveServer, credentials, live_server
 
@@ -362,7 +362,7 @@ def test_connections_are_bounded(live: LiveServer, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_bodies_of_all_requests_are_bounded(
-    tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor
+    tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor
 ) -> None:
     """Twenty clients each send most of a body and hold back the rest: there is room for sixteen."""
     folder = tmp_path_factory.mktemp("bodies")
@@ -382,7 +382,7 @@ def test_the_bodies_of_all_requests_are_bounded(
 
 
 def test_a_full_queue_is_told_to_wait(
-    tmp_path_factory: pytest.TempPathFactory, extractor: FaceExtractor, hopper: bytes
+    tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor, hopper: bytes
 ) -> None:
     """One thread, one place to wait: of many posts at once, most get 503 at once, and nothing else happens."""
     folder = tmp_path_factory.mktemp("narrow")

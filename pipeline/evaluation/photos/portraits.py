@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline.config import Settings
 from pipeline.evaluation.photos.decoded import decoded_batches
 from pipeline.evaluation.photos.skipped import NOT_IN_STORE, NOT_KEPT, unusable
-from pipeline.extraction.extractor import FaceExtractor
+from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor, make_identity
 from pipeline.jobs.stores import settings_of_store, settle_threshold
@@ -84,7 +84,7 @@ def embed_photos(
 
 
 def extract_portraits(
-    extractor: FaceExtractor,
+    extractor: BatchExtractor,
     decoder: Decoder,
     files: Mapping[str, Path],
     advance: Callable[[int], None] = lambda _count: None,
