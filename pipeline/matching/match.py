@@ -84,11 +84,6 @@ class Matcher:
         nearest = self.nearest(view, queries, min(k, len(view)))
         return nearest.positions, self.scores(nearest.distances)
 
-    def best(self, index: ReferenceIndex | IndexView, queries: FloatArray) -> tuple[IntArray, DoubleArray]:
-        """The best reference of each query [m, d]: positions and scores [m]; -1 and NaN where none is alive."""
-        nearest = self.nearest(index, queries, 1)
-        return nearest.positions[:, 0], self.scores(nearest.distances[:, 0])
-
     def nearest(
         self, index: ReferenceIndex | IndexView, queries: FloatArray, k: int, *, matching: bool = False
     ) -> Nearest:

@@ -19,7 +19,7 @@ MATCHER = Matcher(Calibration(), 0.54)
 
 def best(directory: Directory, vector: np.ndarray) -> str | None:
     view = directory.view()
-    position = MATCHER.best(view.index, vector[None])[0][0]
+    position = MATCHER.nearest(view.index, vector[None], 1).positions[0, 0]
     return view.person_ids[position] if position >= 0 else None
 
 
@@ -28,7 +28,8 @@ def test_a_view_never_changes(directory: Directory) -> None:
     put(directory, 1, somebody(7))
     put(directory, 9, somebody(9))
     directory.apply(deleted=["p0"])
-    person_ids = [view.person_ids[p] for p in MATCHER.best(view.index, np.stack([somebody(k) for k in range(3)]))[0]]
+    nearest = MATCHER.nearest(view.index, np.stack([somebody(k) for k in range(3)]), 1)
+    person_ids = [view.person_ids[p] for p in nearest.positions[:, 0]]
     assert person_ids == ["p0", "p1", "p2"]
     assert (best(directory, somebody(7)), best(directory, somebody(9))) == ("p1", "p9")
 

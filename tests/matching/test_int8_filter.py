@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pipeline.matching import int8_filter, match, references
+from pipeline.matching import int8_filter, match
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.int8_filter import Codes, candidates
 from pipeline.matching.match import Matcher
@@ -117,13 +117,6 @@ def test_the_filter_leaves_few_candidates_and_the_best_among_them() -> None:
         assert len(positions) <= 200
 
 
-def test_copies_of_one_vector_are_too_many_candidates_and_still_searched() -> None:
-    vectors = np.repeat(unit_rows(1, 1, 64), 10_000, axis=0)
-    assert candidates(coded(vectors), NONE_DEAD, vectors[:1], 10, 1.001, 1e-12, -math.inf) is None
-    positions, _ = MATCHER.top_k(make_index(vectors, quantized=True), vectors[:1], 10)
-    assert positions[0].tolist() == list(range(10))
-
-
 def test_few_queries_go_through_the_copy_and_many_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
@@ -155,16 +148,6 @@ def test_the_copy_grows_with_the_index_and_leaves_older_views_alone() -> None:
         assert np.array_equal(view.codes.codes, expected.codes)
         assert np.array_equal(view.codes.scales, expected.scales)
         assert np.array_equal(view.codes.errors, expected.errors)
-
-
-def test_without_numba_the_index_has_no_copy_and_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, queries = unit_rows(1, 2000, 64), unit_rows(2, 3, 64)
-    expected = MATCHER.top_k(make_index(vectors, quantized=True), queries, 10)
-    monkeypatch.setattr(references, "available", lambda: False)
-    index = make_index(vectors, quantized=True)
-    assert index.view().codes is None
-    got = MATCHER.top_k(index, queries, 10)
-    assert (got[0].tolist(), got[1].tolist()) == (expected[0].tolist(), expected[1].tolist())
 
 
 def run_python(code: str) -> None:

@@ -1,10 +1,9 @@
-"""Scores against the contract's table and plain arithmetic; search against brute force."""
+"""Scores against the contract's table and plain arithmetic, what products exclude, and the edges of the search."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from pipeline.errors import BadValue, DeviceError, EmbeddingInvalid, UnknownKey, UsageError
-from pipeline.matching import match
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import ProductFilter, check_full_precision
 from pipeline.matching.match import Matcher
@@ -195,64 +193,6 @@ def test_reduced_precision_is_refused(device: str) -> None:
 # --- search
 
 
-@pytest.fixture(params=[False, True], ids=["one chunk", "small chunks"])
-def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if request.param:
-        monkeypatch.setattr(match, "_CHUNK", 7)
-        monkeypatch.setattr(match, "_ELEMENTS", {"cpu": 1, "cuda": 1})
-        monkeypatch.setattr(match, "QUERY_ROWS", 5)
-        monkeypatch.setattr(match, "_PENDING", 20)
-    return
-
-
-def brute_force(
-    vectors: FloatArray, order: list[int], queries: FloatArray, k: int, exponent: float, threshold: float
-) -> tuple[list[list[int]], list[list[float]]]:
-    positions, scores = [], []
-    for query in queries:
-        distances = [contract_distance(loop_dot(query, v), Calibration(exponent)) for v in vectors]
-        marks = [similarity_score(d, threshold) for d in distances]
-        keys = distances if threshold == 4 else [-mark for mark in marks]
-        ranked = sorted(range(len(vectors)), key=lambda p: (keys[p], order[p]))[:k]
-        positions.append(ranked)
-        scores.append([marks[p] for p in ranked])
-    return positions, scores
-
-
-@pytest.mark.parametrize(("k", "threshold", "exponent"), [(1, 0.54, 1.0), (3, 0.0, 4.0), (50, 4.0, 0.25)])
-@pytest.mark.usefixtures("chunks")
-def test_top_k_is_brute_force_with_ties_and_duplicates(k: int, threshold: float, exponent: float, device: str) -> None:
-    rng = np.random.default_rng(k)
-    grid = rng.integers(-1, 2, (40, 3)) + np.array([0, 0, 0.5])  # few directions: many ties
-    vectors = (grid / np.linalg.norm(grid, axis=1, keepdims=True)).astype(np.float32)
-    queries = np.concatenate([vectors[::4], -vectors[:2], unit_rows(3, 4, 3)])
-    order = rng.permutation(1000)[: len(vectors)].tolist()
-    index = make_index(vectors, order, device)
-    positions, scores = Matcher(Calibration(exponent), threshold).top_k(index, queries, k)
-    expected = brute_force(vectors, order, queries, k, exponent, threshold)
-    assert positions.tolist() == expected[0]
-    assert scores.tolist() == expected[1]
-
-
-@pytest.mark.usefixtures("chunks")
-def test_top_k_at_512_dimensions(device: str) -> None:
-    vectors, queries = unit_rows(1, 300, 512), unit_rows(2, 6, 512)
-    vectors[200:] = vectors[:100]
-    index = make_index(vectors, device=device)
-    positions, scores = Matcher(Calibration(1.281), 0.54).top_k(index, queries, 10)
-    expected = brute_force(vectors, list(range(300)), queries, 10, 1.281, 0.54)
-    assert (positions.tolist(), scores.tolist()) == expected
-
-
-def test_a_query_gives_the_same_alone_and_in_company(device: str) -> None:
-    index, queries = make_index(unit_rows(1, 500, 64), device=device), unit_rows(2, 33, 64)
-    matcher = Matcher(Calibration(1.281), 0.54)
-    together = matcher.top_k(index, queries, 4)
-    alone = [matcher.top_k(index, queries[i : i + 1], 4) for i in range(33)]
-    assert together[0].tolist() == [p[0].tolist() for p, _ in alone]
-    assert together[1].tobytes() == np.concatenate([s for _, s in alone]).tobytes()
-
-
 def test_scores_that_rounding_makes_equal_go_to_the_earlier_identity() -> None:
     """At g = 4 distances below 1e-16 vanish in the score: dots 5e-9 apart tie, though one is nearer."""
     query = np.array([[1 - 2.0**-24, 3e-4]], dtype=np.float32)
@@ -260,8 +200,8 @@ def test_scores_that_rounding_makes_equal_go_to_the_earlier_identity() -> None:
     matcher = Matcher(Calibration(4.0), 0.54)
     distances = matcher.distances(np.repeat(query, 2, axis=0), stored)
     assert distances[0] > distances[1] > 0.0
-    assert matcher.best(make_index(stored), query)[0].tolist() == [0]
-    assert Matcher(Calibration(4.0), 4.0).best(make_index(stored), query)[0].tolist() == [1]  # ranked by d
+    assert matcher.top_k(make_index(stored), query, 1)[0].tolist() == [[0]]
+    assert Matcher(Calibration(4.0), 4.0).top_k(make_index(stored), query, 1)[0].tolist() == [[1]]  # ranked by d
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -271,38 +211,19 @@ def test_dots_beyond_1_tie_because_the_distance_is_clamped(sign: float) -> None:
     query = np.array([[sign * 1.0005, 0.0]], dtype=np.float32)
     order = [1, 2, 0] if sign > 0 else [2, 0, 1]
     for threshold in (0.54, 4.0):
-        positions, _ = Matcher(Calibration(1.281), threshold).top_k(make_index(stored, order), query, 3)
-        assert positions.tolist() == [np.argsort(order).tolist()]
-        assert Matcher(Calibration(1.281), threshold).best(make_index(stored, order), query)[0][0] == positions[0, 0]
+        for k in (1, 3):
+            positions, _ = Matcher(Calibration(1.281), threshold).top_k(make_index(stored, order), query, k)
+            assert positions.tolist() == [np.argsort(order)[:k].tolist()]
 
 
-def test_best_of_an_empty_index_is_none_and_top_k_is_empty() -> None:
+def test_without_references_or_queries_there_are_none_to_find() -> None:
     index, queries = ReferenceIndex(4), unit_rows(1, 3, 4)
     matcher = Matcher(Calibration(), 0.54)
-    positions, scores = matcher.best(index, queries)
-    assert positions.tolist() == [-1, -1, -1]
-    assert np.isnan(scores).all()
+    nearest = matcher.nearest(index, queries, 1)
+    assert nearest.positions.tolist() == [[-1]] * 3
+    assert np.isnan(nearest.distances).all()
     assert matcher.top_k(index, queries, 5)[0].shape == (3, 0)
     assert matcher.top_k(make_index(queries), queries[:0], 2)[1].shape == (0, 2)
-
-
-@pytest.mark.parametrize("dead", [[0], [3, 4, 5, 11], list(range(1, 40)), list(range(40))])
-@pytest.mark.usefixtures("chunks")
-def test_dead_references_are_neither_found_nor_counted(dead: list[int], device: str) -> None:
-    vectors, queries = unit_rows(1, 40, 8), unit_rows(1, 40, 8)[::6]
-    index = make_index(vectors, device=device)
-    before = index.view()
-    index.remove(np.array(dead, dtype=np.int64))
-    matcher = Matcher(Calibration(1.281), 4.0)
-    alive = [p for p in range(40) if p not in dead]
-    positions, scores = matcher.top_k(index, queries, 10)
-    count = min(10, len(alive))
-    expected = brute_force(vectors[alive], list(range(len(alive))), queries, 10, 1.281, 4.0)
-    assert positions[:, :count].tolist() == [[alive[p] for p in row] for row in expected[0]]
-    assert scores[:, :count].tolist() == expected[1]
-    assert (positions[:, count:] == -1).all()
-    assert np.isnan(scores[:, count:]).all()
-    assert matcher.best(before, queries)[0].tolist() == list(range(0, 40, 6))
 
 
 def test_k_below_one_is_refused() -> None:
@@ -317,9 +238,9 @@ def test_vectors_that_are_no_embeddings_are_refused(bad: FloatArray) -> None:
     with pytest.raises(EmbeddingInvalid, match="vector 1 of 2"):
         make_index(rows)
     with pytest.raises(EmbeddingInvalid):
-        Matcher(Calibration(), 0.54).best(index, rows)
+        Matcher(Calibration(), 0.54).top_k(index, rows, 1)
     with pytest.raises(EmbeddingInvalid, match="shape"):
-        Matcher(Calibration(), 0.54).best(index, unit_rows(1, 2, 5))
+        Matcher(Calibration(), 0.54).top_k(index, unit_rows(1, 2, 5), 1)
 
 
 @pytest.mark.parametrize("name", ["casia-webface", "sface"])

@@ -94,9 +94,9 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def make_view(case: Case, *, quantize: bool) -> IndexView:
+def make_view(case: Case, *, quantize: bool, device: str = "cpu") -> IndexView:
     count, size = case.vectors.shape
-    index = ReferenceIndex(size, quantized=quantize)
+    index = ReferenceIndex(size, device, quantized=quantize)
     for part in (slice(count // 2), slice(count // 2, None)):
         append(index, case.vectors[part], case.order[part].tolist())
     index.remove(case.dead)
@@ -124,7 +124,7 @@ def search(case: Case, view: IndexView) -> Nearest:
     with (
         patch.object(match, "_FEW_ROWS", 1),
         patch.object(match, "_CHUNK", case.chunk),
-        patch.object(match, "_ELEMENTS", {"cpu": 1}),
+        patch.object(match, "_ELEMENTS", {"cpu": 1, "cuda": 1}),
         patch.object(match, "QUERY_ROWS", case.chunk + 1),
         patch.object(match, "_PENDING", 2 * case.chunk),
         patch.object(int8_filter, "_PART_CODES", case.parts),
@@ -142,12 +142,12 @@ def assert_same(got: Nearest, expected: Nearest) -> None:
 
 
 @pytest.mark.parametrize("quantize", [True, False], ids=["int8", "float32"])
-def test_search_is_brute_force_bit_for_bit(quantize: bool, full: bool) -> None:
+def test_search_is_brute_force_bit_for_bit(quantize: bool, device: str, full: bool) -> None:
     @settings(max_examples=300 if full else 80, suppress_health_check=[HealthCheck.too_slow])
     @given(cases())
     def check(case: Case) -> None:
-        view = make_view(case, quantize=quantize)
-        assert (view.codes is not None) == quantize
+        view = make_view(case, quantize=quantize, device=device)
+        assert (view.codes is not None) == (quantize and device == "cpu")
         assert_same(search(case, view), brute_force(case))
 
     check()
