@@ -36,23 +36,6 @@ def live(tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor) ->
 
 
 @pytest.fixture(scope="session")
-def cloud(tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor) -> Iterator[LiveServer]:
-    """Cloud hosting over an encrypted store, with the other settings than the defaults."""
-    folder: Path = tmp_path_factory.mktemp("cloud")
-    with live_server(
-        folder / "store",
-        extractor,
-        security__encrypt=True,
-        security__master_key_file=str(folder / "master.key"),
-        serve__hosting="cloud",
-        serve__public_url="https://photos.example/base/",
-        serve__person_headers="optional",
-        serve__unique_external_ids=True,
-    ) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def coded_servers() -> Iterator[Forker]:
     """Forks servers over stores of coded faces."""
     with Forker("tests.serve.forked_server") as forker:
@@ -62,8 +45,3 @@ def coded_servers() -> Iterator[Forker]:
 @pytest.fixture(scope="session")
 def hopper(hopper_path: Path) -> bytes:
     return hopper_path.read_bytes()
-
-
-@pytest.fixture(scope="session")
-def astronaut(astronaut_path: Path) -> bytes:
-    return astronaut_path.read_bytes()

@@ -1,4 +1,4 @@
-"""Clients that break the rules of HTTP or of good manners, over raw sockets. The server answers, and stays up."""
+"""Clients that break the rules of HTTP or behave badly, over raw sockets. The server answers and stays up."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 import resource
 import select
 import socket
-import struct
 import time
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +22,7 @@ from pipeline.serve import protocol
 from tests.serve.live import LiveServer, credentials, live_server
 
 MIB = 2**20
+GET_HEALTH = b"GET /healthz HTTP/1.1\r\n"
 NEWEST_UVICORN = (0, 54)  # tried with all tests of this folder; pyproject.toml caps uvicorn at the next one
 
 
@@ -83,24 +82,7 @@ def closes(connection: socket.socket) -> bool:
     return True
 
 
-def huge_png(side: int) -> bytes:
-    """A grey PNG of side x side, a few KiB."""
-    packed = zlib.compressobj(9)
-    row = bytes(side + 1)
-    pixels = b"".join(packed.compress(row) for _ in range(50)) + packed.flush()
-    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")]
-    chunks = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
 # Bodies
-
-
-def test_a_body_over_the_limit(live: LiveServer) -> None:
-    with live.http("nasty") as http:
-        answer = http.post("/people", content=bytes(33 * MIB))
-    assert (answer.status_code, answer.json()["errorReason"]) == (413, "body-too-large")
 
 
 def test_a_body_over_the_limit_in_chunks_of_unknown_number(live: LiveServer) -> None:
@@ -109,16 +91,12 @@ def test_a_body_over_the_limit_in_chunks_of_unknown_number(live: LiveServer) -> 
     assert (answer.status_code, answer.json()["errorReason"]) == (413, "body-too-large")
 
 
-def test_a_body_of_any_declared_length_is_refused_at_once(live: LiveServer) -> None:
+@pytest.mark.parametrize(
+    "headers", [[b"Content-Length: 10000000000000"], [b"Content-Length: 40000000", b"Expect: 100-continue"]]
+)
+def test_a_declared_length_over_the_limit_is_refused_at_once(live: LiveServer, headers: list[bytes]) -> None:
     start = time.monotonic()
-    assert ask(live, head(b"Content-Length: 10000000000000")) == (413, "body-too-large")
-    assert time.monotonic() - start < 1
-
-
-def test_a_client_that_asks_first_is_told_before_it_sends(live: LiveServer) -> None:
-    start = time.monotonic()
-    data = head(b"Content-Length: 40000000", b"Expect: 100-continue")
-    assert ask(live, data) == (413, "body-too-large")
+    assert ask(live, head(*headers)) == (413, "body-too-large")
     assert time.monotonic() - start < 1
 
 
@@ -130,44 +108,10 @@ def test_a_client_that_asks_first_is_told_to_go_on(live: LiveServer) -> None:
         assert answer_of(connection)[0] == 400
 
 
-def test_a_picture_in_chunks_without_length(live: LiveServer, hopper: bytes) -> None:
-    with live.http("nasty") as http:
-        parts = (hopper[i : i + 1000] for i in range(0, len(hopper), 1000))
-        answer = http.post("/people?insert=false&update=false", content=parts)
-    assert answer.status_code == 201
-    assert len(answer.json()["identifiedFaces"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("data", "status", "reason"),
-    [
-        (b"", 400, "body-invalid"),
-        (b"no image at all", 400, "image-unsupported"),
-        (b"\xff\xd8\xff\xe0" + bytes(1000), 400, None),
-        (b"\x89PNG\r\n\x1a\n", 400, None),
-    ],
-)
-def test_bodies_that_are_no_images(live: LiveServer, data: bytes, status: int, reason: str | None) -> None:
-    with live.http("nasty") as http:
-        answer = http.post("/people", content=data)
-    assert answer.status_code == status
-    assert reason in (None, answer.json()["errorReason"])
-
-
 def test_a_picture_that_ends_early(live: LiveServer, hopper: bytes) -> None:
     with live.http("nasty") as http:
         answer = http.post("/people", content=hopper[: len(hopper) // 2])
     assert (answer.status_code, answer.json()["errorReason"]) == (400, "image-truncated")
-
-
-def test_a_small_file_of_many_pixels(live: LiveServer) -> None:
-    data = huge_png(50_000)
-    assert len(data) < 8192
-    start = time.monotonic()
-    with live.http("nasty") as http:
-        answer = http.post("/people", content=data)
-    assert (answer.status_code, answer.json()["errorReason"]) == (413, "image-too-large")
-    assert time.monotonic() - start < 2
 
 
 def test_a_body_that_never_comes(live: LiveServer) -> None:
@@ -226,30 +170,22 @@ def test_a_client_that_goes_away_before_its_answer(live: LiveServer, hopper: byt
 @pytest.mark.parametrize(
     "flood",
     [
-        b"X-Flood: " + b"x" * 70_000 + b"\r\n",
-        b"X-F: y\r\n" * 10_000,
-        b"X-Flood: " + b"x" * 1_000_000,
-        b"x" * 1_000_000,
+        b"GET /" + b"a" * 1_000_000,
+        GET_HEALTH + b"X-Flood: " + b"x" * 70_000 + b"\r\n",
+        GET_HEALTH + b"X-F: y\r\n" * 10_000,
+        GET_HEALTH + b"X-Flood: " + b"x" * 1_000_000,
+        GET_HEALTH + b"x" * 1_000_000,
     ],
+    ids=["request line", "long header", "many headers", "header without end", "name without end"],
 )
 def test_floods_of_headers(live: LiveServer, flood: bytes) -> None:
     with live.connect() as connection:
         try:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\n" + flood)
+            connection.sendall(flood)
             status, body = answer_of(connection)
             assert (status, body["errorReason"]) == (431, "headers-too-large")
         except ConnectionError:
             pass  # closed while the flood went on
-        assert closes(connection)
-
-
-def test_a_request_line_without_end(live: LiveServer) -> None:
-    with live.connect() as connection:
-        try:
-            connection.sendall(b"GET /" + b"a" * 1_000_000)
-            assert answer_of(connection)[0] == 431
-        except ConnectionError:
-            pass
         assert closes(connection)
 
 
@@ -273,6 +209,7 @@ def test_trailers_without_end(live: LiveServer) -> None:
         b"POST /people HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
         b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET // HTTP/9.9\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
@@ -280,14 +217,14 @@ def test_what_is_no_http(live: LiveServer, data: bytes) -> None:
     with live.connect() as connection:
         connection.sendall(data)
         status, body = answer_of(connection)
-        assert 400 <= status < 500
+        assert (status, body["errorReason"]) in [(400, "request-malformed"), (404, "route-unknown")]
         assert body["status"] == status
         assert closes(connection) or status == 404
 
 
 def test_headers_that_never_come(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEADER_TIMEOUT_S", 0.3)
-    for begun_with in (b"", b"GET /healthz HTTP/1.1\r\nX-A"):
+    for begun_with in (b"", GET_HEALTH + b"X-A"):
         start = time.monotonic()
         with live.connect() as connection:
             connection.sendall(begun_with)
@@ -299,10 +236,10 @@ def test_headers_that_never_come(live: LiveServer, monkeypatch: pytest.MonkeyPat
 def test_the_second_request_of_a_connection_is_timed_too(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEADER_TIMEOUT_S", 0.3)
     with live.connect() as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(GET_HEALTH + b"Host: x\r\n\r\n")
         assert answer_of(connection)[0] == 200
         time.sleep(0.5)  # an idle connection is kept
-        connection.sendall(b"GET /healthz HTTP/1.1\r\n")
+        connection.sendall(GET_HEALTH)
         assert answer_of(connection)[1]["errorReason"] == "headers-timeout"
 
 
@@ -341,10 +278,6 @@ def test_connections_leave_files_to_the_store(monkeypatch: pytest.MonkeyPatch) -
         assert protocol.max_connections() == allowed
 
 
-def test_a_request_for_a_tunnel_is_refused(live: LiveServer) -> None:
-    assert ask(live, b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n") == (400, "request-malformed")
-
-
 def test_connections_are_bounded(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 20)
     connections = [live.connect() for _ in range(30)]
@@ -379,23 +312,3 @@ def test_the_bodies_of_all_requests_are_bounded(
         with ThreadPoolExecutor(20) as pool:
             statuses = list(pool.map(send, connections))
     assert sorted(statuses) == [408] * 16 + [503] * 4
-
-
-def test_a_full_queue_is_told_to_wait(
-    tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor, hopper: bytes
-) -> None:
-    """One thread, one place to wait: of many posts at once, most get 503 at once, and nothing else happens."""
-    folder = tmp_path_factory.mktemp("narrow")
-    with live_server(folder / "store", extractor, serve__workers=1, serve__queue_images=1) as narrow:
-        headers = credentials("nasty")
-        httpx.get(f"{narrow.url}/people", headers=headers)  # the password is checked once
-
-        def post(_: int) -> httpx.Response:
-            return httpx.post(f"{narrow.url}/people?insert=false&update=false", content=hopper, headers=headers)
-
-        with ThreadPoolExecutor(10) as pool:
-            answers = list(pool.map(post, range(10)))
-    assert {answer.status_code for answer in answers} == {201, 503}
-    refused = [answer for answer in answers if answer.status_code == 503]
-    assert {answer.json()["errorReason"] for answer in refused} == {"overloaded"}
-    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)

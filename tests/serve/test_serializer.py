@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
+from pipeline.config import ServeSettings
+from pipeline.errors import UsageError
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.identities.types import FaceResult, PersonView, PostResult, SimilarPerson
 from pipeline.identities.views import epoch_ms
@@ -145,3 +147,22 @@ def test_similar_is_there_when_it_was_asked_for() -> None:
     assert entry(FaceResult(FACE, similar=[SimilarPerson(view(CHILD), 0.5)]))["similar"] == [
         {"personId": "root", "similarityScore": 0.5, "ignore": False, "occurrence": 5, "lastOccurrenceDate": 777}
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ({}, "cvos://obj/g"),
+        ({"object_scheme": "faces"}, "faces://obj/g"),
+        ({"public_url": "http://host:81/"}, "http://host:81/obj/g"),
+        ({"hosting": "cloud", "public_url": "host"}, "https://host/obj/g"),
+        ({"hosting": "cloud", "public_url": "https://host/a/", "object_scheme": "ehttps"}, "ehttps://host/a/obj/g"),
+    ],
+)
+def test_image_addresses(settings: dict[str, str], address: str) -> None:
+    assert ImageAddresses.from_settings(ServeSettings(**settings)).of("g") == address
+
+
+def test_cloud_hosting_needs_its_address() -> None:
+    with pytest.raises(UsageError, match="--public-url"):
+        ImageAddresses.from_settings(ServeSettings(hosting="cloud"))
