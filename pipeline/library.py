@@ -237,7 +237,8 @@ class FaceExtractor:
     def __init__(self, settings: Settings) -> None:
         """Use `from_settings`."""
         from pipeline.extraction.images.decode import Decoder
-        from pipeline.jobs.models import load_extractor, make_identity
+        from pipeline.jobs.models import load_extractor
+        from pipeline.jobs.store_identity import make_identity
 
         self._extractor = load_extractor(settings, make_identity(settings), Path())
         self._decode = Decoder(settings.decode)

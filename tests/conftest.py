@@ -118,7 +118,8 @@ def sface_cache(sface_installed: None, run_folder: Path) -> Path:
 def extractor(tmp_path_factory: pytest.TempPathFactory) -> BatchExtractor:
     """The default extractor with casia-webface on the CPU, loaded once."""
     from pipeline.config import load_settings
-    from pipeline.jobs.models import load_extractor, make_identity
+    from pipeline.jobs.models import load_extractor
+    from pipeline.jobs.store_identity import make_identity
 
     settings = load_settings(environ={}, flags={"run.device": "cpu", "model.weights": "casia-webface"})
     return load_extractor(settings, make_identity(settings), tmp_path_factory.getbasetemp() / "no-store")

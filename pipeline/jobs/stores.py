@@ -10,6 +10,7 @@ from typing import Any, Final
 from pipeline.config import AREA, AlignSettings, DecodeSettings, DetectSettings, EmbedSettings, RunSettings, Settings
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration
+from pipeline.jobs.store_identity import make_identity
 from pipeline.matching.calibration import Calibration
 from pipeline.store.connect import open_or_create
 from pipeline.store.files.crypto import MasterKey
@@ -40,8 +41,6 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
 
     def make() -> StoreIdentity:
         nonlocal master_key
-        from pipeline.jobs.models import make_identity  # late: it loads torch, and most commands find their store
-
         if settings.security.encrypt:
             master_key = load_or_make_master_key(settings.security, path)
         identity = make_identity(settings, master_key)

@@ -26,7 +26,8 @@ from pipeline.evaluation.bench.reference import ReferenceChain, equal_sized, ima
 from pipeline.evaluation.photos.portraits import extract_portraits
 from pipeline.evaluation.statistics.rates import mcnemar_exact
 from pipeline.extraction.images.decode import Decoder
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.models.weights import ResolvedWeights, cache_folder, resolve
 from pipeline.types import FloatArray
 

@@ -27,7 +27,8 @@ from pipeline.errors import BadValue
 from pipeline.evaluation.bench.harness import Timing, interleave
 from pipeline.evaluation.bench.parity import cosines
 from pipeline.evaluation.bench.reference import reference_embedder
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.threads import set_threads

@@ -44,7 +44,8 @@ from pipeline.evaluation.statistics.rates import bootstrap_interval, squared_dis
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.quality import center_pose
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.types import BoolArray, FloatArray, IntArray
 
 DISCARDS = (0.0, 0.05, 0.1, 0.2, 0.3)

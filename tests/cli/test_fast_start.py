@@ -16,6 +16,7 @@ from tests.cli.test_commands import IDENTITY
 
 COMMANDS = {
     "help": "--help",
+    "account create": "account create ann --store {new} --weights casia-webface --password-stdin",
     "account list": "account list --store {store}",
     "directory list": "directory list --store {store}",
     "models list": "models list",
@@ -35,9 +36,9 @@ finally:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A store that has the one file of a folder: a broken photo, which needs no weights."""
+    """A store that has the one file of a folder: a broken photo, which needs no weights; and a place for a new one."""
     folder = tmp_path_factory.mktemp("start")
-    places = {"store": folder / "store", "photos": folder / "photos"}
+    places = {"store": folder / "store", "photos": folder / "photos", "new": folder / "new"}
     places["photos"].mkdir()
     (places["photos"] / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     LocalStore.open_or_create(places["store"], lambda: IDENTITY, command="test").close()
@@ -47,10 +48,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_torch(command: str, places: dict[str, Path]) -> None:
+def test_no_torch(command: str, places: dict[str, Path], weights_cache: Path) -> None:
     words = COMMANDS[command].format(**places).split()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    result = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True, env=environment)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FACEPIPE_CACHE": str(weights_cache)}
+    result = subprocess.run(
+        [sys.executable, "-c", CODE, *words], input="password\n", capture_output=True, text=True, env=environment
+    )
     assert (result.returncode, result.stderr) == (0, "loaded:\n")
     if command == "unchanged run":
         assert "1 were in already" in result.stdout

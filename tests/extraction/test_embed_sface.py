@@ -16,7 +16,8 @@ from pipeline.errors import StoreMismatch, WeightsCorrupt
 from pipeline.extraction.embed import BATCH_CROPS, Embedder, load_embedder
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.models.files.converted import read_converted, write_converted
 from pipeline.models.registry import REGISTRY, weight_set
 from pipeline.models.weights import ResolvedWeights, cached_file, package_files, resolve

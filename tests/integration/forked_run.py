@@ -9,8 +9,8 @@ import torch
 
 import pipeline.jobs.shard_stages
 from pipeline.config import load_settings
-from pipeline.jobs.models import make_identity
 from pipeline.jobs.run import RunRequest, run
+from pipeline.jobs.store_identity import make_identity
 from tests.forking import Order, answer_orders
 
 SETTINGS = load_settings(

@@ -18,9 +18,9 @@ from click.testing import CliRunner
 from pipeline.cli import main
 from pipeline.config import SecuritySettings, Settings
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, StoreMismatch
-from pipeline.jobs.models import make_identity
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.search import search
+from pipeline.jobs.store_identity import make_identity
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.master_key import load_master_key

@@ -23,9 +23,9 @@ from pipeline.evaluation.photos.skipped import DELETED, NOT_IN_STORE, NOT_KEPT
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
-from pipeline.jobs.models import make_identity
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
+from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settle_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.store.catalog.opening import has_store

@@ -26,7 +26,8 @@ from pipeline.extraction.embed import BATCH_CROPS, load_embedder
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.models import backend
 from pipeline.models.backend import (
     ConversionUnfaithful,

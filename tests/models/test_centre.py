@@ -13,7 +13,8 @@ from pipeline.config import EmbedSettings, ModelSettings, Settings
 from pipeline.errors import CalibrationInvalid, StoreMismatch, WeightsCorrupt
 from pipeline.extraction.embed import load_embedder
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settings_of_store
 from pipeline.matching.calibration import Calibration
 from pipeline.models import centre

@@ -16,7 +16,8 @@ from pipeline.config import RunSettings, Settings, load_settings
 from pipeline.errors import BadValue, CalibrationInvalid, StoreMismatch
 from pipeline.extraction.embed import load_embedder
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settings_of_store
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import check_full_precision

@@ -11,7 +11,8 @@ from PIL import Image
 from quality_damage import STEPS, find
 
 from pipeline.config import load_settings
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 
 FACES = 400
 

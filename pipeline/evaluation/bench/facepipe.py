@@ -21,7 +21,8 @@ from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import EXTRACT
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.models.registry import FIVE_POINT
 from pipeline.types import Detections, FloatArray
 

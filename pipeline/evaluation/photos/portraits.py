@@ -19,7 +19,8 @@ from pipeline.evaluation.photos.decoded import decoded_batches
 from pipeline.evaluation.photos.skipped import NOT_IN_STORE, NOT_KEPT, unusable
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.jobs.models import load_extractor, make_identity
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.matching.references import check_embeddings
 from pipeline.store.connect import open_store

@@ -57,7 +57,8 @@ def main() -> None:
     import uvicorn.loops.auto  # noqa: F401
 
     from pipeline.config import load_settings
-    from pipeline.jobs.models import load_extractor, make_identity
+    from pipeline.jobs.models import load_extractor
+    from pipeline.jobs.store_identity import make_identity
     from pipeline.serve.server import _warm_up
 
     torch.set_num_threads(1)
