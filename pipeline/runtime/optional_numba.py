@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-_Loops = TypeVar("_Loops")
+if TYPE_CHECKING:
+    import torch
 
 
-def if_compiled(load: Callable[[], _Loops]) -> _Loops | None:
-    """What `load` imports; None without a numba that works with this Python and NumPy.
+def if_compiled(load: Callable[[], ModuleType]) -> Callable[[torch.device], ModuleType | None]:
+    """Makes of `load`, which imports compiled loops, a function that gives a device its loops.
 
-    The import loads what an earlier process compiled, or compiles, and logs that before it begins.
+    They are None on CUDA, and without a numba that works with this Python and NumPy: torch then does the same. The
+    first call compiles them, up to half a minute, and logs that before it begins, or loads what an earlier process
+    compiled.
     """
-    try:
-        from pipeline.runtime.compiled import logging_compilation
 
-        with logging_compilation():
-            return load()
-    except (ImportError, OSError):  # OSError: numba's own library is missing
-        return None
+    @functools.cache
+    def loops() -> ModuleType | None:
+        try:
+            from pipeline.runtime.compiled import logging_compilation
+
+            with logging_compilation():
+                return load()
+        except (ImportError, OSError):  # OSError: numba's own library is missing
+            return None
+
+    return lambda device: loops() if device.type == "cpu" else None

@@ -152,7 +152,7 @@ IT_DOES_NOT_COMPILE = "import os, sys; os.environ['NUMBA_DISABLE_JIT'] = '1'\n"
 NO_KERNELS = (
     "import torch\n"
     "from pipeline.extraction.detection import kernels as detection\n"
-    "from pipeline.extraction.images import kernels as images\n"
+    "from pipeline.extraction.images import batch as images\n"
     "for module in (detection, images):\n"
     "    assert module.load_kernels(torch.device('cpu')) is None\n"
 )

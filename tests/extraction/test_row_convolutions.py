@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.extraction.detection.kernels import load_kernels
-from pipeline.extraction.detection.packed_layers import packed_layer
+from pipeline.extraction.detection.kernels import load_kernels, packed_layer
 
 pytestmark = pytest.mark.skipif(load_kernels(torch.device("cpu")) is None, reason="numba is not installed")
 

@@ -1,41 +1,45 @@
-"""The compiled loops of the three networks on the CPU, where numba is installed."""
+"""The compiled loops of the three networks, where numba is installed, and their weights: transformed, in the order in
+which the loops read them.
+
+This module does without numba.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from types import ModuleType
+from typing import Final, cast
 
+import numpy as np
 import torch
+from torch import nn
 
 from pipeline.runtime.optional_numba import if_compiled
+from pipeline.types import FloatArray
+
+OUTPUTS: Final = 4  # output channels at a time
 
 
-@dataclass(frozen=True)
-class DetectionKernels:
-    """Compiled functions; their definitions in `pnet_kernels` and `crop_kernels` say what they take."""
+@if_compiled
+def load_kernels() -> ModuleType:
+    """The loops that run the networks on the CPU."""
+    from pipeline.extraction.detection import network_kernels
 
-    scan_level: Callable[..., int]
-    rnet_features: Callable[..., None]
-    onet_features: Callable[..., None]
+    return network_kernels
 
 
-def load_kernels(device: torch.device) -> DetectionKernels | None:
-    """The loops for this device. None on CUDA, and without a numba that works with this Python and NumPy: torch then
-    does the same.
+def packed_layer(convolution: nn.Conv2d, activation: nn.PReLU) -> FloatArray:
+    """A convolution of 3 x 3 or 2 x 2 and its PReLU: [o / 4, 8 + 4 * c * k * 4] float32, o padded to a multiple of 4.
 
-    The first call compiles them, some twenty seconds, or loads what an earlier process compiled.
+    For each 4 output channels the biases and the slopes, then the weights of Winograd's four products of rows (see
+    `row_convolutions`), each by input channel and column. A convolution of two rows gets a third row of zeros.
     """
-    return _load() if device.type == "cpu" else None
-
-
-@functools.cache
-def _load() -> DetectionKernels | None:
-    return if_compiled(_import)
-
-
-def _import() -> DetectionKernels:
-    from pipeline.extraction.detection.crop_kernels import onet_features, rnet_features
-    from pipeline.extraction.detection.pnet_kernels import scan_level
-
-    return DetectionKernels(scan_level, rnet_features, onet_features)
+    parameters = (convolution.weight, cast(torch.Tensor, convolution.bias), activation.weight)
+    weights, bias, slope = (p.detach().numpy().astype(np.float64) for p in parameters)
+    outputs, channels, rows, columns = weights.shape
+    missing = -outputs % OUTPUTS
+    padded = np.pad(weights, [(0, missing), (0, 0), (0, 3 - rows), (0, 0)])
+    upper, middle, lower = padded[:, :, 0], padded[:, :, 1], padded[:, :, 2]
+    products = np.stack([(upper + middle + lower) / 2, (upper - middle + lower) / 2, upper, lower], axis=1)
+    by_four = products.reshape(-1, OUTPUTS, 4, channels, columns).transpose(0, 2, 3, 4, 1)
+    ends = (np.pad(p, (0, missing)).reshape(-1, OUTPUTS) for p in (bias, slope))
+    return np.concatenate([*ends, by_four.reshape(len(by_four), -1)], axis=1).astype(np.float32)

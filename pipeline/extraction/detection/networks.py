@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TypeAlias, cast
 
 import torch
 from facenet_pytorch.models.mtcnn import ONet, PNet, RNet
 from torch import nn
 
-from pipeline.extraction.detection.kernels import DetectionKernels
-from pipeline.extraction.detection.packed_layers import packed_layer
+from pipeline.extraction.detection.kernels import packed_layer
 from pipeline.runtime.threads import over_threads
 from pipeline.types import FloatArray
 
@@ -83,7 +83,7 @@ CropNetwork: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 _CROPS_PER_JOB = 32  # the loops take 8 at a time
 
 
-def crop_network(network: nn.Module, kernels: DetectionKernels | None) -> CropNetwork:
+def crop_network(network: nn.Module, kernels: ModuleType | None) -> CropNetwork:
     """`network` on crops; with compiled convolutions if it is facenet-pytorch's own module and there are kernels."""
     if kernels is not None and isinstance(network, RNet):
         return _compiled_rnet(network, kernels)
@@ -92,7 +92,7 @@ def crop_network(network: nn.Module, kernels: DetectionKernels | None) -> CropNe
     return lambda pixels: cast(tuple[torch.Tensor, ...], network(normalise(pixels)))
 
 
-def _compiled_rnet(net: RNet, kernels: DetectionKernels) -> CropNetwork:
+def _compiled_rnet(net: RNet, kernels: ModuleType) -> CropNetwork:
     hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
     layers = [packed_layer(*pair) for pair in hidden]
 
@@ -104,7 +104,7 @@ def _compiled_rnet(net: RNet, kernels: DetectionKernels) -> CropNetwork:
     return run
 
 
-def _compiled_onet(net: ONet, kernels: DetectionKernels) -> CropNetwork:
+def _compiled_onet(net: ONet, kernels: ModuleType) -> CropNetwork:
     hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3), (net.conv4, net.prelu4))
     layers = [packed_layer(*pair) for pair in hidden]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -16,9 +17,8 @@ import numpy.typing as npt
 import torch
 
 from pipeline.extraction.detection.canvases import CanvasMaps, TilePixels, TileTable
-from pipeline.extraction.detection.kernels import DetectionKernels
+from pipeline.extraction.detection.kernels import packed_layer
 from pipeline.extraction.detection.networks import CanvasPNet, normalise
-from pipeline.extraction.detection.packed_layers import packed_layer
 from pipeline.extraction.detection.pyramid import Level, pack
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.stage_times import NetworkCounts
@@ -98,12 +98,12 @@ class CompiledCells:
     """Runs the compiled P-Net level by level, on as many threads as torch uses. The answers do not depend on the
     batch."""
 
-    def __init__(self, pnet: CanvasPNet, kernels: DetectionKernels) -> None:
+    def __init__(self, pnet: CanvasPNet, kernels: ModuleType) -> None:
         self._kernels = kernels
         net = pnet.net
         hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
         outputs = [(c.weight.flatten(1).numpy(), c.bias.numpy()) for c in (net.conv4_1, net.conv4_2)]
-        # As `pnet_kernels.scan_level` takes them.
+        # As `network_kernels.scan_level` takes them.
         self._layers = [*(packed_layer(*pair) for pair in hidden), *outputs]
 
     def __call__(

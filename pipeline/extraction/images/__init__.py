@@ -2,5 +2,5 @@
 
 `files` reads a file and names its format; `decode` makes an upright RGB image of it, with `jpeg` for most JPEG files;
 `nvjpeg` decodes JPEG files on the device instead. `batch` holds many images on a device and resamples parts of them:
-from `summed_area` tables, or on the CPU by the compiled loops of `resampling_kernels`, which `kernels` loads.
+from `summed_area` tables, or on the CPU by the compiled loops of `resampling_kernels`, where numba is installed.
 """

@@ -11,17 +11,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 
 import numpy as np
 import torch
 from PIL import Image
 
-from pipeline.extraction.images.kernels import load_kernels
 from pipeline.extraction.images.summed_area import SummedAreaTables
+from pipeline.runtime.optional_numba import if_compiled
 from pipeline.runtime.threads import over_threads, parts
 from pipeline.types import ByteArray
 
 _SOURCE_PIXELS = 4_000_000  # resampled at once by matrix products: about 50 MB
+
+
+@if_compiled
+def load_kernels() -> ModuleType:
+    """The loops that resample images on the CPU."""
+    from pipeline.extraction.images import resampling_kernels
+
+    return resampling_kernels
 
 
 class ImageBatch:
