@@ -1,35 +1,20 @@
-"""Every failure that a user can meet, as one tree.
+"""Every failure that a user can meet, as one tree. Its families:
 
     FacepipeError
-      UsageError (2)                 the command line or the configuration is wrong
-        UnknownKey, BadValue
-      InputError                     the source as a whole cannot be used
-        SourceMissing (10), SourceEmpty (11), ManifestInvalid (12), TooManyDirectories (13), BoxesInvalid (15),
-        PairsInvalid (16), TooLittleData (17)
-      ImageRejected (1)              one image: becomes a row with a status and a reason, never stops a run
-        ImageMissing, ImageIsFolder, ImageOutside, ImageUnreadable, ImageUnsupported, ImageTruncated,
-        ImageTooLarge, ImageChanged
+      UsageError         the command line or the configuration is wrong
+      InputError         the source as a whole cannot be used
+      ImageRejected      one image: becomes a row with a status and a reason, never stops a run
       DeviceError
-        DeviceMissing (20), DeviceOutOfMemory (21)
       ModelError
-        UnknownWeights (30), WeightsMissing (31), WeightsCorrupt (32), DownloadFailed (33), EmbeddingInvalid (34),
-        CacheUnwritable (35), CalibrationInvalid (36)
-      StoreError                     the store: always stops a run
-        StoreMissing (40), StoreLocked (41), StoreTooNew (42), StoreDamaged (43), StoreFull (44),
-        StoreMismatch (45), AccountUnknown (46), AccountExists (47), StoreUnwritable (48), MasterKeyMissing (49),
-        MasterKeyWrong (50), DirectoryUnknown (51), ServerUnreachable (52)
-      RequestError (14)              one request to the server: answered with its HTTP status
-        Unauthorized, TooManyAttempts, DirectoryRequired, DirectoryInvalid, ParameterInvalid, HeaderInvalid,
-        BodyInvalid, BodyTooLarge, BodyTimeout, MediaTypeUnsupported, PersonHeadersRequired, ExternalIdTaken,
-        PersonUnknown, ObjectUnknown, RouteUnknown, MethodUnknown, Overloaded, NotReady,
-        Forbidden
-      SelfCheckFailed (8)            `demo` or `doctor` found something wrong
-      Interrupted (9)                Ctrl-C: the shard in hand was finished
+      StoreError         the store: always stops a run
+      RequestError       one request to the server: answered with its HTTP status
+      SelfCheckFailed    `demo` or `doctor` found something wrong
+      Interrupted        Ctrl-C: the shard in hand was finished
 
-A class *is* its message template and its exit code (the scheme is borg's). The first line of the docstring is the
-template, filled with the constructor's keyword arguments. The command line ends with `exit_code`, the server
-answers with `http_status`. Exit codes are unique per class from 3 up and part of the documented surface: a class
-may be added, a code never changes its meaning.
+A class *is* its message template and its exit code (the scheme is borg's). The docstring is the template, filled with
+the constructor's keyword arguments. The command line ends with `exit_code`, the server answers with `http_status`.
+Exit codes are unique per class from 3 up and part of the documented surface: a class may be added, a code never changes
+its meaning.
 """
 
 from __future__ import annotations
@@ -43,6 +28,14 @@ class FacepipeError(Exception):
     exit_code: ClassVar[int] = 3
     http_status: ClassVar[int] = 500
 
+    def __init_subclass__(cls, *, exit_code: int | None = None, http_status: int | None = None) -> None:
+        """What a class does not set it has from its family."""
+        super().__init_subclass__()
+        if exit_code is not None:
+            cls.exit_code = exit_code
+        if http_status is not None:
+            cls.http_status = http_status
+
     def __init__(self, **fields: object) -> None:
         self.fields = fields
         super().__init__((type(self).__doc__ or "").strip().format(**fields))
@@ -54,11 +47,8 @@ class FacepipeError(Exception):
         return "".join(f"-{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
-class UsageError(FacepipeError):
+class UsageError(FacepipeError, exit_code=2, http_status=400):
     """{message}"""
-
-    exit_code = 2
-    http_status = 400
 
 
 class UnknownKey(UsageError):
@@ -69,289 +59,194 @@ class BadValue(UsageError):
     """Setting "{key}" in {where} is {value}: {expected}."""
 
 
-class InputError(FacepipeError):
+class InputError(FacepipeError, exit_code=4, http_status=400):
     """{message}"""
 
-    exit_code = 4
-    http_status = 400
 
-
-class SourceMissing(InputError):
+class SourceMissing(InputError, exit_code=10):
     """There is no folder or manifest at {path}. Check the path, or that the disk is mounted."""
 
-    exit_code = 10
 
-
-class SourceEmpty(InputError):
+class SourceEmpty(InputError, exit_code=11):
     """{path} holds no image files ({detail}). Nothing was done."""
 
-    exit_code = 11
 
-
-class ManifestInvalid(InputError):
+class ManifestInvalid(InputError, exit_code=12):
     """The manifest {path} cannot be used: {detail}."""
 
-    exit_code = 12
 
-
-class BoxesInvalid(InputError):
+class BoxesInvalid(InputError, exit_code=15):
     """The annotated boxes in {path} cannot be used: {detail}."""
 
-    exit_code = 15
 
-
-class PairsInvalid(InputError):
+class PairsInvalid(InputError, exit_code=16):
     """The list of pairs {path} cannot be used: {detail}."""
 
-    exit_code = 16
 
-
-class TooLittleData(InputError):
+class TooLittleData(InputError, exit_code=17):
     """There is too little data for a false match rate of {fmr}: {detail}."""
 
-    exit_code = 17
 
-
-class TooManyDirectories(InputError):
+class TooManyDirectories(InputError, exit_code=13, http_status=403):
     """The run would give account "{account}" {count} directories; an account holds at most {limit}. Put people of one purpose into one directory, or use a second account."""  # noqa: E501
 
-    exit_code = 13
-    http_status = 403
 
-
-class ImageRejected(FacepipeError):
+class ImageRejected(FacepipeError, exit_code=1, http_status=400):
     """{reason}"""
 
-    exit_code = 1
-    http_status = 400
     status: ClassVar[str] = "unreadable"
+
+    def __init_subclass__(cls, *, status: str, http_status: int | None = None) -> None:
+        super().__init_subclass__(http_status=http_status)
+        cls.status = status
 
     @property
     def reason(self) -> str:
         return str(self)
 
 
-class ImageMissing(ImageRejected):
+class ImageMissing(ImageRejected, status="missing"):
     """no such file"""
 
-    status = "missing"
 
-
-class ImageIsFolder(ImageRejected):
+class ImageIsFolder(ImageRejected, status="not_a_file"):
     """is a folder, not an image file"""
 
-    status = "not_a_file"
 
-
-class ImageOutside(ImageRejected):
+class ImageOutside(ImageRejected, status="outside"):
     """lies outside {root}; give --root a folder that holds it"""
 
-    status = "outside"
 
-
-class ImageUnreadable(ImageRejected):
+class ImageUnreadable(ImageRejected, status="unreadable"):
     """cannot be read: {detail}"""
 
-    status = "unreadable"
 
-
-class ImageUnsupported(ImageRejected):
+class ImageUnsupported(ImageRejected, status="unsupported"):
     """not an image of a known format{detail}"""
 
-    status = "unsupported"
-    http_status = 400
 
-
-class ImageTruncated(ImageRejected):
+class ImageTruncated(ImageRejected, status="truncated"):
     """the image data end early: {detail}"""
 
-    status = "truncated"
 
-
-class ImageTooLarge(ImageRejected):
+class ImageTooLarge(ImageRejected, status="too_large", http_status=413):
     """{what} is over the limit of {limit}"""
 
-    status = "too_large"
-    http_status = 413
 
-
-class ImageChanged(ImageRejected):
+class ImageChanged(ImageRejected, status="changed"):
     """changed while the run was reading it; the next run takes it up"""
 
-    status = "changed"
 
-
-class DeviceError(FacepipeError):
+class DeviceError(FacepipeError, exit_code=5):
     """{message}"""
 
-    exit_code = 5
 
-
-class DeviceMissing(DeviceError):
+class DeviceMissing(DeviceError, exit_code=20):
     """Device "{device}" was asked for, but {detail}. Use --device cpu or --device auto, or see `facepipe doctor`."""
 
-    exit_code = 20
 
-
-class DeviceOutOfMemory(DeviceError):
+class DeviceOutOfMemory(DeviceError, exit_code=21):
     """{device} ran out of memory on a batch of one image ({detail}). Use --device cpu, or a larger device."""
 
-    exit_code = 21
 
-
-class ModelError(FacepipeError):
+class ModelError(FacepipeError, exit_code=6):
     """{message}"""
 
-    exit_code = 6
 
-
-class UnknownWeights(ModelError):
+class UnknownWeights(ModelError, exit_code=30):
     """There are no weights named "{name}". Known: {known}."""
 
-    exit_code = 30
 
-
-class WeightsMissing(ModelError):
+class WeightsMissing(ModelError, exit_code=31):
     """The weights "{name}" are not on this machine ({detail}). Run `facepipe models fetch {name}`, or give the file with --weights-file."""  # noqa: E501
 
-    exit_code = 31
 
-
-class WeightsCorrupt(ModelError):
+class WeightsCorrupt(ModelError, exit_code=32):
     """The weights file {path} is not the expected file: {detail}. {cure}"""
 
-    exit_code = 32
 
-
-class DownloadFailed(ModelError):
+class DownloadFailed(ModelError, exit_code=33):
     """Downloading {url} failed: {detail}. The part that arrived is kept: run the same command again to continue, or download the file elsewhere and give it with --weights-file."""  # noqa: E501
 
-    exit_code = 33
 
-
-class EmbeddingInvalid(ModelError):
+class EmbeddingInvalid(ModelError, exit_code=34):
     """An embedding must be {size} finite float32 numbers of norm 1, but {detail}. The model or the store that it comes from is damaged."""  # noqa: E501
 
-    exit_code = 34
 
-
-class CacheUnwritable(ModelError):
+class CacheUnwritable(ModelError, exit_code=35):
     """The weights' cache folder {path} cannot be used: {detail}. Free some space or change its permissions, or set FACEPIPE_CACHE to another folder."""  # noqa: E501
 
-    exit_code = 35
 
-
-class CalibrationInvalid(ModelError):
+class CalibrationInvalid(ModelError, exit_code=36):
     """The calibration {path} cannot be used: {detail}."""
 
-    exit_code = 36
 
-
-class StoreError(FacepipeError):
+class StoreError(FacepipeError, exit_code=7):
     """{message}"""
 
-    exit_code = 7
 
-
-class StoreMissing(StoreError):
+class StoreMissing(StoreError, exit_code=40):
     """There is no store at {path}. `facepipe run SOURCE --store {path}` or `facepipe account create NAME --store {path}` makes one."""  # noqa: E501
 
-    exit_code = 40
 
-
-class StoreLocked(StoreError):
+class StoreLocked(StoreError, exit_code=41):
     """The store {path} is in use by process {pid} on {host} since {since} ({command}). Wait for it, or stop it; nothing was changed."""  # noqa: E501
 
-    exit_code = 41
 
-
-class StoreTooNew(StoreError):
+class StoreTooNew(StoreError, exit_code=42):
     """The store {path} has format {found}; this facepipe reads up to {known}. Upgrade facepipe: pip install --upgrade facepipe."""  # noqa: E501
 
-    exit_code = 42
 
-
-class StoreDamaged(StoreError):
+class StoreDamaged(StoreError, exit_code=43):
     """The store {path} is damaged: {detail}. {cure}"""
 
-    exit_code = 43
 
-
-class StoreFull(StoreError):
+class StoreFull(StoreError, exit_code=44, http_status=507):
     """The disk of {path} is full ({detail}). Everything committed is safe: free some space and run the same command again."""  # noqa: E501
 
-    exit_code = 44
-    http_status = 507
 
-
-class StoreMismatch(StoreError):
+class StoreMismatch(StoreError, exit_code=45):
     """The store {path} was made with {key} = {stored}, and this command has {given}. Use the store's value, or make another store with --store."""  # noqa: E501
 
-    exit_code = 45
 
-
-class AccountUnknown(StoreError):
+class AccountUnknown(StoreError, exit_code=46, http_status=401):
     """The store has no account "{account}". Accounts: {known}. `facepipe account create {account} --store {path}` makes it."""  # noqa: E501
 
-    exit_code = 46
-    http_status = 401
 
-
-class AccountExists(StoreError):
+class AccountExists(StoreError, exit_code=47, http_status=409):
     """The store already has an account "{account}"."""
 
-    exit_code = 47
-    http_status = 409
 
-
-class StoreUnwritable(StoreError):
+class StoreUnwritable(StoreError, exit_code=48):
     """The store {path} cannot be written: {detail}."""
 
-    exit_code = 48
 
-
-class MasterKeyMissing(StoreError):
+class MasterKeyMissing(StoreError, exit_code=49):
     """The images of the store {path} are encrypted, and there is no master key: {detail}. Give it with security.master_key_file or FACEPIPE_SECURITY__MASTER_KEY; without it nobody can read the images."""  # noqa: E501
 
-    exit_code = 49
 
-
-class MasterKeyWrong(StoreError):
+class MasterKeyWrong(StoreError, exit_code=50):
     """The master key from {source} is not the one that the store {path} was made with{detail}. Give the right one with security.master_key_file or FACEPIPE_SECURITY__MASTER_KEY."""  # noqa: E501
 
-    exit_code = 50
 
-
-class DirectoryUnknown(StoreError):
+class DirectoryUnknown(StoreError, exit_code=51, http_status=404):
     """Account "{account}" has no directory "{directory}". Directories: {known}."""
 
-    exit_code = 51
-    http_status = 404
 
-
-class ServerUnreachable(StoreError):
+class ServerUnreachable(StoreError, exit_code=52):
     """The store {path} is held by the server at {url}, and nothing can be done through it: {detail}. Try again, or stop the server."""  # noqa: E501
 
-    exit_code = 52
 
-
-class RequestError(FacepipeError):
+class RequestError(FacepipeError, exit_code=14, http_status=400):
     """{message}"""
 
-    exit_code = 14
-    http_status = 400
 
-
-class Unauthorized(RequestError):
+class Unauthorized(RequestError, http_status=401):
     """The credentials in X-RPC-AUTHORIZATION are missing or wrong."""
 
-    http_status = 401
 
-
-class TooManyAttempts(RequestError):
+class TooManyAttempts(RequestError, http_status=429):
     """Too many failed attempts. Try again in {retry_after_s} seconds."""
-
-    http_status = 429
 
 
 class DirectoryRequired(RequestError):
@@ -374,86 +269,60 @@ class BodyInvalid(RequestError):
     """The body cannot be used: {detail}."""
 
 
-class BodyTooLarge(RequestError):
+class BodyTooLarge(RequestError, http_status=413):
     """The body is larger than {limit_bytes} bytes."""
 
-    http_status = 413
 
-
-class BodyTimeout(RequestError):
+class BodyTimeout(RequestError, http_status=408):
     """The body did not arrive within {timeout_s} seconds."""
 
-    http_status = 408
 
-
-class MediaTypeUnsupported(RequestError):
+class MediaTypeUnsupported(RequestError, http_status=415):
     """The Content-Type must be {expected}."""
-
-    http_status = 415
 
 
 class PersonHeadersRequired(RequestError):
     """An insertion needs X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID; nothing was stored."""
 
 
-class ExternalIdTaken(RequestError):
+class ExternalIdTaken(RequestError, http_status=409):
     """The external id is in use in this directory; nothing was stored."""
 
-    http_status = 409
 
-
-class PersonUnknown(RequestError):
+class PersonUnknown(RequestError, http_status=404):
     """There is no such person in this directory."""
 
-    http_status = 404
 
-
-class ObjectUnknown(RequestError):
+class ObjectUnknown(RequestError, http_status=404):
     """There is no such object."""
 
-    http_status = 404
 
-
-class RouteUnknown(RequestError):
+class RouteUnknown(RequestError, http_status=404):
     """There is nothing at this address."""
 
-    http_status = 404
 
-
-class MethodUnknown(RequestError):
+class MethodUnknown(RequestError, http_status=405):
     """This address does not take the method {method}."""
 
-    http_status = 405
 
-
-class Overloaded(RequestError):
+class Overloaded(RequestError, http_status=503):
     """The server is busy and its queue is full. Try again in {retry_after_s} seconds."""
 
-    http_status = 503
 
-
-class NotReady(RequestError):
+class NotReady(RequestError, http_status=503):
     """The server is not ready to answer. Try again in {retry_after_s} seconds."""
 
-    http_status = 503
 
-
-class Forbidden(RequestError):
+class Forbidden(RequestError, http_status=403):
     """Not allowed."""
 
-    http_status = 403
 
-
-class SelfCheckFailed(FacepipeError):
+class SelfCheckFailed(FacepipeError, exit_code=8):
     """{check} found something wrong: {detail}."""
 
-    exit_code = 8
 
-
-class Interrupted(FacepipeError):
+class Interrupted(FacepipeError, exit_code=9):
     """Stopped: {detail}. Run the same command again to continue."""
-
-    exit_code = 9
 
 
 def all_errors(root: type[FacepipeError] = FacepipeError) -> list[type[FacepipeError]]:

@@ -7,7 +7,6 @@ A flag's text goes to `config.load_settings`, which checks it like a value from 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,63 +29,37 @@ directory_option = click.option(
 )
 
 
-@dataclass(frozen=True)
-class Flag:
-    """A flag and the setting it sets."""
-
-    name: str
-    key: str
-    metavar: str
-    help: str
-    is_switch: bool = False
-
-    @property
-    def argument(self) -> str:
-        return self.name.lstrip("-").replace("-", "_")
-
-
-_FLAGS = (
-    Flag("--labels", "source.labels", "none|parent", "parent: a photo's folder is the name of the person in it."),
-    Flag("--root", "source.root", "DIR", "Refuse files outside this folder; a manifest's relative paths start here."),
-    Flag("--min-face-px", "detect.min_face_px", "N", "Faces smaller than this are not looked for."),
-    Flag("--min-confidence", "detect.min_confidence", "X", "Faces the detector is less sure of are dropped."),
-    Flag("--threshold", "match.threshold", "T", "Grouping threshold in [0, 4], higher joins more; or fmr:RATE."),
-    Flag("--min-cpq", "match.min_cpq", "X", "Least centre-pose quality of a new identity; 0 switches the check off."),
-    Flag("--min-fsq", "match.min_fsq", "X", "Least sharpness quality of a new identity; 0 switches it off."),
-    Flag("--min-fcq", "match.min_fcq", "X", "Least contrast quality of a new identity; 0 switches it off."),
-    Flag("--device", "run.device", "DEVICE", "auto, cpu, cuda or cuda:N. CUDA asked for and not there is an error."),
-    Flag("--threads", "run.threads", "N", "Threads of decoding and of the CPU networks; 0: all cores."),
-    Flag(
-        "--mode",
-        "run.mode",
-        "exact|fast",
-        "fast: the embedder in half precision where that pays; fixed when the store is made.",
-    ),
-    Flag("--weights", "model.weights", "NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
-    Flag("--weights-file", "model.weights_file", "FILE", "The weights as a file, instead of from the cache."),
-    Flag("--calibration", "model.calibration", "FILE|none", "A new store's calibration, of `facepipe calibrate`."),
-    Flag("--encrypt", "security.encrypt", "", "Encrypt a new store's images (fixed from then on).", is_switch=True),
-    Flag("--master-key-file", "security.master_key_file", "FILE", "The master key of an encrypted store's images."),
-    Flag("--host", "serve.host", "ADDRESS", "Where to listen; 0.0.0.0 is everywhere (then use TLS)."),
-    Flag("--port", "serve.port", "N", "The port; 0 takes a free one."),
-    Flag("--object-port", "serve.object_port", "N", "A second port for the same service; 0 takes a free one."),
-    Flag("--tls-cert", "serve.tls_cert", "FILE", "Certificate chain, PEM; with --tls-key."),
-    Flag("--tls-key", "serve.tls_key", "FILE", "Private key, PEM; with --tls-cert."),
-    Flag("--hosting", "serve.hosting", "local|cloud", "cloud: objects are answered encrypted, with public addresses."),
-    Flag("--public-url", "serve.public_url", "URL", "Where clients reach the objects, for image addresses."),
-    Flag("--object-scheme", "serve.object_scheme", "NAME", "Scheme of image addresses; else cvos, in the cloud https."),
-    Flag("--person-headers", "serve.person_headers", "required|optional", "Whether an insertion needs name and id."),
-    Flag(
-        "--unique-external-ids",
-        "serve.unique_external_ids",
-        "",
-        "Refuse an external id in use with 409.",
-        is_switch=True,
-    ),
-    Flag("--max-body-bytes", "serve.max_body_bytes", "N", "Larger images are refused."),
-    Flag("--queue-images", "serve.queue_images", "N", "Images that may wait; more get 503."),
-)
-_BY_KEY = {flag.key: flag for flag in _FLAGS}
+# A flag has the name of its setting: setting -> (metavar, "" for a switch; help).
+_FLAGS = {
+    "source.labels": ("none|parent", "parent: a photo's folder is the name of the person in it."),
+    "source.root": ("DIR", "Refuse files outside this folder; a manifest's relative paths start here."),
+    "detect.min_face_px": ("N", "Faces smaller than this are not looked for."),
+    "detect.min_confidence": ("X", "Faces the detector is less sure of are dropped."),
+    "match.threshold": ("T", "Grouping threshold in [0, 4], higher joins more; or fmr:RATE."),
+    "match.min_cpq": ("X", "Least centre-pose quality of a new identity; 0 switches the check off."),
+    "match.min_fsq": ("X", "Least sharpness quality of a new identity; 0 switches it off."),
+    "match.min_fcq": ("X", "Least contrast quality of a new identity; 0 switches it off."),
+    "run.device": ("DEVICE", "auto, cpu, cuda or cuda:N. CUDA asked for and not there is an error."),
+    "run.threads": ("N", "Threads of decoding and of the CPU networks; 0: all cores."),
+    "run.mode": ("exact|fast", "fast: the embedder in half precision where that pays; fixed when the store is made."),
+    "model.weights": ("NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
+    "model.weights_file": ("FILE", "The weights as a file, instead of from the cache."),
+    "model.calibration": ("FILE|none", "A new store's calibration, of `facepipe calibrate`."),
+    "security.encrypt": ("", "Encrypt a new store's images (fixed from then on)."),
+    "security.master_key_file": ("FILE", "The master key of an encrypted store's images."),
+    "serve.host": ("ADDRESS", "Where to listen; 0.0.0.0 is everywhere (then use TLS)."),
+    "serve.port": ("N", "The port; 0 takes a free one."),
+    "serve.object_port": ("N", "A second port for the same service; 0 takes a free one."),
+    "serve.tls_cert": ("FILE", "Certificate chain, PEM; with --tls-key."),
+    "serve.tls_key": ("FILE", "Private key, PEM; with --tls-cert."),
+    "serve.hosting": ("local|cloud", "cloud: objects are answered encrypted, with public addresses."),
+    "serve.public_url": ("URL", "Where clients reach the objects, for image addresses."),
+    "serve.object_scheme": ("NAME", "Scheme of image addresses; else cvos, in the cloud https."),
+    "serve.person_headers": ("required|optional", "Whether an insertion needs name and id."),
+    "serve.unique_external_ids": ("", "Refuse an external id in use with 409."),
+    "serve.max_body_bytes": ("N", "Larger images are refused."),
+    "serve.queue_images": ("N", "Images that may wait; more get 503."),
+}
 
 _SOURCE = ("source.labels", "source.root")
 _DETECT = ("detect.min_face_px", "detect.min_confidence")
@@ -102,7 +75,7 @@ ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
 EXTRACT_FLAGS = (*_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
-_SERVE = tuple(flag.key for flag in _FLAGS if flag.key.startswith("serve."))
+_SERVE = tuple(key for key in _FLAGS if key.startswith("serve."))
 SERVE_FLAGS = (*_SERVE, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
 DEMO_FLAGS = (*_MACHINE, *_MODEL)
 BENCH_FLAGS = ("source.root", "detect.min_face_px", *_MACHINE, "run.mode", *_MODEL)
@@ -117,14 +90,14 @@ def settings_options(keys: tuple[str, ...]) -> Callable[[Command], Command]:
         function = click.option(
             "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any setting; repeatable."
         )(function)
-        function = click.option(
-            "--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings as YAML [env: FACEPIPE_CONFIG]."
-        )(function)
+        function = click.option("--config", type=PATH, metavar="FILE", help="Settings as YAML [env: FACEPIPE_CONFIG].")(
+            function
+        )
         for key in reversed(keys):
-            flag = _BY_KEY[key]
+            metavar, text = _FLAGS[key]
             # Without the switch its value is None, like any other flag's: the file or the environment may set it.
-            kind = {"is_flag": True, "default": None} if flag.is_switch else {"metavar": flag.metavar}
-            function = click.option(flag.name, flag.argument, help=flag.help, **kind)(function)
+            kind = {"metavar": metavar} if metavar else {"is_flag": True, "default": None}
+            function = click.option(f"--{_argument(key).replace('_', '-')}", help=text, **kind)(function)
         return function
 
     return decorate
@@ -143,7 +116,10 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
                 message=f'--set takes SECTION.KEY=VALUE, as in --set run.batch_images=16, not "{assignment}".'
             )
         values[key.strip()] = value.strip()
-    for flag in _FLAGS:
-        if options.get(flag.argument) is not None:
-            values[flag.key] = options[flag.argument]
+    values.update((key, options[_argument(key)]) for key in _FLAGS if options.get(_argument(key)) is not None)
     return load_settings(options["config"], flags=values)
+
+
+def _argument(key: str) -> str:
+    """The name under which a command gets the flag of a setting."""
+    return key.partition(".")[2]
