@@ -22,22 +22,22 @@ from pipeline.runtime.allocator import settle_allocator
 
 # In the order of the help: name -> module of the click command with the same name.
 COMMANDS = {
-    "demo": "pipeline.cli.demo",
+    "demo": "pipeline.cli.self_checks",
     "run": "pipeline.cli.run",
     "scan": "pipeline.cli.run",
     "extract": "pipeline.cli.run",
     "group": "pipeline.cli.run",
     "search": "pipeline.cli.search",
     "serve": "pipeline.cli.serve",
-    "check": "pipeline.cli.check",
-    "export": "pipeline.cli.export",
+    "check": "pipeline.cli.store",
+    "export": "pipeline.cli.store",
     "evaluate": "pipeline.cli.evaluate",
-    "calibrate": "pipeline.cli.calibrate",
-    "bench": "pipeline.cli.bench",
-    "account": "pipeline.cli.account",
-    "directory": "pipeline.cli.directory",
+    "calibrate": "pipeline.cli.evaluate",
+    "bench": "pipeline.cli.evaluate",
+    "account": "pipeline.cli.accounts",
+    "directory": "pipeline.cli.accounts",
     "models": "pipeline.cli.models",
-    "doctor": "pipeline.cli.doctor",
+    "doctor": "pipeline.cli.self_checks",
 }
 
 

@@ -1,21 +1,34 @@
-"""`facepipe evaluate`: one subcommand for each kind of experiment, and what `calibrate` shares with them."""
+"""`facepipe evaluate`, one subcommand for each kind of experiment, `facepipe calibrate` and `facepipe bench`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pipeline.cli.flags import PATH, account_option, directory_option, settings_from, settings_options
+from pipeline.cli.flags import (
+    BENCH_FLAGS,
+    PATH,
+    account_option,
+    directory_option,
+    optional_source_argument,
+    settings_options,
+    source_argument,
+)
 from pipeline.cli.output import dumps, emit, output_options
 from pipeline.cli.progress import showing_progress
+from pipeline.config import Settings
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
 
 if TYPE_CHECKING:
     from pipeline.evaluation.pages.report import Report
+    from pipeline.types import Progress
+
+Request = TypeVar("Request")
 
 # The settings of the embedder, and of the scale of its distances.
 MODEL_FLAGS = ("run.device", "run.threads", "model.weights", "model.weights_file")
@@ -54,16 +67,7 @@ def evaluate() -> None:
 @out_option
 @settings_options(("match.threshold", *EMBEDDING_FLAGS))
 @output_options
-def pairs(
-    pairs: Path,
-    images: Path | None,
-    train: Path | None,
-    all_pairs: bool,
-    store: Path | None,
-    out: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def pairs(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Verify pairs of photos, one person or two: accuracy, and FNMR at FMR.
 
     PAIRS is a list in the format of Labeled Faces in the Wild (photo i of a person is Name/Name_000i.jpg), or CSV
@@ -76,20 +80,17 @@ def pairs(
       facepipe evaluate pairs pairsDevTest.txt --images lfw/ --train pairsDevTrain.txt --all-pairs
       facepipe evaluate pairs pairs.csv --images photos/ --store ~/people --json
     """
-    settings = settings_from(options)
-    make_folder(out)
+    _make_folder(out)
     from pipeline.evaluation.pairs.report import PairsRequest, report_pairs
 
-    request = PairsRequest(pairs, settings, images, train, all_pairs, store)
-    with showing_progress() as progress:
-        report = report_pairs(request, progress)
-    _emit_results(report, out, "pairs", "Pairs of photos", as_json)
+    _experiment(report_pairs, PairsRequest(**inputs), out, "pairs", "Pairs of photos", as_json)
 
 
 @evaluate.command()
 @click.argument("source", type=PATH, metavar="LABELS")
 @click.option(
     "--gallery-per-person",
+    "per_person",
     type=click.IntRange(min=1),
     metavar="N",
     help="The gallery is each person's first N photos, not those that the column set marks.",
@@ -98,9 +99,7 @@ def pairs(
 @out_option
 @settings_options(("source.labels", "source.root", "match.threshold", *EMBEDDING_FLAGS))
 @output_options
-def identification(
-    source: Path, gallery_per_person: int | None, store: Path | None, out: Path | None, as_json: bool, **options: Any
-) -> None:
+def identification(source: Path, per_person: int | None, out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Search probes in a gallery of known people: rank 1, and FNIR at FPIR.
 
     LABELS is a manifest with the columns path, name and set (gallery or probe), or a folder with one subfolder per
@@ -112,14 +111,11 @@ def identification(
       facepipe evaluate identification labels.csv --store ~/people
       facepipe evaluate identification lfw/ --labels parent --gallery-per-person 1 --out figures
     """
-    settings = settings_from(options)
-    make_folder(out)
+    _make_folder(out)
     from pipeline.evaluation.identification.report import IdentificationRequest, report_identification
 
-    request = IdentificationRequest(source, settings, gallery_per_person or 0, store)
-    with showing_progress() as progress:
-        report = report_identification(request, progress)
-    _emit_results(report, out, "identification", "Identification", as_json)
+    request = IdentificationRequest(labels=source, per_person=per_person or 0, **inputs)
+    _experiment(report_identification, request, out, "identification", "Identification", as_json)
 
 
 @evaluate.command()
@@ -133,16 +129,7 @@ def identification(
 @out_option
 @settings_options(("source.labels", "source.root"))
 @output_options
-def clustering(
-    source: Path,
-    store: Path | None,
-    clusters: Path | None,
-    account: str | None,
-    directory: str,
-    out: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def clustering(source: Path, out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Compare identities with labels: pairwise and BCubed precision, recall and F.
 
     LABELS is a manifest with the columns path and name, or a folder with one subfolder per person and --labels
@@ -154,14 +141,11 @@ def clustering(
       facepipe evaluate clustering lfw/ --labels parent --store ~/people --out figures
       facepipe evaluate clustering labels.csv --clusters clusters.parquet --json
     """
-    settings = settings_from(options)
-    make_folder(out)
+    _make_folder(out)
     from pipeline.evaluation.clustering.report import ClusteringRequest, report_clustering
 
-    request = ClusteringRequest(source, settings, store, account, directory, clusters)
-    with showing_progress() as progress:
-        report = report_clustering(request, progress)
-    _emit_results(report, out, "clustering", "Clustering", as_json)
+    request = ClusteringRequest(labels=source, **inputs)
+    _experiment(report_clustering, request, out, "clustering", "Clustering", as_json)
 
 
 @evaluate.command()
@@ -183,17 +167,7 @@ def clustering(
 @out_option
 @settings_options(("detect.min_face_px", "detect.min_confidence", "run.device", "run.threads"))
 @output_options
-def detection(
-    boxes: tuple[Path, ...],
-    images: Path | None,
-    min_px: float,
-    store: Path | None,
-    account: str | None,
-    directory: str,
-    out: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Compare the detector's faces with annotated boxes: recall, precision, AP.
 
     BOXES are XML files as imglab or Pascal VOC write them, folders of these, or CSV files with the columns path, x1,
@@ -205,17 +179,95 @@ def detection(
       facepipe evaluate detection boxes.xml --min-px 40
       facepipe evaluate detection Annotations/ --images JPEGImages/ --min-confidence 0 --out figures
     """
-    settings = settings_from(options)
-    make_folder(out)
+    _make_folder(out)
     from pipeline.evaluation.detection.report import DetectionRequest, report_detection
 
-    request = DetectionRequest(boxes, images, settings, min_px, store, account, directory)
+    _experiment(report_detection, DetectionRequest(**inputs), out, "detection", "Detection", as_json)
+
+
+@click.command()
+@optional_source_argument
+@click.option(
+    "--fmr", type=float, default=2e-4, show_default=True, metavar="RATE", help="The false match rate at T = 0.54."
+)
+@images_option
+@all_pairs_option
+@stored_option
+@account_option
+@directory_option
+@click.option("--dataset", metavar="TEXT", help="Name of the data in the record; default: the source's name.")
+@click.option("--out", type=PATH, metavar="FILE", help="Write the calibration to this file, for --calibration FILE.")
+@settings_options(("source.labels", "source.root", *MODEL_FLAGS))
+@output_options
+def calibrate(fmr: float, out: Path | None, as_json: bool, **inputs: Any) -> None:
+    """Calibrate distances on labelled photos like yours.
+
+    SOURCE is a folder with one subfolder per person (and --labels parent), a manifest with the columns path and name,
+    or a list of pairs; without it, the named rows of --store are used. Finds the exponent that maps the distance at
+    the false match rate --fmr to the threshold 0.54, and the thresholds at other rates. Refuses too little data: a
+    rate of 1/n needs 3n pairs of different people. A new store takes the file with `facepipe run ...
+    --calibration FILE`.
+
+    \b
+    Examples:
+      facepipe calibrate by-person/ --labels parent --out calibration.json
+      facepipe calibrate pairsDevTrain.txt --images lfw/ --all-pairs --fmr 1e-4
+      facepipe calibrate --store ~/people --json
+    """
+    if out is not None:
+        if out.is_dir():
+            raise UsageError(message=f"--out takes a file, and {shown(out)} is a folder.")
+        _make_folder(out.absolute().parent)
+    from pipeline.evaluation.calibration.report import CalibrationRequest, check_rate, report_calibration
+
     with showing_progress() as progress:
-        report = report_detection(request, progress)
-    _emit_results(report, out, "detection", "Detection", as_json)
+        report = report_calibration(CalibrationRequest(fmr=check_rate(fmr), **inputs), progress)
+    lines = list(report.lines())
+    if out is not None:
+        report.write(out)
+        lines.append(f"written     {out}")
+    emit(report.as_dict(), lines, as_json)
 
 
-def make_folder(out: Path | None) -> None:
+@click.command()
+@source_argument
+@click.option("--images", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Photos to compare.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Turns of each side."
+)
+@settings_options(BENCH_FLAGS)
+@output_options
+def bench(source: Path, images: int, repeats: int, as_json: bool, settings: Settings) -> None:
+    """Compare the speed with facenet-pytorch's on photos of SOURCE.
+
+    SOURCE is a folder or a manifest, as for `facepipe run`. facepipe and a reference take turns to extract an evenly
+    spaced sample of its photos, with the same settings, threads and weights; then their faces are compared. The
+    reference takes photos of one size together. It depends on --weights:
+
+    \b
+      casia-webface, vggface2  the loop in facenet-pytorch's README: MTCNN and InceptionResnetV1
+      sface                    facenet-pytorch's MTCNN, alignment by landmarks, and SFace in plain torch
+
+    Photos that the two decode differently, or that are too small for the reference, are left out. Only the cache of
+    weights is written.
+
+    Both run in this process with all its cores. scripts/bench/bench_extract.py also tries one process per core, and
+    takes whichever is faster for the reference.
+
+    \b
+    Examples:
+      facepipe bench ~/photos
+      facepipe bench people.csv --images 200 --device cuda --json
+    """
+    from pipeline.evaluation.bench.bench import BenchRequest
+    from pipeline.evaluation.bench.bench import bench as compare
+
+    with showing_progress() as progress:
+        report = compare(BenchRequest(source, settings, images, repeats), progress)
+    emit(report.as_dict(), report.lines(), as_json)
+
+
+def _make_folder(out: Path | None) -> None:
     """Makes the folder `out`, if there is one, and checks that it is writable, before the long work starts.
 
     Raises UsageError.
@@ -231,11 +283,21 @@ def make_folder(out: Path | None) -> None:
         raise UsageError(message=f"The folder {shown(out)} of --out cannot be written: {reason}.") from exc
 
 
-def _emit_results(report: Report[Any], out: Path | None, name: str, title: str, as_json: bool) -> None:
-    """Writes `<name>.json` and the page `<name>.html` into the folder `out`, if there is one, and prints the report.
+def _experiment(
+    measure: Callable[[Request, Progress], Report[Any]],
+    request: Request,
+    out: Path | None,
+    name: str,
+    title: str,
+    as_json: bool,
+) -> None:
+    """Measures, prints the report, and writes it as `<name>.json` and the page `<name>.html` into the folder `out`, if
+    there is one.
 
     Raises StoreFull or StoreUnwritable of the folder.
     """
+    with showing_progress() as progress:
+        report = measure(request, progress)
     figures = report.as_dict()
     written: list[Path] = []
     if out is not None:

@@ -6,16 +6,15 @@ A flag's text goes to `config.load_settings`, which checks it like a value from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
 
@@ -82,44 +81,48 @@ BENCH_FLAGS = ("source.root", "detect.min_face_px", *_MACHINE, "run.mode", *_MOD
 ACCOUNT_FLAGS = (*_NEW_MODEL, *_SECURITY)
 
 
-def settings_options(keys: tuple[str, ...]) -> Callable[[Command], Command]:
-    """Adds the flags of `keys`, `--config` and `--set`; the function gets them all as keyword arguments, which it
-    hands to `settings_from`."""
+def settings_options(keys: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the flags of `keys`, `--config` and `--set`; the function gets the settings that they make as `settings`."""
 
-    def decorate(function: Command) -> Command:
-        function = click.option(
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(config: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
+            flags = {key: options.pop(_argument(key)) for key in keys}
+            function(settings=settings_from(config, assignments, flags), **options)
+
+        command = click.option(
             "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any setting; repeatable."
-        )(function)
-        function = click.option("--config", type=PATH, metavar="FILE", help="Settings as YAML [env: FACEPIPE_CONFIG].")(
-            function
+        )(command)
+        command = click.option("--config", type=PATH, metavar="FILE", help="Settings as YAML [env: FACEPIPE_CONFIG].")(
+            command
         )
         for key in reversed(keys):
             metavar, text = _FLAGS[key]
             # Without the switch its value is None, like any other flag's: the file or the environment may set it.
             kind = {"metavar": metavar} if metavar else {"is_flag": True, "default": None}
-            function = click.option(f"--{_argument(key).replace('_', '-')}", help=text, **kind)(function)
-        return function
+            command = click.option(f"--{_argument(key).replace('_', '-')}", help=text, **kind)(command)
+        return command
 
     return decorate
 
 
-def settings_from(options: Mapping[str, Any]) -> Settings:
-    """The settings of one command: defaults, file, environment, `--set`, then the named flags.
+def _argument(key: str) -> str:
+    """The name under which click has the flag of a setting."""
+    return key.partition(".")[2]
+
+
+def settings_from(config: Path | None, assignments: Iterable[str], flags: Mapping[str, str | bool | None]) -> Settings:
+    """The settings of one command: defaults, the file `config`, environment, `assignments` of `--set`, then `flags`.
 
     Raises UsageError, UnknownKey or BadValue.
     """
     values: dict[str, Any] = {}
-    for assignment in options["assignments"]:
+    for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals:
             raise UsageError(
                 message=f'--set takes SECTION.KEY=VALUE, as in --set run.batch_images=16, not "{assignment}".'
             )
         values[key.strip()] = value.strip()
-    values.update((key, options[_argument(key)]) for key in _FLAGS if options.get(_argument(key)) is not None)
-    return load_settings(options["config"], flags=values)
-
-
-def _argument(key: str) -> str:
-    """The name under which a command gets the flag of a setting."""
-    return key.partition(".")[2]
+    values.update((key, value) for key, value in flags.items() if value is not None)
+    return load_settings(config, flags=values)

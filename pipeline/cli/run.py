@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,6 @@ from pipeline.cli.flags import (
     account_option,
     directory_option,
     optional_source_argument,
-    settings_from,
     settings_options,
     source_argument,
     store_option,
@@ -41,7 +39,7 @@ strict_option = click.option("--strict", is_flag=True, help="End with exit code 
 @profile_option
 @strict_option
 @output_options
-def run(source: Path, **options: Any) -> None:
+def run(**options: Any) -> None:
     """Bring the photos of SOURCE into a store.
 
     SOURCE is a folder, or a manifest (CSV, JSON Lines or Parquet with a column `path` or `uri`). The store is made
@@ -55,7 +53,7 @@ def run(source: Path, **options: Any) -> None:
       facepipe run ~/photos --store ~/people --profile
       facepipe run ~/by-person --store ~/people --labels parent --json
     """
-    _work("run", source, options)
+    _work("run", **options)
 
 
 @click.command()
@@ -65,7 +63,7 @@ def run(source: Path, **options: Any) -> None:
 @directory_option
 @settings_options(ALL_FLAGS)
 @output_options
-def scan(source: Path, **options: Any) -> None:
+def scan(**options: Any) -> None:
     """Plan a run: find out what of SOURCE is new or changed.
 
     Reads and hashes the files, decodes nothing. The run keeps the thresholds that are given here.
@@ -74,7 +72,7 @@ def scan(source: Path, **options: Any) -> None:
     Example:
       facepipe scan ~/photos --store ~/people
     """
-    _work("scan", source, options)
+    _work("scan", **options)
 
 
 @click.command()
@@ -84,7 +82,7 @@ def scan(source: Path, **options: Any) -> None:
 @settings_options(EXTRACT_FLAGS)
 @profile_option
 @output_options
-def extract(source: Path | None, **options: Any) -> None:
+def extract(**options: Any) -> None:
     """Find and embed the faces of the planned run.
 
     The heavy part: writes one file per shard into the store's run folder, and commits nothing. Without SOURCE it
@@ -94,7 +92,7 @@ def extract(source: Path | None, **options: Any) -> None:
     Example:
       facepipe extract --store ~/people --device cuda
     """
-    _work("extract", source, options)
+    _work("extract", **options)
 
 
 @click.command()
@@ -104,7 +102,7 @@ def extract(source: Path | None, **options: Any) -> None:
 @settings_options(GROUP_FLAGS)
 @strict_option
 @output_options
-def group(source: Path | None, **options: Any) -> None:
+def group(**options: Any) -> None:
     """Group the extracted faces and commit them.
 
     One transaction per shard, in manifest order, with the thresholds that the run was planned with.
@@ -113,28 +111,19 @@ def group(source: Path | None, **options: Any) -> None:
     Example:
       facepipe group --store ~/people
     """
-    _work("group", source, options)
+    _work("group", **options)
 
 
-def _work(command: str, source: Path | None, options: dict[str, Any]) -> None:
+def _work(command: str, *, as_json: bool, strict: bool = False, **inputs: Any) -> None:
     """Calls the function of `pipeline.jobs.run` that has the command's name, and prints its report."""
-    settings = settings_from(options)
     from pipeline.jobs import run as library
 
     stages = {"run": library.run, "scan": library.scan, "extract": library.extract, "group": library.group}
-    request = library.RunRequest(
-        source=source,
-        store=options["store"],
-        settings=settings,
-        account=options["account"],
-        directory=options.get("directory", "main"),
-        command=command,
-        profile=options.get("profile", False),
-    )
+    request = library.RunRequest(command=command, **inputs)
     with LongWork() as long:
         report = stages[command](request, long.progress, long.stop)
-    emit(report.as_dict(), report.lines(), options["as_json"])
-    if options.get("strict") and report.rejected_inputs:
+    emit(report.as_dict(), report.lines(), as_json)
+    if strict and report.rejected_inputs:
         count = report.rejected_inputs
         rejected = "1 input was rejected" if count == 1 else f"{count} inputs were rejected"
         click.echo(f"facepipe: {rejected} (--strict).", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +13,11 @@ from pipeline.cli.flags import (
     SEARCH_FLAGS,
     account_option,
     directory_option,
-    settings_from,
     settings_options,
     store_option,
 )
 from pipeline.cli.output import emit, end_with, output_options
+from pipeline.config import Settings
 from pipeline.errors import ImageRejected
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @settings_options(SEARCH_FLAGS)
 @output_options
 def search(
-    image: Path, store: Path, top: int, account: str | None, directory: str, as_json: bool, **options: Any
+    image: Path, store: Path, top: int, account: str | None, directory: str, as_json: bool, settings: Settings
 ) -> None:
     """Find out who is in IMAGE. Changes nothing.
 
@@ -47,7 +47,6 @@ def search(
       facepipe search party.jpg --store ~/people
       facepipe search party.jpg --store ~/people --top 1 --json
     """
-    settings = settings_from(options)
     from pipeline.jobs.search import search as search_store
 
     try:

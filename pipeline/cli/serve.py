@@ -6,12 +6,13 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.flags import SERVE_FLAGS, settings_from, settings_options, store_option
+from pipeline.cli.flags import SERVE_FLAGS, settings_options, store_option
 from pipeline.cli.output import emit, output_options
+from pipeline.config import Settings
 
 if TYPE_CHECKING:
     from pipeline.serve.server import Listening
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No line per request on standard error; failures are still shown.")
 @settings_options(SERVE_FLAGS)
 @output_options
-def serve(store: Path, quiet: bool, as_json: bool, **options: Any) -> None:
+def serve(store: Path, quiet: bool, as_json: bool, settings: Settings) -> None:
     """Answer the identity contract over HTTP from a store.
 
     Prints one line when it listens (under --json: one object with `url`), and serves until Ctrl-C or SIGTERM;
@@ -33,7 +34,6 @@ def serve(store: Path, quiet: bool, as_json: bool, **options: Any) -> None:
       facepipe serve --store ~/people
       facepipe serve --store ~/people --host 0.0.0.0 --port 8443 --tls-cert cert.pem --tls-key key.pem
     """
-    settings = settings_from(options)
     from pipeline.serve.server import serve as serve_store
 
     _log_to_stderr(quiet)

@@ -163,6 +163,5 @@ def test_every_flag_sets_a_setting_that_is_there() -> None:
 def test_named_flags_go_before_set(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("match: {threshold: 0.1}\nrun: {threads: 3}")
-    options = {"config": config, "assignments": ("match.threshold=0.2", " run.device = cpu "), "threshold": "0.3"}
-    settings = settings_from(options)
+    settings = settings_from(config, ["match.threshold=0.2", " run.device = cpu "], {"match.threshold": "0.3"})
     assert (settings.match.threshold, settings.run.device, settings.run.threads) == (0.3, "cpu", 3)

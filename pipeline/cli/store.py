@@ -1,4 +1,4 @@
-"""`facepipe check`."""
+"""`facepipe check` and `facepipe export`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.flags import store_option
+from pipeline.cli.flags import PATH, store_option
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import LongWork
 from pipeline.errors import StoreDamaged
@@ -60,3 +60,24 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
 
 def _lines(what: str, problems: Sequence[Problem]) -> list[str]:
     return [f"{what}: {p.kind} {p.where}: {p.detail}" + (f" {p.cure}" if what == "problem" else "") for p in problems]
+
+
+@click.command()
+@store_option
+@click.option("--to", type=PATH, required=True, metavar="DIR", help="A new or empty folder.")
+@output_options
+def export(store: Path, to: Path, as_json: bool) -> None:
+    """Write a store's tables as Parquet files.
+
+    media.parquet, faces.parquet, persons.parquet and embeddings.parquet, with the columns that FORMAT.md promises.
+
+    \b
+    Example:
+      facepipe export --store ~/people --to ~/people-parquet
+    """
+    from pipeline.store.connect import open_store
+
+    with open_store(store, command="export") as opened:
+        rows = opened.export(to)
+    lines = [f"{name + '.parquet':<20}{count} rows" for name, count in rows.items()]
+    emit({"to": str(to), "rows": rows}, [*lines, f"in {to}"], as_json)

@@ -1,4 +1,4 @@
-"""`facepipe account`."""
+"""`facepipe account` and `facepipe directory`: who may use a store, and what identities each has."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.flags import ACCOUNT_FLAGS, settings_from, settings_options, store_option
-from pipeline.cli.output import directories, emit, identities, output_options
+from pipeline.cli.flags import ACCOUNT_FLAGS, account_option, settings_options, store_option
+from pipeline.cli.output import emit, output_options
+from pipeline.config import Settings
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def account() -> None:
 @password_option
 @settings_options(ACCOUNT_FLAGS)
 @output_options
-def create(userid: str, store: Path, password_stdin: bool, as_json: bool, **options: Any) -> None:
+def create(userid: str, store: Path, password_stdin: bool, as_json: bool, settings: Settings) -> None:
     """Make the account USERID in a store.
 
     The store is made when there is none; with --encrypt its images are encrypted, under a master key that is made
@@ -44,7 +45,6 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, **opti
       facepipe account create alice --store ~/people --encrypt
       facepipe account create alice --store ~/people --password-stdin < password.txt
     """
-    settings = settings_from(options)
     chosen = _password_from_stdin() if password_stdin else None
     from pipeline.jobs.stores import open_or_create_store
     from pipeline.store.catalog.accounts import check_user_id, generate_password, hash_password
@@ -65,7 +65,7 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, **opti
 @account.command("list")
 @store_option
 @output_options
-def list_(store: Path, as_json: bool) -> None:
+def list_accounts(store: Path, as_json: bool) -> None:
     """List the accounts of a store: what each holds, and whether a password is set.
 
     \b
@@ -82,7 +82,7 @@ def list_(store: Path, as_json: bool) -> None:
 
 def _line(row: AccountSummary) -> str:
     password = "" if row.password_set else "  (no password: `facepipe account rotate` sets one)"
-    return f"{row.account}  {directories(row.directories)}, {identities(row.identities)}{password}"
+    return f"{row.account}  {_directories(row.directories)}, {_identities(row.identities)}{password}"
 
 
 @account.command()
@@ -134,3 +134,71 @@ def _password_from_stdin() -> str:
             message="The first line of standard input is empty, and --password-stdin takes it as password."
         )
     return check_password(password)
+
+
+@click.group()
+def directory() -> None:
+    """Manage the directories of a store's accounts.
+
+    A directory exists while it holds an identity: the first one makes it.
+    """
+
+
+@directory.command("list")
+@store_option
+@click.option("--account", metavar="USERID", help="Only the directories of this account.")
+@output_options
+def list_directories(store: Path, account: str | None, as_json: bool) -> None:
+    """List directories, and how many identities each holds.
+
+    \b
+    Examples:
+      facepipe directory list --store ~/people
+      facepipe directory list --store ~/people --account alice --json
+    """
+    from pipeline.jobs import accounts
+    from pipeline.store.connect import open_store
+
+    with open_store(store, command="directory list") as opened:
+        rows = accounts.list_directories(opened, account)
+    report = [{"account": row.user_id, "directory": row.name, "identities": row.identities} for row in rows]
+    lines = [f"{row.user_id}  {row.name}  {_identities(row.identities)}" for row in rows]
+    emit({"directories": report}, lines or ["no directories"], as_json)
+
+
+@directory.command()
+@click.argument("name")
+@store_option
+@account_option
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@output_options
+def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool) -> None:
+    """Delete the directory NAME with all its identities, their images and their embeddings.
+
+    The photos they came from are not touched. This cannot be undone.
+
+    \b
+    Examples:
+      facepipe directory delete visitors --store ~/people
+      facepipe directory delete visitors --store ~/people --account alice --yes --json
+    """
+    from pipeline.jobs.accounts import delete_directory, find_directory
+    from pipeline.store.connect import open_store
+
+    with open_store(store, command="directory delete") as opened:
+        row = find_directory(opened, account, name)
+    if not yes:  # others can use the store meanwhile
+        question = f"Delete {name} of {row.user_id} with its {_identities(row.identities)}?"
+        click.confirm(question, abort=True, err=True)
+    with open_store(store, command="directory delete") as opened:
+        delete_directory(opened, row.account_id, name)
+    report = {"account": row.user_id, "directory": name, "identities": row.identities}
+    emit(report, [f"deleted {name} of {row.user_id}, {_identities(row.identities)}"], as_json)
+
+
+def _directories(count: int) -> str:
+    return f"{count} {'directory' if count == 1 else 'directories'}"
+
+
+def _identities(count: int) -> str:
+    return f"{count} {'identity' if count == 1 else 'identities'}"

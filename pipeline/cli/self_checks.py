@@ -1,15 +1,15 @@
-"""`facepipe demo`."""
+"""`facepipe demo` and `facepipe doctor`: does facepipe work on this machine?"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from pipeline.cli.flags import DEMO_FLAGS, PATH, settings_from, settings_options
+from pipeline.cli.flags import DEMO_FLAGS, PATH, settings_options
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import LongWork
+from pipeline.config import Settings
 from pipeline.errors import SelfCheckFailed
 
 
@@ -18,7 +18,7 @@ from pipeline.errors import SelfCheckFailed
 @click.option("--photos", type=PATH, default="demo-photos", show_default=True, metavar="DIR", help="Its photos.")
 @settings_options(DEMO_FLAGS)
 @output_options
-def demo(store: Path, photos: Path, as_json: bool, **options: Any) -> None:
+def demo(store: Path, photos: Path, as_json: bool, settings: Settings) -> None:
     """Make a store from sample photos, and compare it with what the photos hold.
 
     About thirty files made from two public-domain portraits, with faceless and broken files among them. Ends with
@@ -29,7 +29,6 @@ def demo(store: Path, photos: Path, as_json: bool, **options: Any) -> None:
       facepipe demo
       facepipe demo --device cuda --store /tmp/demo-store --photos /tmp/demo-photos
     """
-    settings = settings_from(options)
     from pipeline.jobs.demo import run_demo
 
     with LongWork() as long:
@@ -38,3 +37,29 @@ def demo(store: Path, photos: Path, as_json: bool, **options: Any) -> None:
         error = SelfCheckFailed(check="The demo", detail="; ".join(result.differences))
         end_with(error, result.as_dict(), result.lines(), as_json)
     emit(result.as_dict(), result.lines(), as_json)
+
+
+@click.command()
+@click.option("--store", type=PATH, metavar="DIR", help="Look at this store, too.")
+@settings_options(DEMO_FLAGS)
+@output_options
+def doctor(store: Path | None, as_json: bool, settings: Settings) -> None:
+    """Find out what is wrong with this machine, and how to repair it.
+
+    Looks at Python, torch, the device, the weights, the cache, the image formats and the disk. Ends with exit code
+    8 when something would stop a run.
+
+    \b
+    Examples:
+      facepipe doctor
+      facepipe doctor --device cuda --store ~/people
+    """
+    from pipeline.jobs.doctor import FAIL, examine
+
+    findings = examine(settings, store)
+    report = {"findings": [finding.as_dict() for finding in findings]}
+    lines = [line for finding in findings for line in finding.lines()]
+    failed = [finding.subject for finding in findings if finding.level == FAIL]
+    if failed:
+        end_with(SelfCheckFailed(check="doctor", detail=", ".join(failed)), report, lines, as_json)
+    emit(report, lines, as_json)
