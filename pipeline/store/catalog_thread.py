@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,7 +35,8 @@ class CatalogThread:
         self._lock = StoreLock.acquire(root, command)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._closed = False
-        self._embedding_files = threading.Lock()  # held while files of embeddings are on their way into the catalog
+        # Who holds it: no other file of embeddings is on its way into the catalog but those of unfinished runs.
+        self.embeddings_lock = threading.Lock()
         try:
             self._catalog = self._thread.submit(_open_catalog, self.folder, make_identity).result()
         except BaseException:
@@ -74,12 +74,6 @@ class CatalogThread:
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
         """The rows that an SQL query answers. For this package and its tests: others call operations."""
         return self.submit(lambda catalog: catalog.read(sql, params))
-
-    @contextmanager
-    def without_folding(self) -> Iterator[None]:
-        """For the block no file of embeddings is on its way into the catalog but those of unfinished runs."""
-        with self._embedding_files:
-            yield
 
 
 def _work(work: Callable[[Catalog], T], catalog: Catalog) -> T:

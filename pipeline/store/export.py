@@ -1,15 +1,18 @@
-"""Exports a store as Parquet files for other tools; their columns are public, like those of the views."""
+"""The tables that other programs read, in memory or as Parquet files; FORMAT.md promises their columns."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Final
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import UsageError
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.public_tables import embeddings_table, view_query
+from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
@@ -17,6 +20,32 @@ from pipeline.store.records import embeddings_schema
 from pipeline.store.schema import VIEWS
 
 _CHUNK_ROWS = 65_536
+_ORDER: Final = {"media": "media_id", "faces": "face_id", "persons": "added_at, person_id"}
+
+
+def _view_query(view: str) -> str:
+    """The SQL that reads a public view in its order. Raises UsageError where there is none of that name."""
+    if view not in _ORDER:
+        raise UsageError(message=f"There is no table {view}. There are: {', '.join(_ORDER)}.")
+    return f"SELECT * FROM main.{view} ORDER BY {_ORDER[view]}"
+
+
+def view_table(catalog: Catalog, view: str) -> pa.Table:
+    """All rows of the public view `media`, `faces` or `persons`. Raises UsageError for another name."""
+    return catalog.read(_view_query(view))
+
+
+def embeddings_table(catalog: Catalog, after: int, limit: int) -> pa.Table:
+    """The embeddings (`embeddings_schema`) of the first `limit` faces whose id is above `after`, by id."""
+    faces = catalog.read(
+        "SELECT face_id FROM core.embeddings WHERE generation = $1 AND face_id > $2"
+        " UNION SELECT face_id FROM core.pending_embeddings WHERE generation = $1 AND face_id > $2"
+        " ORDER BY face_id LIMIT $3",
+        [catalog.generation, after, limit],
+    )["face_id"].to_numpy()
+    size = catalog.identity.embedding_size
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(load_embeddings(catalog, faces))), size)
+    return pa.table([pa.array(faces), vectors], schema=embeddings_schema(size))
 
 
 def export_store(store: CatalogThread, to: Path) -> dict[str, int]:
@@ -39,7 +68,7 @@ def _export_view(catalog: Catalog, folder: Folder, view: str) -> int:
     target = str(folder.path(file + TEMPORARY)).replace("'", "''")
     point("export.write")
     # COPY streams: the table is never in memory as a whole.
-    rows = catalog.one(f"COPY ({view_query(view)}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
+    rows = catalog.one(f"COPY ({_view_query(view)}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
     folder.publish(file + TEMPORARY, file, "export")
     return int(rows)
 

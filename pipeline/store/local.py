@@ -7,20 +7,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from pipeline.errors import StoreError, StoreMissing
+from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged, StoreError, StoreMissing
 from pipeline.store.catalog import accounts, deletes, media, opening, references
+from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import PromisedIds, counters
+from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.checks.problems import Checked
 from pipeline.store.commits import fold
 from pipeline.store.commits.directory import Change, check_commit, discard_images, images_of, write_images
 from pipeline.store.commits.group_commit import GroupCommit
-from pipeline.store.commits.matrix_growth import grow_matrices
-from pipeline.store.commits.shard import CommittedShard, PreparedShard, check_new, commit_rows, conform, write_files
+from pipeline.store.commits.shard import (
+    CommittedShard,
+    PreparedShard,
+    check_new,
+    commit_rows,
+    conform,
+    grow_matrices,
+    write_files,
+)
 from pipeline.store.export import export_store
+from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME
-from pipeline.store.images import StoredImages
+from pipeline.store.files.objects import open_image, read_object
 from pipeline.store.operations import CommitShard, Operation, Store
 from pipeline.store.records import (
     Counters,
@@ -37,15 +47,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LocalStore(StoredImages, Store):
-    """An open, locked store; its methods may be called from any thread, but for those of RunFiles."""
+class LocalStore(CatalogThread, Store):
+    """An open, locked store; its methods may be called from any thread, but for those of RunFiles.
+
+    Images of an encrypted store can be read and written once it is unlocked; everything else needs no key.
+    """
 
     served = False
 
     def __init__(self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str) -> None:
         """Use `open` or `open_or_create`."""
-        StoredImages.__init__(self, root, make_identity, command)
+        CatalogThread.__init__(self, root, make_identity, command)
         Store.__init__(self, self.folder)
+        self.master_key: MasterKey | None = None
+        self._image_keys: dict[int, bytes | None] = {}
         self._ids = PromisedIds()
         self._group = GroupCommit()
 
@@ -120,8 +135,55 @@ class LocalStore(StoredImages, Store):
 
         For a moment without much to do, and before the store is closed for long. Other commits may come in between.
         """
-        with self.without_folding():
+        with self.embeddings_lock:
             return fold.fold(self.submit, self.folder, self.identity, self.generation, min_pending)
+
+    # Images
+
+    @property
+    def locked(self) -> bool:
+        """Whether the images cannot be read or written yet."""
+        return self.identity.encrypted and self.master_key is None
+
+    def unlock(self, master_key: MasterKey) -> None:
+        """Takes the key of an encrypted store; for a store that is not encrypted does nothing.
+
+        Raises MasterKeyWrong.
+        """
+        if not self.identity.encrypted:
+            return
+        if master_key.key_id != self.identity.master_key_id:
+            detail = f" (its id is {master_key.key_id}, the store's {self.identity.master_key_id})"
+            raise MasterKeyWrong(source=master_key.source, path=self.folder.root, detail=detail)
+        self.master_key = self._catalog.master_key = master_key
+
+    def image_key(self, account_id: int) -> bytes | None:
+        """The 32 byte AES key of an account's images; None in a store that is not encrypted.
+
+        Raises MasterKeyMissing, and StoreDamaged where the key does not open.
+        """
+        if not self.identity.encrypted:
+            return None
+        if account_id not in self._image_keys:
+            self._image_keys[account_id] = self.submit(lambda catalog: accounts.image_key(catalog, account_id))
+        return self._image_keys[account_id]
+
+    def read_image(self, account_id: int, guid: str, *, at_rest: bool = False) -> tuple[bytes, str]:
+        """A stored image of the account, decrypted unless `at_rest`; and its media type, which is
+        "application/octet-stream" of what is encrypted.
+
+        Raises ObjectUnknown, StoreDamaged, and MasterKeyMissing.
+        """
+        key = None if at_rest else self.image_key(account_id)
+        sha256, media_type = self.submit(lambda catalog: _object_row(catalog, guid))
+        try:
+            data = read_object(self.folder, guid)
+        except StoreDamaged:
+            self.submit(lambda catalog: _object_row(catalog, guid))  # ObjectUnknown: deleted since
+            raise
+        if at_rest and self.identity.encrypted:
+            media_type = "application/octet-stream"
+        return open_image(self.folder, guid, data, sha256, key), media_type
 
     # Committing
 
@@ -155,7 +217,7 @@ class LocalStore(StoredImages, Store):
 
     def commit_shard(self, commit: ShardCommit) -> CommittedShard:
         """`prepare_shard`, `commit_prepared` and `settle_shard` in one."""
-        with self.without_folding():
+        with self.embeddings_lock:
             prepared = self.prepare_shard(commit)
             committed = self.commit_prepared(prepared)
             self.settle_shard(prepared)
@@ -203,3 +265,11 @@ class LocalStore(StoredImages, Store):
     def _discard(self, guids: Sequence[str]) -> None:
         with suppress(StoreError):  # what stays is removed at closing, or at the next opening
             self.submit(lambda catalog: discard_images(catalog, guids))
+
+
+def _object_row(catalog: Catalog, guid: str) -> tuple[str, str]:
+    """SHA-256 at rest and media type. Raises ObjectUnknown."""
+    rows = catalog.rows("SELECT sha256, media_type FROM core.objects WHERE image_guid = ?", [guid])
+    if not rows:
+        raise ObjectUnknown
+    return str(rows[0][0]), str(rows[0][1])

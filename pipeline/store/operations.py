@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 import pyarrow as pa
 
-from pipeline.store.catalog import accounts, directories, media, photo_faces, public_tables, run_counts, runs
+from pipeline.store import export
+from pipeline.store.catalog import accounts, directories, media, photo_faces, runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.problems import Checked
 from pipeline.store.commits import directory
@@ -107,7 +108,7 @@ class Store(RunFiles):
     last_run = Operation(runs.last_run)
     committed_shards = Operation(runs.committed_shards)
     run_key = Operation(runs.run_key)
-    run_counts = Operation(run_counts.run_counts)
+    run_counts = Operation(runs.run_counts)
     committed_files = Operation(media.committed_files)
     media_of_hashes = Operation(media.media_of_hashes)
 
@@ -119,8 +120,8 @@ class Store(RunFiles):
     central_identities = Operation(photo_faces.central_identities)
 
     # The public tables
-    view_table = Operation(public_tables.view_table)
-    embeddings_table = Operation(public_tables.embeddings_table)
+    view_table = Operation(export.view_table)
+    embeddings_table = Operation(export.embeddings_table)
 
     def key_of_run(self, run_id: str) -> bytes | None:
         if self.identity.encrypted and run_id not in self._run_keys:

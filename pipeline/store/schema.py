@@ -13,147 +13,62 @@ FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader
 SCHEMA_VERSION: Final = 2  # of the tables; migrate.py upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
+# The columns of each table, with their types.
+_COLUMNS: Final = {
+    "store": """
+        format_version INTEGER, schema_version INTEGER, created_at TIMESTAMP, current_generation INTEGER, mode VARCHAR,
+        embedder VARCHAR, weights VARCHAR, weights_sha256 VARCHAR, embedding_size INTEGER,
+        preprocessing VARCHAR, calibration VARCHAR, output_settings VARCHAR, output_hash VARCHAR,
+        encrypted BOOLEAN, master_key_id VARCHAR,
+        next_media_id BIGINT, next_face_id BIGINT, next_person_seq BIGINT
+    """,
+    "accounts": """
+        account_id INTEGER, user_id VARCHAR, password_hash VARCHAR, image_key VARCHAR, added_at TIMESTAMP
+    """,
+    "directories": "directory_id INTEGER, account_id INTEGER, name VARCHAR, added_at TIMESTAMP",
+    "runs": """
+        run_id VARCHAR, source VARCHAR, source_kind VARCHAR, account_id INTEGER, directory VARCHAR,
+        settings VARCHAR, state VARCHAR, rows BIGINT, shards BIGINT,
+        started_at TIMESTAMP, finished_at TIMESTAMP, summary VARCHAR
+    """,
+    "shards": """
+        run_id VARCHAR, shard BIGINT, committed_at TIMESTAMP, media BIGINT, faces BIGINT, sha256 VARCHAR
+    """,
+    "media": """
+        media_id BIGINT, run_id VARCHAR, shard BIGINT, row BIGINT, account_id INTEGER, directory VARCHAR,
+        path VARCHAR, sha256 VARCHAR, pixel_sha256 VARCHAR,
+        bytes BIGINT, width INTEGER, height INTEGER, format VARCHAR,
+        status VARCHAR, reason VARCHAR, name VARCHAR, external_id VARCHAR, extra VARCHAR,
+        duplicate_of BIGINT, added_at TIMESTAMP
+    """,
+    "faces": """
+        face_id BIGINT, media_id BIGINT, ordinal INTEGER, person_id UUID,
+        outcome VARCHAR, rejection_reasons VARCHAR, similarity_score DOUBLE
+    """,
+    "detections": """
+        generation INTEGER, face_id BIGINT, x1 FLOAT, y1 FLOAT, x2 FLOAT, y2 FLOAT, landmarks FLOAT[10],
+        confidence FLOAT, center_pose_quality FLOAT, sharpness_quality FLOAT, contrast_quality FLOAT
+    """,
+    "embeddings": "generation INTEGER, face_id BIGINT, embedding_shard_id BIGINT",
+    "embedding_shards": """
+        embedding_shard_id BIGINT, generation INTEGER, file VARCHAR, rows BIGINT, bytes BIGINT, sha256 VARCHAR,
+        run_id VARCHAR, shard BIGINT
+    """,
+    "pending_embeddings": "generation INTEGER, face_id BIGINT, embedding BLOB",
+    "persons": """
+        person_id UUID, seq BIGINT, directory_id INTEGER, parent_id UUID,
+        name VARCHAR, external_id VARCHAR, tags VARCHAR, ignored BOOLEAN,
+        occurrence BIGINT, last_occurrence_at TIMESTAMP, added_at TIMESTAMP, modified_at TIMESTAMP
+    """,
+    "reference_faces": """
+        generation INTEGER, person_id UUID, face_id BIGINT, image_guid VARCHAR, seq BIGINT
+    """,
+    "objects": "image_guid VARCHAR, bytes BIGINT, sha256 VARCHAR, media_type VARCHAR, encrypted BOOLEAN",
+    "pending_deletes": "path VARCHAR, added_at TIMESTAMP",
+}
+# table -> column -> type
 TABLES: Final[dict[str, dict[str, str]]] = {
-    "store": {
-        "format_version": "INTEGER",
-        "schema_version": "INTEGER",
-        "created_at": "TIMESTAMP",
-        "current_generation": "INTEGER",
-        "mode": "VARCHAR",
-        "embedder": "VARCHAR",
-        "weights": "VARCHAR",
-        "weights_sha256": "VARCHAR",
-        "embedding_size": "INTEGER",
-        "preprocessing": "VARCHAR",
-        "calibration": "VARCHAR",
-        "output_settings": "VARCHAR",
-        "output_hash": "VARCHAR",
-        "encrypted": "BOOLEAN",
-        "master_key_id": "VARCHAR",
-        "next_media_id": "BIGINT",
-        "next_face_id": "BIGINT",
-        "next_person_seq": "BIGINT",
-    },
-    "accounts": {
-        "account_id": "INTEGER",
-        "user_id": "VARCHAR",
-        "password_hash": "VARCHAR",
-        "image_key": "VARCHAR",
-        "added_at": "TIMESTAMP",
-    },
-    "directories": {
-        "directory_id": "INTEGER",
-        "account_id": "INTEGER",
-        "name": "VARCHAR",
-        "added_at": "TIMESTAMP",
-    },
-    "runs": {
-        "run_id": "VARCHAR",
-        "source": "VARCHAR",
-        "source_kind": "VARCHAR",
-        "account_id": "INTEGER",
-        "directory": "VARCHAR",
-        "settings": "VARCHAR",
-        "state": "VARCHAR",
-        "rows": "BIGINT",
-        "shards": "BIGINT",
-        "started_at": "TIMESTAMP",
-        "finished_at": "TIMESTAMP",
-        "summary": "VARCHAR",
-    },
-    "shards": {
-        "run_id": "VARCHAR",
-        "shard": "BIGINT",
-        "committed_at": "TIMESTAMP",
-        "media": "BIGINT",
-        "faces": "BIGINT",
-        "sha256": "VARCHAR",
-    },
-    "media": {
-        "media_id": "BIGINT",
-        "run_id": "VARCHAR",
-        "shard": "BIGINT",
-        "row": "BIGINT",
-        "account_id": "INTEGER",
-        "directory": "VARCHAR",
-        "path": "VARCHAR",
-        "sha256": "VARCHAR",
-        "pixel_sha256": "VARCHAR",
-        "bytes": "BIGINT",
-        "width": "INTEGER",
-        "height": "INTEGER",
-        "format": "VARCHAR",
-        "status": "VARCHAR",
-        "reason": "VARCHAR",
-        "name": "VARCHAR",
-        "external_id": "VARCHAR",
-        "extra": "VARCHAR",
-        "duplicate_of": "BIGINT",
-        "added_at": "TIMESTAMP",
-    },
-    "faces": {
-        "face_id": "BIGINT",
-        "media_id": "BIGINT",
-        "ordinal": "INTEGER",
-        "person_id": "UUID",
-        "outcome": "VARCHAR",
-        "rejection_reasons": "VARCHAR",
-        "similarity_score": "DOUBLE",
-    },
-    "detections": {
-        "generation": "INTEGER",
-        "face_id": "BIGINT",
-        "x1": "FLOAT",
-        "y1": "FLOAT",
-        "x2": "FLOAT",
-        "y2": "FLOAT",
-        "landmarks": "FLOAT[10]",
-        "confidence": "FLOAT",
-        "center_pose_quality": "FLOAT",
-        "sharpness_quality": "FLOAT",
-        "contrast_quality": "FLOAT",
-    },
-    "embeddings": {"generation": "INTEGER", "face_id": "BIGINT", "embedding_shard_id": "BIGINT"},
-    "embedding_shards": {
-        "embedding_shard_id": "BIGINT",
-        "generation": "INTEGER",
-        "file": "VARCHAR",
-        "rows": "BIGINT",
-        "bytes": "BIGINT",
-        "sha256": "VARCHAR",
-        "run_id": "VARCHAR",
-        "shard": "BIGINT",
-    },
-    "pending_embeddings": {"generation": "INTEGER", "face_id": "BIGINT", "embedding": "BLOB"},
-    "persons": {
-        "person_id": "UUID",
-        "seq": "BIGINT",
-        "directory_id": "INTEGER",
-        "parent_id": "UUID",
-        "name": "VARCHAR",
-        "external_id": "VARCHAR",
-        "tags": "VARCHAR",
-        "ignored": "BOOLEAN",
-        "occurrence": "BIGINT",
-        "last_occurrence_at": "TIMESTAMP",
-        "added_at": "TIMESTAMP",
-        "modified_at": "TIMESTAMP",
-    },
-    "reference_faces": {
-        "generation": "INTEGER",
-        "person_id": "UUID",
-        "face_id": "BIGINT",
-        "image_guid": "VARCHAR",
-        "seq": "BIGINT",
-    },
-    "objects": {
-        "image_guid": "VARCHAR",
-        "bytes": "BIGINT",
-        "sha256": "VARCHAR",
-        "media_type": "VARCHAR",
-        "encrypted": "BOOLEAN",
-    },
-    "pending_deletes": {"path": "VARCHAR", "added_at": "TIMESTAMP"},
+    table: dict(column.split() for column in columns.split(",")) for table, columns in _COLUMNS.items()
 }
 
 # Small tables only. The key of `shards` makes a second commit of a shard impossible.

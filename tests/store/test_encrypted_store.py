@@ -21,7 +21,7 @@ from pipeline.errors import MasterKeyMissing, MasterKeyWrong, ObjectUnknown, Sto
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
 from pipeline.store.files.crypto import MasterKey, decrypt_image
-from pipeline.store.files.objects import object_file
+from pipeline.store.files.objects import object_file, read_object
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage, RunRow, StoreIdentity
 from tests.store.store_samples import JPEG, SOURCE, identity, sha, shard_commit, unit_vectors
@@ -99,7 +99,7 @@ def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: LocalS
     for row in rows:
         guid = str(row["image_guid"])
         account, data = expected[guid]
-        at_rest = client.read_object(guid)
+        at_rest = read_object(client.folder, guid)
         assert (row["encrypted"], row["bytes"], row["sha256"]) == (True, len(at_rest), sha_of(at_rest))
         assert data not in at_rest
         assert not at_rest.startswith(JPEG)
@@ -156,7 +156,7 @@ def test_without_the_key_only_images_are_locked(tmp_path: Path, client: LocalSto
         assert len(locked.references(ann, "main")) == 4
         assert locked.accounts() == ["ann"]
         locked.set_password("ann", "scrypt$x")
-        assert locked.read_image(ann, guid, at_rest=True)[0] == locked.read_object(guid)
+        assert locked.read_image(ann, guid, at_rest=True)[0] == read_object(locked.folder, guid)
         for closed in (
             lambda: locked.image_key(ann),
             lambda: locked.read_image(ann, guid),
@@ -240,7 +240,7 @@ def test_a_store_that_is_not_encrypted_needs_no_key(tmp_path: Path) -> None:
             == (PICTURE, "image/jpeg")
             == client.read_image(ann, person.image_guid, at_rest=True)
         )
-        assert client.read_object(person.image_guid) == PICTURE
+        assert read_object(client.folder, person.image_guid) == PICTURE
 
 
 def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: LocalStore) -> None:
@@ -249,9 +249,9 @@ def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: Local
     shard = shard_commit(client, begin(client, ann), 0)
     client.prepare_shard(shard)  # never committed
     guid, data, _ = shard.objects[0]
-    before = client.read_object(guid)
+    before = read_object(client.folder, guid)
     client.commit_shard(shard)
-    assert client.read_object(guid) != before
+    assert read_object(client.folder, guid) != before
     assert client.read_image(ann, guid)[0] == data
     assert check_store(client).problems == []
 

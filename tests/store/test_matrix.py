@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.store.checks.check import check_store
-from pipeline.store.commits.matrix_growth import append_rows
+from pipeline.store.commits.shard import append_rows
 from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder
 from pipeline.store.local import LocalStore

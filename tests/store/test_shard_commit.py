@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.errors import StoreDamaged, StoreError, TooManyDirectories
 from pipeline.store.checks.check import check_store
+from pipeline.store.files.objects import read_object
 from pipeline.store.local import LocalStore
 from pipeline.store.records import Counters, RunRow, ShardCommit
 from pipeline.store.schema import MAX_DIRECTORIES
@@ -47,7 +48,7 @@ def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> Non
     assert found.image_hashes[1] == (media["sha256"], media["pixel_sha256"])
     assert found.boxes[1].tolist() == [11.0, 20.0, 60.0, 80.0]
     for guid, data, _ in first.objects:
-        assert client.read_object(guid) == data
+        assert read_object(client.folder, guid) == data
     person = client.read("SELECT * FROM main.persons ORDER BY added_at, person_id").to_pylist()
     assert {row["occurrence"] for row in person} == {1, 2}  # the second shard matched the first person
     assert {(row["account"], row["directory"]) for row in person} == {("ann", "main")}
@@ -205,4 +206,4 @@ def test_a_lost_object_is_an_error(client: LocalStore, run: RunRow) -> None:
     guid = shard.objects[0][0]
     (client.path / "objects" / guid[:2] / guid[2:4] / guid).unlink()
     with pytest.raises(StoreDamaged, match=guid):
-        client.read_object(guid)
+        read_object(client.folder, guid)

@@ -12,7 +12,7 @@ import uvicorn
 from pipeline.errors import StoreError
 from pipeline.identities.service import IdentityService
 from pipeline.serve.admin.routes import make_admin_app
-from pipeline.store.files.admin_token import make_token, remove_token
+from pipeline.store.files.lock import make_token, remove_token
 from pipeline.store.local import LocalStore
 
 _START_TIMEOUT_S = 10.0

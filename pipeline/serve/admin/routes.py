@@ -34,10 +34,10 @@ from pipeline.errors import (
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.search import answers
 from pipeline.store.checks.problems import Checked
+from pipeline.store.connect import Hello
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import operations, parameter_types
 from pipeline.store.records import FaceAnswer, SearchQuery
-from pipeline.store.remote import Hello
 from pipeline.store.wire import JSON, TOKEN_HEADER, decode, pack, pack_error
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from pipeline.errors import StoreError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import CURRENT_NAME, utc_now
-from pipeline.store.files.admin_token import TOKEN_NAME
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.lock import TOKEN_NAME
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import json
 import re
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Final
 
 import duckdb
 
@@ -18,11 +19,9 @@ from pipeline.errors import StoreDamaged, StoreMissing, StoreTooNew, StoreUnwrit
 from pipeline.store import schema
 from pipeline.store.catalog.connection import Catalog, check_cure, connect
 from pipeline.store.catalog.intents import INTENTS_NAME
-from pipeline.store.catalog.migrate import migrate
-from pipeline.store.files.admin_token import TOKEN_NAME
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
-from pipeline.store.files.lock import LOCK_NAME, RUN_LOCK_NAME
+from pipeline.store.files.lock import LOCK_NAME, RUN_LOCK_NAME, TOKEN_NAME
 from pipeline.store.records import StoreIdentity
 
 CURRENT_NAME = "CURRENT"
@@ -30,6 +29,23 @@ CATALOG_NAME = "catalog-0001.duckdb"
 PARTS = ("embeddings", "objects", "references", "runs")
 _NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: that is DuckDB's folder for spilling
 _CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")
+_JSON_COLUMNS = ("preprocessing", "calibration", "output_settings")
+# Upgrades: version -> the statements that make the next one of it, in one transaction.
+_UPGRADES: Final[dict[int, tuple[str, ...]]] = {
+    # 2: images may be encrypted; a person has tags and a flag; a pending embedding is stored as bytes, because DuckDB
+    # 2.0 logs all lists of a table again with each one that is added (version 1 never stored one). The manifests of
+    # finished runs are deleted, as finishing a run now does.
+    1: (
+        "ALTER TABLE core.store ADD COLUMN master_key_id VARCHAR",
+        "ALTER TABLE core.accounts ADD COLUMN image_key VARCHAR",
+        "ALTER TABLE core.persons ADD COLUMN tags VARCHAR",
+        "ALTER TABLE core.persons ADD COLUMN ignored BOOLEAN",
+        "DROP TABLE core.pending_embeddings",
+        "CREATE TABLE core.pending_embeddings (generation INTEGER, face_id BIGINT, embedding BLOB)",
+        "INSERT INTO core.pending_deletes SELECT 'runs/' || run_id || '/manifest.parquet', finished_at FROM core.runs"
+        " WHERE state = 'finished'",
+    ),
+}
 
 
 def utc_now() -> datetime:
@@ -145,28 +161,18 @@ def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
 
 
 def _insert_store_row(catalog: Catalog, identity: StoreIdentity) -> None:
-    values: dict[str, object] = {
+    row = {
         "format_version": schema.FORMAT_VERSION,
         "schema_version": schema.SCHEMA_VERSION,
         "created_at": utc_now(),
         "current_generation": 1,
-        "mode": identity.mode,
-        "embedder": identity.embedder,
-        "weights": identity.weights,
-        "weights_sha256": identity.weights_sha256,
-        "embedding_size": identity.embedding_size,
-        "preprocessing": to_json(identity.preprocessing),
-        "calibration": to_json(identity.calibration),
-        "output_settings": to_json(identity.output_settings),
-        "output_hash": identity.output_hash,
-        "encrypted": identity.encrypted,
-        "master_key_id": identity.master_key_id,
+        **vars(identity),
+        **{name: to_json(getattr(identity, name)) for name in _JSON_COLUMNS},
         "next_media_id": 1,
         "next_face_id": 1,
         "next_person_seq": 1,
     }
-    marks = ", ".join("?" for _ in values)
-    catalog.execute(f"INSERT INTO core.store ({', '.join(values)}) VALUES ({marks})", list(values.values()))
+    catalog.insert("store", [row])
 
 
 def to_json(value: object) -> str:
@@ -205,10 +211,20 @@ def _check_catalog(catalog: Catalog) -> None:
             raise StoreTooNew(path=root, found=version, known=newest)
         if version < 1:
             raise _damaged(root, f"core.store has version {version}")
-    migrate(catalog, int(rows[0][1]))
+    _upgrade(catalog, int(rows[0][1]))
     differences = catalog.differences()
     if differences:
         raise _damaged(root, "; ".join(differences[:5]))
+
+
+def _upgrade(catalog: Catalog, version: int) -> None:
+    """Upgrades tables of `version`. Raises StoreFull, StoreUnwritable; then the store is as before."""
+    while version < schema.SCHEMA_VERSION:
+        with catalog.transaction("migrate"):
+            for statement in _UPGRADES[version]:
+                catalog.execute(statement)
+            catalog.execute("UPDATE core.store SET schema_version = ?", [version + 1])
+        version += 1
 
 
 def _damaged(root: Path, detail: str) -> StoreDamaged:
@@ -219,7 +235,7 @@ def _read_identity(catalog: Catalog) -> tuple[StoreIdentity, int]:
     """The store's identity and its current generation. Raises StoreDamaged."""
     row = catalog.read("SELECT * FROM core.store").to_pylist()[0]
     try:
-        texts = {key: json.loads(row[key]) for key in ("preprocessing", "calibration", "output_settings")}
+        texts = {key: json.loads(row[key]) for key in _JSON_COLUMNS}
     except ValueError as exc:
         raise _damaged(catalog.folder.root, f"core.store holds a text that is not JSON: {exc}") from exc
     plain = [field.name for field in dataclasses.fields(StoreIdentity) if field.name not in texts]

@@ -1,10 +1,10 @@
-"""Runs in the catalog: begin, plan and finish one, and find one again."""
+"""Runs in the catalog: begin, plan and finish one, find one again, and count what it brought."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.errors import StoreError
@@ -13,7 +13,7 @@ from pipeline.store.catalog.accounts import image_key
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import to_json, utc_now
 from pipeline.store.files.shards import manifest_file
-from pipeline.store.records import RunRow
+from pipeline.store.records import RunCounts, RunRow
 from pipeline.store.schema import TABLES
 
 SCANNING = "scanning"
@@ -134,3 +134,44 @@ def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:
 def committed_shards(catalog: Catalog, run_id: str) -> set[int]:
     """The numbers of the run's shards that are in."""
     return {int(shard) for (shard,) in catalog.rows("SELECT shard FROM core.shards WHERE run_id = ?", [run_id])}
+
+
+_LISTED = 1000  # label conflicts and shared ids are listed up to here
+_FACES = (
+    "FROM core.faces f JOIN core.media m USING (media_id)"
+    " LEFT JOIN core.persons p USING (person_id) WHERE list_contains(?::VARCHAR[], m.run_id)"
+)
+# Named photos whose face is the person of another name or external id; the match stands.
+_LABEL_CONFLICTS = (
+    "SELECT m.path, m.name, m.external_id, p.person_id::VARCHAR AS person_id, p.name AS person_name,"
+    f" p.external_id AS person_external_id {_FACES} AND f.outcome = 'matched' AND f.ordinal = 0"
+    f" AND (m.name <> p.name OR m.external_id <> p.external_id) ORDER BY m.media_id LIMIT {_LISTED}"
+)
+# External ids that several persons of a directory have: allowed, but seldom meant.
+_SHARED_EXTERNAL_IDS = (
+    "SELECT d.name AS directory, p.external_id, count(*) AS persons FROM core.persons p"
+    " JOIN core.directories d USING (directory_id) WHERE d.account_id = ? AND p.external_id IS NOT NULL"
+    f" GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT {_LISTED}"
+)
+
+
+def run_counts(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> RunCounts:
+    """What runs brought, counted from the rows they committed, so a resumed run counts what an undisturbed one would;
+    and the persons of their account."""
+    runs = [list(run_ids)]
+
+    def count(column: str, source: str) -> dict[str, int]:
+        sql = f"SELECT k, count(*) FROM (SELECT {column} {source}) t(k) GROUP BY k ORDER BY k"
+        return dict(catalog.rows(sql, runs))
+
+    return RunCounts(
+        statuses=count("status", "FROM core.media WHERE list_contains(?::VARCHAR[], run_id)"),
+        outcomes=count("f.outcome", _FACES),
+        rejections=count("unnest(string_split(f.rejection_reasons, ','))", f"{_FACES} AND f.outcome = 'rejected'"),
+        persons=catalog.one(
+            "SELECT count(*) FROM core.persons JOIN core.directories USING (directory_id) WHERE account_id = ?",
+            [account_id],
+        ),
+        label_conflicts=catalog.read(_LABEL_CONFLICTS, runs).to_pylist(),
+        shared_external_ids=catalog.read(_SHARED_EXTERNAL_IDS, [account_id]).to_pylist(),
+    )

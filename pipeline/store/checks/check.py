@@ -9,8 +9,14 @@ from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import references
 from pipeline.store.catalog_thread import CatalogThread
-from pipeline.store.checks.files import check_embeddings, check_matrices, check_objects, check_pending
-from pipeline.store.checks.orphans import check_orphans, list_files
+from pipeline.store.checks.files import (
+    check_embeddings,
+    check_matrices,
+    check_objects,
+    check_orphans,
+    check_pending,
+    list_files,
+)
 from pipeline.store.checks.problems import REPAIRABLE, CheckReport, Problem
 from pipeline.store.checks.tables import check_tables
 from pipeline.store.files import matrix
@@ -32,7 +38,7 @@ def check_store(store: CatalogThread, progress: Callable[[str], None] | None = N
     if any(problem.kind == "catalog" for problem in problems):
         return CheckReport(problems, {})
     tell("orphans")
-    with store.without_folding():
+    with store.embeddings_lock:
         files = list(list_files(store.path))
         problems += store.submit(lambda catalog: check_orphans(catalog, files))
     # Deletes that became pending meanwhile are at work.
@@ -85,7 +91,7 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
                     catalog.folder.unlink(stem + end)
         deletes.replay(catalog)
 
-    with store.without_folding():
+    with store.embeddings_lock:
         store.submit(work)
     if any(problem.kind == "matrix" for problem in repaired):
         _rebuild_matrices(store)

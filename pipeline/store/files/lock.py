@@ -3,6 +3,10 @@
 A lock is `flock` on the file. The kernel frees it when the process ends, so a crash leaves no stale lock; the file
 itself stays. Its text names the holder, for the error message, and `url` is the admin port of a server that holds the
 store.
+
+Whoever can read the token of that port may work on the store through the server. A server makes it, with mode 0600,
+when it opens the port, and removes it when it closes the port. The file that a crash leaves behind is worthless: the
+next server makes another one.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import fcntl
 import json
 import os
 import platform
+import secrets
 import time
 import weakref
 from dataclasses import dataclass
@@ -20,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StoreLocked
-from pipeline.store.files.durable import disk_errors
+from pipeline.store.files.durable import Folder, disk_errors
 
 LOCK_NAME = "LOCK"
 RUN_LOCK_NAME = "LOCK.run"
+TOKEN_NAME = "admin.token"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -128,3 +134,25 @@ def _locked(root: Path, path: Path) -> StoreLocked:
     # The loopback of another machine or container is not ours.
     here = (holder.get("host"), holder.get("boot_id")) == (platform.node(), _boot_id())
     return StoreLocked(path=root, **fields, url=holder.get("url") if here else None)
+
+
+def make_token(folder: Folder) -> str:
+    """Writes a new token of 256 bits. Raises StoreFull, StoreUnwritable."""
+    token = secrets.token_urlsafe(32)
+    with disk_errors(folder.root):
+        # Not overwritten: an old file may have another mode, or another owner.
+        folder.path(TOKEN_NAME).unlink(missing_ok=True)
+        fd = os.open(folder.path(TOKEN_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+    return token
+
+
+def read_token(folder: Folder) -> str:
+    """The token. Raises OSError where there is none, or this user may not read it."""
+    return folder.path(TOKEN_NAME).read_text("ascii").strip()
+
+
+def remove_token(folder: Folder) -> None:
+    with disk_errors(folder.root):
+        folder.path(TOKEN_NAME).unlink(missing_ok=True)

@@ -7,7 +7,7 @@ server holds the store; `lock_runs` ensures that only one process does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import StoreError
 from pipeline.store.files import shards
 from pipeline.store.files.crypto import encrypt_image
-from pipeline.store.files.durable import TEMPORARY, Folder
+from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 
 
@@ -46,9 +46,25 @@ class RunFiles(ABC):
     def write_manifest(
         self, run_id: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, shard_rows: int = 256
     ) -> int:
-        """Streams the manifest to disk; returns its number of rows. Errors of `batches` are raised as they are."""
+        """Streams the manifest to disk, `shard_rows` to a row group; returns its number of rows.
+
+        Errors of `batches` are raised as they are, and leave no manifest.
+        """
         self.forget_manifest()
-        return shards.write_manifest(self.folder, run_id, batches, schema, shard_rows)
+        file = shards.manifest_file(run_id)
+        self.folder.make(file.rpartition("/")[0])
+        rows = 0
+        with self.folder.replacing(file, "manifest") as out:
+            writer = pq.ParquetWriter(out, schema, compression=shards.COMPRESSION)
+            try:
+                for group in _regrouped(batches, schema, shard_rows):
+                    with disk_errors(self.folder.root):
+                        writer.write_table(group, row_group_size=shard_rows)
+                    rows += group.num_rows
+            finally:
+                with disk_errors(self.folder.root):
+                    writer.close()
+        return rows
 
     def read_manifest(self, run_id: str, shard_rows: int, shard: int) -> pa.Table:
         """The manifest's rows shard * shard_rows up to (shard + 1) * shard_rows."""
@@ -57,7 +73,7 @@ class RunFiles(ABC):
             if self._manifest is None or self._manifest[0] != run_id:
                 self.forget_manifest()
                 self._manifest = run_id, pq.ParquetFile(self.folder.path(file))
-            return shards.read_rows(self._manifest[1], shard * shard_rows, (shard + 1) * shard_rows)
+            return _read_rows(self._manifest[1], shard * shard_rows, (shard + 1) * shard_rows)
         except (OSError, pa.ArrowException) as exc:
             raise shards.damaged_file(self.folder, file, str(exc)) from exc
 
@@ -92,3 +108,32 @@ class RunFiles(ABC):
             raise StoreError(message=f'"{name}" cannot name a report.')
         self.folder.make(f"runs/{run_id}")
         self.folder.write(f"runs/{run_id}/{name}", data, "report")
+
+
+def _regrouped(batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of exactly `group_rows`, the last one shorter."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        while count >= group_rows:
+            table = pa.Table.from_batches(waiting, columns)
+            yield table.slice(0, group_rows)
+            waiting = table.slice(group_rows).to_batches()
+            count -= group_rows
+    if count:
+        yield pa.Table.from_batches(waiting, columns)
+
+
+def _read_rows(manifest: pq.ParquetFile, start: int, stop: int) -> pa.Table:
+    """The rows start..stop-1 of a manifest, whatever its row groups are."""
+    groups: list[int] = []
+    first = begin = 0
+    for group in range(manifest.metadata.num_row_groups):
+        end = begin + manifest.metadata.row_group(group).num_rows
+        if end > start and begin < stop:
+            first = first if groups else begin
+            groups.append(group)
+        begin = end
+    return manifest.read_row_groups(groups).slice(start - first, stop - start)

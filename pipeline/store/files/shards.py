@@ -1,4 +1,4 @@
-"""Parquet files of the store: embedding shards, run shards and manifests.
+"""Parquet files of the store: their names, and the embedding shards.
 
 An embedding shard is immutable: one file per committed shard of a run, named after it, so a commit that is
 repeated after a crash writes the same file again.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from pipeline.errors import StoreDamaged
 from pipeline.store import schema
 from pipeline.store.files.crypto import decrypt_image
-from pipeline.store.files.durable import Folder, disk_errors
+from pipeline.store.files.durable import Folder
 from pipeline.store.records import StoreIdentity, embeddings_schema
 from pipeline.types import FloatArray, IntArray
 
 METADATA_KEY = b"facepipe"
-_COMPRESSION = "zstd"
+COMPRESSION = "zstd"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def parquet_bytes(table: pa.Table, metadata: Mapping[str, Any]) -> bytes:
     text = json.dumps(dict(metadata), sort_keys=True)
     kept = {**(table.schema.metadata or {}), METADATA_KEY: text.encode()}
     buffer = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(kept), buffer, compression=_COMPRESSION)
+    pq.write_table(table.replace_schema_metadata(kept), buffer, compression=COMPRESSION)
     return buffer.getvalue()
 
 
@@ -137,55 +137,3 @@ def damaged_file(folder: Folder, file: str, detail: str) -> StoreDamaged:
     if file.startswith("runs/"):
         cure = "Delete the file: the same command makes it again."
     return StoreDamaged(path=folder.root, detail=f"{file}: {detail}", cure=cure)
-
-
-def write_manifest(
-    folder: Folder, run_id: str, batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows: int
-) -> int:
-    """Streams the rows of a run into its manifest, `group_rows` to a row group; returns how many there were.
-
-    Errors of `batches` are raised as they are, and leave no manifest. Raises StoreFull, StoreUnwritable.
-    """
-    file = manifest_file(run_id)
-    folder.make(file.rpartition("/")[0])
-    rows = 0
-    with folder.replacing(file, "manifest") as out:
-        writer = pq.ParquetWriter(out, columns, compression=_COMPRESSION)
-        try:
-            for group in _regrouped(batches, columns, group_rows):
-                with disk_errors(folder.root):
-                    writer.write_table(group, row_group_size=group_rows)
-                rows += group.num_rows
-        finally:
-            with disk_errors(folder.root):
-                writer.close()
-    return rows
-
-
-def _regrouped(batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of exactly `group_rows`, the last one shorter."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        waiting.append(batch)
-        count += batch.num_rows
-        while count >= group_rows:
-            table = pa.Table.from_batches(waiting, columns)
-            yield table.slice(0, group_rows)
-            waiting = table.slice(group_rows).to_batches()
-            count -= group_rows
-    if count:
-        yield pa.Table.from_batches(waiting, columns)
-
-
-def read_rows(manifest: pq.ParquetFile, start: int, stop: int) -> pa.Table:
-    """The rows start..stop-1 of a manifest, whatever its row groups are."""
-    groups: list[int] = []
-    first = begin = 0
-    for group in range(manifest.metadata.num_row_groups):
-        end = begin + manifest.metadata.row_group(group).num_rows
-        if end > start and begin < stop:
-            first = first if groups else begin
-            groups.append(group)
-        begin = end
-    return manifest.read_row_groups(groups).slice(start - first, stop - start)
