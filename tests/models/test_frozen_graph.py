@@ -10,14 +10,11 @@ import pytest
 import torch
 
 from pipeline.extraction.embed import Embedder, load_embedder
-from pipeline.models.files.converted import check_converted, content_digest
 from pipeline.models.registry import weight_set
-from pipeline.models.weights import cached_file, package_files, resolve
+from pipeline.models.weights import package_files, resolve
 from pipeline.runtime.device import resolve_device
 from pipeline.types import FloatArray
 
-# Of the tensors that the published graph becomes; another value is another model.
-CONTENT_SHA256 = "0b3a8d92d40fc7473b2083f8fc0ac2c1c18ddde76aa8ee8fe1a61cb55d8b8448"
 # (file, x, y, side): Grace Hopper's and Eileen Collins' faces, tight to loose.
 HOPPER = ((205, 70, 150), (190, 60, 180), (175, 45, 210), (215, 80, 150), (195, 75, 165))
 ASTRONAUT = ((175, 65, 95), (165, 55, 115), (150, 40, 145), (180, 70, 105), (160, 65, 110))
@@ -49,9 +46,7 @@ def embedder(weights_cache: Path, device: str) -> Embedder:
 def check(embedder: Embedder, crops: list[FloatArray]) -> FloatArray:
     expected = frozen(crops)
     found = embedder(torch.from_numpy(np.stack(crops))).cpu().numpy()
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-    cosine = (found.astype(np.float64) * expected).sum(axis=1) / np.linalg.norm(expected, axis=1)
-    assert cosine.min() >= 0.9999
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=0, atol=3e-5)
     return found
 
 
@@ -68,8 +63,3 @@ def test_ten_photographs(embedder: Embedder, faces_dir: Path) -> None:
     photos = sorted((faces_dir / "lfw-view1" / "images").rglob("*.jpg"))[::150][:10]
     assert len(photos) == 10
     check(embedder, [crop for photo in photos for crop in cut(photo, ((65, 65, 120),))])
-
-
-def test_the_conversion_gives_exactly_these_tensors(weights_cache: Path) -> None:
-    arrays = check_converted(cached_file(weight_set("casia-webface"), weights_cache))
-    assert content_digest(arrays) == CONTENT_SHA256

@@ -15,14 +15,10 @@ from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.embed import Embedder, load_embedder
 from pipeline.extraction.images.batch import ImageBatch
-from pipeline.models.files.converted import check_converted, content_digest
 from pipeline.models.registry import weight_set
-from pipeline.models.weights import cached_file, detector_files, package_files, resolve
+from pipeline.models.weights import detector_files, package_files, resolve
 from pipeline.runtime.device import resolve_device
 from pipeline.types import ByteArray, Detections, FloatArray
-
-# Of the tensors that the published graph becomes; another value is another model.
-CONTENT_SHA256 = "be4795e9bd08092df248e360f8315a12d264cd5fe02cd7e4dbd70d53ca143f7c"
 
 
 class Reference:
@@ -105,7 +101,7 @@ def check(reference: Reference, embedder: Embedder, images: list[ByteArray]) -> 
     assert differences[interpolated.numpy()].max() < 0.52  # the reference rounds to whole numbers
     wanted = reference.features(expected)
     same_crops = embedder(torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2).float()).cpu().numpy()
-    assert cosines(same_crops, wanted).min() >= 0.9999
+    np.testing.assert_allclose(same_crops, wanted, rtol=0, atol=3e-5)
     ours: FloatArray = embedder(crops).cpu().numpy()
     assert cosines(ours, wanted).min() >= 0.999
     return ours
@@ -149,8 +145,3 @@ def test_the_detectors_landmarks_come_in_the_templates_order(
     places = again.landmarks.cpu() / 2 - PIXEL_CENTRE
     nearest = torch.cdist(places, torch.tensor(FIVE_POINT_TEMPLATE)).argmin(dim=2)
     assert (nearest == torch.arange(5)).all()
-
-
-def test_the_conversion_gives_exactly_these_tensors(sface_cache: Path) -> None:
-    arrays = check_converted(cached_file(weight_set("sface"), sface_cache))
-    assert content_digest(arrays) == CONTENT_SHA256

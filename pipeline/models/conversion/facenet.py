@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.models.conversion.graphdef import float_constants, read_graph
+from pipeline.models.conversion.graphdef import read_float_constants
 from pipeline.models.conversion.protobuf import GraphInvalid
 from pipeline.models.networks.inception_resnet import empty_network
 from pipeline.types import FloatArray
@@ -37,7 +37,7 @@ _BOTTLENECK = {
 
 def convert_graph(data: bytes) -> dict[str, torch.Tensor]:
     """The state dict of `InceptionResnetV1` from a serialised frozen graph. Raises GraphInvalid."""
-    return convert_constants(float_constants(read_graph(data)))
+    return convert_constants(read_float_constants(data))
 
 
 def convert_constants(constants: Mapping[str, FloatArray]) -> dict[str, torch.Tensor]:

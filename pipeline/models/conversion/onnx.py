@@ -1,7 +1,8 @@
 """Reads an ONNX file's operations and constants, without the onnx package, and evaluates what depends on constants.
 
-Field numbers are those of onnx/onnx.proto (ONNX 1.16). It reads what the published networks contain: float and integer
-tensors as raw bytes, and attributes that are numbers. `fold_constants` turns weights quantised in blocks into float32.
+Field numbers are those of onnx/onnx.proto (ONNX 1.16). It reads what the published network contains: float and integer
+tensors as raw bytes, attributes that are numbers, and lists of numbers that are not packed. `fold_constants` turns
+weights quantised in blocks into float32.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.models.conversion.protobuf import MAX_ELEMENTS, GraphInvalid, fields, packed, signed
+from pipeline.models.conversion.protobuf import MAX_ELEMENTS, GraphInvalid, fields, messages, signed
 
 Array: TypeAlias = npt.NDArray[Any]
 Attribute: TypeAlias = "float | int | tuple[int, ...] | Array"
@@ -57,7 +58,7 @@ def read_onnx(data: bytes) -> OnnxGraph:
     nodes: list[OnnxNode] = []
     constants: dict[str, Array] = {}
     try:
-        for number, body in _messages(_graph(memoryview(data))):
+        for number, body in messages(_graph(memoryview(data))):
             if number == 1:
                 nodes.append(_node(body))
             elif number == 5:
@@ -127,13 +128,8 @@ def _constant(node: OnnxNode, _inputs: list[Array]) -> Array:
 _FOLDED = {"Constant": _constant, "DequantizeLinear": _dequantize, "Reshape": _reshape}
 
 
-def _messages(view: memoryview) -> list[tuple[int, memoryview]]:
-    """The length-delimited fields: messages, texts and packed numbers."""
-    return [(number, body) for number, body in fields(view) if isinstance(body, memoryview)]
-
-
 def _graph(model: memoryview) -> memoryview:
-    found = [body for number, body in _messages(model) if number == 7]
+    found = [body for number, body in messages(model) if number == 7]
     if len(found) != 1:
         raise GraphInvalid("the file holds no graph")
     return found[0]
@@ -141,7 +137,7 @@ def _graph(model: memoryview) -> memoryview:
 
 def _node(view: memoryview) -> OnnxNode:
     inputs, outputs, op, attributes = [], [], "", {}
-    for number, body in _messages(view):
+    for number, body in messages(view):
         if number == 1:
             inputs.append(str(body, "utf-8"))
         elif number == 2:
@@ -168,8 +164,8 @@ def _attribute(view: memoryview) -> dict[str, Attribute]:
             whole = signed(body)
         elif number == 5 and isinstance(body, memoryview):
             _, tensor = _tensor(body)
-        elif number == 8:
-            many += [signed(body)] if isinstance(body, int) else packed(body)
+        elif number == 8 and isinstance(body, int):
+            many.append(signed(body))
         elif number == 20 and isinstance(body, int):
             kind = body
     values: dict[int, Attribute] = {_FLOAT: fraction, _INT: whole, _TENSOR: tensor, _INTS: tuple(many)}
@@ -181,8 +177,8 @@ def _tensor(view: memoryview) -> tuple[str, Array]:
     name, kind, content = "", 0, memoryview(b"")
     shape: list[int] = []
     for number, body in fields(view):
-        if number == 1:
-            shape += [signed(body)] if isinstance(body, int) else packed(body)
+        if number == 1 and isinstance(body, int):
+            shape.append(signed(body))
         elif number == 2 and isinstance(body, int):
             kind = body
         elif number == 8 and isinstance(body, memoryview):

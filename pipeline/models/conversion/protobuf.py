@@ -44,18 +44,14 @@ def fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         at += length
 
 
+def messages(view: memoryview) -> list[tuple[int, memoryview]]:
+    """The length-delimited fields of one message: messages, texts and packed numbers. Raises as `fields` does."""
+    return [(number, body) for number, body in fields(view) if isinstance(body, memoryview)]
+
+
 def signed(number: int) -> int:
     """A varint as the int64 that it stands for: negative numbers are written as two's complement."""
     return number - 2**64 if number >= 2**63 else number
-
-
-def packed(view: memoryview) -> list[int]:
-    """The int64 numbers of a packed repeated field."""
-    numbers, at = [], 0
-    while at < len(view):
-        number, at = _varint(view, at)
-        numbers.append(signed(number))
-    return numbers
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
