@@ -45,18 +45,12 @@ class _Item:
 
     shard: int
     last: bool  # of its shard
+    file: bytes
     fields: dict[str, Any]  # of shard_schema, except the faces
     batch_images: int  # the most in its batch
     number: int = 0  # among the items that are decoded
     image: Future[DecodedImage | EncodedImage] | None = None
     faces: pa.Table | None = None
-
-
-class _NotRead(Exception):
-    """The file cannot be read any more, though the scan could read it."""
-
-    def __init__(self, problem: ImageRejected) -> None:
-        self.problem = problem
 
 
 class LocalEngine:
@@ -109,10 +103,10 @@ class LocalEngine:
         for number, rows in shards:
             batch_images = self._batch_images(rows)
             for position, row in enumerate(rows.to_pylist()):
-                item = _Item(number, position == len(rows) - 1, _fields(row), batch_images)
+                item = _Item(number, position == len(rows) - 1, row["file"], _fields(row), batch_images)
                 if row["action"] == EXTRACT:
                     item.number = next(numbers)
-                    item.image = pool.submit(self._decode, row, item.number, budget)
+                    item.image = pool.submit(self._decode, item, budget)
                 ahead.append(item)
                 while len(ahead) >= limit:
                     yield ahead.popleft()
@@ -126,28 +120,31 @@ class LocalEngine:
             batches = max(batches, min(_BATCHES_PER_WORKER * self._workers, images // _SMALL_BATCH))
         return -(-images // (-(-batches // self._workers) * self._workers or 1))
 
-    def _decode(self, row: dict[str, Any], number: int, budget: PixelBudget) -> DecodedImage | EncodedImage:
+    def _decode(self, item: _Item, budget: PixelBudget) -> DecodedImage | EncodedImage:
         with self._times.held_back():
-            budget.enter(number)
-        data = self._read(row)
+            budget.enter(item.number)
+        data = self._read(item)
         with self._times.stage(DECODE):
             image = self._prepare(data)
         self._times.images_waiting.add(1)
         budget.add(image.width * image.height)
         return image
 
-    def _read(self, row: dict[str, Any]) -> bytes:
+    def _read(self, item: _Item) -> bytes:
+        """The file's bytes. Where they are not those that the scan read, the item's hash becomes None."""
         try:
             with self._times.stage(READ):
-                data = read_file(Path(os.fsdecode(row["file"])), self._settings.decode.max_bytes)
-        except (ImageMissing, ImageIsFolder, ImageUnreadable) as exc:
-            raise _NotRead(exc) from exc
+                data = read_file(Path(os.fsdecode(item.file)), self._settings.decode.max_bytes)
+            with self._times.stage(HASH):
+                digest = hashlib.sha256(data).hexdigest()
+            if digest != item.fields["sha256"]:
+                raise ImageChanged
+        except (ImageMissing, ImageIsFolder, ImageUnreadable, ImageChanged):
+            item.fields["sha256"] = None
+            raise
         except MemoryError as exc:
-            raise _NotRead(ImageUnreadable(detail="there is not enough memory to read it")) from exc
-        with self._times.stage(HASH):
-            digest = hashlib.sha256(data).hexdigest()
-        if digest != row["sha256"]:
-            raise _NotRead(ImageChanged())
+            item.fields["sha256"] = None
+            raise ImageUnreadable(detail="there is not enough memory to read it") from exc
         return data
 
     def _batches(self, items: Iterable[_Item], budget: PixelBudget) -> Iterator[list[_Item]]:
@@ -225,10 +222,8 @@ def _await_image(item: _Item, budget: PixelBudget) -> int:
     budget.expect(item.number)
     try:
         image = item.image.result()
-    except (ImageRejected, _NotRead) as exc:
-        _reject(item, exc.problem if isinstance(exc, _NotRead) else exc)
-        if isinstance(exc, _NotRead):
-            item.fields["sha256"] = None
+    except ImageRejected as exc:
+        _reject(item, exc)
         return 0
     budget.add(-image.width * image.height)
     item.fields.update(pixel_sha256=image.pixel_sha256, width=image.width, height=image.height, format=image.format)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
-from pipeline.extraction.detection.canvases import CanvasMaps, TilePixels, TileTable
-from pipeline.extraction.detection.pyramid import Level, pack, pyramid
+from pipeline.extraction.detection.pyramid import CanvasMaps, Level, TilePixels, TileTable, pack, pyramid
 from pipeline.extraction.images.batch import ImageBatch
 
 SIDE = 64

@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline.extraction.detection.canvases import CanvasMaps, TilePixels, TileTable
 from pipeline.extraction.detection.kernels import packed_layer
 from pipeline.extraction.detection.networks import CanvasPNet, normalise
-from pipeline.extraction.detection.pyramid import Level, pack
+from pipeline.extraction.detection.pyramid import CanvasMaps, Level, TilePixels, TileTable, pack
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.runtime.threads import over_threads
