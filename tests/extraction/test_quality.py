@@ -1,4 +1,4 @@
-"""Pose, sharpness and contrast, on two real portraits and on faces computed from the model."""
+"""Pose, sharpness and contrast: on two real portraits, on faces computed from the model, and on any picture at all."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
+from turned_heads import pose_errors
 
 from pipeline.config import AlignSettings, DetectSettings, MatchSettings
 from pipeline.extraction import quality
@@ -27,6 +28,9 @@ from pipeline.types import Detections, FaceCrops, Quality
 
 SIZE = 160
 GATE = MatchSettings()
+angles = st.floats(-75, 75)
+seeds = st.integers(0, 2**32 - 1)
+roughnesses = st.floats(0.5, 2)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,13 @@ def astronaut(astronaut_path: Path) -> Portrait:
     return Portrait(Image.open(astronaut_path).convert("RGB"), [181.1, 62.2, 267.7, 172.1], points)
 
 
+@pytest.fixture(scope="module", params=["hopper", "astronaut"])
+def portrait(request: pytest.FixtureRequest) -> Portrait:
+    """Each of the two."""
+    found: Portrait = request.getfixturevalue(request.param)
+    return found
+
+
 def rate(portraits: Sequence[Portrait], device: str = "cpu", score: float = 1.0, margin: int = 32) -> Quality:
     """The quality of the portraits' faces, through the crops that the pipeline cuts."""
     batch = ImageBatch([np.array(p.image) for p in portraits], device)
@@ -62,13 +73,33 @@ def rate(portraits: Sequence[Portrait], device: str = "cpu", score: float = 1.0,
     return assess_quality(cut_crops(batch, found, AlignSettings(margin_px=margin), SIZE), found)
 
 
-def rate_pixels(pixels: torch.Tensor) -> Quality:
-    """The quality of crops [n, 3, S, S] of frontal faces, their landmarks where they usually are."""
+def frontal(n: int, size: int) -> torch.Tensor:
+    """[n, 5, 2]: the landmarks of a frontal face where they usually are in a crop of this size."""
+    model = torch.tensor(quality._FACE_MODEL)[:, :2] * 0.4 + torch.tensor([0.5, 0.38])
+    return (model * size).expand(n, 5, 2)
+
+
+def rate_pixels(pixels: torch.Tensor, landmarks: torch.Tensor | None = None, score: float = 1.0) -> Quality:
+    """The quality of crops [n, 3, S, S] of faces, frontal ones without `landmarks` [n, 5, 2]."""
     n, size = len(pixels), pixels.shape[-1]
-    frontal = torch.tensor(quality._FACE_MODEL)[:, :2].expand(n, 5, 2) * 0.4 * size + size * torch.tensor([0.5, 0.38])
     frames = torch.tensor([0.0, 0, size, size]).expand(n, 4)
-    found = Detections(torch.zeros(n, dtype=torch.int64), frames, frontal, torch.ones(n))
+    points = frontal(n, size) if landmarks is None else landmarks
+    found = Detections(torch.zeros(n, dtype=torch.int64), frames, points, torch.full((n,), score))
     return assess_quality(FaceCrops(pixels, frames, 146 / 160), found)
+
+
+def random_picture(seed: int, roughness: float) -> torch.Tensor:
+    """[1, 3, 160, 160] in [0, 255]: noise whose spectrum falls with the frequency's power, as pictures' do."""
+    rng = np.random.default_rng(seed)
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(SIZE), np.fft.fftfreq(SIZE)))
+    spectrum = np.fft.fft2(rng.standard_normal((SIZE, SIZE))) / (frequency + 0.5 / SIZE) ** roughness
+    picture = np.fft.ifft2(spectrum).real
+    picture = (picture - picture.mean()) / picture.std() * 40 + 127
+    return torch.from_numpy(picture.clip(0, 255)).float().expand(1, 3, -1, -1)
+
+
+def flattened(pixels: torch.Tensor, scale: float) -> torch.Tensor:
+    return pixels * scale + 127 * (1 - scale)
 
 
 def crop_of(portrait: Portrait) -> torch.Tensor:
@@ -98,38 +129,24 @@ def resized(portrait: Portrait, factor: float) -> Portrait:
     )
 
 
-def mirrored(portrait: Portrait) -> Portrait:
-    width = portrait.image.width
-    x1, y1, x2, y2 = portrait.box
-    points = [[width - x, y] for x, y in portrait.landmarks]
-    order = (1, 0, 2, 4, 3)  # what was the right eye is now the left one
-    flipped = portrait.image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return Portrait(flipped, [width - x2, y1, width - x1, y2], [points[i] for i in order])
-
-
 def values(rated: Quality) -> torch.Tensor:
     """[n, 3] on the CPU"""
     return torch.stack([rated.center_pose, rated.sharpness, rated.contrast], dim=1).cpu()
 
 
-def project(yaw: float, pitch: float, roll: float, depth: float = 1.0) -> torch.Tensor:
+def project(yaw: float, pitch: float, roll: float) -> torch.Tensor:
     """Landmarks [1, 5, 2] of the model turned by these degrees (yaw first), eyes 40 pixels apart, weak perspective."""
     y, p, r = (math.radians(v) for v in (yaw, pitch, roll))
     about_y = torch.tensor([[math.cos(y), 0, math.sin(y)], [0, 1, 0], [-math.sin(y), 0, math.cos(y)]])
     about_x = torch.tensor([[1, 0, 0], [0, math.cos(p), -math.sin(p)], [0, math.sin(p), math.cos(p)]])
     about_z = torch.tensor([[math.cos(r), -math.sin(r), 0], [math.sin(r), math.cos(r), 0], [0, 0, 1]])
-    model = torch.tensor(quality._FACE_MODEL) * torch.tensor([1, 1, depth])
+    model = torch.tensor(quality._FACE_MODEL)
     return ((model @ (about_z @ about_x @ about_y).T)[None, :, :2] * 40 + 300).float()
 
 
 def cosines(yaw: float, pitch: float, roll: float) -> float:
     product = math.prod(math.cos(math.radians(v)) for v in (yaw, pitch, roll))
     return product**2
-
-
-def degrees(pose: torch.Tensor) -> torch.Tensor:
-    """The angle on one axis that this center_pose means."""
-    return torch.rad2deg(torch.acos(pose.sqrt()))
 
 
 class TestStage:
@@ -145,7 +162,7 @@ class TestStage:
             assert (value <= 1).all()
 
     def test_batch_equals_single(self, hopper: Portrait, astronaut: Portrait, device: str) -> None:
-        faces = [hopper, astronaut, mirrored(hopper), resized(astronaut, 0.4), resized(hopper, 0.2)]
+        faces = [hopper, astronaut, resized(hopper, 0.7), resized(astronaut, 0.4), resized(hopper, 0.2)]
         together = values(rate(faces, device))
         alone = torch.cat([values(rate([face], device)) for face in faces])
         torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
@@ -158,9 +175,14 @@ class TestStage:
     def test_no_faces(self, device: str) -> None:
         assert values(rate([], device)).shape == (0, 3)
 
-    def test_mirrored_face_is_as_good(self, hopper: Portrait, astronaut: Portrait) -> None:
-        faces = values(rate([hopper, astronaut]))
-        torch.testing.assert_close(values(rate([mirrored(hopper), mirrored(astronaut)])), faces, atol=0.02, rtol=0)
+    @given(seed=seeds, roughness=st.floats(0, 2.5), score=st.floats(0, 1))
+    def test_mirrored_face_is_as_good(self, seed: int, roughness: float, score: float) -> None:
+        picture, rng = random_picture(seed, roughness), np.random.default_rng(seed)
+        points = frontal(1, SIZE) + torch.from_numpy(rng.normal(0, 6, (1, 5, 2))).float()
+        # What was the right eye is now the left one.
+        other = torch.stack([SIZE - points[..., 0], points[..., 1]], dim=-1)[:, [1, 0, 2, 4, 3]]
+        rated = values(rate_pixels(torch.cat([picture, picture.flip(3)]), torch.cat([points, other]), score))
+        torch.testing.assert_close(rated[0], rated[1], atol=1e-4, rtol=0)
 
     def test_other_crop_sizes(self, hopper: Portrait) -> None:
         crop = crop_of(hopper)
@@ -183,9 +205,9 @@ class TestStage:
 
 
 class TestCenterPose:
-    @pytest.mark.parametrize("angle", range(-80, 81, 10))
     @pytest.mark.parametrize("axis", [0, 1, 2])
-    def test_known_rotation_about_one_axis(self, angle: int, axis: int) -> None:
+    @given(angle=st.floats(-80, 80))
+    def test_known_rotation_about_one_axis(self, axis: int, angle: float) -> None:
         turn = [0.0, 0.0, 0.0]
         turn[axis] = angle
         assert center_pose(project(*turn)).item() == pytest.approx(cosines(*turn), abs=1e-4)
@@ -197,16 +219,17 @@ class TestCenterPose:
     def test_default_gate_is_forty_degrees(self) -> None:
         assert center_pose(project(39, 0, 0)).item() > GATE.min_cpq > center_pose(project(41, 0, 0)).item()
 
-    @pytest.mark.parametrize("turn", [(0, 0, 0), (30, 0, 0), (0, 30, 0), (40, 10, 10)])
-    def test_landmark_noise_moves_it_by_a_few_degrees(self, turn: tuple[float, float, float]) -> None:
-        points = project(*turn)
-        noise = torch.randn(2000, 5, 2, generator=torch.Generator().manual_seed(7)) * 0.03 * 40
-        error = degrees(center_pose(points + noise)) - degrees(center_pose(points))
-        assert error.square().mean().sqrt() < 6
+    @given(turn=st.tuples(angles, angles, angles))
+    def test_a_turn_to_the_other_side_is_as_good(self, turn: tuple[float, float, float]) -> None:
+        yaw, pitch, roll = turn
+        assert abs(center_pose(project(yaw, pitch, roll)) - center_pose(project(-yaw, pitch, -roll))) < 1e-4
 
-    def test_unusual_nose_stays_within_eight_degrees(self) -> None:
-        for depth in (0.8, 1.2):
-            assert abs(degrees(center_pose(project(40, 0, 0, depth))).item() - 40) < 8
+    @pytest.mark.parametrize(("turn", "most"), [((0, 0), 7), ((30, 0), 8), ((0, 30), 8), ((0, -30), 9), ((25, 15), 8)])
+    def test_stated_error(self, turn: tuple[float, float], most: float) -> None:
+        """Of varied heads, a metre from the camera, landmarks 3 % off."""
+        (error,) = pose_errors([turn], distance=16).values()
+        assert error["rms"] < most
+        assert abs(error["bias"]) < 6
 
     @pytest.mark.parametrize("angle", [0, 20, 40, 60])
     def test_photo_turned_in_its_plane(self, hopper: Portrait, angle: int) -> None:
@@ -240,22 +263,30 @@ def _turn(angle: float) -> torch.Tensor:
 
 
 class TestSharpness:
-    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
-    def test_falls_with_every_step_of_blur(self, who: str, request: pytest.FixtureRequest) -> None:
-        crop = crop_of(request.getfixturevalue(who))
-        steps = torch.cat([blurred(crop, s) for s in np.arange(0, 6.01, 0.5).tolist()])
+    def test_falls_with_every_step_of_blur(self, portrait: Portrait) -> None:
+        steps = torch.cat([blurred(crop_of(portrait), s) for s in np.arange(0, 6.01, 0.5).tolist()])
         rated = rate_pixels(steps).sharpness
         assert (rated.diff() < 0).all(), rated
         assert rated[0] > 0.9
         assert (rated[8:] < 0.15).all()  # sigma 4 and more
 
+    @given(seed=seeds, roughness=roughnesses, sigma=st.floats(0.8, 6), more=st.floats(1.1, 2))
+    def test_of_any_picture_falls_with_blur(self, seed: int, roughness: float, sigma: float, more: float) -> None:
+        picture = random_picture(seed, roughness)
+        rated = rate_pixels(torch.cat([picture, blurred(picture, sigma), blurred(picture, sigma * more)])).sharpness
+        assert (rated.diff() < 0).all()
+
     @pytest.mark.parametrize("factor", [0.5, 0.75, 1.5, 2.0])
-    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
-    def test_hardly_changes_with_the_faces_size(self, who: str, factor: float, request: pytest.FixtureRequest) -> None:
-        portrait = request.getfixturevalue(who)
+    def test_hardly_changes_with_the_faces_size(self, portrait: Portrait, factor: float) -> None:
         rated = rate([portrait, resized(portrait, factor)]).sharpness
         # The astronaut's face is 87 pixels wide; at half size some detail is truly lost.
         assert abs(rated[0] - rated[1]) < 0.12
+
+    @given(factor=st.floats(0.5, 2.5), margin=st.integers(0, 60))
+    def test_hardly_changes_between_90_and_450_pixels(self, hopper: Portrait, factor: float, margin: int) -> None:
+        """Whatever the crop's margin."""
+        other = rate([resized(hopper, factor)], margin=margin).sharpness
+        assert abs(other - rate([hopper]).sharpness) < 0.06
 
     def test_tiny_face_enlarged_is_not_as_sharp(self, hopper: Portrait) -> None:
         factors = [1.0, 0.3, 0.15, 0.1]
@@ -281,15 +312,19 @@ class TestSharpness:
 
 
 class TestContrast:
-    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
-    def test_falls_with_the_scale_of_grey_levels(self, who: str, request: pytest.FixtureRequest) -> None:
-        crop = crop_of(request.getfixturevalue(who))
+    def test_falls_with_the_scale_of_grey_levels(self, portrait: Portrait) -> None:
         scales = [1, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05]
-        rated = rate_pixels(torch.cat([(crop * s + 127 * (1 - s)).round() for s in scales])).contrast
+        rated = rate_pixels(torch.cat([flattened(crop_of(portrait), s).round() for s in scales])).contrast
         assert (rated[:-1].diff() < 0).all(), rated
         assert rated[5] < GATE.min_fcq / 2  # a tenth
         assert rated[3] > GATE.min_fcq
         assert rated[-1] < 0.01
+
+    @given(seed=seeds, roughness=roughnesses, scale=st.floats(0.02, 1), less=st.floats(0.3, 0.95))
+    def test_of_any_picture_falls_with_flattening(self, seed: int, roughness: float, scale: float, less: float) -> None:
+        picture = random_picture(seed, roughness)
+        rated = rate_pixels(torch.cat([flattened(picture, s) for s in (scale, scale * less)])).contrast
+        assert rated[1] < rated[0]
 
     def test_brightness_alone_does_not_matter(self, hopper: Portrait) -> None:
         crop = crop_of(hopper) * 0.6
@@ -366,9 +401,7 @@ class TestTrust:
 
 class TestMargin:
     @pytest.mark.parametrize("margin", [0, 14, 40, 60])
-    @pytest.mark.parametrize("who", ["hopper", "astronaut"])
-    def test_the_crops_margin_does_not_matter(self, who: str, margin: int, request: pytest.FixtureRequest) -> None:
-        portrait = request.getfixturevalue(who)
+    def test_the_crops_margin_does_not_matter(self, portrait: Portrait, margin: int) -> None:
         difference = values(rate([portrait], margin=margin)) - values(rate([portrait]))
         assert difference.abs().max() < 0.025
 
@@ -380,8 +413,15 @@ class TestDegenerateCrops:
         assert (rated.sharpness < 1e-9).all()
         assert (rated.contrast < 1e-9).all()
 
-    @given(hnp.arrays(np.uint8, (1, 3, 8, 8)), st.sampled_from(["nearest", "bilinear"]))
-    def test_any_crop_gives_numbers_in_range(self, pixels: np.ndarray, mode: str) -> None:
+    @given(
+        pixels=hnp.arrays(np.uint8, (1, 3, 8, 8)),
+        mode=st.sampled_from(["nearest", "bilinear"]),
+        score=st.floats(0, 1),
+        points=st.lists(st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf]), min_size=10, max_size=10),
+    )
+    def test_anything_gives_numbers_in_range(
+        self, pixels: np.ndarray, mode: str, score: float, points: list[float]
+    ) -> None:
         crop = torch.nn.functional.interpolate(torch.from_numpy(pixels).float(), size=SIZE, mode=mode)
-        rated = values(rate_pixels(crop))
+        rated = values(rate_pixels(crop, torch.tensor(points).view(1, 5, 2), score))
         assert ((rated >= 0) & (rated <= 1)).all()
