@@ -32,7 +32,10 @@ def full(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `faces` need the photographs at FACEPIPE_TEST_FACES."""
+    """Files with slow tests go first, so that no core waits for one of them in the end. Tests marked `faces` need the
+    photographs at FACEPIPE_TEST_FACES."""
+    slow = {item.path for item in items if "slow" in item.keywords}
+    items.sort(key=lambda item: item.path not in slow)
     if os.environ.get("FACEPIPE_TEST_FACES"):
         return
     skip = pytest.mark.skip(reason="FACEPIPE_TEST_FACES is not set: no test photographs on this machine")
