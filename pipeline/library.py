@@ -23,9 +23,9 @@ from pipeline.store.records import QUALITIES
 from pipeline.types import ByteArray, DecodedImage, FloatArray, Progress, SilentProgress
 
 if TYPE_CHECKING:
-    from pipeline.evaluation.calibration.report import CalibrationReport
-    from pipeline.evaluation.pages.report import Report
+    from pipeline.evaluation.calibration import CalibrationReport
     from pipeline.evaluation.pairs.measures import PairsResult
+    from pipeline.evaluation.report import Report
     from pipeline.jobs.run_report import RunReport
     from pipeline.jobs.search import Recogniser
     from pipeline.store.records import FaceAnswer
@@ -339,7 +339,7 @@ def calibrate(
     Traceback (most recent call last):
     pipeline.errors.TooLittleData: ...
     """
-    from pipeline.evaluation.calibration.report import CalibrationRequest, check_rate, report_calibration
+    from pipeline.evaluation.calibration import CalibrationRequest, check_rate, report_calibration
 
     request = CalibrationRequest(
         source=_path(source),

@@ -25,7 +25,7 @@ from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
 
 if TYPE_CHECKING:
-    from pipeline.evaluation.pages.report import Report
+    from pipeline.evaluation.report import Report
     from pipeline.types import Progress
 
 Request = TypeVar("Request")
@@ -218,7 +218,7 @@ def calibrate(fmr: float, out: Path | None, as_json: bool, **inputs: Any) -> Non
         if out.is_dir():
             raise UsageError(message=f"--out takes a file, and {shown(out)} is a folder.")
         _make_folder(out.absolute().parent)
-    from pipeline.evaluation.calibration.report import CalibrationRequest, check_rate, report_calibration
+    from pipeline.evaluation.calibration import CalibrationRequest, check_rate, report_calibration
 
     with showing_progress() as progress:
         report = report_calibration(CalibrationRequest(fmr=check_rate(fmr), **inputs), progress)
@@ -301,7 +301,7 @@ def _experiment(
     figures = report.as_dict()
     written: list[Path] = []
     if out is not None:
-        from pipeline.evaluation.pages.page import write_page
+        from pipeline.evaluation.report import write_page
         from pipeline.store.files.durable import Folder
 
         written = [out / f"{name}.json", out / f"{name}.html"]

@@ -24,7 +24,7 @@ from pipeline.config import Settings, load_settings
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import ReferenceChain, equal_sized, image_size
 from pipeline.evaluation.photos.portraits import extract_portraits
-from pipeline.evaluation.statistics.rates import mcnemar_exact
+from pipeline.evaluation.statistics import mcnemar_exact
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity

@@ -40,7 +40,7 @@ from turned_heads import angle, pose_errors
 from pipeline.config import DecodeSettings, MatchSettings, load_settings
 from pipeline.evaluation.pairs.distances import all_distances
 from pipeline.evaluation.pairs.lists import Pair
-from pipeline.evaluation.statistics.rates import bootstrap_interval, squared_distances, threshold_at_fmr
+from pipeline.evaluation.statistics import bootstrap_interval, squared_distances, threshold_at_fmr
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import decode_image
 from pipeline.extraction.quality import center_pose

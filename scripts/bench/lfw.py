@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.evaluation.pairs.distances import all_distances
 from pipeline.evaluation.pairs.lists import Pair, read_pairs
-from pipeline.evaluation.statistics.rates import (
+from pipeline.evaluation.statistics import (
     CONTRACT_FMR,
     best_threshold,
     bootstrap_interval,

@@ -1,8 +1,9 @@
-"""`facepipe bench`: the photos it compares, those it leaves out, and each side's settings of torch."""
+"""`facepipe bench`: the photos it compares, those it leaves out, each side's settings of torch, and the turns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,11 @@ from PIL import Image
 from pipeline.cli import main
 from pipeline.config import DecodeSettings, load_settings
 from pipeline.errors import SourceEmpty
-from pipeline.evaluation.bench.bench import BenchRequest, SameFaces, bench
+from pipeline.evaluation.bench.bench import BenchRequest, SameFaces, Side, bench, default_torch, take_sample
+from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio, turn_ratios
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import image_size, read_image
-from pipeline.evaluation.bench.sample import take_sample
-from pipeline.evaluation.bench.sides import ReferenceSide
-from pipeline.evaluation.pages.report import Report
+from pipeline.evaluation.report import Report
 from pipeline.extraction.images.decode import decode_image
 from pipeline.types import SilentProgress
 from tests.cli.report import report_of
@@ -175,7 +175,7 @@ class TorchWatch:
 def test_the_reference_has_all_threads_and_its_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     chain, advanced = TorchWatch(), []
     files = [Path(str(number)) for number in range(20)]
-    side = ReferenceSide(chain, [files[:12], files[12:]], advanced.append, threads=3)
+    side = Side(chain, [files[:12], files[12:]], advanced.append, partial(default_torch, 3))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as facepipe's workers leave it
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -189,3 +189,26 @@ def test_the_reference_has_all_threads_and_its_own_precision(monkeypatch: pytest
     assert chain.settings == [(3, True), (3, True)]
     assert advanced == [12, 8]
     assert list(side.faces) == files
+
+
+def test_variants_run_in_turns_after_their_warm_up() -> None:
+    calls: list[str] = []
+    variants = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
+    timings = interleave(variants, repeats=3, warmup=2)
+    assert "".join(calls) == "abab" + "ababab"
+    assert [len(timings[name].seconds) for name in "ab"] == [3, 3]
+    assert min(timings["a"].seconds) > 0
+
+
+def test_median_spread_and_ratio() -> None:
+    one = Timing([3.0, 1.0, 2.0]).as_dict()
+    assert one == {"seconds": [3.0, 1.0, 2.0], "median": 2.0, "min": 1.0, "max": 3.0}
+    # The first turn fell into a busy minute: the ratio of the medians would be wrong.
+    first, second = Timing([20.0, 2.0, 4.0]), Timing([10.0, 1.0, 1.0])
+    assert turn_ratios(first, second) == [2.0, 2.0, 4.0]
+    assert paired_ratio(first, second) == 2.0
+
+
+def test_no_repeat_is_refused() -> None:
+    with pytest.raises(ValueError, match="repeats"):
+        interleave({"a": lambda: None}, repeats=0)

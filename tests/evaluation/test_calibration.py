@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import BadValue, CalibrationInvalid, InputError, StoreMismatch, TooLittleData, UsageError
-from pipeline.evaluation.calibration.fit import CalibrationFit, fit_calibration
-from pipeline.evaluation.calibration.report import check_rate
+from pipeline.evaluation.calibration import CalibrationFit, check_rate, fit_calibration
 from pipeline.evaluation.pairs.distances import score_everybody, score_list, scored_of_list
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.jobs.calibration_file import read_calibration, write_calibration

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, SourceEmpty, SourceMissing, UsageError
-from pipeline.evaluation.clustering.identities import table_identities
+from pipeline.evaluation.clustering.report import table_identities
 from pipeline.evaluation.photos.labels import NO_NAME, REPEATED, read_labels
 from pipeline.evaluation.photos.skipped import Skipped
 

@@ -1,33 +1,50 @@
 """`facepipe bench`: a short comparison with the reference on the user's own photos, in one process.
 
-Both sides are warmed up and then take turns. Nothing is written but the cache of weights.
+Both sides have their models loaded, are warmed up and then take turns. Nothing is written but the cache of weights.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 
-from pipeline.config import Settings
-from pipeline.errors import SourceEmpty
+from pipeline.config import DetectSettings, Settings, SourceSettings
+from pipeline.errors import ImageRejected, SourceEmpty
 from pipeline.evaluation.bench.facepipe import FacepipeChain, comparable, embeddings_of_boxes
 from pipeline.evaluation.bench.harness import Timing, interleave, turn_ratios
 from pipeline.evaluation.bench.parity import CONFIDENT, SAME_IOU, Extracted, compare_faces, cosines
-from pipeline.evaluation.bench.reference import image_size
-from pipeline.evaluation.bench.sample import Sample, take_sample
-from pipeline.evaluation.bench.sides import facepipe_side, reference_side
-from pipeline.evaluation.pages.report import Report, Row, Section
-from pipeline.extraction.images.files import shown
+from pipeline.evaluation.bench.reference import (
+    LIST_IMAGES,
+    LIST_PIXELS,
+    ReferenceChain,
+    equal_sized,
+    image_size,
+    read_image,
+)
+from pipeline.evaluation.report import Report, Row, Section
+from pipeline.extraction.detection.pyramid import pyramid
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.files import read_file, shown
+from pipeline.extraction.sources.scan import scan_source
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.runtime.device import describe, resolve_device
-from pipeline.runtime.threads import set_threads
-from pipeline.types import Progress
+from pipeline.runtime.threads import set_threads, thread_count
+from pipeline.types import ByteArray, ImageRef, Progress
 
 _FACEPIPE, _REFERENCE = "facepipe", "reference"
+_WARM_UP_IMAGES = 8
+_STRIDE = 4  # between the compared rows and columns: enough to tell two pictures apart
+_SAME_GREY = 1.0  # two decoders made the same picture up to this mean difference in grey levels
 
 
 @dataclass(frozen=True)
@@ -38,16 +55,6 @@ class BenchRequest:
     settings: Settings
     images: int = 64
     repeats: int = 3
-
-
-@dataclass(frozen=True)
-class SideResult:
-    """The times of one side; the rates are those of the median turn."""
-
-    seconds: list[float]  # of each turn
-    images_per_s: float
-    faces_per_s: float
-    faces: int  # embedded
 
 
 @dataclass(frozen=True)
@@ -72,49 +79,42 @@ def bench(request: BenchRequest, progress: Progress) -> Report[SameFaces]:
     weights = resolve(settings.model.weights, file, cache_folder(settings.model.cache))
     device = resolve_device(settings.run.device)
     progress.start("sample", None)
-    sample = _sample(request, settings)
+    sample = take_sample(request.source, settings, request.images)
+    files, left_out = sample.files, sorted(sample.left_out.items())
+    if not files:
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in left_out)
+        raise SourceEmpty(path=shown(request.source), detail=f"none that can be compared; {reasons}")
     progress.start("warm-up", None)
     chain = FacepipeChain(settings)
-    facepipe = facepipe_side(chain, sample.files, progress.advance)
-    reference = reference_side(weights, settings, device, sample.files, progress.advance)
+    rows = settings.run.shard_rows
+    shards = [files[start : start + rows] for start in range(0, len(files), rows)]
+    reference_chain = ReferenceChain(weights, settings.detect, settings.align.margin_px, str(device))
+    lists = equal_sized(files, LIST_IMAGES, LIST_PIXELS)
+    torch_defaults = partial(default_torch, settings.run.threads)
+    facepipe = Side(chain, shards, progress.advance)
+    reference = Side(reference_chain, lists, progress.advance, torch_defaults)
     for side in (facepipe, reference):
         side.warm_up()
-    progress.start("bench", 2 * request.repeats * len(sample.files))
+    progress.start("bench", 2 * request.repeats * len(files))
     timings = interleave({_FACEPIPE: facepipe, _REFERENCE: reference}, request.repeats, device, warmup=0)
-    faces = _same_faces(chain, reference.faces, facepipe.faces)
-    threads, mode = set_threads(settings.run.threads), settings.run.mode
-    rows = [
-        Row(
-            "images",
-            f"{len(sample.files)} of {shown(request.source)}",
-            {"source": shown(request.source), "images": len(sample.files), "left_out": dict(sample.left_out)},
-        ),
-        *(Row("left out", f"{count}: {reason}") for reason, count in sorted(sample.left_out.items())),
-        Row(
-            "device",
-            f"{describe(device)}; {chain.extractor.embedder.backend}; {weights.name}, mode {mode}",
-            {
-                "device": describe(device),
-                "threads": threads,
-                "backend": chain.extractor.embedder.backend,
-                "weights": weights.name,
-                "mode": mode,
-            },
-        ),
-        _side_row(_FACEPIPE, timings[_FACEPIPE], facepipe.faces),
-        _side_row(_REFERENCE, timings[_REFERENCE], reference.faces),
-        _ratio_row(turn_ratios(timings[_REFERENCE], timings[_FACEPIPE])),
-        _faces_row(faces),
-    ]
-    return Report(faces, [Section("facepipe beside facenet-pytorch", rows)])
-
-
-def _sample(request: BenchRequest, settings: Settings) -> Sample:
-    sample = take_sample(request.source, settings, request.images)
-    if not sample.files:
-        reasons = "; ".join(f"{count}: {reason}" for reason, count in sorted(sample.left_out.items()))
-        raise SourceEmpty(path=shown(request.source), detail=f"none that can be compared; {reasons}")
-    return sample
+    same = _same_faces(chain, reference.faces, facepipe.faces)
+    ratios = turn_ratios(timings[_REFERENCE], timings[_FACEPIPE])
+    figures = {
+        "source": shown(request.source),
+        "images": len(files),
+        "left_out": dict(sample.left_out),
+        "device": describe(device),
+        "threads": set_threads(settings.run.threads),
+        "backend": chain.extractor.embedder.backend,
+        "weights": weights.name,
+        "mode": settings.run.mode,
+        _FACEPIPE: _speed(timings[_FACEPIPE], facepipe.faces),
+        _REFERENCE: _speed(timings[_REFERENCE], reference.faces),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "faces": asdict(same),
+    }
+    return Report(same, figures, [Section("facepipe beside facenet-pytorch", list(_rows(figures, timings, same)))])
 
 
 def _same_faces(chain: FacepipeChain, reference: Mapping[Path, Extracted], ours: Mapping[Path, Extracted]) -> SameFaces:
@@ -126,23 +126,152 @@ def _same_faces(chain: FacepipeChain, reference: Mapping[Path, Extracted], ours:
     return SameFaces(parity.reference_faces, parity.found, parity.extra, least, median)
 
 
-def _side_row(name: str, timing: Timing, faces: Mapping[Path, Extracted]) -> Row:
+def _speed(timing: Timing, faces: Mapping[Path, Extracted]) -> dict[str, Any]:
+    """The times of one side's turns, and the rates of the median turn."""
     count = sum(map(len, faces.values()))
-    side = SideResult(timing.seconds, len(faces) / timing.median, count / timing.median, count)
-    text = f"{side.images_per_s:.1f} images/s, {side.faces_per_s:.1f} faces/s ({timing.median:.2f} s a turn)"
-    return Row(name, text, {name: asdict(side)})
+    return {
+        "seconds": timing.seconds,
+        "images_per_s": len(faces) / timing.median,
+        "faces_per_s": count / timing.median,
+        "faces": count,  # embedded
+    }
 
 
-def _ratio_row(ratios: list[float]) -> Row:
-    """The reference's time divided by facepipe's: the median over the turns."""
-    ratio = statistics.median(ratios)
-    text = f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} turns)"
-    return Row("ratio", text, {"ratio": ratio, "ratios": ratios})
+def _rows(figures: Mapping[str, Any], timings: Mapping[str, Timing], same: SameFaces) -> Iterator[Row]:
+    yield Row("images", f"{figures['images']} of {figures['source']}")
+    for reason, count in sorted(figures["left_out"].items()):
+        yield Row("left out", f"{count}: {reason}")
+    yield Row("device", "{device}; {backend}; {weights}, mode {mode}".format_map(figures))
+    for name, timing in timings.items():
+        rates = "{images_per_s:.1f} images/s, {faces_per_s:.1f} faces/s".format_map(figures[name])
+        yield Row(name, f"{rates} ({timing.median:.2f} s a turn)")
+    ratios = figures["ratios"]
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} turns"
+    yield Row("ratio", f"{figures['ratio']:.2f} ({spread})")  # the reference's time divided by facepipe's
+    shared = f"{same.found} of the reference's {same.reference_faces} (p {CONFIDENT:g}, IoU {SAME_IOU:g})"
+    text = f"{shared}, {same.extra} extra"
+    if same.cosine_min is not None:
+        text += f"; embeddings of the same boxes: cosine at least {same.cosine_min:.6f}"
+    yield Row("faces", text)
 
 
-def _faces_row(faces: SameFaces) -> Row:
-    shared = f"{faces.found} of the reference's {faces.reference_faces} (p {CONFIDENT:g}, IoU {SAME_IOU:g})"
-    text = f"{shared}, {faces.extra} extra"
-    if faces.cosine_min is not None:
-        text += f"; embeddings of the same boxes: cosine at least {faces.cosine_min:.6f}"
-    return Row("faces", text, {"faces": asdict(faces)})
+class Chain(Protocol):
+    """Takes lists of files once; each call then extracts the faces of the lists with these numbers."""
+
+    def prepare(self, lists: Sequence[Sequence[Path]]) -> None: ...
+    def __call__(self, numbers: Iterable[int]) -> Mapping[Path, Extracted]: ...
+
+
+class Side:
+    """A chain and its lists of photos. A call is one turn over all photos, within `context`; `advance(n)` reports n
+    photos as done."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        lists: Sequence[Sequence[Path]],
+        advance: Callable[[int], None],
+        context: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._chain = chain
+        self._lists = lists
+        self._advance = advance
+        self._context = context
+        self.faces: Mapping[Path, Extracted] = {}  # of the last turn
+
+    def warm_up(self) -> None:
+        """Runs once over a few photos, from as many lists as possible, and prepares the lists of the turns."""
+        lists = self._lists[:_WARM_UP_IMAGES]
+        images = -(-_WARM_UP_IMAGES // len(lists))
+        self._chain.prepare([files[:images] for files in lists])
+        with self._context():
+            self._chain(range(len(lists)))
+        self._chain.prepare(self._lists)
+
+    def __call__(self) -> None:
+        """One turn. Call `warm_up` before."""
+        with self._context():
+            self.faces = self._chain(self._numbers())
+
+    def _numbers(self) -> Iterator[int]:
+        for number, files in enumerate(self._lists):
+            yield number
+            self._advance(len(files))
+
+
+@contextmanager
+def default_torch(threads: int) -> Iterator[None]:
+    """torch with its defaults: `threads` threads for every operation (0: one per core), on CUDA TF32 convolutions."""
+    before = torch.get_num_threads()
+    set_threads(threads)
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=True):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass
+class Sample:
+    """Photos that both sides can read."""
+
+    files: list[Path] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)  # photos by reason
+
+
+def take_sample(source: Path, settings: Settings, images: int) -> Sample:
+    """At most `images` photos of a folder or manifest; always the same ones for the same source.
+
+    Raises what `scan_source` raises.
+    """
+    sample, chosen = Sample(), []
+    for ref in _spread(source, settings.source, images):
+        if ref.rejected is not None:
+            sample.left_out[_refused(ref.rejected)] += 1
+        elif ref.file not in chosen:  # a manifest may name a file twice
+            chosen.append(ref.file)
+    decoder = Decoder(settings.decode)
+    with ThreadPoolExecutor(thread_count(settings.run.threads)) as pool:
+        problems = pool.map(lambda file: _problem(file, decoder, settings.detect), chosen)
+        for file, problem in zip(chosen, problems, strict=True):
+            if problem is None:
+                sample.files.append(file)
+            else:
+                sample.left_out[problem] += 1
+    return sample
+
+
+def _spread(source: Path, settings: SourceSettings, images: int) -> Iterator[ImageRef]:
+    """Every n-th row. Reads the source twice, so that memory does not grow with its number of rows."""
+    rows = sum(1 for _ in scan_source(source, settings))
+    count = min(rows, images)
+    numbers = {step * rows // count for step in range(count)}
+    return (ref for number, ref in enumerate(scan_source(source, settings)) if number in numbers)
+
+
+def _problem(file: Path, decoder: Decoder, detect: DetectSettings) -> str | None:
+    """Why the two sides cannot be compared on the photo; None where they can."""
+    try:
+        pixels = decoder(read_file(file, decoder.settings.max_bytes)).pixels
+    except ImageRejected as exc:
+        return _refused(exc)
+    try:
+        reference_pixels = np.asarray(read_image(file))
+    except Exception as exc:  # noqa: BLE001  Pillow's parsers raise any exception for a broken file
+        return f"the reference cannot read it: {type(exc).__name__}"
+    height, width, _ = pixels.shape
+    if not pyramid(height, width, detect.min_face_px, detect.factor):
+        return "smaller than a face of detect.min_face_px, where the reference fails"
+    if pixels.shape != reference_pixels.shape or not _same_picture(pixels, reference_pixels):
+        return "the reference decodes it otherwise (transparency, 16 bits)"
+    return None
+
+
+def _refused(problem: ImageRejected) -> str:
+    return f"facepipe refuses it: {problem.status}"
+
+
+def _same_picture(first: ByteArray, second: ByteArray) -> bool:
+    step = slice(None, None, _STRIDE)
+    difference = np.abs(first[step, step].astype(np.int16) - second[step, step])
+    return float(difference.mean()) <= _SAME_GREY

@@ -17,7 +17,8 @@ the exact score of `pipeline.matching.match`, without the rule for identical ima
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,8 +26,7 @@ import numpy as np
 
 from pipeline.errors import InputError, ManifestInvalid
 from pipeline.evaluation.photos.labels import numbered
-from pipeline.evaluation.statistics.rates import HAIR, is_measurable
-from pipeline.evaluation.statistics.resampling import Interval, interval, resample_share
+from pipeline.evaluation.statistics import HAIR, Interval, interval, is_measurable, resample_share
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
 from pipeline.matching.score import MAX_DISTANCE
@@ -69,16 +69,6 @@ class IdentificationResult:
     curve_fnir: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Searches:
-    """The results of m searches."""
-
-    people: IntArray  # [m] the person on the probe
-    mated: BoolArray  # [m] that person is in the gallery
-    right: BoolArray  # [m] that person came first, at any distance
-    distances: DoubleArray  # [m] contract distance of the first result; infinity without one
-
-
 def gallery_by_column(path: object, sets: Sequence[Any], paths: Sequence[str]) -> BoolArray:
     """[n] whether the column `set` of the manifest `path` puts each photo in the gallery. Raises ManifestInvalid."""
     for value, photo in zip(sets, paths, strict=True):
@@ -93,13 +83,10 @@ def gallery_per_person(names: Sequence[str], count: int) -> BoolArray:
     """[n] whether each photo is in the gallery: the first `count` of every person with more than that. Their other
     photos are mated probes; people with no more than `count` photos are strangers, whose photos are non-mated probes.
     """
-    total: dict[str, int] = {}
-    for name in names:
-        total[name] = total.get(name, 0) + 1
-    position: dict[str, int] = {}
+    total, position = Counter(names), Counter[str]()
     in_gallery = np.zeros(len(names), dtype=np.bool_)
     for row, name in enumerate(names):
-        position[name] = position.get(name, 0) + 1
+        position[name] += 1
         in_gallery[row] = total[name] > count >= position[name]
     return in_gallery
 
@@ -125,14 +112,29 @@ def evaluate_identification(
         raise InputError(message="No probe shows anybody in the gallery, so there is nobody to find.")
     positions, distances = _search(embeddings, enrolled, probes, has_face, matcher, device)
     right = (positions >= 0) & (people[enrolled[positions]] == people[probes])
-    searches = Searches(people[probes], mated, right, distances)
-    counts = {
-        "gallery_people": len(np.unique(people[enrolled])),
-        "gallery_images": len(enrolled),
-        "gallery_images_without_face": int((in_gallery & ~has_face).sum()),
-        "probes_without_face": int((~has_face[probes]).sum()),
-    }
-    return _result(searches, matcher, counts)
+    returned = matcher.matches(distances) & np.isfinite(distances)
+    # The smallest distance at which the person comes first; infinity: none.
+    genuine, strangers = np.where(right, distances, np.inf)[mated], np.sort(distances[~mated])
+    missed, mated_people = ~right[mated], people[probes[mated]]
+    low, high = share_interval(missed, mated_people)
+    fpirs, fnirs = _curve(genuine, strangers)
+    return IdentificationResult(
+        gallery_people=len(np.unique(people[enrolled])),
+        gallery_images=len(enrolled),
+        gallery_images_without_face=int((in_gallery & ~has_face).sum()),
+        mated_searches=len(genuine),
+        mated_people=len(np.unique(mated_people)),
+        non_mated_searches=len(strangers),
+        probes_without_face=int((~has_face[probes]).sum()),
+        rank_1=1.0 - float(missed.mean()),
+        rank_1_interval_95=(1.0 - high, 1.0 - low),
+        fnir_at_fpir=tuple(_at_fpir(fpir, genuine, mated_people, strangers) for fpir in FPIRS),
+        threshold=matcher.threshold,
+        fnir_at_threshold=1.0 - float((returned & right)[mated].mean()),
+        fpir_at_threshold=float(returned[~mated].mean()) if len(strangers) else None,
+        curve_fpir=fpirs,
+        curve_fnir=fnirs,
+    )
 
 
 def _search(
@@ -149,31 +151,6 @@ def _search(
     nearest = matcher.nearest(index, np.ascontiguousarray(embeddings[probes[searched]]), 1)
     positions[searched], distances[searched] = nearest.positions[:, 0], nearest.distances[:, 0]
     return positions, distances
-
-
-def _result(searches: Searches, matcher: Matcher, counts: Mapping[str, int]) -> IdentificationResult:
-    mated, strangers = searches.mated, np.sort(searches.distances[~searches.mated])
-    # The smallest distance at which the person comes first; infinity: none.
-    genuine = np.where(searches.right, searches.distances, np.inf)[mated]
-    people = searches.people[mated]
-    missed = ~searches.right[mated]
-    low, high = share_interval(missed, people)
-    fpirs, fnirs = _curve(genuine, strangers)
-    returned = matcher.matches(searches.distances) & np.isfinite(searches.distances)
-    return IdentificationResult(
-        **counts,
-        mated_searches=len(genuine),
-        mated_people=len(np.unique(people)),
-        non_mated_searches=len(strangers),
-        rank_1=1.0 - float(missed.mean()),
-        rank_1_interval_95=(1.0 - high, 1.0 - low),
-        fnir_at_fpir=tuple(_at_fpir(fpir, genuine, people, strangers) for fpir in FPIRS),
-        threshold=matcher.threshold,
-        fnir_at_threshold=1.0 - float((returned & searches.right)[mated].mean()),
-        fpir_at_threshold=float(returned[~mated].mean()) if len(strangers) else None,
-        curve_fpir=fpirs,
-        curve_fnir=fnirs,
-    )
 
 
 def _at_fpir(fpir: float, genuine: DoubleArray, people: IntArray, strangers: DoubleArray) -> FnirAtFpir:

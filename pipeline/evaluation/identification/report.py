@@ -15,17 +15,26 @@ from pipeline.evaluation.identification.measures import (
     gallery_by_column,
     gallery_per_person,
 )
-from pipeline.evaluation.pages.plots import Axis, Series, line_plot
-from pipeline.evaluation.pages.report import Report, Row, Section, values_of
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.portraits import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.statistics.rates import pairs_needed
+from pipeline.evaluation.pictures import Axis, Series, line_plot
+from pipeline.evaluation.report import Report, Row, Section
+from pipeline.evaluation.statistics import pairs_needed
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.runtime.device import resolve_device
 from pipeline.types import BoolArray, Progress
+
+_MATED = "A mated probe shows somebody of the gallery and should return that person first."
+_NON_MATED = "A non-mated probe shows somebody else and should return nobody. A photo without a face returns nobody."
+_RANK_1 = "The share of mated searches that return the person first. Intervals are over resamples of the mated people."
+_FNIR = (
+    "FNIR: the share of mated searches that do not return the person first and within the threshold. FPIR: the share "
+    "of non-mated searches that return anybody within it. Both grow with the gallery: figures hold for "
+    "this size only."
+)
 
 
 @dataclass(frozen=True)
@@ -38,82 +47,6 @@ class IdentificationRequest:
     settings: Settings
     per_person: int = 0  # 0: by the column set
     store: Path | None = None
-
-
-_COMMAND = "evaluate identification"
-_MATED = "A mated probe shows somebody of the gallery and should return that person first."
-_NON_MATED = "A non-mated probe shows somebody else and should return nobody. A photo without a face returns nobody."
-_RANK_1 = "The share of mated searches that return the person first. Intervals are over resamples of the mated people."
-_FNIR = (
-    "FNIR: the share of mated searches that do not return the person first and within the threshold. FPIR: the share "
-    "of non-mated searches that return anybody within it. Both grow with the gallery: figures hold for "
-    "this size only."
-)
-
-
-def _searches(r: IdentificationResult) -> list[Row]:
-    return [
-        Row(
-            "gallery",
-            f"{r.gallery_people:,} people, {r.gallery_images:,} photos",
-            values_of(r, "gallery_people", "gallery_images"),
-        ),
-        Row(
-            "",
-            f"{r.gallery_images_without_face:,} further photos show no face",
-            values_of(r, "gallery_images_without_face"),
-            detail=True,
-        ),
-        Row(
-            "searches",
-            f"{r.mated_searches:,} mated, {r.non_mated_searches:,} non-mated",
-            values_of(r, "mated_searches", "non_mated_searches"),
-            f"{_MATED} {_NON_MATED}",
-        ),
-        Row(
-            "",
-            f"{r.mated_people:,} people in the mated searches, {r.probes_without_face:,} probes without a face",
-            values_of(r, "mated_people", "probes_without_face"),
-            detail=True,
-        ),
-    ]
-
-
-def _rates(r: IdentificationResult) -> list[Row]:
-    low, high = r.rank_1_interval_95
-    alarms = "" if r.fpir_at_threshold is None else f", FPIR {r.fpir_at_threshold:.3%}"
-    fnir = {"fnir_at_fpir": [asdict(rate) for rate in r.fnir_at_fpir]}
-    return [
-        Row(
-            "rank 1",
-            f"{r.rank_1:.2%} (95 %: {low:.2%} to {high:.2%})",
-            values_of(r, "rank_1", "rank_1_interval_95"),
-            _RANK_1,
-        ),
-        *(Row("FNIR", f"{described(rate)} at FPIR {rate.fpir:g}", fnir) for rate in r.fnir_at_fpir),
-        Row(
-            "at T",
-            f"FNIR {r.fnir_at_threshold:.2%}{alarms} at T = {r.threshold:g}",
-            values_of(r, "threshold", "fnir_at_threshold", "fpir_at_threshold"),
-        ),
-        Row(values=values_of(r, "curve_fpir", "curve_fnir")),
-    ]
-
-
-def described(rate: FnirAtFpir) -> str:
-    """The rate in words, with its interval and threshold."""
-    if rate.fnir is None or rate.threshold is None or rate.fnir_interval_95 is None:
-        return f"not measurable (needs {pairs_needed(rate.fpir):,} non-mated searches)"
-    low, high = rate.fnir_interval_95
-    return f"{rate.fnir:.2%} (95 %: {low:.2%} to {high:.2%}; T = {rate.threshold:.4f})"
-
-
-def _plots(result: IdentificationResult) -> list[str]:
-    if not result.curve_fpir:
-        return []
-    title = f"FNIR over FPIR, {result.gallery_people:,} people"
-    curve = Series("FNIR", result.curve_fpir, result.curve_fnir)
-    return [line_plot(title, [curve], Axis("FPIR", log=True), Axis("FNIR", low=0.0))]
 
 
 def report_identification(request: IdentificationRequest, progress: Progress) -> Report[IdentificationResult]:
@@ -129,9 +62,10 @@ def report_identification(request: IdentificationRequest, progress: Progress) ->
     progress.start("labels", None)
     column = None if request.per_person else "set"
     labels = read_labels(request.labels, request.settings.source, skipped, column=column, advance=progress.advance)
-    in_gallery = _gallery_column(request, labels)  # before the embedding, which may take long
+    # Before the embedding, which may take long. None: `per_person` decides, among the photos that can be used.
+    in_gallery = gallery_by_column(shown(request.labels), labels.columns, labels.paths) if column else None
     files = labels.to_embed(request.store is not None, skipped)
-    embedded = embed_photos(files, request.settings, request.store, _COMMAND, progress)
+    embedded = embed_photos(files, request.settings, request.store, "evaluate identification", progress)
     for path, reason in embedded.portraits.skipped.items():
         skipped.add(reason, path)
     with skipped.explaining():
@@ -139,17 +73,9 @@ def report_identification(request: IdentificationRequest, progress: Progress) ->
     sections = [
         Section("Searches", _searches(result)),
         Section("Rates", _rates(result), _FNIR, plots=lambda: _plots(result)),
-        Section("Origin", [Row(values=_origin(request, embedded))]),
         skipped.section(),
     ]
-    return Report(result, sections)
-
-
-def _gallery_column(request: IdentificationRequest, labels: LabelledPhotos) -> BoolArray | None:
-    """[n] whether the manifest puts each photo in the gallery; None: `per_person` decides, among the usable photos."""
-    if request.per_person:
-        return None
-    return gallery_by_column(shown(request.labels), labels.columns, labels.paths)
+    return Report(result, {**asdict(result), **_origin(request, embedded), **skipped.as_dict()}, sections)
 
 
 def _evaluate(
@@ -176,3 +102,40 @@ def _origin(request: IdentificationRequest, embedded: Embedded) -> dict[str, Any
         "weights": identity.weights,
         "calibration": identity.calibration,
     }
+
+
+def _searches(r: IdentificationResult) -> list[Row]:
+    searches = f"{r.mated_searches:,} mated, {r.non_mated_searches:,} non-mated"
+    people = f"{r.mated_people:,} people in the mated searches, {r.probes_without_face:,} probes without a face"
+    return [
+        Row("gallery", f"{r.gallery_people:,} people, {r.gallery_images:,} photos"),
+        Row("", f"{r.gallery_images_without_face:,} further photos show no face", detail=True),
+        Row("searches", searches, f"{_MATED} {_NON_MATED}"),
+        Row("", people, detail=True),
+    ]
+
+
+def _rates(r: IdentificationResult) -> list[Row]:
+    low, high = r.rank_1_interval_95
+    alarms = "" if r.fpir_at_threshold is None else f", FPIR {r.fpir_at_threshold:.3%}"
+    return [
+        Row("rank 1", f"{r.rank_1:.2%} (95 %: {low:.2%} to {high:.2%})", _RANK_1),
+        *(Row("FNIR", f"{described(rate)} at FPIR {rate.fpir:g}") for rate in r.fnir_at_fpir),
+        Row("at T", f"FNIR {r.fnir_at_threshold:.2%}{alarms} at T = {r.threshold:g}"),
+    ]
+
+
+def described(rate: FnirAtFpir) -> str:
+    """The rate in words, with its interval and threshold."""
+    if rate.fnir is None or rate.threshold is None or rate.fnir_interval_95 is None:
+        return f"not measurable (needs {pairs_needed(rate.fpir):,} non-mated searches)"
+    low, high = rate.fnir_interval_95
+    return f"{rate.fnir:.2%} (95 %: {low:.2%} to {high:.2%}; T = {rate.threshold:.4f})"
+
+
+def _plots(result: IdentificationResult) -> list[str]:
+    if not result.curve_fpir:
+        return []
+    title = f"FNIR over FPIR, {result.gallery_people:,} people"
+    curve = Series("FNIR", result.curve_fpir, result.curve_fnir)
+    return [line_plot(title, [curve], Axis("FPIR", log=True), Axis("FNIR", low=0.0))]

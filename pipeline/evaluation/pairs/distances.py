@@ -15,8 +15,7 @@ from pipeline.errors import InputError
 from pipeline.evaluation.pairs.lists import ListedPair, PairList
 from pipeline.evaluation.photos.portraits import Portraits
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.statistics.rates import squared_distances, to_distance
-from pipeline.evaluation.statistics.resampling import Trials
+from pipeline.evaluation.statistics import Trials, squared_distances, to_distance
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 # Each distance takes 8 bytes, all of them 1.6 GB, and finding a threshold among them copies them once.

@@ -9,29 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.evaluation.pairs.distances import NamedDistance, ScoredList, ScoredPairs
-from pipeline.evaluation.statistics.rates import (
+from pipeline.evaluation.statistics import (
     HAIR,
     RULE_OF_3,
-    FoldedAccuracy,
+    Interval,
+    Unit,
     best_threshold,
     decisions_right,
     error_curve,
     error_rates,
     folded_accuracy,
+    interval,
     is_measurable,
     pairs_needed,
-)
-from pipeline.evaluation.statistics.resampling import (
-    Interval,
-    Unit,
-    interval,
     resample_fnmr,
     resample_rates,
     resample_share,
@@ -108,7 +105,6 @@ class PairsResult:
     farthest_photos: tuple[PairDistance, ...]
     curve_fmr: tuple[float, ...]
     curve_fnmr: tuple[float, ...]
-    scored: ScoredPairs = field(repr=False)  # for plots
 
     @property
     def fnmr_at_fmr(self) -> dict[str, float | None]:
@@ -152,7 +148,6 @@ def evaluate_pairs(
         farthest_photos=_distances(rated.farthest_photos, calibration),
         curve_fmr=tuple(fmr),
         curve_fnmr=tuple(fnmr),
-        scored=rated,
     )
 
 
@@ -187,39 +182,30 @@ def _accuracy(
     scored: ScoredList, calibration: Calibration, threshold: float, training: ScoredList | None
 ) -> dict[str, Any]:
     """The fields of PairsResult on the accuracy and its threshold."""
+    folds: tuple[tuple[float, float], ...] = ()
+    error = None
     if scored.fold.max() > 0 and training is None:
         folded = folded_accuracy(scored.distances, scored.same, scored.fold)
-        return _folded(scored, folded, calibration)
-    if training is not None:
-        cut, source = best_threshold(training.distances, training.same), TRAINING_PAIRS
-        threshold = threshold_below(cut, calibration)
+        thresholds = [threshold_below(cut, calibration) for cut in folded.thresholds]
+        threshold, source = float(np.mean(thresholds)), OTHER_FOLDS
+        folds, error = tuple(zip(folded.accuracies, thresholds, strict=True)), folded.standard_error
+        right, accuracy = folded.right, folded.mean
     else:
-        cut, source = match_cut(threshold, calibration), GIVEN
-    right = decisions_right(scored.distances, scored.same, cut)
+        if training is not None:
+            cut, source = best_threshold(training.distances, training.same), TRAINING_PAIRS
+            threshold = threshold_below(cut, calibration)
+        else:
+            cut, source = match_cut(threshold, calibration), GIVEN
+        right = decisions_right(scored.distances, scored.same, cut)
+        accuracy = float(right.mean())
     return {
-        "accuracy": float(right.mean()),
-        "accuracy_interval_95": _share_interval(right, scored),
+        "accuracy": accuracy,
+        "accuracy_interval_95": interval(resample_share(right, scored.units, scored.unit_count)),
         "threshold": threshold,
         "threshold_from": source,
-        "folds": (),
-        "standard_error": None,
+        "folds": folds,
+        "standard_error": error,
     }
-
-
-def _folded(scored: ScoredList, folded: FoldedAccuracy, calibration: Calibration) -> dict[str, Any]:
-    thresholds = [threshold_below(cut, calibration) for cut in folded.thresholds]
-    return {
-        "accuracy": folded.mean,
-        "accuracy_interval_95": _share_interval(folded.right, scored),
-        "threshold": float(np.mean(thresholds)),
-        "threshold_from": OTHER_FOLDS,
-        "folds": tuple(zip(folded.accuracies, thresholds, strict=True)),
-        "standard_error": folded.standard_error,
-    }
-
-
-def _share_interval(right: BoolArray, scored: ScoredList) -> Interval | None:
-    return interval(resample_share(right, scored.units, scored.unit_count))
 
 
 def _rates(rated: ScoredPairs, calibration: Calibration, fmrs: Sequence[float]) -> tuple[FnmrAtFmr, ...]:

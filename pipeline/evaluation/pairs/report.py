@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,14 +11,14 @@ import numpy as np
 
 from pipeline.config import Settings
 from pipeline.errors import UsageError
-from pipeline.evaluation.pages.plots import Axis, Series, histogram, line_plot
-from pipeline.evaluation.pages.report import Report, Row, Section, Table, values_of
 from pipeline.evaluation.pairs.distances import ScoredPairs, score_everybody, score_list, scored_of_list
 from pipeline.evaluation.pairs.lists import PairList, photos_of_people, read_pair_list
 from pipeline.evaluation.pairs.measures import FMRS, FnmrAtFmr, PairDistance, PairsResult, evaluate_pairs, match_cut
 from pipeline.evaluation.photos.portraits import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.statistics.resampling import Interval
+from pipeline.evaluation.pictures import Axis, Series, histogram, line_plot
+from pipeline.evaluation.report import Report, Row, Section, Table
+from pipeline.evaluation.statistics import Interval
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.types import Progress
@@ -89,42 +89,34 @@ def _at_threshold(result: PairsResult) -> str:
     return f"T = {rates.threshold:g}: {fmr}, FNMR {rates.fnmr:.2%}" + (f" ({spread})" if spread else "")
 
 
-def _sections(r: PairsResult, origin: Mapping[str, Any], calibration: Calibration) -> list[Section]:
-    closest = [Row(values={"nearest_strangers": [asdict(pair) for pair in r.nearest_strangers]})]
-    farthest = [Row(values={"farthest_photos": [asdict(pair) for pair in r.farthest_photos]})]
+def _sections(r: PairsResult, rated: ScoredPairs, shared: int, calibration: Calibration) -> list[Section]:
     return [
-        Section("Accuracy", list(_accuracy_rows(r, origin))),
+        Section("Accuracy", list(_accuracy_rows(r, shared))),
         Section("Error rates", _rate_rows(r), _RATES, plots=lambda: _curves(r)),
-        Section("Distances", text=_DISTANCES, plots=lambda: [_distances(r, calibration)]),
-        Section("Closest pairs of two people", closest, _CLOSEST, lambda: _pairs_table(r.nearest_strangers)),
-        Section("Farthest pairs of one person", farthest, _FARTHEST, lambda: _pairs_table(r.farthest_photos)),
+        Section("Distances", text=_DISTANCES, plots=lambda: [_distances(r, rated, calibration)]),
+        Section("Closest pairs of two people", (), _CLOSEST, lambda: _pairs_table(r.nearest_strangers)),
+        Section("Farthest pairs of one person", (), _FARTHEST, lambda: _pairs_table(r.farthest_photos)),
     ]
 
 
-def _accuracy_rows(r: PairsResult, origin: Mapping[str, Any]) -> Iterator[Row]:
-    text = f"{r.genuine_pairs:,} genuine, {r.impostor_pairs:,} impostor"
-    yield Row("pairs", text, values_of(r, "pairs", "genuine_pairs", "impostor_pairs", "pairs_without_face"))
+def _accuracy_rows(r: PairsResult, shared: int) -> Iterator[Row]:
+    yield Row("pairs", f"{r.genuine_pairs:,} genuine, {r.impostor_pairs:,} impostor")
     if r.pairs_without_face:
         yield Row("", f"{r.pairs_without_face:,} have a photo without a face, and count as errors")
-    keys = ("accuracy", "accuracy_interval_95", "standard_error", "folds")
-    yield Row("accuracy", _accuracy(r), values_of(r, *keys), _ACCURACY)
+    yield Row("accuracy", _accuracy(r), _ACCURACY)
     source = {"given": "--threshold or the settings"}.get(r.threshold_from, r.threshold_from)
-    yield Row("", f"at T = {r.threshold:.4f}, from {source}", values_of(r, "threshold", "threshold_from"))
-    shared = origin["train_people_in_the_list"]
-    warning = f"{shared:,} people are in both lists, which raises the accuracy" if shared else ""
-    yield Row("", warning, origin)
+    yield Row("", f"at T = {r.threshold:.4f}, from {source}")
+    if shared:
+        yield Row("", f"{shared:,} people are in both lists, which raises the accuracy")
     for number, (accuracy, threshold) in enumerate(r.folds, 1):
         yield Row(f"fold {number}", f"{accuracy:.2%} at T = {threshold:.4f}", detail=True)
 
 
 def _rate_rows(r: PairsResult) -> list[Row]:
-    rated = ("all_pairs", "rates_photos", "rates_people", "rates_genuine_pairs", "rates_impostor_pairs", "resampled")
-    rates = {"fnmr_at_fmr": r.fnmr_at_fmr, "rates": [asdict(rate) for rate in r.rates]}
     return [
-        Row("rates", _rated_pairs(r), values_of(r, *rated)),
-        *(Row("FNMR", f"{described(rate)} at FMR {rate.fmr:g}", rates) for rate in r.rates),
-        Row("at T", _at_threshold(r), {"at_threshold": asdict(r.at_threshold)}),
-        Row(values=values_of(r, "curve_fmr", "curve_fnmr")),
+        Row("rates", _rated_pairs(r)),
+        *(Row("FNMR", f"{described(rate)} at FMR {rate.fmr:g}") for rate in r.rates),
+        Row("at T", _at_threshold(r)),
     ]
 
 
@@ -137,14 +129,13 @@ def _curves(result: PairsResult) -> list[str]:
     ]
 
 
-def _distances(result: PairsResult, calibration: Calibration) -> str:
+def _distances(result: PairsResult, rated: ScoredPairs, calibration: Calibration) -> str:
     edges = np.linspace(0.0, 4.0, _BINS + 1)
     # Counts raw distances between mapped edges: there may be a hundred million distances.
     cuts = np.array([match_cut(float(edge), calibration) for edge in edges[:-1]] + [4.0 + 1e-9])
-    scored: ScoredPairs = result.scored
     counts = {
         name: np.histogram(values[np.isfinite(values)], cuts)[0].astype(np.float64)
-        for name, values in (("one person", scored.genuine), ("two people", scored.impostor))
+        for name, values in (("one person", rated.genuine), ("two people", rated.impostor))
     }
     mark = {f"T = {result.at_threshold.threshold:g}": result.at_threshold.threshold}
     return histogram("Distances", counts, edges, Axis("squared contract distance"), mark)
@@ -175,13 +166,23 @@ def report_pairs(request: PairsRequest, progress: Progress) -> Report[PairsResul
     progress.start("pairs", None)
     if request.all_pairs:
         rated = score_everybody(embedded.portraits, names, _HIGHEST_FMR)
-        _count_unused(names, listed, embedded, skipped)
+        for path, reason in embedded.portraits.skipped.items():
+            if path in names and path not in listed.files:
+                skipped.add(f"a further photo: {reason}", path)
     else:
         rated = scored_of_list(scored, bool(listed.people))
     with skipped.explaining(), skipped_training.explaining():
         result = evaluate_pairs(scored, rated, calibration, embedded.settings.match.threshold, trained)
-    origin = _origin(request, listed, training, embedded) | {"train_skipped": skipped_training.counts}
-    return Report(result, [*_sections(result, origin, calibration), skipped.section()])
+    shared = set() if training is None else set(training.people.values()) & set(listed.people.values())
+    figures = {
+        **asdict(result),
+        "fnmr_at_fmr": result.fnmr_at_fmr,
+        **_origin(request, embedded),
+        "train_people_in_the_list": len(shared),
+        "train_skipped": skipped_training.counts,
+        **skipped.as_dict(),
+    }
+    return Report(result, figures, [*_sections(result, rated, len(shared), calibration), skipped.section()])
 
 
 def _everybody(listed: PairList, request: PairsRequest) -> tuple[dict[str, Path], dict[str, str]]:
@@ -193,20 +194,11 @@ def _everybody(listed: PairList, request: PairsRequest) -> tuple[dict[str, Path]
     return photos_of_people(listed, request.images or request.pairs.parent)
 
 
-def _count_unused(names: dict[str, str], listed: PairList, embedded: Embedded, skipped: Skipped) -> None:
-    """Counts skipped photos of the people that are in no pair of the list."""
-    for path, reason in embedded.portraits.skipped.items():
-        if path in names and path not in listed.files:
-            skipped.add(f"a further photo: {reason}", path)
-
-
-def _origin(request: PairsRequest, listed: PairList, training: PairList | None, embedded: Embedded) -> dict[str, Any]:
+def _origin(request: PairsRequest, embedded: Embedded) -> dict[str, Any]:
     match = embedded.settings.match
-    shared = set() if training is None else set(training.people.values()) & set(listed.people.values())
     return {
         "source": shown(request.pairs),
         "train": None if request.train is None else shown(request.train),
-        "train_people_in_the_list": len(shared),
         "threshold_asked": match.threshold if match.threshold_fmr is None else f"fmr:{match.threshold_fmr:g}",
         "embeddings_from": "the models" if request.store is None else shown(request.store),
         "embedder": embedded.identity.embedder,

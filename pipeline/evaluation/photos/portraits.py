@@ -1,11 +1,12 @@
-"""The embeddings of an experiment: read from a store, or computed now.
+"""The embeddings of an experiment: read from a store, or computed now; and its photos, decoded in batches.
 
 The face of a photo is the one whose box's centre lies nearest the photo's centre, as is usual for LFW.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,15 +15,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import Settings
-from pipeline.evaluation.photos.decoded import decoded_batches
-from pipeline.evaluation.photos.skipped import NOT_IN_STORE, NOT_KEPT, unusable
+from pipeline.config import RunSettings, Settings
+from pipeline.errors import ImageRejected
+from pipeline.evaluation.photos.skipped import NOT_KEPT, unusable
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.files import read_file
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.matching.references import check_embeddings
+from pipeline.runtime.threads import thread_count
 from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, read_embeddings, vectors_of
 from pipeline.store.operations import Store
@@ -127,47 +130,83 @@ def stored_portraits(store: Store, paths: Sequence[str]) -> Portraits:
     face the quality gate rejected: the store keeps no embedding of it. Raises StoreDamaged where an embedding is
     missing that should be there, and EmbeddingInvalid.
     """
-    table = store.central_faces(list(paths))
-    position = {path: row for row, path in enumerate(table["path"].to_pylist())}
-    columns = {name: table[name].to_pylist() for name in ("status", "reason", "face_id", "file", "deleted")}
+    photos = {photo["path"]: photo for photo in store.central_faces(list(paths)).to_pylist()}
     skipped: dict[str, str] = {}
-    kept: list[str] = []
+    kept: dict[str, dict[str, Any]] = {}
     for path in dict.fromkeys(paths):
-        reason = _reason_to_skip(columns, position.get(path))
-        if reason is None:
-            kept.append(path)
-        else:
+        reason = unusable(photos.get(path))
+        if reason is not None:
             skipped[path] = reason
-    rows = np.array([position[path] for path in kept], dtype=np.int64)
-    picked = table.take(pa.array(rows))
-    quality = np.stack([picked[name].to_numpy().astype(np.float32) for name in QUALITIES], axis=1)
-    return Portraits(kept, _stored_vectors(store, picked), quality, skipped)
+        elif photos[path]["face_id"] is not None and photos[path]["file"] is None:
+            skipped[path] = NOT_KEPT
+        else:
+            kept[path] = photos[path]
+    qualities = [[photo[name] for name in QUALITIES] for photo in kept.values()]
+    vectors = _stored_vectors(store, list(kept.values()))
+    return Portraits(list(kept), vectors, np.array(qualities, np.float32).reshape(-1, len(QUALITIES)), skipped)
 
 
-def _reason_to_skip(columns: dict[str, list[Any]], row: int | None) -> str | None:
-    """None where the photo at `row` has an embedding, or no face."""
-    if row is None:
-        return NOT_IN_STORE
-    reason = unusable(columns["status"][row], columns["reason"][row], columns["deleted"][row])
-    gated = columns["face_id"][row] is not None and columns["file"][row] is None
-    return NOT_KEPT if reason is None and gated else reason
-
-
-def _stored_vectors(store: Store, table: pa.Table) -> FloatArray:
-    """[n, d] the embeddings of the faces in `table`, NaN where it has no face."""
+def _stored_vectors(store: Store, photos: Sequence[Mapping[str, Any]]) -> FloatArray:
+    """[n, d] the embeddings of the faces with `face_id` in the shard `file`, NaN where a photo has no face."""
     size = store.identity.embedding_size
-    vectors = np.full((table.num_rows, size), np.nan, np.float32)
-    faces, files = table["face_id"].to_pylist(), table["file"].to_pylist()
+    vectors = np.full((len(photos), size), np.nan, np.float32)
     rows_of: dict[str, list[int]] = {}
-    for row, file in enumerate(files):
-        if file is not None:
-            rows_of.setdefault(file, []).append(row)
+    for row, photo in enumerate(photos):
+        if photo["file"] is not None:
+            rows_of.setdefault(photo["file"], []).append(row)
     for file, rows in rows_of.items():
         ids, stored = read_embeddings(store.folder, file, size)
         place = {face: k for k, face in enumerate(ids.tolist())}
-        missing = [faces[row] for row in rows if faces[row] not in place]
+        faces = [photos[row]["face_id"] for row in rows]
+        missing = [face for face in faces if face not in place]
         if missing:
             raise damaged_file(store.folder, file, f"it has no embedding of face {missing[0]}")
-        vectors[rows] = stored[[place[faces[row]] for row in rows]]
+        vectors[rows] = stored[[place[face] for face in faces]]
         check_embeddings(vectors[rows], size)  # NaN would stand for a photo without a face
     return vectors
+
+
+def decoded_batches(
+    files: Mapping[str, Path],
+    decoder: Decoder,
+    limits: RunSettings,
+    skip: Callable[[str, str], None],
+    advance: Callable[[int], None],
+) -> Iterator[list[tuple[str, DecodedImage]]]:
+    """Batches of (path, image) in the order of `files` (path -> file).
+
+    Calls `skip(path, reason)` and `advance(1)` for a photo that cannot be decoded.
+    """
+    batch: list[tuple[str, DecodedImage]] = []
+    pixels = 0
+    for path, image in _read(files, decoder, thread_count(limits.threads)):
+        if isinstance(image, ImageRejected):
+            skip(path, f"{image.status}: {image.reason}")
+            advance(1)
+            continue
+        size = image.width * image.height
+        if batch and (len(batch) >= limits.batch_images or pixels + size > limits.batch_pixels):
+            yield batch
+            batch, pixels = [], 0
+        batch.append((path, image))
+        pixels += size
+    if batch:
+        yield batch
+
+
+def _read(
+    files: Mapping[str, Path], decoder: Decoder, threads: int
+) -> Iterator[tuple[str, DecodedImage | ImageRejected]]:
+    """The photos in order, `threads` of them decoded at a time."""
+
+    def decode(file: Path) -> DecodedImage | ImageRejected:
+        try:
+            return decoder(read_file(file, decoder.settings.max_bytes))
+        except ImageRejected as problem:
+            return problem
+
+    paths = list(files)
+    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
+        for start in range(0, len(paths), threads):
+            part = paths[start : start + threads]
+            yield from zip(part, pool.map(decode, [files[path] for path in part]), strict=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from pipeline.errors import InputError
-from pipeline.evaluation.pages.report import Row, Section
+from pipeline.evaluation.report import Row, Section
 from pipeline.types import ACCEPTED_STATUSES
 
+NO_FACE: Final = "no face found"
 NOT_IN_STORE: Final = "not in the store"
 NOT_KEPT: Final = "the store keeps no embedding of a face that its quality gate rejected"
 DELETED: Final = "a person on it was deleted from the store"
@@ -25,19 +27,18 @@ class Skipped:
     """Counts by reason, with the first few paths of each."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._examples: dict[str, list[str]] = {}
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = defaultdict(list)
 
     def add(self, reason: str, path: str) -> None:
-        self._counts[reason] = self._counts.get(reason, 0) + 1
-        examples = self._examples.setdefault(reason, [])
-        if len(examples) < EXAMPLES:
-            examples.append(path)
+        self._counts[reason] += 1
+        if len(self._examples[reason]) < EXAMPLES:
+            self._examples[reason].append(path)
 
     @property
     def counts(self) -> dict[str, int]:
         """Photos by reason, the most frequent first."""
-        return dict(sorted(self._counts.items(), key=lambda item: -item[1]))
+        return dict(self._counts.most_common())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: `skipped` by reason, and `skipped_examples`, the first paths of each."""
@@ -45,7 +46,7 @@ class Skipped:
 
     def section(self) -> Section:
         """The rows of a report, one for each reason."""
-        rows = [Row(values=self.as_dict())]
+        rows = []
         for reason, count in self.counts.items():
             first, *more = self._examples[reason][:3]
             remark = f"also {', '.join(more)}" if more else ""
@@ -69,8 +70,10 @@ class Skipped:
         return ", ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
 
 
-def unusable(status: str, reason: str | None, deleted: bool) -> str | None:
-    """Why a photo of a store is left out; None where it can be used."""
-    if status not in ACCEPTED_STATUSES:
-        return f"{status}: {reason}"
-    return DELETED if deleted else None
+def unusable(photo: Mapping[str, Any] | None) -> str | None:
+    """Why a photo of a store, its row with `status`, `reason` and `deleted`, is left out; None where it can be used."""
+    if photo is None:
+        return NOT_IN_STORE
+    if photo["status"] not in ACCEPTED_STATUSES:
+        return f"{photo['status']}: {photo['reason']}"
+    return DELETED if photo["deleted"] else None

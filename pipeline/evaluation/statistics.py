@@ -1,20 +1,29 @@
-"""The arithmetic of verification (one to one): error rates, thresholds and accuracies from distances.
+"""The arithmetic that the experiments share: error rates, thresholds and accuracies from distances, with intervals.
 
 Distances are squared: L2 between embeddings, or the contract's after calibration, both 0 to 4. A pair counts as
 one person when its distance is *below* the threshold. A pair with an image in which no face was found has distance
 infinity: it never matches. False match rate (FMR) and false non-match rate (FNMR) are those of ISO/IEC 19795-1,
 failures to find a face counted as non-matches.
+
+Intervals are bootstrapped. Pairs that share a person are not independent. So people are drawn, with replacement, and
+each pair counts as often as its people were drawn: w for a genuine pair, w v for an impostor pair (the subsets
+bootstrap of Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets bootstrap").
+Where the names are unknown, the pairs are drawn instead, and the interval is too narrow.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
+
+Interval: TypeAlias = tuple[float, float]
+Unit: TypeAlias = Literal["people", "pairs"]
 
 # The contract's default threshold T, and its nominal false match rate.
 CONTRACT_THRESHOLD: Final = 0.54
@@ -23,6 +32,12 @@ RULE_OF_3: Final = 3
 # A share of a distance: above the rounding error of a conversion to a threshold and back, and far below any effect.
 HAIR: Final = 2.0**-40
 _CURVE_POINTS: Final = 300
+RESAMPLES: Final = 1000
+_PERCENTILES: Final = (2.5, 97.5)
+_DEFINED: Final = 0.95  # the share of the resamples that must have a value
+# The first look takes this many times as many of the closest impostor pairs as may match.
+_FIRST: Final = 3
+_AT_LEAST: Final = 200
 
 
 @dataclass(frozen=True)
@@ -64,12 +79,6 @@ def to_distance(products: DoubleArray) -> DoubleArray:
     """Squared L2 of unit vectors from their products; infinity for NaN."""
     distances = np.clip(2 - 2 * products, 0, 4)
     return np.where(np.isnan(distances), np.inf, distances)
-
-
-def calibrated(squared_l2: DoubleArray, exponent: float) -> DoubleArray:
-    """The squared contract distance d^2 of raw squared distances r^2, d = 2 (r / 2)^exponent; infinity stays."""
-    squared: DoubleArray = 4 * (squared_l2 / 4) ** exponent
-    return squared
 
 
 def decisions_right(distances: DoubleArray, genuine: BoolArray, threshold: float) -> BoolArray:
@@ -169,3 +178,110 @@ def mcnemar_exact(first_right: BoolArray, second_right: BoolArray) -> tuple[int,
 def calibration_exponent(squared_l2: float, threshold: float = CONTRACT_THRESHOLD) -> float:
     """g of the map d = 2 (r / 2)^g that takes the raw distance r = sqrt(squared_l2) to sqrt(threshold)."""
     return math.log(math.sqrt(threshold) / 2) / math.log(math.sqrt(squared_l2) / 2)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Scored pairs and their units (people, or the pairs themselves)."""
+
+    unit: Unit
+    units: int  # their number
+    genuine: DoubleArray  # [g] squared distances
+    genuine_units: IntArray  # [g, 2] the same unit twice
+    close: DoubleArray  # [t] the closest impostor pairs, ascending, or all of them
+    close_units: IntArray  # [t, 2]; for pairs the same unit twice
+    # [units] photos of each person, where all pairs of these photos count; None: `close` are all impostor pairs.
+    photos: IntArray | None = None
+
+    def impostor_weight(self, weights: IntArray) -> float:
+        """The total weight of the impostor pairs, where unit i was drawn `weights[i]` times."""
+        if self.photos is None:
+            return float(_pair_weights(self.close_units, weights).sum())
+        drawn = (weights * self.photos).astype(np.float64)
+        return float((drawn.sum() ** 2 - (drawn**2).sum()) / 2)
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """Rates of each resample."""
+
+    thresholds: DoubleArray  # [resamples, f] at each FMR; NaN where a resample has no impostor pair
+    fnmr: DoubleArray  # [resamples, f] at these thresholds
+
+
+def resample_rates(trials: Trials, fmrs: Sequence[float], resamples: int = RESAMPLES) -> Resampled:
+    """Thresholds and FNMR at `fmrs`. Where a resample needs more impostor pairs than `trials.close` has, its threshold
+    is infinity, and its FNMR accordingly low."""
+    order = np.argsort(trials.genuine, kind="stable")
+    genuine, genuine_units = trials.genuine[order], trials.genuine_units[order]
+    thresholds = np.full((resamples, len(fmrs)), np.nan)
+    fnmr = np.full((resamples, len(fmrs)), np.nan)
+    for k, weights in enumerate(_draws(trials.units, resamples)):
+        total = trials.impostor_weight(weights)
+        if not total:
+            continue
+        thresholds[k] = _thresholds(trials, weights, np.asarray(fmrs) * total + 1e-9)
+        fnmr[k] = _missed(genuine, _pair_weights(genuine_units, weights), thresholds[k])
+    return Resampled(thresholds, fnmr)
+
+
+def _thresholds(trials: Trials, weights: IntArray, allowed: DoubleArray) -> DoubleArray:
+    """[f] the largest threshold at which impostor pairs of no more than the weight `allowed` [f] match."""
+    highest = float(allowed.max(initial=0.0))
+    count = int(_FIRST * highest) + _AT_LEAST
+    reached = np.cumsum(_pair_weights(trials.close_units[:count], weights))
+    # With few people, those of the closest pairs may not be drawn at all.
+    while count < len(trials.close) and reached[-1] <= highest:
+        count *= 2
+        reached = np.cumsum(_pair_weights(trials.close_units[:count], weights))
+    first_excess = np.searchsorted(reached, allowed, side="right")
+    distances = np.append(trials.close[:count], np.inf)  # infinity: beyond all of the closest
+    thresholds: DoubleArray = distances[first_excess]
+    return thresholds
+
+
+def resample_fnmr(trials: Trials, threshold: float, resamples: int = RESAMPLES) -> DoubleArray:
+    """[resamples] FNMR at a fixed threshold."""
+    return resample_share(trials.genuine >= threshold, trials.genuine_units, trials.units, resamples)
+
+
+def interval(values: DoubleArray) -> Interval | None:
+    """The 95 % percentile interval over resamples; None where too few of them have a value."""
+    defined = values[~np.isnan(values)]
+    if len(defined) < _DEFINED * len(values):
+        return None
+    low, high = np.percentile(defined, _PERCENTILES, method="inverted_cdf")  # infinity is never averaged
+    return float(low), float(high)
+
+
+def resample_share(events: BoolArray, pair_units: IntArray, units: int, resamples: int = RESAMPLES) -> DoubleArray:
+    """[resamples] the share of the pairs [n] with `events`, whose units are [n, 2]; NaN where none is drawn."""
+    shares = np.full(resamples, np.nan)
+    for k, weights in enumerate(_draws(units, resamples)):
+        counted = _pair_weights(pair_units, weights)
+        if counted.any():
+            shares[k] = counted[events].sum() / counted.sum()
+    return shares
+
+
+def _draws(units: int, resamples: int) -> Iterator[IntArray]:
+    """[units] for each resample, how often each unit is drawn."""
+    random = np.random.default_rng(0)
+    for _ in range(resamples):
+        yield np.bincount(random.integers(units, size=units), minlength=units)
+
+
+def _pair_weights(pair_units: IntArray, weights: IntArray) -> IntArray:
+    first, second = pair_units[:, 0], pair_units[:, 1]
+    weighed: IntArray = np.where(first == second, weights[first], weights[first] * weights[second])
+    return weighed
+
+
+def _missed(genuine: DoubleArray, weights: IntArray, thresholds: DoubleArray) -> DoubleArray:
+    """The weighted share of the ascending `genuine` at or above each threshold; NaN where nothing weighs."""
+    reached = np.append(0, np.cumsum(weights))
+    if not reached[-1]:
+        return np.full(len(thresholds), np.nan)
+    below = reached[np.searchsorted(genuine, thresholds, side="left")]
+    share: DoubleArray = 1 - below / reached[-1]
+    return share

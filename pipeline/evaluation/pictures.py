@@ -1,22 +1,33 @@
-"""Plots as SVG text for a page. Opens no window, writes no file and leaves matplotlib's state alone."""
+"""The pictures of a page, embedded in it: plots as SVG text, and small copies of photos.
+
+Plotting opens no window, writes no file and leaves matplotlib's state alone.
+"""
 
 from __future__ import annotations
 
+import base64
 import io
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from PIL import Image
 
+from pipeline.config import DecodeSettings
+from pipeline.errors import ImageRejected
+from pipeline.extraction.images.decode import decode_image
+from pipeline.extraction.images.files import read_file
 from pipeline.types import DoubleArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SIZE_INCHES: Final = (7.5, 4.5)
+SIDE_PX: Final = 96  # of a small copy
+_SIZE_INCHES: Final = (7.5, 4.5)  # of a plot
 
 
 @dataclass(frozen=True)
@@ -83,12 +94,12 @@ def _figure(title: str) -> tuple[Figure, Axes]:
 
 
 def _set_axis(axes: Any, which: str, axis: Axis) -> None:
-    set_of = {name: getattr(axes, f"set_{which}{name}") for name in ("label", "scale", "lim")}
-    set_of["label"](axis.label)
+    properties: dict[str, object] = {f"{which}label": axis.label}
     if axis.log and any(len(line.get_xdata()) for line in axes.lines):  # without points there is no scale
-        set_of["scale"]("log")
+        properties[f"{which}scale"] = "log"
     if axis.low is not None or axis.high is not None:
-        set_of["lim"](axis.low, axis.high)
+        properties[f"{which}lim"] = (axis.low, axis.high)
+    axes.set(**properties)
 
 
 def _svg(figure: Figure, title: str) -> str:
@@ -101,3 +112,29 @@ def _svg(figure: Figure, title: str) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :].strip()
+
+
+@dataclass
+class Thumbnails:
+    """Makes small copies of at most `limit` images, to keep the page small."""
+
+    files: Mapping[str, Path]
+    settings: DecodeSettings
+    limit: int
+
+    def of(self, path: str) -> str | None:
+        """The image at `path`, no side longer than SIDE_PX, as a JPEG in a `data:` address; None where it is missing,
+        cannot be read, or exceeds the limit."""
+        file = self.files.get(path)
+        if file is None or self.limit < 1:
+            return None
+        try:
+            decoded = decode_image(read_file(file, self.settings.max_bytes), self.settings)
+        except ImageRejected:
+            return None
+        self.limit -= 1
+        small = Image.fromarray(decoded.pixels)
+        small.thumbnail((SIDE_PX, SIDE_PX))
+        out = io.BytesIO()
+        small.save(out, "JPEG", quality=80)
+        return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")

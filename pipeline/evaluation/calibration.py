@@ -1,7 +1,12 @@
-"""`facepipe calibrate`: fits the calibration of a model on labelled photos, as a report."""
+"""`facepipe calibrate`: fits the map d = 2 (r / 2)^g of a model's raw L2 distance to the contract distance.
+
+g maps the raw distance at the chosen false match rate to sqrt(0.54), the contract's default threshold; a small table
+has the T of other rates. The fit needs pairs of different people only, and many of them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,25 +15,128 @@ from typing import Final
 import numpy as np
 
 from pipeline.config import Settings
-from pipeline.errors import InputError, UsageError
-from pipeline.evaluation.calibration.fit import TABLE_FMRS, CalibrationFit, fit_calibration
-from pipeline.evaluation.pages.report import Report, Row, Section, values_of
-from pipeline.evaluation.pairs.distances import ScoredPairs, score_everybody, score_list, scored_of_list
+from pipeline.errors import InputError, TooLittleData, UsageError
+from pipeline.evaluation.pairs.distances import (
+    NamedDistance,
+    ScoredPairs,
+    score_everybody,
+    score_list,
+    scored_of_list,
+)
 from pipeline.evaluation.pairs.lists import COLUMNS, is_pair_list, photos_of_people, read_pair_list
+from pipeline.evaluation.pairs.measures import threshold_below
 from pipeline.evaluation.photos.labels import read_labels
 from pipeline.evaluation.photos.portraits import Embedded, Portraits, embed_photos
-from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.statistics.rates import CONTRACT_THRESHOLD
+from pipeline.evaluation.photos.skipped import NO_FACE, Skipped
+from pipeline.evaluation.report import Report, Row, Section
+from pipeline.evaluation.statistics import (
+    CONTRACT_THRESHOLD,
+    HAIR,
+    Interval,
+    calibration_exponent,
+    interval,
+    is_measurable,
+    pairs_needed,
+    resample_rates,
+    threshold_at_fmr,
+)
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
-from pipeline.matching.calibration import Calibration
+from pipeline.matching.calibration import EXPONENTS, Calibration
 from pipeline.store.connect import open_store
 from pipeline.store.records import StoreIdentity
-from pipeline.types import Progress
+from pipeline.types import DoubleArray, Progress
 
+# The rows of the table; T is interpolated between them.
+TABLE_FMRS: Final = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 _RATES: Final = (1e-9, 0.1)
-NO_FACE_FOUND: Final = "no face found"
+
+
+@dataclass(frozen=True)
+class CalibrationFit:
+    """The fit and its data."""
+
+    exponent: float
+    exponent_interval_95: Interval
+    fmr: float
+    squared_l2: float  # raw, at this FMR
+    squared_l2_interval_95: Interval
+    thresholds: tuple[tuple[float, float], ...]  # (FMR, T)
+    resampled: str
+    photos: int
+    people: int | None
+    impostor_pairs: int
+    genuine_pairs: int
+    fnmr: float | None  # at this FMR; None: no genuine pairs
+    nearest_strangers: tuple[NamedDistance, ...]  # wrong labels are likely among them
+
+    def calibration(self, dataset: str, note: str) -> Calibration:
+        """As a store keeps it."""
+        return Calibration(self.exponent, dataset, self.fmr, note, self.thresholds)
+
+
+def fit_calibration(scored: ScoredPairs, fmr: float) -> CalibrationFit:
+    """Fits the exponent at `fmr`, and the table for the rates that the data allow.
+
+    Both photos of each pair in `scored` must show a face. Raises TooLittleData where the rule of 3 asks for more
+    impostor pairs or there are too few people for an interval, and InputError where no exponent is usable.
+    """
+    if not is_measurable(fmr, len(scored.impostor)):
+        detail = f"the rule of 3 asks for {pairs_needed(fmr):,} pairs of different people, and there are "
+        raise TooLittleData(fmr=f"{fmr:g}", detail=f"{detail}{len(scored.impostor):,}")
+    resampled = resample_rates(scored.trials, [fmr]).thresholds[:, 0]
+    squared_l2 = threshold_at_fmr(scored.impostor, fmr)
+    exponent = _exponent(squared_l2, fmr)
+    spread = interval(_exponents(resampled))
+    raw_spread = interval(resampled)
+    if spread is None or raw_spread is None:
+        few = f"{scored.trials.units} {scored.trials.unit}"
+        detail = f"too many resamples of the {few} have hardly an impostor pair"
+        raise TooLittleData(fmr=f"{fmr:g}", detail=detail)
+    calibration = Calibration(exponent)
+    return CalibrationFit(
+        exponent=exponent,
+        exponent_interval_95=spread,
+        fmr=fmr,
+        squared_l2=squared_l2,
+        squared_l2_interval_95=raw_spread,
+        thresholds=_table(scored.impostor, calibration, fmr),
+        resampled=scored.trials.unit,
+        photos=scored.photos,
+        people=scored.people,
+        impostor_pairs=len(scored.impostor),
+        genuine_pairs=len(scored.genuine),
+        fnmr=float(np.mean(scored.genuine >= squared_l2)) if len(scored.genuine) else None,
+        nearest_strangers=scored.nearest_strangers,
+    )
+
+
+def _exponent(squared_l2: float, fmr: float) -> float:
+    """Raises InputError where there is none, or a store would refuse it."""
+    exponent = float(_exponents(np.array([squared_l2]))[0])
+    if not EXPONENTS[0] <= exponent <= EXPONENTS[1]:
+        raise InputError(
+            message=f"The pairs of different people at a false match rate of {fmr:g} lie at a squared distance of "
+            f"{squared_l2:.4g}, and no exponent in [{EXPONENTS[0]:g}, {EXPONENTS[1]:g}] maps that to "
+            f"{CONTRACT_THRESHOLD:g}. Photos of one person under two names would do that."
+        )
+    return exponent
+
+
+def _exponents(squared_l2: DoubleArray) -> DoubleArray:
+    """For each raw squared distance, the exponent with which nearer faces match at the contract's T, and faces at
+    exactly this distance do not; NaN where there is none."""
+    usable = (squared_l2 > 0) & (squared_l2 < 4)
+    below = (squared_l2 * (1.0 - HAIR)).tolist()
+    return np.array(
+        [calibration_exponent(cut) if valid else math.nan for cut, valid in zip(below, usable.tolist(), strict=True)]
+    )
+
+
+def _table(impostor: DoubleArray, calibration: Calibration, fmr: float) -> tuple[tuple[float, float], ...]:
+    rates = sorted({rate for rate in TABLE_FMRS if is_measurable(rate, len(impostor))} | {fmr})
+    return tuple((rate, threshold_below(threshold_at_fmr(impostor, rate), calibration)) for rate in rates)
 
 
 @dataclass(frozen=True)
@@ -58,7 +166,7 @@ class CalibrationReport(Report[CalibrationFit]):
 
     def write(self, file: Path) -> None:
         """Writes the calibration for `--calibration FILE`. Raises StoreFull, StoreUnwritable."""
-        facts = {key: value for key, value in self.as_dict().items() if key not in ("calibration", "skipped_examples")}
+        facts = {key: value for key, value in self.figures.items() if key not in ("calibration", "skipped_examples")}
         write_calibration(file, self.calibration, self.identity, facts)
 
 
@@ -90,37 +198,32 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
         skipped.section(),
         Section("Closest pairs of different people", list(_closest(fit))),
     ]
-    return CalibrationReport(fit, sections, calibration, identity)
+    figures = {
+        "weights": identity.weights,
+        "weights_sha256": identity.weights_sha256,
+        "calibration": calibration.as_dict(),
+        **asdict(fit),
+        **skipped.as_dict(),
+    }
+    return CalibrationReport(fit, figures, sections, calibration, identity)
 
 
 def _rows(fit: CalibrationFit, calibration: Calibration, identity: StoreIdentity) -> Iterator[Row]:
     low, high = fit.exponent_interval_95
-    yield Row("weights", identity.weights, values_of(identity, "weights", "weights_sha256"))
-    yield Row("data", calibration.dataset, {"calibration": calibration.as_dict()})
-    yield Row(
-        "",
-        f"{fit.impostor_pairs:,} pairs of different people, {fit.genuine_pairs:,} of the same",
-        values_of(fit, "photos", "people", "impostor_pairs", "genuine_pairs"),
-    )
-    yield Row(
-        "exponent",
-        f"{fit.exponent:.4f} (95 %: {low:.4f} to {high:.4f}, over resamples of the {fit.resampled})",
-        values_of(fit, "exponent", "exponent_interval_95", "resampled"),
-    )
-    yield Row(
-        "",
-        f"maps the squared distance {fit.squared_l2:.4f} at FMR {fit.fmr:g} to {CONTRACT_THRESHOLD:g}",
-        values_of(fit, "squared_l2", "squared_l2_interval_95", "fmr"),
-    )
-    yield Row("FNMR", "" if fit.fnmr is None else f"{fit.fnmr:.2%} there", values_of(fit, "fnmr"))
+    yield Row("weights", identity.weights)
+    yield Row("data", calibration.dataset)
+    yield Row("", f"{fit.impostor_pairs:,} pairs of different people, {fit.genuine_pairs:,} of the same")
+    spread = f"95 %: {low:.4f} to {high:.4f}, over resamples of the {fit.resampled}"
+    yield Row("exponent", f"{fit.exponent:.4f} ({spread})")
+    yield Row("", f"maps the squared distance {fit.squared_l2:.4f} at FMR {fit.fmr:g} to {CONTRACT_THRESHOLD:g}")
+    if fit.fnmr is not None:
+        yield Row("FNMR", f"{fit.fnmr:.2%} there")
     for rate, threshold in fit.thresholds:
-        yield Row("threshold", f"T = {threshold:.4f} at FMR {rate:g}", values_of(fit, "thresholds"))
+        yield Row("threshold", f"T = {threshold:.4f} at FMR {rate:g}")
 
 
 def _closest(fit: CalibrationFit) -> Iterator[Row]:
-    pairs = [asdict(pair) for pair in fit.nearest_strangers]
-    text = "pairs of different people; photos with a wrong name are likely among them:"
-    yield Row("closest", text, {"nearest_strangers": pairs})
+    yield Row("closest", "pairs of different people; photos with a wrong name are likely among them:")
     for pair in fit.nearest_strangers[:3]:
         yield Row("", f"{pair.squared_l2:.4f}  {pair.first}  {pair.second}")
 
@@ -166,20 +269,17 @@ def _everybody(embedded: Embedded, names: dict[str, str], fmr: float, skipped: S
 
 def _without_faceless(portraits: Portraits, skipped: Skipped) -> Portraits:
     """The portraits that show a face: only they have distances."""
-    for path, reason in portraits.skipped.items():
+    faceless = [path for path, row in portraits.row.items() if not portraits.has_face[row]]
+    reasons = {**portraits.skipped, **dict.fromkeys(faceless, NO_FACE)}
+    for path, reason in reasons.items():
         skipped.add(reason, path)
-    faceless = [
-        path for path, has_face in zip(portraits.paths, portraits.has_face.tolist(), strict=True) if not has_face
-    ]
-    for path in faceless:
-        skipped.add(NO_FACE_FOUND, path)
     rows = np.flatnonzero(portraits.has_face)
     return replace(
         portraits,
         paths=[portraits.paths[row] for row in rows.tolist()],
         embeddings=portraits.embeddings[rows],
         quality=portraits.quality[rows],
-        skipped={**portraits.skipped, **dict.fromkeys(faceless, NO_FACE_FOUND)},
+        skipped=reasons,
     )
 
 

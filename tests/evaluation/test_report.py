@@ -1,7 +1,9 @@
-"""Pages and plots: whole in themselves, and safe whatever a file is called."""
+"""Reports, their pages with plots and thumbnails, and what they say of photos that are left out."""
 
 from __future__ import annotations
 
+import base64
+import io
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,11 +11,13 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from PIL import Image
 
-from pipeline.errors import StoreUnwritable
-from pipeline.evaluation.pages.page import write_page
-from pipeline.evaluation.pages.plots import Axis, Series, histogram, line_plot
-from pipeline.evaluation.pages.report import Picture, Report, Row, Section, Table
+from pipeline.config import DecodeSettings
+from pipeline.errors import InputError, StoreMissing, StoreUnwritable, TooLittleData
+from pipeline.evaluation.photos.skipped import EXAMPLES, NOT_IN_STORE, NOT_KEPT, Skipped
+from pipeline.evaluation.pictures import SIDE_PX, Axis, Series, Thumbnails, histogram, line_plot
+from pipeline.evaluation.report import Picture, Report, Row, Section, Table, write_page
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = '<script>alert("x")</script>&\udcff'
@@ -75,16 +79,14 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     assert image.keys() == {"src", "alt"}
 
 
-def test_one_list_of_rows_makes_json_lines_and_tables() -> None:
+def test_rows_make_lines_and_tables() -> None:
     rows = [
-        Row("recall", "50.00%", {"recall": 0.5}, "the share that was found"),
-        Row("", "and a second line", {"found": 1}),
-        Row("F", "0.6", {"f": 0.6}, detail=True),
-        Row(values={"curve": [1, 2]}),
+        Row("recall", "50.00%", "the share that was found"),
+        Row("", "and a second line"),
+        Row("F", "0.6", detail=True),
     ]
-    plain = Section("Plain", [Row("images", "2", {"images": 2})], listing=lambda: Table(("name",), []))
-    report = Report(None, [Section("Rates", rows), plain])
-    assert report.as_dict() == {"recall": 0.5, "found": 1, "f": 0.6, "curve": [1, 2], "images": 2}
+    plain = Section("Plain", [Row("images", "2")], listing=lambda: Table(("name",), []))
+    report = Report(None, {}, [Section("Rates", rows), plain])
     assert list(report.lines()) == ["recall      50.00%", "            and a second line", "images      2"]
     tables = [table for section in report.sections for table in section.tables()]
     assert [table.head for table in tables] == [("what", "value", "meaning"), ("what", "value")]
@@ -137,3 +139,67 @@ def test_a_histogram_of_nothing_is_no_error() -> None:
     }
     assert {"some", "T", "d"} <= texts
     assert "none" not in texts
+
+
+def test_a_picture_is_small_upright_and_whole(hopper_path: Path, tmp_path: Path) -> None:
+    turned = tmp_path / "turned.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.open(hopper_path).save(turned, exif=exif)
+    made = Thumbnails({"hopper": hopper_path, "turned": turned}, DecodeSettings(), limit=2)
+    for name, size in (("hopper", (82, SIDE_PX)), ("turned", (SIDE_PX, 82))):
+        start, _, data = (made.of(name) or "").partition(",")
+        assert start == "data:image/jpeg;base64"
+        assert Image.open(io.BytesIO(base64.b64decode(data))).size == size
+
+
+def test_there_are_no_more_than_asked_for(hopper_path: Path, astronaut_path: Path) -> None:
+    made = Thumbnails({"a": hopper_path, "b": astronaut_path}, DecodeSettings(), limit=1)
+    assert made.of("a") is not None
+    assert made.of("b") is None
+
+
+def test_what_cannot_be_shown_takes_no_room(hopper_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_bytes(hopper_path.read_bytes()[:2000])
+    files = {"broken": tmp_path / "broken.jpg", "gone": tmp_path / "gone.jpg", "good": hopper_path}
+    made = Thumbnails(files, DecodeSettings(), limit=1)
+    assert made.of("unknown") is made.of("broken") is made.of("gone") is None
+    assert made.of("good") is not None
+
+
+def filled() -> Skipped:
+    skipped = Skipped()
+    skipped.add("missing: no such file", "/a.jpg")
+    for number in range(EXAMPLES + 1):
+        skipped.add(NOT_IN_STORE, f"/{number}.jpg")
+    return skipped
+
+
+def test_counts_the_most_frequent_first_with_a_few_examples() -> None:
+    figures = filled().as_dict()
+    assert list(figures["skipped"].items()) == [(NOT_IN_STORE, EXAMPLES + 1), ("missing: no such file", 1)]
+    assert len(figures["skipped_examples"][NOT_IN_STORE]) == EXAMPLES
+    assert [row.line for row in filled().section().rows] == [
+        f"skipped     {EXAMPLES + 1}: not in the store (such as /0.jpg)",
+        "skipped     1: missing: no such file (such as /a.jpg)",
+    ]
+    assert not Skipped().section().rows
+
+
+def test_too_little_input_is_explained() -> None:
+    counts = r"Left out: 11: not in the store, 1: missing: no such file\."
+    with pytest.raises(TooLittleData, match=rf"enough\. {counts}$") as told, filled().explaining():
+        raise TooLittleData(fmr="0.1", detail="not enough")
+    assert told.value.fields["fmr"] == "0.1"
+    with pytest.raises(InputError, match=r"^Nothing\.$"), Skipped().explaining():
+        raise InputError(message="Nothing.")
+    with pytest.raises(StoreMissing) as other, filled().explaining():
+        raise StoreMissing(path="/store")
+    assert "Left out" not in str(other.value)
+
+
+def test_faces_that_the_gate_rejected_are_remarked_on() -> None:
+    skipped = filled()
+    assert "flatters" not in str(skipped.section().rows)
+    skipped.add(f"a photo of the pair: {NOT_KEPT}", "/b.jpg")
+    assert "flatters" in skipped.section().rows[-1].line
