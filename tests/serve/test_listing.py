@@ -1,11 +1,10 @@
-"""`GET /rootpeople`: filters, order, pages."""
+"""`GET /rootpeople`: nameless people, ties and wrong cursors. The conformance tests prove the rest."""
 
 from __future__ import annotations
 
 import base64
 import json
-import time
-import uuid
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -17,27 +16,15 @@ from pipeline.identities.types import PersonView
 from pipeline.serve import listing as module
 from pipeline.serve.listing import Listing, Page
 from pipeline.serve.request_parsing import Query
-from pipeline.store.records import PersonRecord
 from tests.serve.asking import make_request
+from tests.store.store_samples import person
 
 DAY = datetime(2026, 1, 1)
 
 
 def view(seq: int, name: str | None = None, external_id: str | None = None, modified: int = 0) -> PersonView:
-    record = PersonRecord(
-        person_id=str(uuid.UUID(int=seq)),
-        seq=seq,
-        name=name,
-        external_id=external_id,
-        parent_id=None,
-        tags=(),
-        ignored=False,
-        occurrence=1,
-        last_occurrence_at=DAY,
-        added_at=DAY + timedelta(seconds=seq),
-        modified_at=DAY + timedelta(seconds=modified),
-        image_guid=f"{seq:08x}",
-    )
+    times = {"added_at": DAY + timedelta(seconds=seq), "modified_at": DAY + timedelta(seconds=modified)}
+    record = replace(person(str(seq)), seq=seq, name=name, external_id=external_id, **times)
     return PersonView(record, record, (), 1, 0)
 
 
@@ -61,34 +48,16 @@ def seqs(listed: Page) -> list[int]:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("", [1, 2, 3, 5, 8]),
-        ("include-expired=true&sort=unheard-of", [1, 2, 3, 5, 8]),
-        ("sort-order=desc", [8, 5, 3, 2, 1]),
         ("sort=name", [3, 1, 5, 2, 8]),
         ("sort=name&sort-order=DESC", [8, 2, 5, 1, 3]),
-        ("sort=create-date&sort-order=desc", [8, 5, 3, 2, 1]),
         ("sort=update-date", [8, 5, 3, 2, 1]),
-        ("external-id=e1", [1, 3]),
-        ("external-id=e1&external-id=e3", [1, 3, 8]),
-        ("external-id=nobody", []),
         ("name-pattern=ob", [1, 5]),
-        ("name-pattern=%5Ealice", [2]),
         ("name-pattern=%C3%84l", [8]),
         ("name-pattern=Bob&external-id=e1", [1]),
-        ("start-index=3", [5, 8]),
-        ("start-index=99", []),
-        ("count=0", [1, 2, 3, 5, 8]),
     ],
 )
 def test_what_is_listed(query: str, expected: list[int]) -> None:
     assert seqs(page(query)) == expected
-
-
-def test_a_page_says_where_it_stands() -> None:
-    listed = page("count=2&start-index=1")
-    assert (seqs(listed), listed.start_index, listed.total) == ([2, 3], 1, 5)
-    assert listed.next_state is not None
-    assert page("count=2&start-index=3").next_state is None
 
 
 @pytest.mark.parametrize(
@@ -151,24 +120,15 @@ def test_a_changed_cursor_is_refused() -> None:
         page(f"startIndexState={changed}")
 
 
-@pytest.mark.parametrize("query", ["count=-1", "count=x", "start-index=-1", "include-expired=maybe"])
-def test_other_values_are_refused(query: str) -> None:
-    with pytest.raises(ParameterInvalid):
-        page(query)
-
-
-@pytest.mark.parametrize("pattern", ["(", "[", "*", "%5C1", "(?%3C%3Da)b", "a{1000}{1000}", "x" * 1001])
+@pytest.mark.parametrize("pattern", ["%5C1", "(?%3C%3Da)b", "a{1000}{1000}", "x" * 1001])
 def test_another_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ParameterInvalid):
         page(f"name-pattern={pattern}")
 
 
-def test_a_pattern_takes_linear_time() -> None:
-    """Python's own engine would take years for this one."""
-    views = [view(1, "x" * 1000)]
-    start = time.perf_counter()
-    assert seqs(page("name-pattern=(x%2Bx%2B)%2By", views)) == []
-    assert time.perf_counter() - start < 1
+def test_include_expired_is_a_boolean() -> None:
+    with pytest.raises(ParameterInvalid):
+        page("include-expired=maybe")
 
 
 @given(query=st.text(max_size=30), key=st.sampled_from(["name-pattern", "startIndexState", "sort", "external-id"]))

@@ -1,4 +1,4 @@
-"""Headers, parameters and JSON bodies: what is taken and what is refused."""
+"""Headers, parameters and JSON bodies: what is taken and refused beyond the cases of the conformance tests."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from hypothesis import strategies as st
 
 from pipeline.errors import (
     BodyInvalid,
-    DirectoryInvalid,
     DirectoryRequired,
     FacepipeError,
     HeaderInvalid,
-    MediaTypeUnsupported,
     ParameterInvalid,
     PersonUnknown,
 )
 from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.serve.handlers import EXTERNAL_PREFIX
 from pipeline.serve.request_parsing import (
-    check_media_type,
     checked_person_id,
     directory_name,
     json_object,
@@ -43,17 +40,6 @@ def b64(data: str | bytes) -> str:
     return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
 
 
-@pytest.mark.parametrize("name", ["main", "A-z_0.9", "a" * 64, "...", ".a"])
-def test_a_directory_name_is_taken(name: str) -> None:
-    assert directory_name(make_request({"X-RPC-DIRECTORY": name})) == name
-
-
-@pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "a b", "ä", "a" * 65, "a\x00", "%2e%2e"])
-def test_another_directory_name_is_refused(name: str) -> None:
-    with pytest.raises(DirectoryInvalid):
-        directory_name(make_request({"X-RPC-DIRECTORY": name}))
-
-
 @pytest.mark.parametrize("headers", [{}, {"X-RPC-DIRECTORY": ""}, {"X-RPC-DIRECTORY": "  "}])
 def test_a_missing_directory_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(DirectoryRequired):
@@ -61,71 +47,35 @@ def test_a_missing_directory_is_refused(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("0", 0), ("0.54", 0.54), ("4", 4), ("+1.", 1), (".5", 0.5), ("4e-1", 0.4), ("-0", 0)]
+    ("text", "number"),
+    [("0", 0), ("4", 4), ("+1.", 1), (".5", 0.5), ("4e-1", 0.4), ("-0", 0), ("", None), (" ", None)],
 )
-def test_a_threshold_is_taken(text: str, number: float) -> None:
+def test_a_threshold_is_taken(text: str, number: float | None) -> None:
     assert threshold(make_request({T: text})) == number
 
 
-@pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "-1", "5", "4.0001", "abc", "1e999", "1_0", "٤", "0x1"])
-def test_another_threshold_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["NaN", "1e999", "1_0", "٤", "0x1"])
+def test_what_float_may_take_and_the_contract_does_not_is_refused(text: str) -> None:
     with pytest.raises(HeaderInvalid):
         threshold(make_request({T: text}))
 
 
-@pytest.mark.parametrize("headers", [{}, {T: ""}, {T: " "}])
-def test_an_empty_threshold_is_absent(headers: dict[str, str]) -> None:
-    assert threshold(make_request(headers)) is None
-
-
 @pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        ("Grace Hopper", "Grace Hopper"),
-        ("Jürgen 李", "Jürgen 李"),
-        ("Jürgen".encode("latin-1"), "Jürgen"),
-        ("  padded\t", "padded"),
-        ("", None),
-        ("x" * 1000, "x" * 1000),
-    ],
+    ("value", "name"), [(b64("李 Jürgen"), "李 Jürgen"), (b64("Jürgen".encode("latin-1")), "Jürgen"), ("", "plain")]
 )
-def test_a_name_on_the_wire(value: str | bytes, name: str | None) -> None:
-    assert person_headers(make_request({"X-RPC-PERSON-NAME": value}))[0] == name
+def test_base64_wins_over_the_plain_name(value: str, name: str) -> None:
+    headers = {"X-RPC-PERSON-NAME": "plain", "X-RPC-PERSON-NAME-BASE64": value}
+    assert person_headers(make_request(headers)) == (name, None)
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [(b64("李 Jürgen"), "李 Jürgen"), (b64("Jürgen".encode("latin-1")), "Jürgen"), ("", "plain"), ("====", None)],
-)
-def test_base64_wins_over_the_plain_name(value: str, name: str | None) -> None:
-    request = make_request({"X-RPC-PERSON-NAME": "plain", "X-RPC-PERSON-NAME-BASE64": value})
-    if name is None:
-        with pytest.raises(HeaderInvalid):
-            person_headers(request)
-    else:
-        assert person_headers(request) == (name, None)
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"X-RPC-EXTERNAL-ID-BASE64": "not base64!"},
-        {"X-RPC-PERSON-NAME-BASE64": "QQ"},
-        {"X-RPC-PERSON-NAME": "x" * 1001},
-        {"X-RPC-EXTERNAL-ID-BASE64": b64("a\0b")},
-        {"X-RPC-EXTERNAL-ID-BASE64": b64("x" * 1001)},
-    ],
-)
-def test_another_name_or_external_id_is_refused(headers: dict[str, str]) -> None:
+@pytest.mark.parametrize("value", ["====", "QQ", b64("a\0b"), b64("x" * 1001)])
+def test_another_base64_name_is_refused(value: str) -> None:
     with pytest.raises(HeaderInvalid):
-        person_headers(make_request(headers))
+        person_headers(make_request({"X-RPC-PERSON-NAME": "plain", "X-RPC-PERSON-NAME-BASE64": value}))
 
 
-def test_a_post_without_parameters_has_the_defaults() -> None:
+def test_the_parameters_of_a_post() -> None:
     assert post_request(make_request()) == PostRequest()
-
-
-def test_all_parameters_of_a_post() -> None:
     query = (
         "insert=FALSE&update=false&similar_limit=7&min-cpq=0&min-fsq=-1&min-fcq=.5&insert_all=True"
         "&largest-only=true&min-size=40.5&max-occlusion=0.2&unheard=of"
@@ -147,31 +97,8 @@ def test_all_parameters_of_a_post() -> None:
     )
 
 
-def test_of_a_repeated_parameter_the_last_counts() -> None:
-    assert post_request(make_request(query="similar_limit=x&insert=false&similar_limit=2&insert=true")) == PostRequest(
-        similar_limit=2
-    )
-
-
 @pytest.mark.parametrize(
-    "query",
-    [
-        "insert=yes",
-        "insert=",
-        "update=1",
-        "largest-only=%00",
-        "similar_limit=-1",
-        "similar_limit=1001",
-        "similar_limit=1.0",
-        "similar_limit=",
-        "similar_limit=99999999999999999999999",
-        "min-cpq=1.01",
-        "min-cpq=-0.5",
-        "min-fsq=nan",
-        "min-fcq=abc",
-        "min-size=-2",
-        "min-size=inf",
-    ],
+    "query", ["largest-only=%00", "similar_limit=99999999999999999999999", "min-size=-2", "min-size=inf"]
 )
 def test_another_value_of_a_parameter_is_refused(query: str) -> None:
     with pytest.raises(ParameterInvalid):
@@ -184,19 +111,6 @@ def test_no_query_is_an_unexpected_error(query: bytes) -> None:
         post_request(make_request(query=query))
     except FacepipeError as error:
         assert error.http_status == 400  # noqa: PT017  most queries are fine
-
-
-@pytest.mark.parametrize(
-    "value", ["", "application/octet-stream", "Application/Octet-Stream; charset=x", "image/jpeg", "image/x-y;a=b"]
-)
-def test_a_media_type_is_taken(value: str) -> None:
-    check_media_type(make_request({"Content-Type": value}))
-
-
-@pytest.mark.parametrize("value", ["text/plain", "application/json", "image/", "image", "multipart/form-data; a=b"])
-def test_another_media_type_is_refused(value: str) -> None:
-    with pytest.raises(MediaTypeUnsupported):
-        check_media_type(make_request({"Content-Type": value}))
 
 
 def test_a_person_id_is_a_uuid() -> None:
@@ -232,12 +146,10 @@ def test_what_a_put_changes() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"name": 5},
         {"name": ["a"]},
         {"name": "x" * 1001},
         {"name": "\ud800"},
         {"externalId": "a\0"},
-        {"tags": "a"},
         {"tags": [1]},
         {"tags": ["x"] * 101},
         {"ignore": "true"},
@@ -267,8 +179,3 @@ def test_the_ids_of_a_merge() -> None:
 def test_another_shape_of_ids_is_refused(given_ids: object) -> None:
     with pytest.raises(BodyInvalid):
         person_ids({"personIds": given_ids})
-
-
-def test_an_id_that_is_none_is_nobodys() -> None:
-    with pytest.raises(PersonUnknown):
-        person_ids({"personIds": [ID, "../x"]})
