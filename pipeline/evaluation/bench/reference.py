@@ -8,6 +8,7 @@ facepipe's plain torch network. Images are turned as their EXIF data ask, so tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +33,7 @@ from pipeline.types import FloatArray
 # The largest list of images of one size. Lists of one, 8 and 32 images took 145, 120 and 106 ms of one core an image at
 # 250 x 250, 416, 393 and 400 at 1 MP, 393, 410 and 364 in a mix with group photos.
 LIST_IMAGES, LIST_PIXELS = 32, 24_000_000
+MAX_TIMES_LOG2 = 3
 _ORIENTATION_TAG = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations whose rows are the columns of the upright picture
 
@@ -130,6 +132,9 @@ def reference_network(weights: ResolvedWeights) -> Any:
 def upright_crop(image: Image.Image, landmarks: FloatArray, size: int) -> torch.Tensor:
     """[3, size, size] float32 RGB in [0, 255]: the face turned and scaled so that its landmarks [5, 2] lie nearest to
     the template's, sampled linearly, as OpenCV's `FaceRecognizerSF.alignCrop` does it; black beyond the image.
+
+    OpenCV skips pixels of a face that is much larger than the crop. Here, as in facepipe, such a face is cut 2, 4 or 8
+    times as large and averaged. Without that the embeddings of a box differ by a cosine of down to 0.989.
     """
     # A similarity of the plane is one complex factor and a shift, fitted here by least squares from image to crop.
     places = (np.array(FIVE_POINT_TEMPLATE) + PIXEL_CENTRE) @ (1, 1j)
@@ -137,9 +142,17 @@ def upright_crop(image: Image.Image, landmarks: FloatArray, size: int) -> torch.
     centred = points - points.mean()
     factor = (centred.conj() @ (places - places.mean())) / (np.abs(centred) ** 2).sum()
     step, start = 1 / factor, points.mean() - places.mean() / factor
-    to_image = (step.real, -step.imag, start.real, step.imag, step.real, start.imag)
-    crop = image.transform((size, size), Image.Transform.AFFINE, to_image, Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.array(crop, np.float32)).permute(2, 0, 1)
+    corners = start + step * size * np.array([0, 1, 1j, 1 + 1j])
+    extent = [(values.min() - 2, values.max() + 2) for values in (corners.real, corners.imag)]
+    (left, right), (top, bottom) = (np.clip(e, -2, n + 2).astype(int) for e, n in zip(extent, image.size, strict=True))
+    start -= complex(left, top)
+    times = 2 ** min(max(round(math.log2(abs(step))), 0), MAX_TIMES_LOG2)
+    step /= times
+    to_region = (step.real, -step.imag, start.real, step.imag, step.real, start.imag)
+    # Of whole numbers Pillow's transform drops the fraction, which costs a cosine of up to 0.002.
+    bands = [band.convert("F") for band in image.crop((left, top, right, bottom)).split()]
+    frame = ((size * times,) * 2, Image.Transform.AFFINE, to_region, Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.stack([np.asarray(band.transform(*frame).reduce(times)) for band in bands]))
 
 
 def read_image(file: Path) -> Image.Image:
