@@ -118,52 +118,52 @@ def test_a_face_that_may_not_be_inserted_is_recognised_or_stays_without() -> Non
     assert 1.0 <= decisions.score[3] < TOP
 
 
+# The first two are 1.2 apart, the third 0.63 from both.
+TIED = np.array([[0.8, 0.6], [0.8, -0.6], [1.0, 0.0]], dtype=np.float32)
+CROSS = np.array([[1, 0], [0, 1], [1, 0], [-1, 0]], dtype=np.float32)
+NONE = batch(np.empty((0, 2)))
+# What the index has, the faces that come, the threshold and exponent, and the positions.
+CASES: dict[str, tuple[FaceBatch, FaceBatch, tuple[float, float], list[int]]] = {
+    "of equal scores the earlier identity wins": (NONE, batch(TIED), (0.5, 1.0), [0, 1, 0]),
+    "in the index, too": (batch(TIED[[1, 0]]), batch(TIED[[2]]), (0.5, 1.0), [0]),
+    "a tie of index and batch goes to the index": (batch(TIED[:1]), batch(TIED[1:]), (0.5, 1.0), [1, 0]),
+    # Not even the same vector: it is of another image.
+    "at threshold 0 no distance matches": (NONE, batch(CROSS), (0.0, 1.0), [0, 1, 2, 3]),
+    "at threshold 4 every distance matches": (NONE, batch(CROSS), (4.0, 1.0), [0, 0, 0, 0]),
+    # The third face is nearer to the second identity, but its image and box are the first's.
+    "an identical image comes before any ranking": (
+        NONE,
+        batch(at_angles(0, 90, 90), hashes=[("x", "px"), ("y", "py"), ("z", "px")]),
+        (0.0, 1.281),
+        [0, 1, 0],
+    ),
+    "another face of the same image is not identical": (
+        NONE,
+        batch(at_angles(0, 90), hashes=[("x",), ("x",)], boxes=[[0, 0, 10, 10], [20, 0, 30, 10]]),
+        (0.54, 1.281),
+        [0, 1],
+    ),
+    # The second face is recognised, not stored: a later face of its image is judged by its vector.
+    "the image of a face that only matched is no reference": (
+        NONE,
+        batch(at_angles(0, 1, 90), hashes=[("x",), ("y",), ("y",)]),
+        (0.54, 1.281),
+        [0, 0, 1],
+    ),
+    "no faces, no decisions": (batch(at_angles(0)), NONE, (0.54, 1.281), []),
+}
+
+
 @pytest.mark.parametrize("block", [1, 2, 8])
-def test_of_equal_scores_the_earlier_identity_wins(block: int) -> None:
-    pair = np.array([[0.8, 0.6], [0.8, -0.6], [1.0, 0.0]], dtype=np.float32)
-    matcher = Matcher(Calibration(), 0.5)  # the pair is 1.2 apart, the third 0.63 from both
-    decisions = group_faces(batch(pair), ReferenceIndex(2), matcher, block)
-    assert decisions.position.tolist() == [0, 1, 0]
-    flipped = group_faces(batch(pair[[2]]), filled(batch(pair[[1, 0]])), matcher, block)
-    assert flipped.position.tolist() == [0]
-
-
-def test_a_tie_between_index_and_batch_goes_to_the_index() -> None:
-    pair = np.array([[0.8, 0.6], [0.8, -0.6], [1.0, 0.0]], dtype=np.float32)
-    for block in (1, 3):
-        decisions = group_faces(batch(pair[1:]), filled(batch(pair[:1])), Matcher(Calibration(), 0.5), block)
-        assert decisions.position.tolist() == [1, 0]
-
-
-def test_at_threshold_0_no_distance_matches_and_at_4_everything() -> None:
-    vectors = np.array([[1, 0], [0, 1], [1, 0], [-1, 0]], dtype=np.float32)
-    none = group_faces(batch(vectors), ReferenceIndex(2), Matcher(Calibration(), 0.0))
-    assert none.position.tolist() == [0, 1, 2, 3], "not even the same vector: it is of another image"
-    assert none.score.tolist() == [1.0, 1.0, 1.0, 1.0]
-    everything = group_faces(batch(vectors), ReferenceIndex(2), Matcher(Calibration(), 4.0))
-    assert everything.position.tolist() == [0, 0, 0, 0]
-    assert everything.score.tolist()[2:] == [8000.0, 1.0]
-
-
-@pytest.mark.parametrize("block", [1, 8])
-def test_an_identical_image_stands_before_any_ranking(block: int) -> None:
-    """The third face is nearer to the second identity, but its image and box are the first's."""
-    faces = batch(at_angles(0, 90, 90), hashes=[("x", "px"), ("y", "py"), ("z", "px")])
-    decisions = group_faces(faces, ReferenceIndex(2), Matcher(Calibration(), 0.0), block)
-    assert decisions.position.tolist() == [0, 1, 0]
-    assert decisions.score.tolist() == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize("block", [1, 8])
-def test_another_face_of_the_same_image_is_not_identical(block: int) -> None:
-    faces = batch(at_angles(0, 90), hashes=[("x",), ("x",)], boxes=[[0, 0, 10, 10], [20, 0, 30, 10]])
-    assert group_faces(faces, ReferenceIndex(2), MATCHER, block).inserted.tolist() == [True, True]
-
-
-def test_the_image_of_a_face_that_was_only_matched_is_no_reference() -> None:
-    """Face 1 is recognised, not stored: a later face of its image is judged by its vector."""
-    faces = batch(at_angles(0, 1, 90), hashes=[("x",), ("y",), ("y",)])
-    assert group_faces(faces, ReferenceIndex(2), MATCHER).position.tolist() == [0, 0, 1]
+@pytest.mark.parametrize(("stored", "faces", "match", "positions"), CASES.values(), ids=CASES)
+def test_decisions(
+    stored: FaceBatch, faces: FaceBatch, match: tuple[float, float], positions: list[int], block: int
+) -> None:
+    threshold, exponent = match
+    matcher = Matcher(Calibration(exponent), threshold)
+    decisions = group_faces(faces, filled(stored), matcher, block)
+    assert decisions.position.tolist() == positions
+    assert decisions.score[decisions.inserted].tolist() == [similarity_score(0.0, threshold)] * decisions.inserted.sum()
 
 
 def test_identical_to_several_is_the_earliest_identity() -> None:
@@ -171,11 +171,6 @@ def test_identical_to_several_is_the_earliest_identity() -> None:
     index = ReferenceIndex(2)
     index.append(stored.embeddings, np.array([5, 2]), stored.image_hashes, stored.boxes)
     assert group_faces(batch(at_angles(0), hashes=[("x",)]), index, MATCHER).position.tolist() == [1]
-
-
-def test_no_faces_no_decisions() -> None:
-    decisions = group_faces(batch(np.empty((0, 2))), filled(batch(at_angles(0))), MATCHER)
-    assert decisions.position.shape == decisions.inserted.shape == decisions.score.shape == (0,)
 
 
 def test_bad_batches_are_refused() -> None:

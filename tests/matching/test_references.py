@@ -13,27 +13,11 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.identical_images import ImageLookup, box_iou
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import IndexView, ReferenceIndex, changes_since
-from pipeline.types import FloatArray
-from tests.matching.vectors import unit_rows
-
-BOX = [0.0, 0.0, 10.0, 10.0]
+from tests.matching.vectors import BOX, append, make_index, unit_rows
 
 
 def positions(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
-
-
-def append(index: ReferenceIndex, vectors: FloatArray, first_order: int = 0, remove: tuple[int, ...] = ()) -> None:
-    """Appends `vectors`, each with its order number as the hash of its image."""
-    order = np.arange(first_order, first_order + len(vectors), dtype=np.int64)
-    boxes = np.tile(np.array(BOX, dtype=np.float32), (len(vectors), 1))
-    index.replace(positions(*remove), vectors, order, [(str(number),) for number in order], boxes)
-
-
-def filled(count: int, size: int = 8, device: str = "cpu") -> ReferenceIndex:
-    index = ReferenceIndex(size, device)
-    append(index, unit_rows(1, count, size))
-    return index
 
 
 def content(view: IndexView) -> tuple[object, ...]:
@@ -52,7 +36,7 @@ def test_the_index_grows_and_keeps_everything(device: str) -> None:
     index = ReferenceIndex(8, device)
     for start, end in [(0, 0), (0, 1), (1, 1000), (1000, 1030), (1030, 2500)]:
         before = index.view()
-        append(index, vectors[start:end], start)
+        append(index, vectors[start:end])
         assert len(index) == len(index.view()) == end
         assert torch.equal(before.vectors.cpu(), torch.from_numpy(vectors[:start]))
     view = index.view()
@@ -63,14 +47,14 @@ def test_the_index_grows_and_keeps_everything(device: str) -> None:
 
 
 def test_an_append_that_does_not_fit_adds_nothing() -> None:
-    index, rows = filled(3, 4), unit_rows(1, 2, 4)
+    index, rows = make_index(unit_rows(1, 3, 4)), unit_rows(1, 2, 4)
     before = content(index.view())
     with pytest.raises(UsageError, match="2 references"):
         index.append(rows, np.arange(1), [()] * 2, np.zeros((2, 4), dtype=np.float32))
     with pytest.raises(EmbeddingInvalid):
         append(index, rows * 2)
     with pytest.raises(UsageError, match="removed"):
-        append(index, rows, remove=(3,))
+        append(index, rows, remove=[3])
     assert content(index.view()) == before
     with pytest.raises(UsageError, match="dimension"):
         ReferenceIndex(0)
@@ -80,7 +64,7 @@ def test_an_append_that_does_not_fit_adds_nothing() -> None:
 
 
 def test_a_removed_reference_keeps_its_position_and_is_not_alive() -> None:
-    index = filled(5)
+    index = make_index(unit_rows(1, 5, 8))
     index.remove(positions(3, 1))
     view = index.view()
     assert len(index) == len(view) == 5
@@ -94,7 +78,7 @@ def test_a_removed_reference_keeps_its_position_and_is_not_alive() -> None:
 
 @pytest.mark.parametrize("wrong", [(1,), (5,), (-1,), (2, 2), (0, 1)])
 def test_only_what_is_there_is_removed_and_once(wrong: tuple[int, ...]) -> None:
-    index = filled(5)
+    index = make_index(unit_rows(1, 5, 8))
     index.remove(positions(1))
     with pytest.raises(UsageError, match="removed"):
         index.remove(positions(*wrong))
@@ -102,8 +86,8 @@ def test_only_what_is_there_is_removed_and_once(wrong: tuple[int, ...]) -> None:
 
 
 def test_a_replaced_reference_is_found_at_its_new_position() -> None:
-    index = filled(4)
-    append(index, unit_rows(9, 1, 8), 2, remove=(2,))
+    index = make_index(unit_rows(1, 4, 8))
+    append(index, unit_rows(9, 1, 8), [2], remove=[2])
     view = index.view()
     assert view.order.tolist() == [0, 1, 2, 3, 2]
     assert view.find_identical(("2",), BOX) == 4
@@ -128,11 +112,11 @@ def test_a_view_stays_as_it_was(device: str) -> None:
     seen = [(index.view(), content(index.view()))]
     for step in range(12):
         start = len(index)
-        append(index, unit_rows(step, 5 if step != 7 else 2000, 8), start)
+        append(index, unit_rows(step, 5 if step != 7 else 2000, 8))
         seen.append((index.view(), content(index.view())))
         index.remove(positions(start, start + 3))
         seen.append((index.view(), content(index.view())))
-        append(index, unit_rows(step + 50, 1, 8), start + 1, remove=(start + 1,))
+        append(index, unit_rows(step + 50, 1, 8), [start + 1], remove=[start + 1])
         seen.append((index.view(), content(index.view())))
     for view, at_the_time in seen:
         assert content(view) == at_the_time
@@ -142,7 +126,7 @@ def test_readers_without_a_lock_see_each_write_as_a_whole(full: bool) -> None:
     """Every write replaces both references of one pair: a reader that sees one old and one new has caught a tear."""
     index, matcher = ReferenceIndex(8), Matcher(Calibration(), 4.0)
     pair = unit_rows(1, 2, 8)
-    index.append(pair, positions(0, 1), [("0",), ("1",)], np.tile(np.array(BOX, np.float32), (2, 1)))
+    append(index, pair)
     done, seen, torn = threading.Event(), [0, 0, 0], []
 
     def read(reader: int) -> None:
@@ -161,7 +145,7 @@ def test_readers_without_a_lock_see_each_write_as_a_whole(full: bool) -> None:
         reader.start()
     writes = 0
     while writes < (1500 if full else 200) or min(seen) < 20:
-        append(index, pair, 0, remove=(len(index) - 2, len(index) - 1))
+        append(index, pair, [0, 1], remove=[len(index) - 2, len(index) - 1])
         writes += 1
     done.set()
     for reader in readers:
@@ -174,10 +158,10 @@ def test_readers_without_a_lock_see_each_write_as_a_whole(full: bool) -> None:
 
 
 def test_changes_are_what_was_appended_and_what_died() -> None:
-    index = filled(4)
+    index = make_index(unit_rows(1, 4, 8))
     index.remove(positions(0))
     old = index.view()
-    append(index, unit_rows(5, 3, 8), 4, remove=(2,))
+    append(index, unit_rows(5, 3, 8), remove=[2])
     index.remove(positions(5))
     changes = changes_since(old, index.view())
     assert changes is not None
@@ -189,18 +173,18 @@ def test_changes_are_what_was_appended_and_what_died() -> None:
 
 
 def test_positions_of_another_index_do_not_carry_over() -> None:
-    index = filled(4)
+    index = make_index(unit_rows(1, 4, 8))
     compacted, _ = index.compacted()
     assert changes_since(index.view(), compacted.view()) is None
-    assert changes_since(index.view(), filled(4).view()) is None
+    assert changes_since(index.view(), make_index(unit_rows(1, 4, 8)).view()) is None
 
 
 # --- compaction
 
 
 def test_a_compacted_copy_holds_the_live_rows_in_their_order(device: str) -> None:
-    index = filled(50, device=device)
-    append(index, unit_rows(7, 2, 8), 3, remove=(3, 4))
+    index = make_index(unit_rows(1, 50, 8), device=device)
+    append(index, unit_rows(7, 2, 8), [3, 4], remove=[3, 4])
     index.remove(positions(*range(10, 40)))
     before = content(index.view())
     copy, kept = index.compacted()
@@ -213,13 +197,13 @@ def test_a_compacted_copy_holds_the_live_rows_in_their_order(device: str) -> Non
     assert new.find_identical(("41",), BOX) == kept.tolist().index(41)
     assert new.find_identical(("3",), BOX) == kept.tolist().index(50)
     assert new.find_identical(("12",), BOX) is None
-    append(copy, unit_rows(8, 1, 8), 90)
+    append(copy, unit_rows(8, 1, 8), [90])
     assert copy.view().find_identical(("90",), BOX) == len(kept)
     assert content(old) == before
 
 
 def test_everything_can_be_removed_and_compacted() -> None:
-    index = filled(3)
+    index = make_index(unit_rows(1, 3, 8))
     index.remove(np.arange(3))
     copy, kept = index.compacted()
     assert (len(copy), len(kept)) == (0, 0)
@@ -228,7 +212,7 @@ def test_everything_can_be_removed_and_compacted() -> None:
 
 
 def test_compaction_is_worth_it_for_a_quarter_and_a_thousand() -> None:
-    small, large = filled(1500), filled(6000)
+    small, large = make_index(unit_rows(1, 1500, 8)), make_index(unit_rows(1, 6000, 8))
     small.remove(np.arange(1023))
     large.remove(np.arange(1500))
     assert not small.worth_compacting
@@ -269,7 +253,7 @@ def test_box_iou(a: list[float], b: list[float], iou: float) -> None:
 
 
 def test_a_part_of_a_view_is_searched_alone() -> None:
-    index = filled(6)
+    index = make_index(unit_rows(1, 6, 8))
     index.remove(positions(1, 4))
     part = index.view().part(range(3, 6))
     assert len(part) == 3

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pipeline.matching.references import ReferenceIndex
 from pipeline.types import FloatArray
+
+BOX = [0.0, 0.0, 10.0, 10.0]
 
 
 def unit(rows: FloatArray) -> FloatArray:
@@ -18,17 +22,21 @@ def unit_rows(seed: int, count: int, size: int) -> FloatArray:
     return unit(np.random.default_rng(seed).standard_normal((count, size)))
 
 
-def append(index: ReferenceIndex, vectors: FloatArray, order: list[int] | None = None) -> None:
-    """Appends vectors [n, d] without images, numbered `order`, else by their positions."""
-    count, start = len(vectors), len(index)
-    numbers = np.array(range(start, start + count) if order is None else order, dtype=np.int64)
-    index.append(vectors, numbers, [()] * count, np.zeros((count, 4), dtype=np.float32))
+def append(
+    index: ReferenceIndex, vectors: FloatArray, order: list[int] | None = None, remove: Sequence[int] = ()
+) -> None:
+    """Appends vectors [n, d], numbered `order`, else by their positions, each with its number as the hash of its image.
+    In the same step removes those at the positions `remove`."""
+    numbers = list(range(len(index), len(index) + len(vectors))) if order is None else order
+    boxes = np.tile(np.array(BOX, dtype=np.float32), (len(vectors), 1))
+    hashes = [(str(number),) for number in numbers]
+    index.replace(np.array(remove, np.int64), vectors, np.array(numbers, np.int64), hashes, boxes)
 
 
 def make_index(
     vectors: FloatArray, order: list[int] | None = None, device: str = "cpu", *, quantized: bool = False
 ) -> ReferenceIndex:
-    """An index of vectors [n, d]."""
+    """An index of vectors [n, d], as `append` does it."""
     index = ReferenceIndex(vectors.shape[1], device, quantized=quantized)
     append(index, vectors, order)
     return index
