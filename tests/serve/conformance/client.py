@@ -1,31 +1,33 @@
-"""A client of the contract: HTTP and nothing else. What the conformance tests talk through.
+"""The client of the conformance tests. It speaks HTTP and knows nothing of the server's code.
 
-A `Server` is where an identity service answers; an `Account` is credentials there; a `Directory` is one named set of
-identities of an account, with the calls of the contract as methods. Methods named as a verb of HTTP return the
-response as it came; the others assert that it succeeded and return what it holds.
+A `Server` is the address of an identity service, an `Account` holds credentials for it, and a `Directory` has the calls
+of the contract as methods. Methods named after an HTTP verb return the response as it is. All others assert success and
+return the content.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
 Json: TypeAlias = dict[str, Any]
 OCTET_STREAM = "application/octet-stream"
-FORCED = {"min-cpq": "0", "min-fsq": "0", "min-fcq": "0"}  # no check of quality
+FORCED = {"min-cpq": "0", "min-fsq": "0", "min-fcq": "0"}  # no quality checks
+READ_ONLY = {"insert": "false", "update": "false"}
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
+ANNA: dict[str, Any] = {"name": "Anna", "external_id": "A-1"}
+BEA: dict[str, Any] = {"name": "Bea", "external_id": "B-2"}
 
 
 @dataclass(frozen=True)
 class Server:
-    """Addresses without a slash at the end. On one port, all three are one."""
+    """Three addresses without a trailing slash. A server on one port has the same address three times."""
 
     base_url: str
     object_url: str
@@ -37,6 +39,11 @@ class Server:
         base = base_url.rstrip("/")
         objects = (object_url or base).rstrip("/")
         return cls(base, objects, (key_url or objects).rstrip("/"), httpx.Client(timeout=60, trust_env=False))
+
+    def address(self, path: str) -> str:
+        if path.startswith("/obj/imagekey"):
+            return self.key_url + path
+        return (self.object_url if path.startswith("/obj/") else self.base_url) + path
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,14 @@ class Account:
     def directory(self, name: str) -> Directory:
         return Directory(self, name)
 
+    def absent_directory(self) -> Directory:
+        """A directory with a random name. It holds no identity, so it does not exist."""
+        return self.directory(f"c-{uuid.uuid4().hex[:16]}")
+
     @contextmanager
     def fresh_directory(self) -> Iterator[Directory]:
-        """One that does not exist yet, and that is emptied in the end: an account has but ten."""
-        fresh = self.directory(f"c-{uuid.uuid4().hex[:16]}")
+        """An absent directory that is emptied afterwards, because an account can have only ten."""
+        fresh = self.absent_directory()
         try:
             yield fresh
         finally:
@@ -69,27 +80,32 @@ class Directory:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The two of every request (5), as they go over the wire."""
+        """The two headers of every request (section 5), encoded as they are sent."""
         return {"X-RPC-AUTHORIZATION": self.account.authorization.encode(), "X-RPC-DIRECTORY": self.name.encode()}
 
-    def request(self, method: str, path: str, **how: Any) -> httpx.Response:
-        """Any call of the identity API, with both headers unless `headers` has others, or None for one of them."""
-        headers = {**self.headers, **how.pop("headers", {})}
-        wire = {key: _wire(value) for key, value in headers.items() if value is not None}
-        return self.account.server.http.request(method, self.account.server.base_url + path, headers=wire, **how)
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Sends both headers. Another value in `headers` replaces the default; None removes the header."""
+        headers = {**self.headers, **options.pop("headers", {})}
+        encoded = {
+            key: value.encode() if isinstance(value, str) else value
+            for key, value in headers.items()
+            if value is not None
+        }
+        server = self.account.server
+        return server.http.request(method, server.address(path), headers=encoded, **options)
 
     def get(self, path: str, **query: Any) -> httpx.Response:
         return self.request("GET", path, params=query)
 
-    def put(self, path: str, body: Json | None = None, **how: Any) -> httpx.Response:
-        return self.request("PUT", path, json=body, **how)
+    def put(self, path: str, body: Json | None = None, **options: Any) -> httpx.Response:
+        return self.request("PUT", path, json=body, **options)
 
     def delete(self, person_id: str, **query: Any) -> httpx.Response:
         return self.request("DELETE", f"/people/{person_id}", params=query)
 
     def post(
         self,
-        image: bytes,
+        image: bytes | Iterator[bytes],
         *,
         name: str | None = None,
         external_id: str | None = None,
@@ -97,7 +113,7 @@ class Directory:
         headers: Mapping[str, Any] | None = None,
         **query: Any,
     ) -> httpx.Response:
-        """POST /people. A parameter like `min-cpq` is given as `**{"min-cpq": 0}`."""
+        """POST /people. A query parameter with a hyphen, like `min-cpq`, is passed as `**{"min-cpq": 0}`."""
         sent = {
             "Content-Type": OCTET_STREAM,
             "X-RPC-PERSON-NAME": name,
@@ -107,34 +123,36 @@ class Directory:
         }
         return self.request("POST", "/people", content=image, params=query, headers=sent)
 
-    # What the tests do most
-
-    def answer(self, image: bytes, **how: Any) -> Json:
-        """The object of 2.3 that a post gives, which must be a success."""
-        response = self.post(image, **how)
+    def answer(self, image: bytes, **options: Any) -> Json:
+        """Posts an image. Returns the top-level object of 2.3."""
+        response = self.post(image, **options)
         assert response.status_code == 201, response.text
         return dict(response.json())
 
-    def faces(self, image: bytes, **how: Any) -> list[Json]:
-        return list(self.answer(image, **how)["identifiedFaces"])
+    def faces(self, image: bytes, **options: Any) -> list[Json]:
+        return list(self.answer(image, **options)["identifiedFaces"])
 
-    def recognise(self, image: bytes, **how: Any) -> list[Json]:
-        """The faces of an image; nothing is inserted or updated."""
-        return self.faces(image, insert="false", update="false", **how)
+    def recognise(self, image: bytes, **options: Any) -> list[Json]:
+        """The faces of an image, without inserting or updating."""
+        return self.faces(image, **READ_ONLY, **options)
 
-    def insert(self, image: bytes, name: str = "Anna", external_id: str = "A-1", **how: Any) -> Json:
-        """The one identity that the image of one face must make."""
-        (face,) = self.faces(image, name=name, external_id=external_id, update="false", **how)
+    def insert(self, image: bytes, name: str = "Anna", external_id: str = "A-1", **options: Any) -> Json:
+        """Inserts the only face of an image as a new identity. Returns its entry."""
+        (face,) = self.faces(image, name=name, external_id=external_id, update="false", **options)
         assert face.get("newId") is True, face
         return face
 
-    def force(self, image: bytes, name: str = "Anna", external_id: str = "A-1") -> Json:
-        """As `insert`, of a face that matches another identity or is too poor (4.2 rule 5)."""
-        return self.insert(image, name, external_id, threshold=0, **FORCED)
+    def force(self, image: bytes, name: str = "Anna", external_id: str = "A-1") -> str:
+        """Inserts a face even if it matches another identity or its quality is poor (4.2 rule 5). Returns its id."""
+        return str(self.insert(image, name, external_id, threshold=0, **FORCED)["personId"])
 
-    def people(self, **query: Any) -> list[Json]:
+    def force_all(self, *images: bytes) -> list[str]:
+        """Forces an identity from each image, named P0, P1, ... with external ids P-0, P-1, ... Returns their ids."""
+        return [self.force(image, f"P{number}", f"P-{number}") for number, image in enumerate(images)]
+
+    def people(self) -> list[Json]:
         """All records."""
-        response = self.get("/people", **query)
+        response = self.get("/people")
         assert response.status_code == 200, response.text
         return list(response.json()["people"])
 
@@ -149,53 +167,29 @@ class Directory:
         (record,) = response.json()["people"]
         return dict(record)
 
-    def merge(self, *person_ids: str) -> None:
-        response = self.put("/merge", {"personIds": list(person_ids)})
+    def merge(self, *person_ids: str, path: str = "/merge") -> None:
+        response = self.put(path, {"personIds": person_ids})
         assert response.status_code == 202, response.text
 
     def unmerge(self, *person_ids: str) -> None:
-        response = self.put("/unmerge", {"personIds": list(person_ids)})
-        assert response.status_code == 202, response.text
+        self.merge(*person_ids, path="/unmerge")
 
-    def face_image(self, person_id: str) -> httpx.Response:
-        return self.get(f"/person/{person_id}/face")
+    def face_image(self, person_id: str, **headers: Any) -> httpx.Response:
+        return self.request("GET", f"/person/{person_id}/face", headers=headers)
 
     def stored(self, image_uri: str) -> httpx.Response:
-        """What the object server has at the address of a record (4.5)."""
-        guid = image_uri.rsplit("/", 1)[1]
-        return self.account.server.http.get(f"{self.account.server.object_url}/obj/{guid}", headers=self.headers)
+        """Downloads the image at the address in a record from the object server (4.5)."""
+        return self.get(f"/obj/{image_uri.rsplit('/', 1)[1]}")
 
     def clear(self) -> None:
         for person in self.people():
             self.delete(person["personId"], recursive="true")
 
 
-def _wire(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
-
-
 def external_path(external_id: str) -> str:
     return f"/people/external/{quote(external_id, safe='')}"
 
 
-@dataclass(frozen=True)
-class RawAnswer:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Json:
-        return dict(json.loads(self.body))
-
-
-def raw(url: str, method: str, path: str, headers: Mapping[str, str | bytes], body: bytes | None = None) -> RawAnswer:
-    """One request whose path and headers are sent as they are: httpx would take `..` out of a path."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=60)
-    try:
-        connection.request(method, parts.path + path, body=body, headers=dict(headers))
-        response = connection.getresponse()
-        return RawAnswer(response.status, dict(response.getheaders()), response.read())
-    finally:
-        connection.close()
+def assert_error(response: httpx.Response, status: int, reason: str) -> None:
+    assert response.status_code == status, response.text
+    assert response.json()["errorReason"] == reason

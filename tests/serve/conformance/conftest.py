@@ -1,12 +1,13 @@
-"""Which server the conformance tests talk to: one they start, or any one by URL.
+"""The servers of the conformance tests: those that they start, or any running one, by its URL.
 
     python -m pytest tests/serve/conformance --conformance-url http://host:8080 \\
         --conformance-user alice --conformance-password secret
 
-Options of the command line, or variables of the environment (CONFORMANCE_URL and so on). `--conformance-other-user`
-and its password name a second account, without which the tests of separation are skipped; `--conformance-cloud-url`
-a server in cloud hosting, with the same accounts. The tests make their own directories, named `c-...`, and empty
-them again; at most four at a time but for the test of the limit, which takes the second account's ten.
+Each option can also be an environment variable (CONFORMANCE_URL and so on). `--conformance-other-user` and
+`--conformance-other-password` name a second account; without it the tests that need two accounts are skipped.
+`--conformance-cloud-url` is a server in cloud hosting with the same accounts. The tests create directories named
+`c-...` and empty them afterwards. They use at most four at a time, except the test of the limit, which uses ten of the
+second account.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from dataclasses import dataclass
 import pytest
 
 from tests.serve.conformance.client import Account, Directory, Json, Server
-from tests.serve.conformance.launch import LIMITED_QUEUE, Launched, launch
-from tests.serve.conformance.photos import photo
+from tests.serve.conformance.launch import Launched, launch
+from tests.serve.conformance.photos import other, photo
 
 OPTIONS = ("url", "object-url", "key-url", "user", "password", "other-user", "other-password", "cloud-url")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("conformance", "a server to test, instead of one that is started")
+    group = parser.getgroup("conformance", "a running server to test")
     for name in OPTIONS:
         group.addoption(f"--conformance-{name}", default=None)
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the command line or the environment says of a server that is running already."""
+class Running:
+    """What the command line and the environment say about a running server."""
 
     config: pytest.Config
 
@@ -42,112 +43,118 @@ class Given:
         value = option or os.environ.get(f"CONFORMANCE_{name.upper().replace('-', '_')}")
         return str(value) if value else None
 
-    def account(self, server: Server, which: str = "") -> Account:
-        user, password = self[f"{which}user"], self[f"{which}password"]
+    def account(self, server: Server, prefix: str = "") -> Account:
+        user, password = self[f"{prefix}user"], self[f"{prefix}password"]
         if user is None or password is None:
-            pytest.skip(f"no --conformance-{which}user and --conformance-{which}password were given")
+            pytest.skip(f"--conformance-{prefix}user and --conformance-{prefix}password are not set")
         return Account(server, user, password)
 
 
 @pytest.fixture(scope="session")
-def given(pytestconfig: pytest.Config) -> Given:
-    return Given(pytestconfig)
+def running(pytestconfig: pytest.Config) -> Running:
+    return Running(pytestconfig)
 
 
 @pytest.fixture(scope="session")
-def local_process(given: Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    """A server of ours in local hosting with the settings as they come."""
-    if given["url"]:
-        pytest.skip("needs a server that the tests start themselves")
+def local_process(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    """Our server in local hosting with default settings."""
+    if running["url"]:
+        pytest.skip("the tests must start this server themselves")
     with launch(tmp_path_factory.mktemp("local")) as launched:
         yield launched
 
 
 @pytest.fixture(scope="session")
-def cloud_process(given: Given, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    """One of ours in cloud hosting, with the other choice of every setting of the contract's open points."""
-    if given["url"]:
-        pytest.skip("needs a server that the tests start themselves")
-    settings = {"serve.person_headers": "optional", "serve.unique_external_ids": "true", **LIMITED_QUEUE}
+def cloud_process(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    """Our server in cloud hosting. Every setting about the contract's open points has its other value, and the queue is
+    short."""
+    if running["url"]:
+        pytest.skip("the tests must start this server themselves")
+    settings = {
+        "serve.person_headers": "optional",
+        "serve.unique_external_ids": "true",
+        "serve.queue_images": "3",
+        "serve.workers": "2",
+    }
     with launch(tmp_path_factory.mktemp("cloud"), hosting="cloud", settings=settings) as launched:
         yield launched
 
 
 @pytest.fixture(scope="session")
-def server(given: Given, request: pytest.FixtureRequest) -> Iterator[Server]:
-    if not given["url"]:
+def server(running: Running, request: pytest.FixtureRequest) -> Iterator[Server]:
+    if not running["url"]:
         launched: Launched = request.getfixturevalue("local_process")
         yield launched.server
         return
-    running = Server.at(given["url"], given["object-url"], given["key-url"])
-    with running.http:
-        yield running
+    server = Server.at(running["url"], running["object-url"], running["key-url"])
+    with server.http:
+        yield server
 
 
 @pytest.fixture(scope="session")
-def account(given: Given, server: Server, request: pytest.FixtureRequest) -> Account:
-    if given["url"]:
-        return given.account(server)
+def account(running: Running, server: Server, request: pytest.FixtureRequest) -> Account:
+    if running["url"]:
+        return running.account(server)
     launched: Launched = request.getfixturevalue("local_process")
     return launched.account("alice")
 
 
 @pytest.fixture(scope="session")
-def other_account(given: Given, server: Server, request: pytest.FixtureRequest) -> Account:
-    if given["url"]:
-        return given.account(server, "other-")
+def other_account(running: Running, server: Server, request: pytest.FixtureRequest) -> Account:
+    if running["url"]:
+        return running.account(server, "other-")
     launched: Launched = request.getfixturevalue("local_process")
     return launched.account("bob")
 
 
 @pytest.fixture(scope="session")
-def cloud_account(given: Given, request: pytest.FixtureRequest) -> Iterator[Account]:
-    """Of a server in cloud hosting."""
-    if not given["cloud-url"]:
+def cloud_account(running: Running, request: pytest.FixtureRequest) -> Iterator[Account]:
+    if not running["cloud-url"]:
         launched: Launched = request.getfixturevalue("cloud_process")
         yield launched.account("alice")
         return
-    running = Server.at(given["cloud-url"])
-    with running.http:
-        yield given.account(running)
-
-
-@pytest.fixture(scope="session")
-def lenient_account(cloud_process: Launched) -> Account:
-    """Of a server with person_headers=optional and unique_external_ids."""
-    return cloud_process.account("alice")
+    server = Server.at(running["cloud-url"])
+    with server.http:
+        yield running.account(server)
 
 
 @pytest.fixture
 def directory(account: Account) -> Iterator[Directory]:
-    with account.fresh_directory() as made:
-        yield made
+    with account.fresh_directory() as fresh:
+        yield fresh
 
 
 @pytest.fixture
 def second_directory(account: Account) -> Iterator[Directory]:
-    with account.fresh_directory() as made:
-        yield made
+    with account.fresh_directory() as fresh:
+        yield fresh
 
 
 @pytest.fixture
 def cloud_directory(cloud_account: Account) -> Iterator[Directory]:
-    with cloud_account.fresh_directory() as made:
-        yield made
+    with cloud_account.fresh_directory() as fresh:
+        yield fresh
 
 
 @pytest.fixture
-def lenient_directory(lenient_account: Account) -> Iterator[Directory]:
-    with lenient_account.fresh_directory() as made:
-        yield made
+def lenient_directory(cloud_process: Launched) -> Iterator[Directory]:
+    """A directory of a server with person_headers=optional and unique_external_ids."""
+    with cloud_process.account("alice").fresh_directory() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def alike(directory: Directory) -> list[str]:
+    """The ids of three identities of one face in `directory`, oldest first."""
+    return directory.force_all(*(other("hopper", which) for which in range(3)))
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """A directory with two identities, for tests that change nothing."""
+    """A directory with two identities, for tests that only read, and the answers to their insertion."""
 
     directory: Directory
-    hopper: Json  # the answers to their insertion
+    hopper: Json
     collins: Json
 
 

@@ -1,7 +1,8 @@
-"""Servers, mutant or not, and conformance tests against them, as children of a process that has the models loaded.
+"""Forks servers and runs of the conformance tests from a process that has the models loaded.
 
-{"store", "hosting", "mutant"} (null: none) is an order for a server, which is ready with its URL; {"pytest", "environ",
-"output"} one for a run of pytest with these arguments, which writes to the file `output` and ends with pytest's status.
+The order {"store", "hosting", "mutant"} starts a server, which is ready with its URL. With null as mutant it breaks no
+rule. The order {"pytest", "environ", "output"} runs pytest with these arguments, writes to the file `output` and ends
+with pytest's status.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.forking import Order, answer_orders
-from tests.serve.conformance.mutants import MUTANTS
-from tests.serve.conformance.mutations import replaced
+from tests.serve.conformance.mutants import MUTANTS, replaced
 
 HERE = Path(__file__).parent
 PUBLIC_URL = "https://images.example.org"
-# The plugins of other tests take longer to import than these tests to run.
-PYTEST = ["-q", "--tb=line", "-p", "no:cacheprovider", "-p", "pytest_timeout", f"--confcutdir={HERE}"]
+# Importing all plugins would take longer than these tests.
+PYTEST = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "pytest_timeout", f"--confcutdir={HERE}"]
 
 
 def work(order: Order, ready: Callable[[str], None]) -> None:
     if "pytest" in order:
-        _test(order, ready)
-    else:
-        _serve(order, ready)
+        import pytest
 
+        output = os.open(order["output"], os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(order["environ"])
+        ready("testing")
+        raise SystemExit(int(pytest.main(order["pytest"])))
 
-def _serve(order: Order, ready: Callable[[str], None]) -> None:
     from pipeline.config import load_settings
     from pipeline.serve.server import serve
 
@@ -36,17 +39,6 @@ def _serve(order: Order, ready: Callable[[str], None]) -> None:
     if order["mutant"] is not None:
         MUTANTS[order["mutant"]].patch()
     serve(Path(order["store"]), settings, lambda listening: ready(listening.url))
-
-
-def _test(order: Order, ready: Callable[[str], None]) -> None:
-    import pytest
-
-    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.environ.update(order["environ"])
-    ready("testing")
-    raise SystemExit(int(pytest.main(order["pytest"])))
 
 
 def main() -> None:
@@ -67,7 +59,7 @@ def main() -> None:
     _warm_up(extractor)
     replaced("pipeline.serve.server", "load_extractor", lambda _: lambda *_arguments: extractor)
     answers = os.dup(1)
-    os.dup2(2, 1)  # pytest's listing is no answer
+    os.dup2(2, 1)  # pytest's listing must not reach the standard output, which is for answers
     pytest.main([*PYTEST, "--collect-only", "-qq", str(HERE)])  # imports the tests
     os.dup2(answers, 1)
     answer_orders(work)

@@ -1,4 +1,4 @@
-"""Starts a real `facepipe serve` by the command line, as an operator would."""
+"""Starts a real `facepipe serve` from the command line, as an operator would."""
 
 from __future__ import annotations
 
@@ -8,66 +8,55 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import load_settings
+from pipeline.jobs.stores import open_or_create_store
+from pipeline.store.catalog.accounts import hash_password
+from pipeline.store.local import LocalStore
 from tests.serve.conformance.client import Account, Server
 
-PASSWORDS = {"alice": "p:ss word-ä", "bob": "b0b password"}  # a colon, a space, a letter beyond ASCII
-LIMITED_QUEUE = {"serve.queue_images": "3", "serve.workers": "2"}
+PASSWORDS = {"alice": "p:ss word-ä", "bob": "b0b password"}  # a colon, a space, a non-ASCII letter
 ROOT = Path(__file__).parents[3]
 _STOP_S = 120
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A server process of the tests. `environ` is the environment that another command on its store needs."""
-
     server: Server
     store: Path
-    process: subprocess.Popen[str]
-    environ: Mapping[str, str]
 
     def account(self, user: str) -> Account:
         return Account(self.server, user, PASSWORDS[user])
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command with these settings (`section.name`) and none of the caller's own."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("FACEPIPE_")}
-    cache = {key: os.environ[key] for key in ("FACEPIPE_CACHE",) if key in os.environ}
+    """The environment of a command with these settings (`section.name`), without the settings of the caller."""
+    inherited = {
+        key: value for key, value in os.environ.items() if key == "FACEPIPE_CACHE" or not key.startswith("FACEPIPE_")
+    }
     variables = {f"FACEPIPE_{key.replace('.', '__').upper()}": value for key, value in settings.items()}
-    return {**inherited, **cache, "OMP_WAIT_POLICY": "passive", **variables}
+    return {**inherited, "OMP_WAIT_POLICY": "passive", **variables}
 
 
-def facepipe(*arguments: str, environ: Mapping[str, str], stdin: str | None = None) -> dict[str, Any]:
-    """Runs one command and returns the JSON that it prints."""
-    command = [sys.executable, "-m", "pipeline", *arguments, "--json"]
-    done = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, env=dict(environ), cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
-
-
-def make_accounts(store: Path, environ: Mapping[str, str], flags: Sequence[str] = ()) -> None:
-    for user, password in PASSWORDS.items():
-        facepipe(
-            *("account", "create", user, "--store", str(store), "--password-stdin", *flags),
-            environ=environ,
-            stdin=password + "\n",
-        )
+def make_accounts(store: Path, environ: Mapping[str, str], hashed: Callable[[str], str] = hash_password) -> None:
+    """Makes a store with the accounts of PASSWORDS. The environment decides whether it is encrypted."""
+    with open_or_create_store(store, load_settings(environ=environ), "test") as client:
+        assert isinstance(client, LocalStore)
+        for user, password in PASSWORDS.items():
+            client.create_account(user, hashed(password))
 
 
 @contextmanager
 def server_process(
     store: Path, log: Path, *flags: str, environ: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """`facepipe serve` on a free port, and the JSON that it prints when it listens. Killed in the end if it still runs.
-    Its standard error goes to the file `log`."""
+    """Runs `facepipe serve` on a free port; kills it afterwards if it still runs. Yields the process and the JSON that
+    it prints once it listens. Its standard error goes to the file `log`."""
     command = [sys.executable, "-m", "pipeline", "serve", "--store", str(store), "--port", "0", "--json", *flags]
     with (
         log.open("w") as errors,
@@ -88,17 +77,17 @@ def server_process(
 def launch(
     folder: Path, hosting: str = "local", settings: Mapping[str, str] | None = None, flags: Sequence[str] = ()
 ) -> Iterator[Launched]:
-    """A server on a free port over the new store `folder`/store. SIGTERM stops it, and it must stop cleanly."""
+    """A server on a free port with a new store, `folder`/store. It must stop cleanly on SIGTERM."""
     store = folder / "store"
     common = {"model.weights": "casia-webface", "run.device": "cpu", **(settings or {})}
     if hosting == "cloud":
-        common["security.master_key"] = base64.b64encode(os.urandom(32)).decode()
+        common |= {"security.encrypt": "true", "security.master_key": base64.b64encode(os.urandom(32)).decode()}
         flags = (*flags, "--hosting", "cloud", "--public-url", "https://images.example.org")
     environ = environment(common)
-    make_accounts(store, environ, ["--encrypt"] if hosting == "cloud" else [])
+    make_accounts(store, environ)
     with server_process(store, folder / "server.log", *flags, environ=environ) as (process, listening):
         server = Server.at(listening["url"], listening["object_url"])
         with server.http:
-            yield Launched(server, store, process, environ)
+            yield Launched(server, store)
         process.send_signal(signal.SIGTERM)
         assert process.wait(_STOP_S) == 0

@@ -1,194 +1,285 @@
-"""Servers that break one rule each, on purpose: what proves that the conformance tests can fail.
+"""Servers that each break one rule on purpose, which proves that the conformance tests can fail.
 
-`MUTANTS` names them, each with the test that must notice. `forked_mutant` serves them.
+A mutant replaces functions of the product in the process that serves. `MUTANTS` lists all of them, each with the test
+that must notice it; the test's docstring states the rule. `forked_mutant` serves them.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
-
-from tests.serve.conformance.mutations import (
-    answered,
-    any_password,
-    around,
-    asked,
-    constant,
-    created_is_ok,
-    face_image_of_any_account,
-    landmarks_of_the_image,
-    marked_new,
-    objects_at_rest,
-    objects_in_the_clear,
-    one_directory_for_all,
-    ranking_reversed,
-    recognised_as_the_child,
-    replaced,
-    returning,
-    score_rounded,
-    stranger_gets_the_first_person,
-    without_key,
-)
+from typing import Any
 
 
-@dataclass(frozen=True)
+def replaced(module: str, attribute: str, change: Callable[[Any], Any]) -> None:
+    """Replaces `module.attribute`, or `module.Class.attribute`, by `change(original)`."""
+    owner: Any = importlib.import_module(module)
+    *classes, name = attribute.split(".")
+    for item in classes:
+        owner = getattr(owner, item)
+    original = getattr(owner, name)  # fails on a wrong name, which would change nothing
+    setattr(owner, name, change(original))
+
+
+def asked(**changes: Any) -> Callable[[], None]:
+    """Changes the parameters of every post. A value may be a function of the request."""
+
+    def change(post: Callable[..., Any]) -> Callable[..., Any]:
+        def mutant(self: Any, account_id: int, directory: str, data: bytes, request: Any) -> Any:
+            changed = {key: value(request) if callable(value) else value for key, value in changes.items()}
+            return post(self, account_id, directory, data, dataclasses.replace(request, **changed))
+
+        return mutant
+
+    return lambda: replaced("pipeline.identities.service", "IdentityService.post", change)
+
+
+def answered(change_face: Callable[[Any], Any], order: Callable[[list[Any]], list[Any]] = list) -> Callable[[], None]:
+    """Changes the faces of every answer to a post."""
+
+    def change(post: Callable[..., Any]) -> Callable[..., Any]:
+        def mutant(*arguments: Any) -> Any:
+            result = post(*arguments)
+            return dataclasses.replace(result, faces=order([change_face(face) for face in result.faces]))
+
+        return mutant
+
+    return lambda: replaced("pipeline.identities.service", "IdentityService.post", change)
+
+
+def returning(module: str, attribute: str, value: Any) -> Callable[[], None]:
+    """Replaces a function by one that only returns `value`."""
+    return lambda: replaced(module, attribute, lambda _: lambda *_args, **_how: value)
+
+
+def constant(module: str, attribute: str, value: Any) -> Callable[[], None]:
+    return lambda: replaced(module, attribute, lambda _: value)
+
+
+def around(module: str, attribute: str, change: Callable[[Any], Any]) -> Callable[[], None]:
+    """Changes the return value of a function."""
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **how: change(original(*arguments, **how))
+
+    return lambda: replaced(module, attribute, wrapped)
+
+
+def face_image_of_any_account() -> None:
+    from pipeline.errors import PersonUnknown
+
+    def change(face_image: Callable[..., Any]) -> Callable[..., Any]:
+        def mutant(self: Any, account_id: int, directory: str, person_id: str) -> Any:
+            for item in (account_id, 1, 2):
+                try:
+                    return face_image(self, item, directory, person_id)
+                except PersonUnknown:
+                    continue
+            raise PersonUnknown
+
+        return mutant
+
+    replaced("pipeline.identities.service", "IdentityService.face_image", change)
+
+
+def one_directory_for_all() -> None:
+    from pipeline.serve.request_parsing import directory_name
+
+    def mutant(request: Any) -> str:
+        directory_name(request)
+        return "main"
+
+    replaced("pipeline.serve.handlers", "directory_name", lambda _: mutant)
+
+
+def stranger_gets_the_first_person() -> None:
+    def change(post: Callable[..., Any]) -> Callable[..., Any]:
+        def mutant(self: Any, account_id: int, directory: str, data: bytes, request: Any) -> Any:
+            result = post(self, account_id, directory, data, request)
+            people = self.people(account_id, directory)
+            if not people:
+                return result
+            faces = [face if face.person else dataclasses.replace(face, person=people[0]) for face in result.faces]
+            return dataclasses.replace(result, faces=faces)
+
+        return mutant
+
+    replaced("pipeline.identities.service", "IdentityService.post", change)
+
+
+def landmarks_of_the_image(face: dict[str, Any]) -> dict[str, Any]:
+    for point in face["attributes"]["landmarks"].values():
+        point["x"] = face["offsetX"] + point["x"] * face["relativeWidth"]
+        point["y"] = face["offsetY"] + point["y"] * face["relativeHeight"]
+    return face
+
+
+def recognised_as_the_child() -> None:
+    from pipeline.identities.views import root_view
+
+    def mutant(directory: Any, person_id: str) -> Any:
+        view = root_view(directory, person_id)
+        child = directory.get(person_id)
+        return view if view is None or child is None else dataclasses.replace(view, root=child)
+
+    replaced("pipeline.identities.posts", "root_view", lambda _: mutant)
+
+
+def iv_at_the_end(stored: Any) -> Any:
+    return dataclasses.replace(stored, data=stored.data[16:] + stored.data[:16])
+
+
+def objects_in_the_clear() -> None:
+    def change(stored_object: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, account_id, directory, guid, at_rest: stored_object(  # noqa: ARG005
+            self, account_id, directory, guid, at_rest=False
+        )
+
+    replaced("pipeline.identities.service", "IdentityService.stored_object", change)
+
+
+def created_is_ok() -> None:
+    def change(json_response: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda body, status=200, headers=None: json_response(body, 200 if status == 201 else status, headers)
+
+    replaced("pipeline.serve.handlers", "json_response", change)
+
+
+def any_password() -> None:
+    def mutant(self: Any, user_id: str, _: str) -> int | None:
+        credentials = self._lookup(user_id)
+        return credentials.account_id if credentials else None
+
+    replaced("pipeline.serve.auth", "Authenticator._verify", lambda _: mutant)
+
+
+@dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A rule, how it is broken, and the test that must notice."""
-
-    rule: str
-    patch: Callable[[], None]
     test: str  # file::test
+    patch: Callable[[], None]
     hosting: str = "local"
 
 
 MUTANTS: dict[str, Mutant] = {
     "threshold-ignored": Mutant(
-        "4.1: the threshold overrides the default",
+        "test_recognition.py::test_4_3_rule_5_the_threshold_governs_identification",
         asked(threshold=None),
-        "test_section_4_1.py::test_4_1_threshold_overrides_the_default_for_one_request",
     ),
     "threshold-0-is-the-default": Mutant(
-        "4.1: value 0 forces insertion",
+        "test_insertion.py::test_4_1_threshold_0_forces_a_new_identity",
         asked(threshold=lambda request: request.threshold or None),
-        "test_section_4_1.py::test_4_1_threshold_0_forces_a_new_identity",
     ),
     "identical-image-not-known": Mutant(
-        "4.1: an identical image is still matched, even at 0",
+        "test_insertion.py::test_4_1_identical_image_is_matched_even_at_threshold_0",
         returning("pipeline.matching.references", "IndexView.find_identical", None),
-        "test_section_4_1.py::test_4_1_identical_image_is_matched_even_at_threshold_0",
     ),
     "similar-reversed": Mutant(
-        "4.3 rule 3: highest first",
-        around("pipeline.identities.posts", "most_similar", ranking_reversed),
-        "test_section_4_3.py::test_4_3_rule_3_highest_first",
+        "test_recognition.py::test_4_3_rule_3_the_n_most_similar_highest_first",
+        around("pipeline.identities.posts", "most_similar", lambda ranked: [item[::-1] for item in ranked]),
     ),
     "similar-limit-ignored": Mutant(
-        "4.3 rule 3: the N most similar",
+        "test_recognition.py::test_4_1_similar_limit_is_the_number_of_identities_for_each_face",
         asked(similar_limit=lambda request: 1000 if request.similar_limit else 0),
-        "test_section_4_1.py::test_4_1_similar_limit_is_the_number_of_identities_for_each_face",
     ),
     "another-account-reads-images": Mutant(
-        "2.1: data of different accounts is entirely separate",
+        "test_accounts.py::test_2_1_data_is_separate[another account]",
         face_image_of_any_account,
-        "test_section_2.py::test_2_1_accounts_share_nothing_under_equal_directory_names",
     ),
     "one-directory-for-all": Mutant(
-        "2.1: data in different directories is separate",
+        "test_accounts.py::test_2_1_data_is_separate[another directory]",
         one_directory_for_all,
-        "test_section_2.py::test_2_1_directories_of_one_account_are_separate",
     ),
     "any-password": Mutant(
-        "5 rule 1: the credentials issued for the account",
+        "test_accounts.py::test_5_rule_1_other_values_are_401",
         any_password,
-        "test_section_5.py::test_5_rule_1_a_wrong_password_opens_nothing",
     ),
     "new-id-on-a-match": Mutant(
-        "4.2 rule 2: newId is not true on a match",
-        answered(marked_new),
-        "test_section_4_2.py::test_4_2_rule_2_the_matched_identity_is_returned",
+        "test_insertion.py::test_4_2_rules_1_and_2_a_match_is_returned_and_not_inserted",
+        answered(lambda face: dataclasses.replace(face, inserted=face.person is not None)),
     ),
     "created-is-200": Mutant(
-        "decisions: 201 always",
+        "test_answers.py::test_requests_status_is_always_201",
         created_is_ok,
-        "test_decided_answers.py::test_requests_status_of_an_insertion_is_201",
     ),
     "update-ignored": Mutant(
-        "4.2 rule 6: update=true replaces the reference",
+        "test_updates.py::test_4_2_rule_6_update_true_replaces_image_and_metadata",
         asked(update=False),
-        "test_section_4_2.py::test_4_2_rule_6_update_true_replaces_image_and_metadata",
     ),
     "update-false-updates": Mutant(
-        "4.2 rule 6: update=false does not",
+        "test_updates.py::test_4_2_rule_6_update_false_changes_neither",
         asked(update=True),
-        "test_section_4_2.py::test_4_2_rule_6_update_false_changes_neither",
     ),
     "insert-false-inserts": Mutant(
-        "4.1: insert=false inserts nothing",
+        "test_insertion.py::test_4_1_insert_false_inserts_nothing",
         asked(insert=True),
-        "test_section_4_1.py::test_4_1_insert_false_inserts_nothing",
     ),
     "quality-override-ignored": Mutant(
-        "4.2 rule 3: or the overrides min-cpq, min-fsq, min-fcq",
+        "test_insertion.py::test_4_2_rule_5_threshold_0_and_no_quality_force_an_insertion",
         asked(min_cpq=None, min_fsq=None, min_fcq=None),
-        "test_section_4_2.py::test_4_2_rule_5_threshold_0_and_no_quality_force_an_insertion",
     ),
     "quality-not-checked": Mutant(
-        "4.2 rule 4: insufficient quality is rejected",
+        "test_insertion.py::test_4_2_rule_4_insufficient_quality_is_rejected",
         returning("pipeline.identities.posts", "failed_measures", ()),
-        "test_section_7_8.py::test_7_rule_1_an_insertion_of_poor_quality_is_rejected",
     ),
     "stranger-has-a-person-id": Mutant(
-        "4.3 rule 2: only an identified face has personId",
+        "test_recognition.py::test_4_3_rule_2_only_an_identified_face_has_an_identity",
         stranger_gets_the_first_person,
-        "test_section_4_3.py::test_4_3_rule_2_only_an_identified_face_has_an_identity",
     ),
     "landmarks-of-the-image": Mutant(
-        "decisions: landmarks are fractions of the face box",
+        "test_answers.py::test_2_3_landmarks_are_relative_to_the_face_box",
         around("pipeline.serve.serializer", "Serializer._face", landmarks_of_the_image),
-        "test_section_2.py::test_2_3_landmarks_are_relative_to_the_face_box",
     ),
     "child-instead-of-root": Mutant(
-        "decisions: recognition answers with the root's id and name",
+        "test_changes.py::test_identities_recognition_answers_with_the_root",
         recognised_as_the_child,
-        "test_decided_merging.py::test_identities_recognition_answers_with_the_root",
     ),
     "eleventh-directory": Mutant(
-        "8: 10 directories per account",
+        "test_accounts.py::test_8_at_most_10_directories_per_account",
         constant("pipeline.store.catalog.directories", "MAX_DIRECTORIES", 11),
-        "test_section_7_8.py::test_8_at_most_10_directories_per_account",
     ),
     "null-instead-of-absent": Mutant(
-        "decisions: a key without a value is absent",
+        "test_records.py::test_record_has_all_its_keys",
         lambda: replaced("pipeline.serve.serializer", "_present", lambda _: dict),
-        "test_decided_listing.py::test_record_has_all_its_keys",
     ),
     "score-rounded": Mutant(
-        "decisions: one function everywhere, sent unrounded",
-        answered(score_rounded),
-        "test_decided_answers.py::test_requests_score_beside_every_person_id",
+        "test_recognition.py::test_scores_one_function_everywhere",
+        answered(lambda face: dataclasses.replace(face, score=None if face.score is None else round(face.score, 4))),
     ),
     "smallest-face-first": Mutant(
-        "decisions: entries largest face first",
+        "test_answers.py::test_requests_largest_face_first",
         answered(lambda face: face, lambda faces: faces[::-1]),
-        "test_decided_answers.py::test_requests_largest_face_first",
     ),
     "every-face-inserted": Mutant(
-        "decisions: only the largest may be inserted",
+        "test_insertion.py::test_requests_only_the_largest_face_is_inserted",
         asked(insert_all=True),
-        "test_decided_insertion.py::test_requests_only_the_largest_face_is_inserted",
     ),
     "delete-leaves-the-record": Mutant(
-        "decisions: everything of it goes everywhere",
+        "test_changes.py::test_delete_takes_everything_of_the_person",
         returning("pipeline.identities.service", "IdentityService.delete_person", None),
-        "test_decided_changes.py::test_delete_is_204_then_404",
     ),
     "unmerge-leaves-the-merge": Mutant(
-        "decisions: unmerge restores exactly",
+        "test_changes.py::test_identities_unmerge_restores_exactly",
         returning("pipeline.identities.service", "IdentityService.unmerge", None),
-        "test_decided_merging.py::test_identities_unmerge_restores_exactly",
     ),
     "error-without-verb": Mutant(
-        "decisions: the one error shape",
-        around("pipeline.serve.responses", "error_body", without_key("verb")),
-        "test_decided_errors.py::test_requests_every_error_has_the_one_shape",
+        "test_requests.py::test_requests_every_error_has_the_one_shape",
+        around("pipeline.serve.responses", "error_body", lambda body: {k: v for k, v in body.items() if k != "verb"}),
     ),
     "iv-at-the-end": Mutant(
-        "4.6 rule 1: IV = the first 16 bytes",
-        objects_at_rest(lambda data: data[16:] + data[:16]),
-        "test_section_4_4.py::test_4_6_rules_1_to_4_decrypt_the_image",
+        "test_images.py::test_4_6_rules_1_to_4_decrypt_the_image",
+        around("pipeline.identities.service", "IdentityService.stored_object", iv_at_the_end),
         hosting="cloud",
     ),
     "one-iv-for-all": Mutant(
-        "decisions: a random IV per object",
+        "test_images.py::test_4_6_rule_1_every_image_has_an_iv_of_its_own",
         constant("pipeline.store.files.crypto", "os", SimpleNamespace(urandom=bytes)),
-        "test_section_4_4.py::test_4_6_rule_1_every_image_has_an_iv_of_its_own",
         hosting="cloud",
     ),
     "cloud-images-in-the-clear": Mutant(
-        "4.5 rule 3: the data is encrypted",
+        "test_images.py::test_4_5_rule_3_cloud_downloads_are_encrypted",
         objects_in_the_clear,
-        "test_section_4_4.py::test_4_5_rule_3_cloud_downloads_are_encrypted",
         hosting="cloud",
     ),
 }

@@ -1,7 +1,7 @@
 """The photos of the conformance tests, made from two portraits in the public domain.
 
-Grace Hopper (US Navy) comes in the matplotlib wheel, Eileen Collins (NASA) in scikit-image's. Other crops, sizes,
-brightness and JPEG qualities are "another image of the same face". Small, so that a server on a CPU is quick.
+Grace Hopper (US Navy) is in the matplotlib wheel, Eileen Collins (NASA) in scikit-image's. Other crops, sizes,
+brightness and JPEG qualities give other images of the same face. They are small, so that a server on a CPU is fast.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def encoded(image: Image.Image, kind: str = "JPEG", **save: Any) -> bytes:
 
 @functools.cache
 def photo(person: str) -> bytes:
-    """The portrait that identities are made of."""
+    """The portrait that identities are made from."""
     return encoded(portrait(person))
 
 
@@ -67,7 +67,7 @@ def other(person: str, which: int = 0) -> bytes:
 
 @functools.cache
 def poor(person: str, reason: str) -> bytes:
-    """One that misses exactly one of the default qualities: `sharpness`, `contrast` or `center-pose`."""
+    """An image that fails exactly one of the default quality checks: `sharpness`, `contrast` or `center-pose`."""
     image = portrait(person)
     if reason == "sharpness":
         return encoded(image.filter(ImageFilter.GaussianBlur(4)))
@@ -78,7 +78,7 @@ def poor(person: str, reason: str) -> bytes:
 
 @functools.cache
 def pair(left: str, right: str, share: float = 0.75) -> bytes:
-    """Two people in one photo, the right one smaller by `share`."""
+    """Two people in one photo. The right portrait is scaled by `share`."""
     return encoded(paired(portrait(left), portrait(right), share))
 
 
@@ -96,8 +96,8 @@ def faceless() -> bytes:
 
 
 @functools.cache
-def retouched(person: str, shade: int = 0) -> bytes:
-    """The portrait without loss, one pixel of it in the corner changed: other bytes, other pixels, the same face."""
+def retouched(person: str, shade: int) -> bytes:
+    """The portrait as PNG with one pixel changed in the corner: other bytes and pixels, the same face."""
     image = portrait(person).copy()
     image.putpixel((image.width - 1, image.height - 1), (shade, shade, shade))
     return encoded(image, "PNG")
@@ -105,7 +105,7 @@ def retouched(person: str, shade: int = 0) -> bytes:
 
 @functools.cache
 def turned(person: str) -> bytes:
-    """Stored lying on its side, with the EXIF orientation that says so, and a comment to be stripped."""
+    """The portrait lying on its side, with the EXIF orientation that says so and an EXIF comment."""
     exif = Image.Exif()
     exif[0x0112] = 6
     exif[0x010E] = "EXIF-DESCRIPTION"
@@ -121,7 +121,7 @@ def padded(image: Image.Image, left: int, top: int, right: int, bottom: int) -> 
 
 
 def huge_png() -> bytes:
-    """50,000 x 50,000 pixels by its header, in a few hundred bytes."""
+    """A PNG of a few hundred bytes whose header claims 50,000 x 50,000 pixels."""
     header = _chunk(b"IHDR", struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + _chunk(b"IDAT", zlib.compress(bytes(4096))) + _chunk(b"IEND", b"")
 

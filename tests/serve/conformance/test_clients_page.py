@@ -1,4 +1,4 @@
-"""docs/clients.md: every command on the page does what the page says, against a live server."""
+"""Runs every command of docs/clients.md against a live server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _BLOCK = re.compile(r"^```(\w+)( \w+)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def page(account: Account, language: str, *, cloud: bool) -> str:
-    """All blocks of a language, as they are for this server; those only for cloud hosting too, or not."""
+    """All blocks of a language, with the address and the credentials of this account. `cloud`: also the blocks marked
+    for cloud hosting."""
     blocks = [text for kind, mark, text in _BLOCK.findall(PAGE.read_text()) if kind == language and (cloud or not mark)]
     assert blocks
     text = "\n".join(blocks)
@@ -31,23 +32,18 @@ def page(account: Account, language: str, *, cloud: bool) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder with the two photos of the page."""
     (tmp_path / "photo.jpg").write_bytes(photo("hopper"))
     (tmp_path / "visitor.jpg").write_bytes(other("hopper"))
     return tmp_path
 
 
-@pytest.fixture
-def main_of_local(local_process: Launched) -> Iterator[Directory]:
-    directory = local_process.account("bob").directory("main")
-    yield directory
-    directory.clear()
-
-
-@pytest.fixture
-def main_of_cloud(cloud_process: Launched) -> Iterator[Directory]:
-    directory = cloud_process.account("bob").directory("main")
+@pytest.fixture(params=["local"])
+def main(request: pytest.FixtureRequest) -> Iterator[Directory]:
+    """The directory of the page, in local hosting or where the test says."""
+    process: Launched = request.getfixturevalue(f"{request.param}_process")
+    directory = process.account("bob").directory("main")
     yield directory
     directory.clear()
 
@@ -63,23 +59,24 @@ def run_bash(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_commands_work_in_local_hosting(main_of_local: Directory, desk: Path) -> None:
-    run_bash(page(main_of_local.account, "bash", cloud=False), desk)
-    (person,) = main_of_local.people()
+def test_the_commands_work_in_local_hosting(main: Directory, folder: Path) -> None:
+    run_bash(page(main.account, "bash", cloud=False), folder)
+    (person,) = main.people()
     assert (person["name"], person["tags"]) == ("Grace M. Hopper", ["navy"])
-    assert (desk / "object").read_bytes() == (desk / "face.jpg").read_bytes()
-    assert opened((desk / "face.jpg").read_bytes()).format == "JPEG"
+    assert (folder / "object").read_bytes() == (folder / "face.jpg").read_bytes()
+    assert opened((folder / "face.jpg").read_bytes()).format == "JPEG"
 
 
-def test_the_commands_work_in_cloud_hosting_and_decrypt(main_of_cloud: Directory, desk: Path) -> None:
-    run_bash(page(main_of_cloud.account, "bash", cloud=True), desk)
-    assert (desk / "object").read_bytes() != (desk / "face.jpg").read_bytes()
-    assert (desk / "decrypted.jpg").read_bytes() == (desk / "face.jpg").read_bytes()
+@pytest.mark.parametrize("main", ["cloud"], indirect=True)
+def test_the_commands_work_in_cloud_hosting_and_decrypt(main: Directory, folder: Path) -> None:
+    run_bash(page(main.account, "bash", cloud=True), folder)
+    assert (folder / "object").read_bytes() != (folder / "face.jpg").read_bytes()
+    assert (folder / "decrypted.jpg").read_bytes() == (folder / "face.jpg").read_bytes()
 
 
-def test_the_python_sample_works(main_of_local: Directory, desk: Path) -> None:
-    person_id = main_of_local.insert(photo("hopper"), "Grace Hopper", "N-1906")["personId"]
-    sample = page(main_of_local.account, "python", cloud=False)
-    done = subprocess.run([sys.executable, "-c", sample], cwd=desk, capture_output=True, text=True, check=False)
+def test_the_python_sample_works(main: Directory, folder: Path) -> None:
+    person_id = main.insert(photo("hopper"), "Grace Hopper", "N-1906")["personId"]
+    sample = page(main.account, "python", cloud=False)
+    done = subprocess.run([sys.executable, "-c", sample], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Grace Hopper {person_id} 1.")

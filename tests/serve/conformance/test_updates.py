@@ -1,0 +1,155 @@
+"""Updates by POST /people: sections 3, 4.1 and 4.2 rule 6 of the contract, and the decisions about update=true and the
+counters."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.serve.conformance.client import BEA, READ_ONLY, Directory, Json
+from tests.serve.conformance.photos import other, pair, photo, poor
+
+CONTENT = ("name", "externalId", "imageURI", "modDate")
+
+
+@pytest.fixture
+def person(directory: Directory) -> Json:
+    """The record of the only identity of `directory`."""
+    return directory.record(directory.insert(photo("hopper"), "Anna", "A-1")["personId"])
+
+
+@pytest.mark.parametrize("query", [{"update": "true"}, {}], ids=["update=true", "default"])
+def test_4_2_rule_6_update_true_replaces_image_and_metadata(
+    directory: Directory, person: Json, query: dict[str, str]
+) -> None:
+    """update=true: the last posted face updates the existing matching reference (4.1). [decided] The default is true.
+    Reference, embedding and image are replaced by the new face; the old reference and its guid go; answers show the
+    identity after the call."""
+    person_id = person["personId"]
+    image = directory.face_image(person_id)
+    answer = directory.answer(other("hopper"), **BEA, **query)
+    (face,), after = answer["identifiedFaces"], directory.record(person_id)
+    assert answer["accountUpdated"] is True
+    assert (face["personId"], face["name"], face["personExternalId"]) == (person_id, "Bea", "B-2")
+    assert "newId" not in face
+    assert (after["name"], after["externalId"], after["addDate"]) == ("Bea", "B-2", person["addDate"])
+    assert after["modDate"] >= person["modDate"]
+    assert after["imageURI"] != person["imageURI"]
+    assert directory.stored(person["imageURI"]).status_code == 404
+    assert directory.stored(after["imageURI"]).status_code == 200
+    new_image = directory.face_image(person_id, **{"If-None-Match": image.headers["etag"]})
+    assert new_image.status_code == 200
+    assert new_image.headers["etag"] != image.headers["etag"]
+    assert new_image.content != image.content
+    assert directory.recognise(other("hopper"), threshold=0)[0]["personId"] == person_id
+    # The replaced image is no longer identical to a current reference.
+    assert "personId" not in directory.recognise(photo("hopper"), threshold=0)[0]
+
+
+def test_4_2_rule_6_update_false_changes_neither(directory: Directory, person: Json) -> None:
+    """update=false: the new face does not update image and metadata of a matching existing identity (4.1)."""
+    image = directory.face_image(person["personId"]).content
+    answer = directory.answer(other("hopper"), **BEA, update="false")
+    after = directory.record(person["personId"])
+    assert answer["accountUpdated"] is False
+    assert {key: after[key] for key in CONTENT} == {key: person[key] for key in CONTENT}
+    assert directory.face_image(person["personId"]).content == image
+
+
+@pytest.mark.parametrize(("reason", "parameter"), [("center-pose", "min-cpq"), ("contrast", "min-fcq")])
+def test_4_2_rule_6_no_update_where_the_quality_is_not_met(
+    directory: Directory, person: Json, reason: str, parameter: str
+) -> None:
+    """Quality not met: recognised, not updated. With the check switched off it is updated."""
+    image = poor("hopper", reason)
+    answer = directory.answer(image, **BEA, update="true")
+    after = directory.record(person["personId"])
+    assert answer["identifiedFaces"][0]["personId"] == person["personId"]
+    assert answer["accountUpdated"] is False
+    assert {key: after[key] for key in CONTENT} == {key: person[key] for key in CONTENT}
+    assert directory.answer(image, **BEA, update="true", **{parameter: 0})["accountUpdated"] is True
+    assert directory.record(person["personId"])["imageURI"] != person["imageURI"]
+
+
+def test_identities_update_takes_metadata_only_if_sent(directory: Directory, person: Json) -> None:
+    """The largest face also brings its header metadata, if sent."""
+    directory.answer(other("hopper"), name="Bea", update="true")
+    record = directory.record(person["personId"])
+    assert (record["name"], record["externalId"]) == ("Bea", "A-1")
+
+
+def test_identities_of_two_faces_on_one_person_the_best_updates(directory: Directory, person: Json) -> None:
+    """Two faces on one person: only the best-scoring updates."""
+    image = pair("hopper", "hopper")
+    recognised = directory.recognise(image)
+    assert {face["personId"] for face in recognised} == {person["personId"]}
+    best = max(range(2), key=lambda n: float(recognised[n]["similarityScore"]))
+    directory.answer(image, update="true")
+    after = directory.recognise(image, threshold=0)
+    assert [face.get("personId") for face in after] == [person["personId"] if n == best else None for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("names", "updated"), [({"name": "Anna", "external_id": "A-1"}, False), (BEA, True)], ids=["same", "other"]
+)
+def test_identities_update_with_the_identical_image(
+    directory: Directory, person: Json, names: dict[str, str], updated: bool
+) -> None:
+    """Identical image and metadata: nothing changes. `accountUpdated: true` iff something did."""
+    answer = directory.answer(photo("hopper"), **names, update="true")
+    after = directory.record(person["personId"])
+    assert answer["accountUpdated"] is updated
+    assert after["imageURI"] == person["imageURI"]
+    assert (after["name"], after["externalId"]) == (names["name"], names["external_id"])
+    assert updated or after["modDate"] == person["modDate"]
+
+
+def test_identities_update_without_insert(directory: Directory, person: Json) -> None:
+    """insert=false&update=true updates known people and inserts nobody."""
+    assert directory.answer(other("hopper"), insert="false", update="true")["accountUpdated"] is True
+    assert directory.answer(photo("collins"), **BEA, insert="false", update="true")["accountUpdated"] is False
+    assert [record["personId"] for record in directory.people()] == [person["personId"]]
+
+
+# Counters
+
+
+@pytest.mark.parametrize("query", [{"insert": "true", "update": "false"}, {"insert": "false", "update": "true"}])
+def test_identities_later_matches_add_1(directory: Directory, person: Json, query: dict[str, str]) -> None:
+    """Insertion counts 1. Each later call that matches the person with insert=true or update=true adds 1; answers show
+    it."""
+    assert person["occurrence"] == 1
+    time.sleep(0.002)
+    for count in (2, 3):
+        (face,) = directory.faces(photo("hopper"), **query)
+        assert face["occurrence"] == count
+    assert face["lastOccurrenceDate"] > person["lastOccurrenceDate"]
+    assert face["rootPersonAddDate"] == person["rootPersonAddDate"]
+    assert directory.record(person["personId"])["occurrence"] == 3
+
+
+def test_identities_a_call_counts_once(directory: Directory) -> None:
+    """Once per call, also for two faces of one person in one photo."""
+    directory.insert(photo("hopper"))
+    faces = directory.faces(pair("hopper", "hopper"), **BEA, update="false")
+    assert [face["occurrence"] for face in faces] == [2, 2]
+
+
+def test_4_3_nothing_is_inserted_or_updated(directory: Directory, person: Json) -> None:
+    """insert=false and update=false, so that nothing is inserted or updated, and accountUpdated is false. [decided] A
+    call with both false changes nothing, not even a counter."""
+    for image in (photo("hopper"), other("hopper"), photo("collins")):
+        assert directory.answer(image, **BEA, **READ_ONLY)["accountUpdated"] is False
+    (face,) = directory.recognise(other("hopper"))
+    assert (face["occurrence"], face["lastOccurrenceDate"]) == (1, person["lastOccurrenceDate"])
+    assert directory.people() == [person]
+    assert directory.face_image(person["personId"]).status_code == 200
+
+
+def test_identities_counters_alone_are_no_update(directory: Directory, person: Json) -> None:
+    """Counters alone don't make `accountUpdated` true, nor do they change the date of the record."""
+    answer = directory.answer(other("hopper"), name="Anna", external_id="A-1", update="false")
+    after = directory.record(person["personId"])
+    assert answer["accountUpdated"] is False
+    assert (after["occurrence"], after["modDate"]) == (2, person["modDate"])
