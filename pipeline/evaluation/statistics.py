@@ -163,18 +163,6 @@ def bootstrap_interval(right: BoolArray, resamples: int = 2000, seed: int = 0) -
     return float(low), float(high)
 
 
-def mcnemar_exact(first_right: BoolArray, second_right: BoolArray) -> tuple[int, int, float]:
-    """Do two methods differ on the same pairs? Exact test of McNemar 1947, two-sided.
-
-    Returns how many pairs only the first and only the second decided correctly, and the p-value.
-    """
-    only_first = int(np.count_nonzero(first_right & ~second_right))
-    only_second = int(np.count_nonzero(second_right & ~first_right))
-    n = only_first + only_second
-    tail = sum(math.comb(n, k) for k in range(min(only_first, only_second) + 1))
-    return only_first, only_second, min(1.0, 2 * tail / 2**n)
-
-
 def calibration_exponent(squared_l2: float, threshold: float = CONTRACT_THRESHOLD) -> float:
     """g of the map d = 2 (r / 2)^g that takes the raw distance r = sqrt(squared_l2) to sqrt(threshold)."""
     return math.log(math.sqrt(threshold) / 2) / math.log(math.sqrt(squared_l2) / 2)

@@ -1,8 +1,8 @@
 """How good each face is for recognition: pose, sharpness, contrast, each in [0, 1].
 
 The measures follow ISO/IEC 29794-5 and its reference implementation OFIQ, except where another measure predicted the
-training people's false non-matches better: scripts/bench/bench_quality.py has the error-versus-discard curves. All work
-on batches, on the device, without a loop over faces and without waiting for the device.
+training people's false non-matches better (error-versus-discard curves: docs/accuracy.md). All work on batches, on the
+device, without a loop over faces and without waiting for the device.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def center_pose(landmarks: torch.Tensor) -> torch.Tensor:
     off by 3 % of the eyes' distance (standard deviation), the angle has a root mean square error of 4.3 to 7.5 degrees
     up to 50; perspective adds 3 degrees to a face turned down, noise 5 to one seen face-on. A wide open mouth reads as
     a face turned up or down. Near-frontal portraits turned in their plane by 10 to 30 degrees and detected again have
-    an error of 2.5 degrees, by 40 of 4.5 (all by scripts/bench/bench_quality.py).
+    an error of 2.5 degrees, by 40 of 4.5 (all by scripts/bench/bench_quality.py at commit b63d31e).
 
     0 where there is no such face: landmarks that coincide, lie on a line or are mirrored, a face turned by 90 degrees
     or more in the picture, non-finite values.

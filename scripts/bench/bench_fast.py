@@ -90,7 +90,7 @@ def main() -> None:
             stores[mode] = read_store(store)
         files = protocol.files(photos)
         figures = compare(stores[EXACT], stores[FAST])
-        figures["accuracy"] = {mode: accuracy(one.portraits(files), protocol)[0] for mode, one in stores.items()}
+        figures["accuracy"] = {mode: accuracy(one.portraits(files), protocol) for mode, one in stores.items()}
         results.append(figures)
         write_result(f"fast-{weights}", settings_of(arguments) | {"weights": weights}, {}, figures, arguments)
     for figures in results:

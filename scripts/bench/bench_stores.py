@@ -39,9 +39,8 @@ TOLERANCE = 0.005  # of the exponent: the registry states three decimals
 def pair_figures(stored: Stored, protocol: Protocol, photos: Path) -> dict[str, Any]:
     """Raises AssertionError where the registry states another calibration."""
     portraits = stored.portraits(protocol.files(photos))
-    listed, _ = accuracy(portraits, protocol)
-    figures = {"photos": len(portraits.names), "photos_without_face": portraits.without_face, **listed}
-    figures |= all_pairs(portraits, protocol)
+    figures = {"photos": len(portraits.names), "photos_without_face": portraits.without_face}
+    figures |= {**accuracy(portraits, protocol), **all_pairs(portraits, protocol)}
     measured, stated = figures["calibration"]["exponent"], weight_set(stored.identity.weights).calibration.exponent
     assert math.isclose(measured, stated, abs_tol=TOLERANCE), f"the registry says {stated}, measured is {measured}"
     return figures

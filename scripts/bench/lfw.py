@@ -31,7 +31,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.store.files.shards import read_embeddings
 from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
-from pipeline.types import BoolArray, DoubleArray, FaceBatch, FloatArray, IntArray
+from pipeline.types import DoubleArray, FaceBatch, FloatArray, IntArray
 
 FMRS: Final = (1e-3, 1e-4)
 
@@ -53,15 +53,11 @@ def people_of(pairs: Sequence[Pair]) -> list[str]:
     return sorted({name for pair in pairs for name, _ in (pair.first, pair.second)})
 
 
-def read_protocol(folder: Path, pairs_each: int | None = None) -> Protocol:
-    """Both lists of `folder`; with `pairs_each` only the first genuine and impostor pairs of each, so many of each."""
-    train, test = (_first(read_pairs(folder / name), pairs_each) for name in ("pairsDevTrain.txt", "pairsDevTest.txt"))
+def read_protocol(folder: Path) -> Protocol:
+    """Both lists of `folder`."""
+    train, test = (read_pairs(folder / name) for name in ("pairsDevTrain.txt", "pairsDevTest.txt"))
     assert not set(people_of(train)) & set(people_of(test)), "people of both lists"
     return Protocol(train, test)
-
-
-def _first(pairs: list[Pair], count: int | None) -> list[Pair]:
-    return [p for p in pairs if p.genuine][:count] + [p for p in pairs if not p.genuine][:count]
 
 
 @dataclass(frozen=True)
@@ -86,18 +82,14 @@ class Portraits:
         """[len(pairs)] squared L2; infinite where a photo shows no face."""
         row = {name: i for i, name in enumerate(self.names)}
         first, second = (
-            [row[photo_name(*photo)] for photo in side]
+            [row[f"{person}_{number:04d}"] for person, number in side]
             for side in ([p.first for p in pairs], [p.second for p in pairs])
         )
         return squared_distances(self.embeddings[first], self.embeddings[second])
 
 
-def photo_name(person: str, number: int) -> str:
-    return f"{person}_{number:04d}"
-
-
-def accuracy(portraits: Portraits, protocol: Protocol) -> tuple[dict[str, Any], BoolArray]:
-    """On the listed pairs, at the threshold that is best on the training pairs; and which test pairs came out right.
+def accuracy(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
+    """On the listed test pairs, at the threshold that is best on the training pairs.
 
     A pair with a photo without a face is an error.
     """
@@ -105,7 +97,7 @@ def accuracy(portraits: Portraits, protocol: Protocol) -> tuple[dict[str, Any], 
     train_kinds, test_kinds = (np.array([p.genuine for p in pairs]) for pairs in (protocol.train, protocol.test))
     threshold = best_threshold(train, train_kinds)
     right = decisions_right(test, test_kinds, threshold)
-    figures = {
+    return {
         "threshold": threshold,
         "accuracy": float(right.mean()),
         "accuracy_interval_95": bootstrap_interval(right),
@@ -113,7 +105,6 @@ def accuracy(portraits: Portraits, protocol: Protocol) -> tuple[dict[str, Any], 
         "test_pairs": len(right),
         "test_pairs_without_face": int(np.isinf(test).sum()),
     }
-    return figures, right
 
 
 def all_pairs(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:

@@ -18,18 +18,13 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def weights() -> Table:
-    measured = _figures("accuracy")
-    before = measured["reference-14"]
-    chains = {
-        "facenet-pytorch's detector and crops, margin 14, `casia-webface`": before,
-        "the same with margin 32": measured["reference-32"],
-        **{f"facepipe, `{name}`": _figures(f"accuracy-{name}") for name in ("casia-webface", "sface")},
-    }
+    chains = {f"facepipe, `{name}`": figures for name, figures in _by_weights("accuracy").items()}
+    fmrs = [rate["fmr"] for rate in next(iter(chains.values()))["test"]]
     return ("", *chains), [
         ("accuracy on the 1,000 listed pairs [95 % interval]", *(_accuracy(f) for f in chains.values())),
         *(
-            (f"FNMR at FMR {_rate(rate['fmr'], 0)}", *(_percent(f["test"][i]["fnmr"], 2) for f in chains.values()))
-            for i, rate in enumerate(before["test"])
+            (f"FNMR at FMR {_rate(fmr, 0)}", *(_percent(f["test"][i]["fnmr"], 2) for f in chains.values()))
+            for i, fmr in enumerate(fmrs)
         ),
         ("at T = 0.54, calibrated: FMR", *(_rate(f["calibration"]["test_fmr"], 1) for f in chains.values())),
         ("at T = 0.54, calibrated: FNMR", *(_percent(f["calibration"]["test_fnmr"]) for f in chains.values())),
@@ -68,36 +63,6 @@ def detection() -> Table:
         for text, one in ((text, figures[key]) for key, text in kinds.items())
     ]
     return ("boxes", "faces", "recall", "precision", "AP"), rows
-
-
-def discards() -> Table:
-    figures = _figures("quality")["test"]["discard"]
-    names = {"gate": "the gate's worst", "center_pose": "pose", "sharpness": "sharpness", "contrast": "contrast"}
-    rows = [(name, *(_percent(f) for f in figures["curves"][key]["fnmr"])) for key, name in names.items()]
-    low, high = figures["random_95"]
-    chance = (f"{a * 100:.1f} to {b * 100:.1f} %" for a, b in zip(low, high, strict=True))
-    rows.append(("at random, 95 %", *chance))
-    return ("thrown away by", *(f"{share * 100:.0f} %" for share in figures["discards"])), rows
-
-
-def damage() -> Table:
-    figures = _figures("quality")["damage"]
-    texts = {
-        "blur": ("blur, sigma as a share of the face's width", 1),
-        "contrast": ("contrast multiplied by", -1),
-        "roll": ("turned in the picture by degrees", 1),
-        "size": ("shrunk to a face of so many pixels", -1),
-    }
-    rows = [("untouched", "", *_shares(figures["untouched"]))]
-    for kind, (text, order) in texts.items():
-        for step in sorted(figures[kind], key=lambda step: order * float(step)):
-            one = figures[kind][step]
-            rows.append((text, step, *_shares(one)))
-    return ("damage", "", "face found", "of these rejected", "FNMR at the threshold of FMR 1e-3"), rows
-
-
-def _shares(step: Any) -> tuple[str, ...]:
-    return tuple(_percent(step[key]) for key in ("with_face", "rejected", "fnmr"))
 
 
 def _accuracy(figures: Any) -> str:
@@ -327,8 +292,6 @@ TABLES: Final[dict[str, Callable[[], Table]]] = {
     "weights": weights,
     "clustering": clustering,
     "detection": detection,
-    "discards": discards,
-    "damage": damage,
     "extraction": extraction,
     "parity": parity,
     "stages": stages,

@@ -22,7 +22,6 @@ from pipeline.evaluation.statistics import (
     folded_accuracy,
     interval,
     is_measurable,
-    mcnemar_exact,
     pairs_needed,
     resample_fnmr,
     resample_rates,
@@ -91,12 +90,6 @@ class TestStatistics:
         half = 1.96 * math.sqrt(0.984 * 0.016 / 1000)
         assert low == pytest.approx(0.984 - half, abs=0.002)
         assert high == pytest.approx(0.984 + half, abs=0.002)
-
-    @pytest.mark.parametrize(("b", "c", "p"), [(0, 0, 1.0), (5, 5, 1.0), (1, 9, 22 / 1024), (0, 6, 2 / 64)])
-    def test_mcnemar(self, b: int, c: int, p: float) -> None:
-        first = np.array([True] * b + [False] * c + [True, False])
-        second = np.array([False] * b + [True] * c + [True, False])
-        assert mcnemar_exact(first, second) == (b, c, pytest.approx(p))
 
     def test_calibration_of_the_published_set_up(self) -> None:
         g = calibration_exponent(0.838)

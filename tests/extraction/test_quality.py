@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
-from turned_heads import pose_errors
 
 from pipeline.config import AlignSettings, DetectSettings, MatchSettings
 from pipeline.extraction import quality
@@ -25,6 +24,7 @@ from pipeline.extraction.detection.networks import MtcnnNetworks
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.quality import assess_quality, center_pose
 from pipeline.types import Detections, FaceCrops, Quality
+from tests.extraction.turned_heads import pose_errors
 
 SIZE = 160
 GATE = MatchSettings()

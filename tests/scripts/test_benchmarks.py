@@ -6,7 +6,6 @@ import dataclasses
 import math
 from pathlib import Path
 
-import bench_accuracy
 import bench_decode
 import bench_detect
 import bench_embed
@@ -117,15 +116,6 @@ def test_flops_are_those_of_the_layers(weights_cache: Path, monkeypatch: pytest.
     monkeypatch.setenv("FACEPIPE_CACHE", str(weights_cache))
     # The field's figures: 1.42 G multiply-adds for a face.
     assert stage_costs.embedder_flops("casia-webface", 160) / 2e9 == pytest.approx(1.42, abs=0.01)
-
-
-def test_accuracy(bench: Bench, photos: Path) -> None:
-    figures = bench(bench_accuracy, "--faces", photos / "lfw-view1")["accuracy"]
-    assert figures["photos"] == 8
-    assert figures["ours-14"]["accuracy"] == figures["reference-32"]["accuracy"] == 1
-    assert figures["mcnemar-32"] == {"only_ours_right": 0, "only_reference_right": 0, "p": 1.0}
-    with pytest.raises(AssertionError, match="margin 14"):
-        bench_accuracy.check({"mcnemar-14": {"only_ours_right": 0, "only_reference_right": 9, "p": 0.01}})
 
 
 @pytest.mark.slow
