@@ -46,11 +46,9 @@ def test_rectangles_come_back_to_the_host(images: list[np.ndarray], device: str)
 
 def test_area_crops_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
     batch = ImageBatch(images, device)
-    index = torch.tensor([0, 1, 2, 3, 3, 1], device=device)
-    boxes = torch.tensor(
-        [[0, 0, 50, 40], [3, 4, 16, 31], [10, 10, 11, 11], [5, 6, 190, 88], [100, 3, 103, 80], [0, 0, 1, 31]],
-        device=device,
-    )
+    index = torch.tensor([0, 1, 2, 3, 3, 1, 3], device=device)
+    boxes = [[0, 0, 50, 40], [3, 4, 16, 31], [10, 10, 11, 11], [5, 6, 190, 88], [100, 3, 103, 80], [0, 0, 1, 31]]
+    boxes = torch.tensor([*boxes, [150, 20, 200, 90]], device=device)  # to the last pixel of all
     crops = batch.area_crops(index, boxes, 24).cpu()
     for crop, image, (x0, y0, x1, y1) in zip(crops, index.tolist(), boxes.tolist(), strict=True):
         expected = interpolate(_planes(images[image])[:, :, y0:y1, x0:x1], size=(24, 24), mode="area")[0]

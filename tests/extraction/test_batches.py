@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import torch
@@ -110,16 +112,12 @@ def test_each_worker_computes_on_its_own_threads(workers: int, threads: int) -> 
 def test_several_threads_share_the_memory() -> None:
     memory, everybody = DeviceMemory(), threading.Barrier(3)
 
-    def visit() -> None:
+    def visit(_: int) -> None:
         with memory.shared():
             everybody.wait(30)
 
-    threads = [threading.Thread(target=visit) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not everybody.broken
+    with ThreadPoolExecutor(3) as pool:
+        assert len(list(pool.map(visit, range(3)))) == 3
 
 
 def test_alone_waits_for_all_and_holds_newcomers_back() -> None:
@@ -163,31 +161,24 @@ def test_threads_are_alone_one_after_the_other() -> None:
     memory, inside, most = DeviceMemory(), 0, 0
     lock = threading.Lock()
 
-    def work() -> None:
+    def work(_: int) -> None:
         nonlocal inside, most
-        for _ in range(50):
-            with memory.alone():
-                with lock:
-                    inside += 1
-                    most = max(most, inside)
-                with lock:
-                    inside -= 1
+        with memory.alone():
+            with lock:
+                inside += 1
+                most = max(most, inside)
+            with lock:
+                inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(200)))
     assert most == 1
 
 
 def test_a_thread_that_fails_leaves_the_memory() -> None:
     memory = DeviceMemory()
     for enter in (memory.alone, memory.shared, memory.alone):
-        try:
-            with enter():
-                raise ValueError
-        except ValueError:
-            pass
+        with suppress(ValueError), enter():
+            raise ValueError
     with memory.alone():
         pass

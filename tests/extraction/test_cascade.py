@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from pipeline.extraction.detection.proposals import CANVASES_PER_CALL
 from pipeline.extraction.images import batch
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.types import Detections
+from tests.extraction.helpers import count_waits, needs_cuda
 
 
 @pytest.fixture(scope="module")
@@ -120,20 +121,9 @@ def test_calls_depend_on_pixels_and_crops_only(networks: MtcnnNetworks, images: 
 
 
 @pytest.mark.usefixtures("path")
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@needs_cuda
 def test_waits_do_not_grow_with_the_batch(networks: MtcnnNetworks, images: list[np.ndarray]) -> None:
     detector = MtcnnDetector(networks, DetectSettings())
-
-    def waits(pictures: ImageBatch) -> int:
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                detector(pictures)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        return sum("synchroniz" in str(w.message) for w in caught)
-
-    one, many = (waits(ImageBatch(images * n, "cuda")) for n in (1, 6))
+    one, many = (count_waits(partial(detector, ImageBatch(images * n, "cuda"))) for n in (1, 6))
     # Suppression checks a few times whether it is done: not per image, but not always equally often.
     assert many <= one + 8

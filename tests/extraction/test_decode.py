@@ -6,7 +6,6 @@ import hashlib
 import io
 import random
 import struct
-import threading
 import tracemalloc
 import warnings
 import zlib
@@ -23,6 +22,7 @@ from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnsupported
 from pipeline.extraction.images.decode import Decoder, decode_image
 from pipeline.types import DecodedImage
+from tests.extraction.helpers import encode
 
 PLAIN = DecodeSettings()
 ACCEPT = DecodeSettings(truncated="accept")
@@ -45,12 +45,6 @@ def picture(astronaut_path: Path) -> Image.Image:
     """96 x 96 RGB with the face in it."""
     with Image.open(astronaut_path) as image:
         return image.convert("RGB").crop((130, 10, 322, 202)).resize((96, 96), Image.Resampling.BOX)
-
-
-def encode(image: Image.Image, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, **options)
-    return file.getvalue()
 
 
 def outcome(data: bytes, settings: DecodeSettings = PLAIN) -> DecodedImage | ImageRejected:
@@ -110,10 +104,8 @@ STORED = {
 def test_all_exif_orientations_come_out_upright(name: str, orientation: int, picture: Image.Image) -> None:
     upright = picture.crop((0, 0, 64, 96))
     turn = STORED[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
     stored = upright if turn is None else upright.transpose(turn)
-    decoded = decode_image(encode(stored, exif=exif.tobytes(), **FORMATS[name]), PLAIN)
+    decoded = decode_image(encode(stored, orientation, **FORMATS[name]), PLAIN)
     difference = np.abs(decoded.pixels.astype(int) - np.asarray(upright).astype(int))
     if name in ("png", "tiff"):
         assert difference.max() == 0
@@ -123,9 +115,7 @@ def test_all_exif_orientations_come_out_upright(name: str, orientation: int, pic
 
 def test_the_exif_tag_of_a_heic_with_its_own_transform_is_ignored(picture: Image.Image) -> None:
     """libheif applied the transform of the container; a second turn by the tag would be one too many."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    data = encode(picture.crop((0, 0, 64, 96)), exif=exif.tobytes(), **FORMATS["heic"])
+    data = encode(picture.crop((0, 0, 64, 96)), 6, **FORMATS["heic"])
     decoded = decode_image(data, PLAIN)
     assert (decoded.width, decoded.height) == (96, 64)
 
@@ -377,18 +367,8 @@ def test_the_bomb_limit_of_the_process_is_never_lowered(picture: Image.Image) ->
 def test_decoder_counts_every_call_from_every_thread(picture: Image.Image) -> None:
     decoder = Decoder(PLAIN)
     data = encode(picture, format="JPEG")
-    start = threading.Barrier(4)
-
-    def work() -> None:
-        start.wait()
-        for _ in range(25):
-            decoder(data)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(decoder, [data] * 100))
     with pytest.raises(ImageUnsupported):
         decoder(b"nothing")
     assert decoder.calls == 101

@@ -14,15 +14,21 @@ from torch import nn
 
 from pipeline.errors import WeightsCorrupt
 from pipeline.extraction.embed import BATCH_CROPS, Embedder, load_embedder
-from pipeline.models.files.converted import read_converted
+from pipeline.models.files.converted import read_converted, write_converted
 from pipeline.models.registry import weight_set
-from pipeline.models.weights import ResolvedWeights, cached_file, resolve
+from pipeline.models.weights import ResolvedWeights, cached_file, package_files, resolve
 from pipeline.runtime.device import resolve_device
 
 
 @pytest.fixture(scope="module")
-def resolved(weights_cache: Path) -> ResolvedWeights:
+def casia(weights_cache: Path) -> ResolvedWeights:
     return resolve("casia-webface", None, weights_cache)
+
+
+@pytest.fixture(scope="module", params=["casia-webface", "sface"])
+def resolved(request: pytest.FixtureRequest) -> ResolvedWeights:
+    cache: Path = request.getfixturevalue("sface_cache" if request.param == "sface" else "weights_cache")
+    return resolve(request.param, None, cache)
 
 
 @pytest.fixture(scope="module")
@@ -31,26 +37,36 @@ def embedder(resolved: ResolvedWeights, device: str) -> Embedder:
 
 
 @pytest.fixture(scope="module")
-def crops(hopper_path: Path, astronaut_path: Path) -> torch.Tensor:
-    """[6, 3, 160, 160] float32 in [0, 255]: three of each person."""
+def portraits(hopper_path: Path, astronaut_path: Path) -> list[Image.Image]:
+    """Three crops of each person."""
     photos = (hopper_path, (190, 60, 370, 240), 5), (astronaut_path, (165, 55, 280, 170), 3)
     cut = []
     for path, (x1, y1, x2, y2), step in photos:
         with Image.open(path) as opened:
             photo = opened.convert("RGB")
-        for k in range(0, 3 * step, step):
-            crop = photo.crop((x1 - k, y1 + k, x2 - k, y2 + k)).resize((160, 160), Image.Resampling.BILINEAR)
-            cut.append(np.asarray(crop, np.float32).transpose(2, 0, 1))
-    return torch.from_numpy(np.stack(cut))
+        cut += [photo.crop((x1 - k, y1 + k, x2 - k, y2 + k)) for k in range(0, 3 * step, step)]
+    return cut
+
+
+def as_input(portraits: list[Image.Image], size: int) -> torch.Tensor:
+    """[6, 3, size, size] float32 in [0, 255]"""
+    resized = [np.asarray(p.resize((size, size), Image.Resampling.BILINEAR), np.float32) for p in portraits]
+    return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2).contiguous()
+
+
+@pytest.fixture(scope="module")
+def crops(resolved: ResolvedWeights, portraits: list[Image.Image]) -> torch.Tensor:
+    return as_input(portraits, resolved.weight_set.input_size)
+
+
+FACTS = {"casia-webface": (160, 512, "box"), "sface": (112, 128, "five-point")}
 
 
 def test_shape_dtype_and_norm(embedder: Embedder, crops: torch.Tensor, device: str) -> None:
     found = embedder(crops.to(device))
-    assert found.shape == (6, 512)
-    assert found.dtype == torch.float32
-    assert found.device.type == device
+    assert (embedder.input_size, embedder.embedding_size, embedder.alignment) == FACTS[embedder.name]
+    assert (found.shape, found.dtype, found.device.type) == ((6, embedder.embedding_size), torch.float32, device)
     torch.testing.assert_close(found.norm(dim=1).cpu(), torch.ones(6), atol=1e-6, rtol=0)
-    assert (embedder.name, embedder.input_size, embedder.embedding_size) == ("casia-webface", 160, 512)
 
 
 def test_one_person_is_nearer_than_another(embedder: Embedder, crops: torch.Tensor) -> None:
@@ -59,31 +75,17 @@ def test_one_person_is_nearer_than_another(embedder: Embedder, crops: torch.Tens
     assert products[3:, 3:].min() > products[:3, 3:].max()
 
 
-def test_batch_equals_single(embedder: Embedder, crops: torch.Tensor) -> None:
+def test_neighbours_order_and_layout_do_not_matter(embedder: Embedder, crops: torch.Tensor, device: str) -> None:
     single = torch.cat([embedder(crop[None]) for crop in crops])
-    torch.testing.assert_close(embedder(crops), single, atol=2e-6, rtol=0)
-
-
-def test_neighbours_and_order_do_not_matter(embedder: Embedder, crops: torch.Tensor) -> None:
-    order = torch.tensor([4, 2, 0, 5, 1, 3])
-    torch.testing.assert_close(embedder(crops[order]), embedder(crops)[order], atol=2e-6, rtol=0)
-
-
-def test_the_memory_layout_of_the_crops_does_not_matter(embedder: Embedder, crops: torch.Tensor) -> None:
-    turned = crops.contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(embedder(turned), embedder(crops), atol=2e-6, rtol=0)
+    copies = BATCH_CROPS[device] // len(crops) + 1  # more than one call
+    many, expected = crops.flip(0).repeat(copies, 1, 1, 1), single.flip(0).repeat(copies, 1)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.testing.assert_close(embedder(many.contiguous(memory_format=layout)), expected, atol=2e-6, rtol=0)
 
 
 def test_the_device_agrees_with_the_cpu(embedder: Embedder, resolved: ResolvedWeights, crops: torch.Tensor) -> None:
     on_cpu = load_embedder(resolved, torch.device("cpu"))(crops)
     torch.testing.assert_close(embedder(crops).cpu(), on_cpu, atol=1e-5, rtol=0)
-
-
-def test_large_batches_are_divided_and_counted(resolved: ResolvedWeights, crops: torch.Tensor) -> None:
-    embedder = load_embedder(resolved, torch.device("cpu"))
-    number = BATCH_CROPS["cpu"] + 1
-    assert embedder(crops[:1].expand(number, -1, -1, -1)).shape == (number, 512)
-    assert (embedder.counts.calls, embedder.counts.inputs) == (2, number)
 
 
 class Recording(nn.Module):
@@ -106,32 +108,38 @@ def test_parts_are_even_and_crops_stay_what_they_were(number: int, parts: list[i
     embedder = Embedder(weight_set("casia-webface"), network, torch.device("cpu"))
     crops = torch.rand(number, 3, 160, 160).to(memory_format=torch.channels_last)
     before = crops.clone()
-    assert embedder(crops).shape == (number, 512)
+    found = embedder(crops)
+    assert (found.shape, found.dtype) == ((number, 512), torch.float32)
     assert network.numbers == parts
+    assert (embedder.counts.calls, embedder.counts.inputs) == (len(parts), number)
     assert torch.equal(crops, before)
 
 
-def test_no_crops_are_no_call(resolved: ResolvedWeights) -> None:
-    embedder = load_embedder(resolved, torch.device("cpu"))
-    found = embedder(torch.empty(0, 3, 160, 160))
-    assert (found.shape, found.dtype) == ((0, 512), torch.float32)
-    assert (embedder.counts.calls, embedder.counts.inputs) == (0, 0)
-
-
 @pytest.mark.parametrize("shape", [(3, 160, 160), (1, 3, 112, 112), (1, 1, 160, 160), (1, 160, 160, 3)])
-def test_other_shapes_are_refused(embedder: Embedder, shape: tuple[int, ...]) -> None:
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    embedder = Embedder(weight_set("casia-webface"), Recording(), torch.device("cpu"))
     with pytest.raises(ValueError, match="crops must be"):
         embedder(torch.zeros(shape))
 
 
-def test_folding_and_layout_change_nothing(embedder: Embedder, weights_cache: Path, crops: torch.Tensor) -> None:
+def test_folding_and_layout_change_nothing(
+    casia: ResolvedWeights, portraits: list[Image.Image], tmp_path: Path, device: str
+) -> None:
+    """Against the reference module, whose state dict, with a classifier, gives the same."""
     from facenet_pytorch.models.inception_resnet_v1 import InceptionResnetV1
 
+    crops, tensors = as_input(portraits, 160), read_converted(casia.path)
     reference = InceptionResnetV1(pretrained=None).eval()
-    reference.load_state_dict(read_converted(cached_file(weight_set("casia-webface"), weights_cache)))
+    reference.load_state_dict(tensors)
     with torch.inference_mode():
         expected = reference((crops - 127.5) / 128)
-    torch.testing.assert_close(embedder(crops).cpu(), expected, atol=1e-5, rtol=0)
+    classifier = {"logits.weight": torch.zeros(10, 512), "logits.bias": torch.zeros(10)}
+    # The format of the published file, from before torch 1.6.
+    torch.save({**tensors, **classifier}, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
+    for weights in (casia, as_vggface2(tmp_path / "w.pt")):
+        embedder = load_embedder(weights, resolve_device(device))
+        assert embedder.name == weights.name
+        torch.testing.assert_close(embedder(crops).cpu(), expected, atol=1e-5, rtol=0)
 
 
 def as_vggface2(path: Path) -> ResolvedWeights:
@@ -139,36 +147,37 @@ def as_vggface2(path: Path) -> ResolvedWeights:
     return ResolvedWeights("vggface2", hashlib.sha256(path.read_bytes()).hexdigest(), path, weight_set("vggface2"))
 
 
-def test_a_state_dict_with_a_classifier_gives_the_same(
-    weights_cache: Path, tmp_path: Path, embedder: Embedder, crops: torch.Tensor
-) -> None:
-    tensors = read_converted(cached_file(weight_set("casia-webface"), weights_cache))
-    classifier = {"logits.weight": torch.zeros(10, 512), "logits.bias": torch.zeros(10)}
-    # The format of the published file, from before torch 1.6.
-    torch.save({**tensors, **classifier}, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
-    loaded = load_embedder(as_vggface2(tmp_path / "w.pt"), embedder.device)
-    assert loaded.name == "vggface2"
-    torch.testing.assert_close(loaded(crops), embedder(crops), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("change", ["missing", "unknown", "shape", "no dict", "no tensors", "no torch file"])
-def test_a_file_that_is_no_weights_is_refused_by_name(weights_cache: Path, tmp_path: Path, change: str) -> None:
-    tensors = read_converted(cached_file(weight_set("casia-webface"), weights_cache))
-    name = "repeat_2.2.branch1.1.conv.weight"
-    states: dict[str, object] = {
+@pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
+def test_other_tensors_are_refused_by_name(resolved: ResolvedWeights, tmp_path: Path, change: str) -> None:
+    tensors = read_converted(resolved.path)
+    name = {"casia-webface": "repeat_2.2.branch1.1.conv.weight", "sface": "layers.conv_5_dw.relu.weight"}[resolved.name]
+    changed = {
         "missing": {key: value for key, value in tensors.items() if key != name},
         "unknown": {**tensors, "more": torch.zeros(1)},
         "shape": {**tensors, name: torch.zeros(3)},
-        "no dict": [1, 2],
-        "no tensors": {"state": {"a": 1}},
     }
+    path = cached_file(resolved.weight_set, tmp_path)
+    write_converted(path, changed[change], resolved.sha256)
+    with pytest.raises(WeightsCorrupt, match=f"{path}.* no weights of {resolved.weight_set.architecture}"):
+        load_embedder(resolve(resolved.name, None, tmp_path), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"state": {"a": 1}}, b"<html>Not found</html>"], ids=type)
+def test_a_file_that_is_no_state_dict_is_refused_by_name(tmp_path: Path, content: object) -> None:
     path = tmp_path / "w.pt"
-    if change in states:
-        torch.save(states[change], path)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
     else:
-        path.write_bytes(b"<html>Not found</html>")
+        torch.save(content, path)
     with pytest.raises(WeightsCorrupt, match=str(path)):
         load_embedder(as_vggface2(path), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["auto", "sface"])
+def test_the_onnx_file_by_path_is_known_by_its_hash(sface_cache: Path, name: str) -> None:
+    (file,) = package_files(weight_set("sface"))
+    found = resolve(name, file, sface_cache)
+    assert (found.name, found.path) == ("sface", cached_file(weight_set("sface"), sface_cache))
 
 
 class Malicious:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +45,16 @@ def _shards(rows: list[dict[str, Any]], size: int) -> list[tuple[int, pa.Table]]
     return [(k, pa.Table.from_pylist(rows[s : s + size], MANIFEST_SCHEMA)) for k, s in enumerate(starts)]
 
 
-def _engine(extractor: BatchExtractor, decoder: Decoder | None = None, **run: Any) -> LocalEngine:
-    settings = Settings(run=RunSettings(device="cpu", threads=2, **run))
-    decoder = decoder or Decoder(settings.decode)
-    return LocalEngine(settings, extractor.embedder.embedding_size, decoder, lambda: extractor)
+def _engine(
+    extractor: BatchExtractor,
+    decoder: Decoder | None = None,
+    load: Callable[[], BatchExtractor] | None = None,
+    threads: int = 2,
+    **run: Any,
+) -> LocalEngine:
+    settings = Settings(run=RunSettings(device="cpu", threads=threads, **run))
+    size, decoder = extractor.embedder.embedding_size, decoder or Decoder(settings.decode)
+    return LocalEngine(settings, size, decoder, load or (lambda: extractor))
 
 
 def _decoders() -> list[str]:
@@ -106,9 +111,7 @@ def test_without_an_image_no_model_is_loaded(extractor: BatchExtractor, tmp_path
     def load() -> BatchExtractor:
         raise AssertionError
 
-    settings = Settings(run=RunSettings(device="cpu"))
-    engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), load)
-    ((_, table),) = engine.run_shards(_shards(rows, 2), lambda _: None)
+    ((_, table),) = _engine(extractor, load=load).run_shards(_shards(rows, 2), lambda _: None)
     assert table["status"].to_pylist() == ["unsupported", "missing"]
 
 
@@ -133,8 +136,7 @@ def test_reading_ahead_is_bounded(
             decoded.append(seen)
         return extractor
 
-    run = RunSettings(device="cpu", threads=2, batch_images=batch_images, batch_pixels=batch_pixels)
-    engine = LocalEngine(Settings(run=run), extractor.embedder.embedding_size, decoder, load)
+    engine = _engine(extractor, decoder, load, batch_images=batch_images, batch_pixels=batch_pixels)
     shards = _shards([_row(k, photo) for k in range(16)], 16)
     ((_, table),) = engine.run_shards(shards, lambda _: None)
     assert table["status"].to_pylist() == ["ok"] * 16
@@ -159,19 +161,15 @@ def test_an_error_of_the_models_ends_the_run(extractor: BatchExtractor, photo: P
     def load() -> BatchExtractor:
         raise Broken
 
-    settings = dataclasses.replace(Settings(), run=RunSettings(device="cpu", threads=2))
-    engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), load)
     with pytest.raises(Broken):
-        list(engine.run_shards(_shards([_row(k, photo) for k in range(8)], 4), lambda _: None))
+        list(_engine(extractor, load=load).run_shards(_shards([_row(k, photo) for k in range(8)], 4), lambda _: None))
     assert _decoders() == []
 
 
 def test_a_photo_without_a_face_has_an_empty_list(extractor: BatchExtractor, tmp_path: Path) -> None:
-    sizes: Iterator[tuple[int, int]] = iter([(1, 1), (12, 12), (3000, 1), (40, 30)])
-    files = []
-    for k, size in enumerate(sizes):
-        files.append(tmp_path / f"{k}.png")
-        Image.new("RGB", size, (90, 120, 60)).save(files[-1])
+    files = [tmp_path / f"{k}.png" for k in range(4)]
+    for file, size in zip(files, [(1, 1), (12, 12), (3000, 1), (40, 30)], strict=True):
+        Image.new("RGB", size, (90, 120, 60)).save(file)
     ((_, table),) = _engine(extractor).run_shards(_shards([_row(k, f) for k, f in enumerate(files)], 4), lambda _: None)
     assert table["status"].to_pylist() == ["no_face"] * 4
     assert table["faces"].to_pylist() == [[]] * 4
@@ -191,10 +189,7 @@ def test_a_shard_is_shared_evenly(
     extractor: BatchExtractor, photo: Path, threads: int, batch_images: int, images: int, batches: list[int]
 ) -> None:
     """However small it is, and with the same faces as in a single batch."""
-    run = RunSettings(device="cpu", threads=threads, batch_images=batch_images)
-    engine = LocalEngine(
-        Settings(run=run), extractor.embedder.embedding_size, Decoder(Settings().decode), lambda: extractor
-    )
+    engine = _engine(extractor, threads=threads, batch_images=batch_images)
     done: list[int] = []
     ((_, table),) = engine.run_shards(_shards([_row(k, photo) for k in range(images)], images), done.append)
     assert done == batches
@@ -237,11 +232,6 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
         assert sum(a * b for a, b in zip(face["embedding"], same["embedding"], strict=True)) > 0.99
         with Image.open(io.BytesIO(face["crop"])) as crop, Image.open(io.BytesIO(same["crop"])) as other:
             assert crop.size == other.size
-
-
-def test_a_batch_may_be_empty(extractor: BatchExtractor) -> None:
-    """The device may reject every image of a batch."""
-    assert extractor.extract([]) == []
 
 
 def test_an_image_too_large_beside_others_is_tried_alone(

@@ -19,17 +19,12 @@ from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected
 from pipeline.extraction.images import decode, jpeg
 from pipeline.extraction.images.decode import decode_image
+from tests.extraction.helpers import encode
 
 PLAIN = DecodeSettings(max_pixels=4_000_000)
 ACCEPT = DecodeSettings(max_pixels=4_000_000, truncated="accept")
 
-needs_library = pytest.mark.skipif(find_spec("simplejpeg") is None, reason="simplejpeg is not installed")
-
-
-def encode(image: Image.Image, **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, **{"format": "JPEG", "quality": 92, **options})
-    return file.getvalue()
+pytestmark = pytest.mark.skipif(find_spec("simplejpeg") is None, reason="simplejpeg is not installed")
 
 
 def result(data: bytes, settings: DecodeSettings) -> tuple[object, ...]:
@@ -76,13 +71,11 @@ KINDS: dict[str, Callable[[Image.Image], bytes]] = {
 }
 
 
-@needs_library
 @pytest.mark.parametrize("kind", KINDS)
 def test_sound_files_are_decoded_by_simplejpeg_and_equal(kind: str, picture: Image.Image) -> None:
     assert assert_same(KINDS[kind](picture))
 
 
-@needs_library
 @pytest.mark.parametrize("sampling", ["411", "420", "422", "440", "444"])
 def test_samplings_of_another_encoder(sampling: str, picture: Image.Image) -> None:
     factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
@@ -91,20 +84,16 @@ def test_samplings_of_another_encoder(sampling: str, picture: Image.Image) -> No
     assert assert_same(data.tobytes())
 
 
-@needs_library
 @pytest.mark.parametrize("sides", [(1, 1), (1, 9), (8, 1), (7, 17), (16, 16), (33, 31)])
 def test_all_sides_are_equal(sides: tuple[int, int], picture: Image.Image) -> None:
     for sampling in range(3):
         assert assert_same(encode(picture.resize(sides), subsampling=sampling))
 
 
-@needs_library
 @pytest.mark.parametrize("orientation", range(10))
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_exif_turns_are_equal(orientation: int, mode: str, picture: Image.Image) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = encode(picture.convert(mode), exif=exif.tobytes())
+    data = encode(picture.convert(mode), orientation)
     assert assert_same(data)
     pixels = decode_image(data, PLAIN).pixels
     assert pixels.flags.c_contiguous
@@ -119,13 +108,11 @@ def _with_frame(data: bytes, offset: int, value: int) -> bytes:
     return bytes(changed)
 
 
-@needs_library
 @pytest.mark.parametrize("marker", [0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF])
 def test_rare_codings_are_left_to_pillow(marker: int, picture: Image.Image) -> None:
     assert not assert_same(_with_frame(encode(picture), 1, marker))
 
 
-@needs_library
 def test_other_depths_components_and_cmyk_are_left_to_pillow(picture: Image.Image) -> None:
     assert not assert_same(_with_frame(encode(picture), 4, 12))
     assert not assert_same(_with_frame(encode(picture), 9, 4))
@@ -133,20 +120,17 @@ def test_other_depths_components_and_cmyk_are_left_to_pillow(picture: Image.Imag
     assert not assert_same(encode(picture)[:300])
 
 
-@needs_library
 @pytest.mark.parametrize("factors", [0x11, 0x14, 0x21, 0x31, 0x13, 0x33, 0x42, 0x44, 0x00, 0x51])
 def test_odd_sampling_factors_are_equal(factors: int, picture: Image.Image) -> None:
     assert_same(_with_frame(encode(picture), 11, factors))
 
 
-@needs_library
 def test_other_sides_than_pillow_read_are_refused(picture: Image.Image) -> None:
     data = encode(picture)
     assert jpeg.jpeg_pixels(data, 101, 75) is not None
     assert jpeg.jpeg_pixels(data, 75, 101) is None
 
 
-@needs_library
 @pytest.mark.parametrize("progressive", [False, True])
 def test_cut_files_give_equal_results(progressive: bool, picture: Image.Image) -> None:
     data = encode(picture, progressive=progressive)
@@ -154,7 +138,6 @@ def test_cut_files_give_equal_results(progressive: bool, picture: Image.Image) -
     assert not any(taken[:-8])
 
 
-@needs_library
 def test_broken_files_give_equal_results(picture: Image.Image, full: bool) -> None:
     chance, taken, count = random.Random(5), 0, 300 if full else 100
     files = [KINDS[kind](picture.resize((53, 40))) for kind in ("4:2:0", "progressive", "grey", "restarts")]
@@ -167,7 +150,6 @@ def test_broken_files_give_equal_results(picture: Image.Image, full: bool) -> No
     assert 10 < taken < count - 10
 
 
-@needs_library
 def test_size_limits_hold_before_simplejpeg_decodes(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(picture)
     calls: list[int] = []
@@ -178,7 +160,6 @@ def test_size_limits_hold_before_simplejpeg_decodes(picture: Image.Image, monkey
     assert "7,575 pixels is over the limit of 7,574" in str(reason)
 
 
-@needs_library
 def test_a_library_with_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     import simplejpeg
 
@@ -190,7 +171,6 @@ def test_a_library_with_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch
     assert not jpeg._agrees(simplejpeg)
 
 
-@needs_library
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "411", "Gray"])
 def test_the_comparison_with_pillow_covers_every_sampling(sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import simplejpeg
@@ -229,7 +209,6 @@ def test_without_a_simplejpeg_that_works_pillow_decodes(library: str, hopper_pat
     assert done.stdout.strip() == decode_image(hopper_path.read_bytes(), DecodeSettings()).pixel_sha256
 
 
-@needs_library
 @pytest.mark.faces
 def test_photographs_and_broken_files_are_equal(faces_dir: Path) -> None:
     folders = ("broken-files", "groups-with-boxes", "portraits-cc")

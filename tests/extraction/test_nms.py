@@ -18,6 +18,12 @@ PAIRS = [2**26, 300**2, 65**2, 1]
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
+@pytest.fixture(params=PAIRS)
+def pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("pipeline.extraction.detection.nms._PAIRS", request.param)
+    return int(request.param)
+
+
 def _greedy(boxes: np.ndarray, scores: np.ndarray, groups: np.ndarray, limit: float, smaller: bool) -> list[int]:
     extra = 1 if smaller else 0
     kept: list[int] = []
@@ -80,24 +86,14 @@ def _crowd(seed: int, sizes: list[int], score_count: int) -> Arrays:
     return boxes, scores, groups
 
 
-@pytest.mark.parametrize("pairs", PAIRS)
-def test_padded_equals_torchvision(pairs: int, device: str, full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.extraction.detection.nms._PAIRS", pairs)
-    sizes = [0, 1, 1, 2, 2, 3, 31, 32, 33, 64, 65, 65, 300] + [2, 5, 8] * 20
+def test_padded_equals_torchvision(pairs: int, device: str, full: bool) -> None:
+    sizes = [*range(70), 1, 2, 65, 300] + [2, 5, 8] * 20
     for seed, score_count in itertools.product(range(5 if full else 1), (1, 7, 1 << 20)):
         for limit in (0.0, 0.3, 0.5, 0.6, 0.7, 1.0):
             _assert_as_torchvision(_crowd(seed, sizes, score_count), limit, device)
 
 
-@pytest.mark.parametrize("pairs", PAIRS)
-def test_a_group_of_each_size(pairs: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.extraction.detection.nms._PAIRS", pairs)
-    _assert_as_torchvision(_crowd(0, list(range(70)), 1000), 0.4, device)
-
-
-@pytest.mark.parametrize("pairs", PAIRS)
-def test_tables_hold_like_sizes_and_bounded_pairs(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.extraction.detection.nms._PAIRS", pairs)
+def test_tables_hold_like_sizes_and_bounded_pairs(pairs: int) -> None:
     sizes = sorted([*range(1, 70)] * 5 + [300] * 3)
     parts = [(sizes[part], largest) for part, largest in _size_classes(sizes)]
     assert sorted(size for part, _ in parts for size in part) == sizes
@@ -109,9 +105,7 @@ def test_tables_hold_like_sizes_and_bounded_pairs(pairs: int, monkeypatch: pytes
         assert [largest for _, largest in parts] == [300, 69, 34, 16]
 
 
-@pytest.mark.parametrize("pairs", [2**26, 1])
-def test_every_second_box_of_a_long_row_stays(pairs: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.extraction.detection.nms._PAIRS", pairs)
+def test_every_second_box_of_a_long_row_stays(pairs: int, device: str) -> None:
     left = torch.arange(200.0, device=device) * 4
     boxes = torch.stack([left, torch.zeros_like(left), left + 10, torch.full_like(left, 10)], 1)
     scores, group = -left, torch.zeros(200, dtype=torch.int64, device=device)
@@ -120,11 +114,9 @@ def test_every_second_box_of_a_long_row_stays(pairs: int, device: str, monkeypat
     assert padded_nms(*twice, 0.4).tolist() == [*range(200, 400, 2), *range(0, 200, 2)]
 
 
-@pytest.mark.parametrize("pairs", [2**26, 1])
 @pytest.mark.parametrize("tenths", range(1, 10))
-def test_at_the_limit(tenths: int, pairs: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_limit(tenths: int, pairs: int, device: str) -> None:
     """6 / 10 in float32 is above the 0.6 of float64, 7 / 10 is below its 0.7: the CPU kernel tells them apart."""
-    monkeypatch.setattr("pipeline.extraction.detection.nms._PAIRS", pairs)
     boxes = np.array([[0, 0, 10, 1], [0, 0, tenths, 1]], dtype=np.float32)
     arrays = boxes, np.array([1, 0.5], dtype=np.float32), np.zeros(2, dtype=np.int64)
     _assert_as_torchvision(arrays, tenths / 10, device)

@@ -5,7 +5,6 @@ On a machine without CUDA the same code decodes with torchvision's own libjpeg, 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,17 +19,10 @@ from pipeline.extraction.images.decode import Decoder, decode_image
 from pipeline.extraction.images.nvjpeg import DeviceDecoder, decodes_on_device
 from pipeline.runtime.device import resolve_device
 from pipeline.types import DecodedImage, DeviceImage, EncodedImage
+from tests.extraction.helpers import encode
 
 PLAIN = DecodeSettings()
 TURNS = range(1, 9)
-
-
-def encode(image: Image.Image, turn: int = 1, **options: object) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = turn
-    file = io.BytesIO()
-    image.save(file, **{"format": "JPEG", "quality": 92, "exif": exif, **options})
-    return file.getvalue()
 
 
 def damaged(picture: Image.Image) -> bytes:
@@ -68,7 +60,9 @@ def pixels_of(image: DecodedImage | DeviceImage | ImageRejected) -> np.ndarray:
         ("fast", "cpu", "device", False),
     ],
 )
-def test_the_nvjpegs_only_in_fast_mode_on_cuda_on_request(mode: str, device: str, jpeg: str, expected: bool) -> None:
+def test_the_device_decodes_only_on_cuda_in_fast_mode_on_request(
+    mode: str, device: str, jpeg: str, expected: bool
+) -> None:
     assert decodes_on_device(RunSettings(mode=mode, device=device, jpeg=jpeg)) == expected
 
 
@@ -84,25 +78,23 @@ def test_a_baseline_file_is_left_to_the_device(picture: Image.Image, turn: int) 
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"progressive": True}, {"format": "PNG"}, {"format": "WEBP"}, {"format": "BMP"}],
-    ids=["progressive", "png", "webp", "bmp"],
+    ("mode", "options"),
+    [
+        ("RGB", {"progressive": True}),
+        ("RGB", {"keep_rgb": True}),  # its components are called R, G and B
+        *[("RGB", {"format": name}) for name in ("PNG", "WEBP", "BMP")],
+        *[(mode, {}) for mode in ("L", "CMYK")],
+    ],
 )
-def test_other_files_are_decoded_on_the_cpu(picture: Image.Image, options: dict[str, object]) -> None:
-    data = encode(picture, **options)
+def test_other_files_are_decoded_on_the_cpu(picture: Image.Image, mode: str, options: dict[str, object]) -> None:
+    data = encode(picture.convert(mode), **options)
     (image,) = prepared(data)
     assert isinstance(image, DecodedImage)
     assert image.pixel_sha256 == decode_image(data, PLAIN).pixel_sha256
 
 
-@pytest.mark.parametrize("mode", ["L", "CMYK"])
-def test_other_colours_are_decoded_on_the_cpu(picture: Image.Image, mode: str) -> None:
-    assert isinstance(prepared(encode(picture.convert(mode)))[0], DecodedImage)
-
-
 def test_colours_that_are_no_ycbcr_are_decoded_on_the_cpu(picture: Image.Image) -> None:
-    """Adobe's marker, and components that are called R, G and B: a decoder that heeds neither gives false colours."""
-    assert isinstance(prepared(encode(picture, keep_rgb=True))[0], DecodedImage)
+    """Adobe's marker says so: a decoder that does not heed it gives false colours."""
     data = encode(picture)
     adobe = b"\xff\xee\x00\x0eAdobe\x00d\x00\x00\x00\x00"
     assert isinstance(prepared(data[:2] + adobe + b"\x01" + data[2:])[0], EncodedImage)

@@ -14,6 +14,7 @@ from facenet_pytorch.models.mtcnn import PNet
 from PIL import Image
 from torch.nn.functional import interpolate
 
+from pipeline.extraction.detection import proposals
 from pipeline.extraction.detection.kernels import load_kernels
 from pipeline.extraction.detection.networks import CanvasPNet, MtcnnNetworks, normalise
 from pipeline.extraction.detection.proposals import CanvasCells, Cells, CompiledCells
@@ -22,7 +23,6 @@ from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.stage_times import NetworkCounts
 
 CPU = torch.device("cpu")
-needs_numba = pytest.mark.skipif(load_kernels(CPU) is None, reason="numba is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,8 @@ def photos(hopper_path: Path, astronaut_path: Path) -> list[np.ndarray]:
 
 def compiled_cells(pnet: CanvasPNet) -> CompiledCells:
     kernels = load_kernels(CPU)
-    assert kernels is not None
+    if kernels is None:
+        pytest.skip("numba is not installed")
     return CompiledCells(pnet, kernels)
 
 
@@ -63,25 +64,43 @@ def by_place(cells: Cells) -> dict[tuple[int, ...], np.ndarray]:
     return {tuple(place): answer for place, answer in zip(places, answers, strict=True)}
 
 
-@needs_numba
-@pytest.mark.parametrize("size", [(12, 12), (13, 12), (12, 15), (14, 14), (30, 41), (41, 30), (60, 90), (7, 9)])
-def test_all_cells_equal_the_network_on_the_level_alone(size: tuple[int, int]) -> None:
-    """Also levels larger than the picture."""
-    height, width = max(size[0], 12), max(size[1], 12)
-    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    pnet = random_pnet(1)
-    level = interpolate(torch.from_numpy(pixels).permute(2, 0, 1)[None].float(), size=(height, width), mode="area")
-    reference: PNet = pnet.net
-    with torch.inference_mode():
-        regressions, probabilities = reference(normalise(level))
-    found = by_place(find(compiled_cells(pnet), [pixels], [[Level(1.0, height, width)]], 0.0))
-    assert len(found) == probabilities.shape[2] * probabilities.shape[3]
-    for (_, _, row, column), answer in found.items():
-        assert abs(answer[0] - probabilities[0, 1, row, column].item()) <= 1e-5
-        assert np.abs(answer[1:] - regressions[0, :, row, column].numpy()).max() <= 1e-5
+def assert_as_alone(
+    finder: CanvasCells | CompiledCells, net: PNet, images: Sequence[np.ndarray], sizes: Sequence[tuple[int, int]]
+) -> None:
+    """Each image has one level, of these sizes: its cells are those of the network `net` on the level alone."""
+    cells = by_place(find(finder, images, [[Level(1.0, *size)] for size in sizes], 0.0))
+    for k, (image, size) in enumerate(zip(images, sizes, strict=True)):
+        level = interpolate(torch.from_numpy(image).permute(2, 0, 1)[None].float(), size=size, mode="area")
+        with torch.inference_mode():
+            regressions, probabilities = net(normalise(level))
+        expected = torch.cat([probabilities[:, 1:], regressions], dim=1)[0].permute(1, 2, 0).numpy()
+        places = [(k, 0, row, column) for row, column in np.ndindex(expected.shape[:2])]
+        assert np.abs([cells.pop(place) for place in places] - expected.reshape(-1, 5)).max() <= 1e-5
+    assert not cells
 
 
-@needs_numba
+@pytest.mark.parametrize("loops", [True, False], ids=["compiled", "canvases"])
+@pytest.mark.parametrize(
+    "size", [(7, 9), (13, 12), (12, 15), (14, 14), (30, 41), (41, 40), (40, 41), (13, 64), (60, 90), (150, 99)]
+)
+def test_all_cells_equal_the_network_on_the_level_alone(
+    size: tuple[int, int], loops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a level larger than its picture; neither its neighbours nor its places on small canvases matter."""
+    monkeypatch.setattr(proposals, "CANVAS_SIDE", 64)
+    rng, pnet = np.random.default_rng(0), random_pnet(1)
+    images = [rng.integers(0, 256, (*sides, 3), dtype=np.uint8) for sides in ((33, 21), size, (19, 35))]
+    sizes = [(33, 21), (max(size[0], 12), max(size[1], 12)), (19, 35)]
+    assert_as_alone(compiled_cells(pnet) if loops else CanvasCells(pnet), pnet.net, images, sizes)
+
+
+def test_rows_of_any_length_equal_the_network_on_the_level_alone() -> None:
+    """All ends of a row in all layers: complete tiles, and rests of one, two or three vectors."""
+    pnet, sizes = random_pnet(1), [(13 + width % 3, width) for width in range(12, 110)]
+    images = [np.random.default_rng(w).integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in sizes]
+    assert_as_alone(compiled_cells(pnet), pnet.net, images, sizes)
+
+
 def test_compiled_cells_equal_those_of_canvases(photos: list[np.ndarray], cpu_networks: MtcnnNetworks) -> None:
     pnet = cpu_networks.pnet
     pyramids = [pyramid(*photo.shape[:2], 12, 0.709) for photo in photos]
@@ -94,7 +113,6 @@ def test_compiled_cells_equal_those_of_canvases(photos: list[np.ndarray], cpu_ne
     assert max(np.abs(ours[place] - theirs[place]).max() for place in ours.keys() & theirs.keys()) <= 1e-5
 
 
-@needs_numba
 def test_cells_do_not_depend_on_batch_or_threads(photos: list[np.ndarray], cpu_networks: MtcnnNetworks) -> None:
     finder, threads = compiled_cells(cpu_networks.pnet), torch.get_num_threads()
     pyramids = [pyramid(*photo.shape[:2], 20, 0.709) for photo in photos]
@@ -112,7 +130,6 @@ def test_cells_do_not_depend_on_batch_or_threads(photos: list[np.ndarray], cpu_n
         torch.set_num_threads(threads)
 
 
-@needs_numba
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.99, 1.0])
 @pytest.mark.parametrize("certainty", [0.0, 15.0, 40.0])
 def test_any_threshold_is_exact(threshold: float, certainty: float, photos: list[np.ndarray]) -> None:
@@ -127,7 +144,6 @@ def test_any_threshold_is_exact(threshold: float, certainty: float, photos: list
     assert (len(found.probability) > 0) == (threshold <= 0.3 or certainty == 40.0 or (certainty > 0 and threshold < 1))
 
 
-@needs_numba
 def test_no_images_and_no_levels(photos: list[np.ndarray], cpu_networks: MtcnnNetworks) -> None:
     finder, counts = compiled_cells(cpu_networks.pnet), NetworkCounts()
     for images, pyramids in (([], []), (photos[-1:], [[]])):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
-from facenet_pytorch.models.mtcnn import PNet
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
@@ -55,35 +53,6 @@ def test_every_cell_comes_once_and_tiles_do_not_overlap(sizes: list[tuple[int, i
 def test_no_images_need_no_canvas() -> None:
     assert pack([], SIDE).canvases == 0
     assert pack([[], []], SIDE).canvases == 0
-
-
-@pytest.mark.parametrize("size", [(40, 41), (41, 40), (13, 64), (150, 99)])
-def test_cells_equal_the_network_on_the_level_alone(size: tuple[int, int]) -> None:
-    """With random weights: neither a level's place on the canvas nor its neighbours may matter."""
-    from pipeline.extraction.detection.networks import CanvasPNet
-
-    torch.manual_seed(0)
-    reference = PNet(pretrained=False).eval()
-    ours = CanvasPNet().eval()
-    ours.net.load_state_dict(reference.state_dict())
-    level = torch.randn(3, *size)
-    packing = pack([[Level(1.0, 33, 21)], [Level(1.0, *size)], [Level(1.0, 19, 35)]], SIDE)
-    canvases = torch.randn(packing.canvases, 3, SIDE, SIDE) * 100
-    for t in packing.tiles:
-        if t.image == 1:
-            part = level[:, t.y : t.y + t.height, t.x : t.x + t.width]
-            canvases[t.canvas, :, t.canvas_y : t.canvas_y + t.height, t.canvas_x : t.canvas_x + t.width] = part
-    tiles = TileTable(packing, CPU)
-    maps = CanvasMaps(tiles, 0, packing.canvases)
-    with torch.inference_mode():
-        found, _ = ours(canvases, *maps.inside())
-        _, expected = reference(level[None])
-    got = torch.full(expected.shape[2:], torch.nan)
-    cells = maps.cells()
-    canvas, row, column = ((cells >= 0) & (tiles.image[cells] == 1)).nonzero().unbind(1)
-    first_row, first_column = tiles.origin(cells[canvas, row, column])
-    got[first_row + row, first_column + column] = found[canvas, row, column]
-    assert torch.allclose(got, expected[0, 1], atol=1e-5)
 
 
 def test_painted_levels_equal_torchs_area_resampling(device: str) -> None:

@@ -279,7 +279,7 @@ def test_the_three_kinds_give_the_same_rows(kind: str, archive: Path) -> None:
 
 def test_csv_quotes_case_and_blanks(archive: Path) -> None:
     path = archive / "list.csv"
-    path.write_text('Name, PATH ,"a note"\n"Lee, ""Ann"""," b c.jpg"[:0]\n'.replace('," b c.jpg"[:0]', ",b c.jpg,x\n"))
+    path.write_text('Name, PATH ,"a note"\n"Lee, ""Ann""",b c.jpg,x\n\n')
     (ref,) = scan(path)
     assert (ref.name, ref.file.name, ref.extra) == ('Lee, "Ann"', "b c.jpg", {"a note": "x"})
 
@@ -432,9 +432,7 @@ def test_memory_does_not_grow_with_the_rows(archive: Path, full: bool) -> None:
 
 
 def test_a_folder_is_left_out_whatever_path_leads_to_it(tmp_path: Path) -> None:
-    for name in ("a", "store", "store/deep"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "x.jpg").touch()
+    plant(tmp_path, "a/x.jpg", "store/x.jpg", "store/deep/x.jpg")
     (tmp_path / "a" / "link").symlink_to(tmp_path / "store")
     refs = list(scan_source(tmp_path, SourceSettings(), leave_out=tmp_path / "a" / ".." / "store"))
     assert [ref.file for ref in refs] == [tmp_path / "a" / "x.jpg"]

@@ -8,7 +8,7 @@ small pictures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,6 @@ from torch import nn
 
 from pipeline.extraction.detection.kernels import packed_layer
 from pipeline.runtime.threads import over_threads
-from pipeline.types import FloatArray
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
@@ -83,42 +82,35 @@ CropNetwork: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 _CROPS_PER_JOB = 32  # the loops take 8 at a time
 
 
-def crop_network(network: nn.Module, kernels: ModuleType | None) -> CropNetwork:
-    """`network` on crops; with compiled convolutions if it is facenet-pytorch's own module and there are kernels."""
-    if kernels is not None and isinstance(network, RNet):
-        return _compiled_rnet(network, kernels)
-    if kernels is not None and isinstance(network, ONet):
-        return _compiled_onet(network, kernels)
-    return lambda pixels: cast(tuple[torch.Tensor, ...], network(normalise(pixels)))
+def crop_network(net: nn.Module, kernels: ModuleType | None) -> CropNetwork:
+    """`net` on crops; with compiled convolutions if it is facenet-pytorch's own module and there are kernels."""
+    if kernels is not None and isinstance(net, RNet):
+        hidden = [(net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3)]
+        outputs = [net.dense5_2, nn.Sequential(net.dense5_1, net.softmax5_1)]
+        return _compiled(kernels.rnet_features, hidden, net.dense4, net.prelu4, outputs)
+    if kernels is not None and isinstance(net, ONet):
+        hidden = [(net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3), (net.conv4, net.prelu4)]
+        outputs = [net.dense6_2, net.dense6_3, nn.Sequential(net.dense6_1, net.softmax6_1)]
+        return _compiled(kernels.onet_features, hidden, net.dense5, net.prelu5, outputs)
+    return lambda pixels: cast(tuple[torch.Tensor, ...], net(normalise(pixels)))
 
 
-def _compiled_rnet(net: RNet, kernels: ModuleType) -> CropNetwork:
-    hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3))
+def _compiled(
+    loop: Callable[..., None],
+    hidden: Sequence[tuple[nn.Conv2d, nn.PReLU]],
+    dense: nn.Linear,
+    activation: nn.PReLU,
+    outputs: Sequence[nn.Module],
+) -> CropNetwork:
+    """The hidden convolutions in `loop`, and the dense layers after them in torch."""
     layers = [packed_layer(*pair) for pair in hidden]
 
     def run(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        features = _features(kernels.rnet_features, layers, pixels, net.dense4.in_features)
-        dense = net.prelu4(net.dense4(features))
-        return net.dense5_2(dense), net.softmax5_1(net.dense5_1(dense))
+        crops, features = pixels.numpy(), torch.empty((len(pixels), dense.in_features))
+        rows = features.numpy()
+        jobs = [slice(start, start + _CROPS_PER_JOB) for start in range(0, len(crops), _CROPS_PER_JOB)]
+        over_threads(lambda job: loop(crops[job], *layers, rows[job]), jobs)
+        x = activation(dense(features))
+        return tuple(output(x) for output in outputs)
 
     return run
-
-
-def _compiled_onet(net: ONet, kernels: ModuleType) -> CropNetwork:
-    hidden = ((net.conv1, net.prelu1), (net.conv2, net.prelu2), (net.conv3, net.prelu3), (net.conv4, net.prelu4))
-    layers = [packed_layer(*pair) for pair in hidden]
-
-    def run(pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        features = _features(kernels.onet_features, layers, pixels, net.dense5.in_features)
-        dense = net.prelu5(net.dense5(features))
-        return net.dense6_2(dense), net.dense6_3(dense), net.softmax6_1(net.dense6_1(dense))
-
-    return run
-
-
-def _features(loop: Callable[..., None], layers: list[FloatArray], pixels: torch.Tensor, width: int) -> torch.Tensor:
-    crops, out = pixels.numpy(), torch.empty((len(pixels), width))
-    features = out.numpy()
-    jobs = [slice(start, start + _CROPS_PER_JOB) for start in range(0, len(crops), _CROPS_PER_JOB)]
-    over_threads(lambda job: loop(crops[job], *layers, features[job]), jobs)
-    return out

@@ -137,16 +137,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             line = reader.line_num
             for fields in reader:
                 line = reader.line_num
-                if fields:
-                    yield f"line {line}", _csv_row(path, line, columns, fields)
+                if not fields:
+                    continue
+                if len(fields) != len(columns):
+                    _invalid(path, f"line {line} has {len(fields)} fields, the header has {len(columns)}")
+                yield f"line {line}", dict(zip(columns, fields, strict=True))
     except _READ_ERRORS as exc:
         _invalid(path, f"line {line + 1} cannot be read ({_reason(exc)})")
-
-
-def _csv_row(path: Path, line: int, columns: list[str], fields: list[str]) -> dict[str, Any]:
-    if len(fields) != len(columns):
-        _invalid(path, f"line {line} has {len(fields)} fields, the header has {len(columns)}")
-    return dict(zip(columns, fields, strict=True))
 
 
 def _reason(exc: Exception) -> str:

@@ -1,0 +1,87 @@
+"""The extractor as the jobs load it: with either embedder, alone and together."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.config import DecodeSettings, Settings, load_settings
+from pipeline.errors import StoreMismatch
+from pipeline.extraction.extractor import BatchExtractor
+from pipeline.extraction.images.decode import decode_image
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.store_identity import make_identity
+from pipeline.models.registry import REGISTRY, weight_set
+from pipeline.store.records import QUALITIES
+from tests.extraction.helpers import encode
+
+
+@pytest.fixture(scope="module")
+def settings(sface_cache: Path) -> Settings:
+    flags = {"run.device": "cpu", "model.weights": "sface", "model.cache": str(sface_cache)}
+    return load_settings(environ={}, flags=flags)
+
+
+@pytest.fixture(scope="module")
+def sface(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> BatchExtractor:
+    return load_extractor(settings, make_identity(settings), tmp_path_factory.mktemp("no-store"))
+
+
+def test_boxes_and_quality_are_the_same_with_either_embedder(
+    extractor: BatchExtractor, sface: BatchExtractor, hopper_path: Path
+) -> None:
+    """So the gate means the same; the embeddings differ in size."""
+    image = decode_image(hopper_path.read_bytes(), extractor.settings.decode)
+    (ours,) = sface.extract([image])
+    (others,) = extractor.extract([image])
+    for column in ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES):
+        assert ours[column].to_pylist() == others[column].to_pylist()
+    assert [len(table["embedding"][0]) for table in (ours, others)] == [128, 512]
+
+
+def test_photos_together_give_what_they_give_alone(
+    sface: BatchExtractor, hopper_path: Path, astronaut_path: Path
+) -> None:
+    """Sizes mixed, one photo with two faces, one with none, one much larger than its crop."""
+    hopper, astronaut = (Image.open(path).convert("RGB") for path in (hopper_path, astronaut_path))
+    both = Image.new("RGB", (560, 300))
+    both.paste(hopper.resize((256, 300)), (0, 0))
+    both.paste(astronaut.resize((300, 300)), (260, 0))
+    images = [
+        decode_image(encode(image, format="PNG"), DecodeSettings())
+        for image in (both, astronaut, Image.new("RGB", (60, 40)), hopper.resize((1024, 1200)))
+    ]
+    together = sface.extract(images)
+    assert [len(table) for table in together] == [2, 1, 0, 1]
+    for image, faces in zip(images, together, strict=True):
+        (alone,) = sface.extract([image])
+        for column in ("embedding", "x1", "y2", "sharpness_quality"):
+            found, expected = (np.array(table[column].to_pylist(), np.float32) for table in (faces, alone))
+            np.testing.assert_allclose(found, expected, atol=2e-4 if column != "embedding" else 1e-5)
+
+
+def test_other_preprocessing_than_the_stores_is_refused(settings: Settings, tmp_path: Path) -> None:
+    identity = make_identity(settings)
+    other = dataclasses.replace(identity, preprocessing={**identity.preprocessing, "alignment": "box"})
+    with pytest.raises(StoreMismatch, match=r"preprocessing\.alignment = box.* five-point"):
+        load_extractor(settings, other, tmp_path)
+    older = {key: value for key, value in identity.preprocessing.items() if key != "alignment"}
+    assert load_extractor(settings, dataclasses.replace(identity, preprocessing=older), tmp_path)
+
+
+def test_a_store_would_record_another_embedder(settings: Settings) -> None:
+    identity = make_identity(settings)
+    assert (identity.embedder, identity.weights, identity.embedding_size) == ("sface", "sface", 128)
+    expected = {"mean": 127.5, "scale": 1 / 128, "alignment": "five-point", "centre_sha256": None}
+    assert identity.preprocessing == expected
+    assert identity.weights_sha256 == weight_set("sface").file.sha256
+    assert REGISTRY["casia-webface"].preprocessing.alignment == "box"
+
+
+def test_a_batch_may_be_empty(extractor: BatchExtractor) -> None:
+    """The device may reject every image of a batch."""
+    assert extractor.extract([]) == []
