@@ -51,7 +51,7 @@ def serve(store: Path, quiet: bool, as_json: bool, settings: Settings) -> None:
 
 
 def _lines(listening: Listening) -> Iterator[str]:
-    also = f", objects on {listening.object_url}" if listening.object_port else ""
+    also = f", objects on {listening.object_url}" if listening.object_url != listening.url else ""
     yield f"listening on {listening.url}{also} ({listening.identities:,} identities; documentation at /docs)"
 
 

@@ -4,5 +4,5 @@
 together. A request passes `middleware` (id, log, metrics) and `request_body` (limits), then its method in `handlers`:
 `auth` finds the account, `request_parsing` checks headers and parameters, `thread_pool` runs the service off the event
 loop, `listing` makes pages, `serializer` the JSON, `responses` the answer or the error. `docs/` describes the contract
-in OpenAPI, `admin/` answers other commands on a store that this server holds.
+in OpenAPI, `admin` answers other commands on a store that this server holds.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -23,12 +22,12 @@ from pipeline.identities.service import IdentityService
 from pipeline.runtime.threads import usable_cores
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.docs.page import Docs
-from pipeline.serve.handlers import Context, Health, Images, People
+from pipeline.serve.handlers import Handlers
 from pipeline.serve.metrics import Gauges, Metrics
 from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
 from pipeline.serve.request_body import BodyReader, DrainMiddleware
 from pipeline.serve.responses import error_response, request_id
-from pipeline.serve.serializer import CLOUD, ImageAddresses, Serializer
+from pipeline.serve.serializer import CLOUD, Serializer, image_prefix
 from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.store.local import LocalStore
 
@@ -43,10 +42,10 @@ _MAX_DRAINED: Final = 8  # times the largest body: how much is read and dropped,
 logging.getLogger("facepipe").addHandler(logging.NullHandler())
 
 
-def make_authenticator(client: LocalStore, *, clock: Callable[[], float] = time.monotonic) -> Authenticator:
+def make_authenticator(client: LocalStore) -> Authenticator:
     """Verifies credentials against the store's accounts."""
     threads = min(_MAX_AUTH_THREADS, os.cpu_count() or 1)
-    return Authenticator(client.credentials, threads=threads, queue=_AUTH_QUEUE, clock=clock)
+    return Authenticator(client.credentials, threads=threads, queue=_AUTH_QUEUE)
 
 
 def make_app(
@@ -55,8 +54,7 @@ def make_app(
     settings: Settings,
     *,
     auth: Authenticator,
-    ready: Callable[[], bool] = lambda: True,
-    clock: Callable[[], float] = time.monotonic,
+    ready: Callable[[], bool],
 ) -> Starlette:
     """The HTTP contract as an ASGI application. The end of its lifespan waits for work that has begun.
 
@@ -75,40 +73,49 @@ def make_app(
         max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget_bytes=_MAX_BODIES * serve.max_body_bytes
     )
     metrics = Metrics(lambda: _gauges(service, posts, calls, bodies))
-    serializer = Serializer(ImageAddresses.from_settings(serve), _provider(client))
-    context = Context(service, auth, bodies, posts, calls, serializer, metrics)
+    provider = f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
+    serializer = Serializer(image_prefix(serve), provider)
+    at_rest = serve.hosting == CLOUD
+    handlers = Handlers(service, auth, bodies, posts, calls, serializer, metrics, ready, at_rest)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        for pool in (posts, calls, auth):
+            pool.close()
+
     app = Starlette(
-        routes=_routes(context, Health(metrics, ready, calls), at_rest=serve.hosting == CLOUD),
+        routes=_routes(handlers),
         middleware=[
-            Middleware(RequestMiddleware, metrics=metrics, clock=clock),
+            Middleware(RequestMiddleware, metrics=metrics),
             Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
         ],
         exception_handlers={FacepipeError: _failed, HTTPException: _unknown},
-        lifespan=_lifespan((posts, calls, auth)),
+        lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     return app
 
 
-def _routes(context: Context, health: Health, *, at_rest: bool) -> list[Route]:
-    people, images, docs = People(context), Images(context, at_rest=at_rest), Docs()
+def _routes(handlers: Handlers) -> list[Route]:
+    docs = Docs()
     routes: list[tuple[str, str, Handler]] = [
-        ("POST", "/people", people.post),
-        ("GET", "/people", people.all),
-        ("GET", "/rootpeople", people.roots),
-        ("GET", "/people/external/{external_id:path}", people.by_external_id),
-        ("GET", "/people/{person_id}", people.one),
-        ("PUT", "/people/{person_id}", people.put),
-        ("DELETE", "/people/{person_id}", people.delete),
-        ("PUT", "/merge", people.merge),
-        ("PUT", "/unmerge", people.unmerge),
-        ("GET", "/person/{person_id}/face", images.face),
-        ("GET", "/obj/imagekey", images.key),  # before /obj/{guid}: the name is reserved
-        ("GET", "/imagekey", images.key),
-        ("GET", "/obj/{guid}", images.object),
-        ("GET", "/healthz", health.alive),
-        ("GET", "/readyz", health.ready),
-        ("GET", "/metrics", health.metrics),
+        ("POST", "/people", handlers.post),
+        ("GET", "/people", handlers.people),
+        ("GET", "/rootpeople", handlers.roots),
+        ("GET", "/people/external/{external_id:path}", handlers.by_external_id),
+        ("GET", "/people/{person_id}", handlers.person),
+        ("PUT", "/people/{person_id}", handlers.put),
+        ("DELETE", "/people/{person_id}", handlers.delete),
+        ("PUT", "/merge", handlers.merge),
+        ("PUT", "/unmerge", handlers.unmerge),
+        ("GET", "/person/{person_id}/face", handlers.face),
+        ("GET", "/obj/imagekey", handlers.image_key),  # before /obj/{guid}: the name is reserved
+        ("GET", "/imagekey", handlers.image_key),
+        ("GET", "/obj/{guid}", handlers.object),
+        ("GET", "/healthz", handlers.healthz),
+        ("GET", "/readyz", handlers.readyz),
+        ("GET", "/metrics", handlers.scrape),
         ("GET", "/docs", docs.page),
         ("GET", "/openapi.json", docs.openapi),
     ]
@@ -139,10 +146,6 @@ def _allowed_methods(scope: Scope) -> list[str]:
     return sorted({method for route in routes for method in route.methods})
 
 
-def _provider(client: LocalStore) -> str:
-    return f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
-
-
 def _gauges(service: IdentityService, posts: BoundedThreadPool, calls: BoundedThreadPool, bodies: BodyReader) -> Gauges:
     stats = service.stats()
     return {
@@ -154,15 +157,3 @@ def _gauges(service: IdentityService, posts: BoundedThreadPool, calls: BoundedTh
         "pending_calls": ("Other requests at work or waiting for a thread.", calls.pending),
         "body_bytes": ("Memory of the bodies in hand.", bodies.held_bytes),
     }
-
-
-def _lifespan(
-    closed_last: tuple[BoundedThreadPool | Authenticator, ...],
-) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        for pool in closed_last:
-            pool.close()
-
-    return lifespan

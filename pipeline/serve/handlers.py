@@ -1,12 +1,12 @@
-"""The handlers: a method for each route of people, images and health. Each checks the credentials, then the request,
-calls the service on a thread, and answers in JSON."""
+"""The handlers: a method for each route. Most check the credentials, then the request, call the service on a thread,
+and answer in JSON."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
@@ -21,7 +21,6 @@ from pipeline.serve.listing import Listing
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.request_body import BodyReader
 from pipeline.serve.request_parsing import (
-    Caller,
     Query,
     check_media_type,
     directory_name,
@@ -45,9 +44,16 @@ _MAY_CHANGE: Final = "private, no-cache"  # the face of a person can be replaced
 _NEVER_CHANGES: Final = "private, max-age=31536000, immutable"
 
 
+class Caller(NamedTuple):
+    """The account that a request comes from, and the directory it names."""
+
+    account_id: int
+    directory: str
+
+
 @dataclass(frozen=True)
-class Context:
-    """What the handlers of all routes share."""
+class Handlers:
+    """A method for each route, over what they share."""
 
     service: IdentityService
     auth: Authenticator
@@ -56,144 +62,131 @@ class Context:
     calls: BoundedThreadPool  # for everything else, so that nothing quick waits behind an image
     serializer: Serializer
     metrics: Metrics
+    is_ready: Callable[[], bool]  # whether requests can be answered now; it may block
+    at_rest: bool  # objects go out as they lie on the disk, encrypted, as in cloud hosting
 
-    async def caller(self, request: Request) -> Caller:
-        """Raises Unauthorized, TooManyAttempts, and only then DirectoryRequired, DirectoryInvalid."""
-        account_id = await self.auth.account(request)
-        return Caller(account_id, directory_name(request))
-
-
-class People:
-    """The routes /people, /rootpeople, /merge and /unmerge."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._service = context.service
-        self._serializer = context.serializer
+    # People
 
     async def post(self, request: Request) -> Response:
-        context = self._context
-        caller = await context.caller(request)
+        caller = await self._caller(request)
         options = post_request(request)
         check_media_type(request)
-        async with context.bodies.body(request) as data:
+        async with self.bodies.body(request) as data:
             if not data:
                 raise BodyInvalid(detail="it is empty")
-            result = await context.posts.run(
-                lambda: self._service.post(caller.account_id, caller.directory, data, options)
-            )
-        context.metrics.posted(result)
-        return json_response(self._serializer.post(result), 201)
+            result = await self.posts.run(lambda: self.service.post(*caller, data, options))
+        self.metrics.posted(result)
+        return json_response(self.serializer.post(result), 201)
 
-    async def all(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
-        return await self._json(
-            lambda: self._serializer.people(self._service.people(caller.account_id, caller.directory)[:MAX_PEOPLE])
-        )
+    async def people(self, request: Request) -> Response:
+        caller = await self._caller(request)
+        return await self._json(lambda: self.serializer.people(self.service.people(*caller)[:MAX_PEOPLE]))
 
     async def roots(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
+        caller = await self._caller(request)
         listing = Listing.from_query(Query(request))
-        return await self._json(lambda: self._page(caller, listing))
 
-    def _page(self, caller: Caller, listing: Listing) -> dict[str, Any]:
-        page = listing.page(self._service.roots(caller.account_id, caller.directory))
-        position: dict[str, Any] = {"startIndex": page.start_index}
-        if page.next_state is not None:
-            position["nextIndexState"] = page.next_state
-        position |= {"countReturned": len(page.views), "totalCount": page.total}
-        return {**self._serializer.people(page.views), "personCollectionResponse": position}
+        def work() -> dict[str, Any]:
+            page = listing.page(self.service.roots(*caller))
+            position: dict[str, Any] = {"startIndex": page.start_index}
+            if page.next_state is not None:
+                position["nextIndexState"] = page.next_state
+            position |= {"countReturned": len(page.views), "totalCount": page.total}
+            return {**self.serializer.people(page.views), "personCollectionResponse": position}
 
-    async def one(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
+        return await self._json(work)
+
+    async def person(self, request: Request) -> Response:
+        caller = await self._caller(request)
         person = person_id(request)
-        return await self._json(
-            lambda: self._serializer.people([self._service.person(caller.account_id, caller.directory, person)])
-        )
+        return await self._json(lambda: self.serializer.people([self.service.person(*caller, person)]))
 
     async def by_external_id(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
+        caller = await self._caller(request)
         external_id = rest_of_path(request, EXTERNAL_PREFIX)
 
         def work() -> dict[str, Any]:
-            people = self._service.people_by_external_id(caller.account_id, caller.directory, external_id)
+            people = self.service.people_by_external_id(*caller, external_id)
             if not people:
                 raise PersonUnknown()
-            return self._serializer.people(people)
+            return self.serializer.people(people)
 
         return await self._json(work)
 
     async def put(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
+        caller = await self._caller(request)
         person = person_id(request)
-        async with self._context.bodies.body(request, _MAX_JSON_BYTES) as data:
+        async with self.bodies.body(request, _MAX_JSON_BYTES) as data:
             change = person_change(json_object(data)) if data else PersonChange(*person_headers(request))
-        return await self._accepted(
-            lambda: self._service.update_person(caller.account_id, caller.directory, person, change)
-        )
+        return await self._accepted(lambda: self.service.update_person(*caller, person, change))
 
     async def delete(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
+        caller = await self._caller(request)
         recursive = Query(request).flag("recursive", False)
         person = person_id(request)
-        await self._context.calls.run(
-            lambda: self._service.delete_person(caller.account_id, caller.directory, person, recursive=recursive)
-        )
+        await self.calls.run(lambda: self.service.delete_person(*caller, person, recursive=recursive))
         return Response(status_code=204)
 
     async def merge(self, request: Request) -> Response:
         caller, ids = await self._caller_and_ids(request)
-        return await self._accepted(lambda: self._service.merge(caller.account_id, caller.directory, ids))
+        return await self._accepted(lambda: self.service.merge(*caller, ids))
 
     async def unmerge(self, request: Request) -> Response:
         caller, ids = await self._caller_and_ids(request)
-        return await self._accepted(lambda: self._service.unmerge(caller.account_id, caller.directory, ids))
+        return await self._accepted(lambda: self.service.unmerge(*caller, ids))
+
+    # Images
+
+    async def face(self, request: Request) -> Response:
+        caller = await self._caller(request)
+        person = person_id(request)
+        image = await self.calls.run(lambda: self.service.face_image(*caller, person))
+        return _image_response(request, image, _MAY_CHANGE)
+
+    async def object(self, request: Request) -> Response:
+        caller = await self._caller(request)
+        guid = request.path_params["guid"]
+        image = await self.calls.run(lambda: self.service.stored_object(*caller, guid, at_rest=self.at_rest))
+        return _image_response(request, image, _NEVER_CHANGES)
+
+    async def image_key(self, request: Request) -> Response:
+        caller = await self._caller(request)
+        if not self.at_rest:
+            raise ObjectUnknown()
+        key = await self.calls.run(lambda: self.service.image_key(caller.account_id))
+        return json_response({"key": base64.b64encode(key).decode()})
+
+    # Health: these need no credentials
+
+    async def healthz(self, _: Request) -> Response:
+        return json_response({"status": "ok"})
+
+    async def readyz(self, _: Request) -> Response:
+        if not await self.calls.run(self.is_ready):
+            raise NotReady(retry_after_s=RETRY_AFTER_S)
+        return json_response({"status": "ready"})
+
+    async def scrape(self, _: Request) -> Response:
+        text = await self.calls.run(self.metrics.text)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"})
+
+    async def _caller(self, request: Request) -> Caller:
+        """Raises Unauthorized, TooManyAttempts, and only then DirectoryRequired, DirectoryInvalid."""
+        account_id = await self.auth.account(request)
+        return Caller(account_id, directory_name(request))
 
     async def _caller_and_ids(self, request: Request) -> tuple[Caller, list[str]]:
-        caller = await self._context.caller(request)
-        async with self._context.bodies.body(request, _MAX_JSON_BYTES) as data:
+        caller = await self._caller(request)
+        async with self.bodies.body(request, _MAX_JSON_BYTES) as data:
             return caller, person_ids(json_object(data))
 
     async def _accepted(self, work: Callable[[], None]) -> Response:
-        await self._context.calls.run(work)
+        await self.calls.run(work)
         return json_response({}, 202)
 
     async def _json(self, work: Callable[[], dict[str, Any]]) -> Response:
         """What `work` returns, encoded on the same thread: a large directory must not hold up other requests."""
-        return encoded_response(await self._context.calls.run(lambda: json_bytes(work())))
-
-
-class Images:
-    """The routes /person/{id}/face, /obj/{guid} and the image key. `at_rest`: objects go out as they lie on the disk,
-    encrypted, as in cloud hosting."""
-
-    def __init__(self, context: Context, *, at_rest: bool) -> None:
-        self._context = context
-        self._service = context.service
-        self._at_rest = at_rest
-
-    async def face(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
-        person = person_id(request)
-        image = await self._context.calls.run(
-            lambda: self._service.face_image(caller.account_id, caller.directory, person)
-        )
-        return _image_response(request, image, _MAY_CHANGE)
-
-    async def object(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
-        guid = request.path_params["guid"]
-        image = await self._context.calls.run(
-            lambda: self._service.stored_object(caller.account_id, caller.directory, guid, at_rest=self._at_rest)
-        )
-        return _image_response(request, image, _NEVER_CHANGES)
-
-    async def key(self, request: Request) -> Response:
-        caller = await self._context.caller(request)
-        if not self._at_rest:
-            raise ObjectUnknown()
-        key = await self._context.calls.run(lambda: self._service.image_key(caller.account_id))
-        return json_response({"key": base64.b64encode(key).decode()})
+        return encoded_response(await self.calls.run(lambda: json_bytes(work())))
 
 
 def _image_response(request: Request, image: StoredImage, caching: str) -> Response:
@@ -208,25 +201,3 @@ def _image_response(request: Request, image: StoredImage, caching: str) -> Respo
 def _matches(condition: str, tag: str) -> bool:
     """Whether an If-None-Match names `tag` (RFC 9110, 13.1.2: the weak comparison)."""
     return condition == "*" or tag in [name.strip().removeprefix("W/") for name in condition.split(",")]
-
-
-class Health:
-    """The routes /healthz, /readyz and /metrics, which need no credentials. `ready` says whether requests can be
-    answered now; it may block."""
-
-    def __init__(self, metrics: Metrics, ready: Callable[[], bool], calls: BoundedThreadPool) -> None:
-        self._metrics = metrics
-        self._ready = ready
-        self._calls = calls
-
-    async def alive(self, _: Request) -> Response:
-        return json_response({"status": "ok"})
-
-    async def ready(self, _: Request) -> Response:
-        if not await self._calls.run(self._ready):
-            raise NotReady(retry_after_s=RETRY_AFTER_S)
-        return json_response({"status": "ready"})
-
-    async def metrics(self, _: Request) -> Response:
-        text = await self._calls.run(self._metrics.text)
-        return Response(text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"})

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -44,14 +43,6 @@ _IMAGE: Final = re.compile(r"image/[^/\s]+")
 _OCTETS: Final = "application/octet-stream"
 _BOOLEANS: Final = {"true": True, "false": False}
 _DEFAULT: Final = -1.0  # the number that stands for "as the server is set"
-
-
-@dataclass(frozen=True)
-class Caller:
-    """The account that a request comes from, and the directory it names."""
-
-    account_id: int
-    directory: str
 
 
 def text_of(data: bytes) -> str:

@@ -23,39 +23,30 @@ LANDMARK_NAMES: Final = (
     "left-mouth-corner",
     "right-mouth-corner",
 )
-LOCAL, CLOUD = "local", "cloud"
-_LOCAL_SCHEME = "cvos"
-_CLOUD_SCHEME = "https"
+CLOUD: Final = "cloud"
 
 
-@dataclass(frozen=True)
-class ImageAddresses:
-    """Where a client finds a stored image, by its guid (contract, 2.2)."""
+def image_prefix(settings: ServeSettings) -> str:
+    """The address of a stored image (contract, 2.2) without its guid: `cvos://obj/` on a local host, or what
+    `public_url` and `object_scheme` say; `https://<public host>/obj/` in cloud hosting.
 
-    prefix: str  # scheme://[host[/path]/]obj/
-
-    @classmethod
-    def from_settings(cls, settings: ServeSettings) -> ImageAddresses:
-        """`cvos://obj/` on a local host, or what `public_url` and `object_scheme` say; `https://<public host>/obj/`
-        in cloud hosting. Raises UsageError where cloud hosting has no `public_url`."""
-        scheme, _, place = (settings.public_url or "").strip().rstrip("/").rpartition("://")
-        if settings.hosting == CLOUD:
-            if not place:
-                raise UsageError(message="Cloud hosting needs --public-url, the host that clients reach.")
-            return cls(f"{settings.object_scheme or _CLOUD_SCHEME}://{place}/obj/")
+    Raises UsageError where cloud hosting has no `public_url`.
+    """
+    scheme, _, place = (settings.public_url or "").strip().rstrip("/").rpartition("://")
+    if settings.hosting == CLOUD:
         if not place:
-            return cls(f"{settings.object_scheme or _LOCAL_SCHEME}://obj/")
-        return cls(f"{settings.object_scheme or scheme or 'http'}://{place}/obj/")
-
-    def of(self, guid: str) -> str:
-        return self.prefix + guid
+            raise UsageError(message="Cloud hosting needs --public-url, the host that clients reach.")
+        return f"{settings.object_scheme or 'https'}://{place}/obj/"
+    if not place:
+        return f"{settings.object_scheme or 'cvos'}://obj/"
+    return f"{settings.object_scheme or scheme or 'http'}://{place}/obj/"
 
 
 @dataclass(frozen=True)
 class Serializer:
     """Turns the service's results into JSON. `provider` names the models in the attributes of a face."""
 
-    addresses: ImageAddresses
+    image_prefix: str
     provider: str
 
     def post(self, result: PostResult) -> Json:
@@ -78,9 +69,9 @@ class Serializer:
             rootPersonId=root.person_id,
             name=own.name,
             externalId=own.external_id,
-            imageURI=self.addresses.of(root.image_guid),
-            unmergedImageURIs=[self.addresses.of(guid) for guid in view.children_images] or None,
-            unmergedImageURI=self.addresses.of(own.image_guid) if own.image_guid != root.image_guid else None,
+            imageURI=self.image_prefix + root.image_guid,
+            unmergedImageURIs=[self.image_prefix + guid for guid in view.children_images] or None,
+            unmergedImageURI=self.image_prefix + own.image_guid if own.image_guid != root.image_guid else None,
             occurrence=view.occurrence,
             lastOccurrenceDate=view.last_occurrence_at_ms,
             rootPersonAddDate=epoch_ms(root.added_at),

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store, unlock_store
-from pipeline.serve.admin.listener import open_admin_port
+from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.protocol import LimitedProtocol, raise_file_limit
 from pipeline.store.local import LocalStore
@@ -36,22 +36,12 @@ _WARM_UP_PX: Final = 320
 
 @dataclass(frozen=True)
 class Listening:
-    """The addresses of the server, with the real ports where the settings say 0."""
+    """The addresses of the server, with the real ports where the settings say 0. Objects have the same address unless
+    they have a port of their own."""
 
-    scheme: str
-    host: str
-    port: int
-    object_port: int | None
+    url: str
+    object_url: str
     identities: int
-
-    @property
-    def url(self) -> str:
-        return _url(self.scheme, self.host, self.port)
-
-    @property
-    def object_url(self) -> str:
-        """The same as `url` unless objects have a port of their own."""
-        return _url(self.scheme, self.host, self.object_port or self.port)
 
 
 def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]) -> None:
@@ -78,7 +68,8 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         stack.callback(gc.unfreeze)
         _warm_up(extractor)
         stack.enter_context(open_admin_port(client, service, auth.drop))
-        listening = _listening(settings.serve, sockets, service.stats().identities)
+        urls = [_url(settings.serve, listener) for listener in sockets]
+        listening = Listening(urls[0], urls[-1], service.stats().identities)
 
         def on_listening() -> None:
             ready.set()
@@ -157,16 +148,7 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _listening(settings: ServeSettings, sockets: Sequence[socket.socket], identities: int) -> Listening:
-    ports = [int(listener.getsockname()[1]) for listener in sockets]
-    return Listening(
-        scheme="https" if settings.tls_cert else "http",
-        host=settings.host,
-        port=ports[0],
-        object_port=ports[1] if len(ports) > 1 else None,
-        identities=identities,
-    )
-
-
-def _url(scheme: str, host: str, port: int) -> str:
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+def _url(settings: ServeSettings, listener: socket.socket) -> str:
+    scheme = "https" if settings.tls_cert else "http"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"

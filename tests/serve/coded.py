@@ -100,7 +100,7 @@ def service_of(client: LocalStore) -> IdentityService:
 
 def assert_whole(client: LocalStore, shown: dict[str, Shown], directory: str = "main") -> None:
     """`check` finds nothing; each person of the directory has one reference, its vector and its picture, all of the
-    photo that `shown` says for the name; there is no other object; memory, read anew, equals the catalog."""
+    photo that `shown` says for the name; there is no other object; the memory of a new server equals the catalog."""
     account = client.account_id(USER)
     assert check_store(client).problems == []
     references = client.references(account, directory)
@@ -114,7 +114,7 @@ def assert_whole(client: LocalStore, shown: dict[str, Shown], directory: str = "
 
 
 def assert_memory_equals_catalog(client: LocalStore, directory: str = "main") -> None:
-    """What a server that starts now has in memory is what the tables say."""
+    """A server that starts now has in memory what the tables say."""
     account = client.account_id(USER)
     directories = Directories(client)
     rows = client.read(

@@ -16,6 +16,7 @@ from pipeline.config import Settings, load_settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
+from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.server import make_server
@@ -57,20 +58,31 @@ def credentials(directory: str = "main", user: str = "alice") -> list[tuple[byte
 
 
 @contextlib.contextmanager
-def live_server(store: Path, extractor: BatchExtractor, **flags: object) -> Iterator[LiveServer]:
-    """Serves the store at `store`, which is made with the accounts USERS; `flags` set settings (`serve__port=0`)."""
-    settings = live_settings(**flags)
+def open_service(
+    store: Path, extractor: BatchExtractor | None, settings: Settings
+) -> Iterator[tuple[LocalStore, IdentityService, Settings]]:
+    """The store at `store`, made where there is none, a service over it, and the store's settings. Without an
+    `extractor` its models are loaded."""
     client = open_or_create_store(store, settings, "serve")
     assert isinstance(client, LocalStore)
-    with client, contextlib.ExitStack() as stack:
+    with client:
+        settings = settings_of_store(settings, client.identity, store)
+        extractor = extractor or load_extractor(settings, client.identity, store)
+        with contextlib.closing(IdentityService(client, extractor, Decoder(settings.decode), settings)) as service:
+            yield client, service, settings
+
+
+@contextlib.contextmanager
+def live_server(store: Path, extractor: BatchExtractor, **flags: object) -> Iterator[LiveServer]:
+    """Serves the store at `store`, which is made with the accounts USERS; `flags` set settings (`serve__port=0`)."""
+    with (
+        open_service(store, extractor, live_settings(**flags)) as (client, service, settings),
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
         for user in set(USERS) - set(client.accounts()):
             client.create_account(user, quick_hash(PASSWORD))
-        settings = settings_of_store(settings, client.identity, store)
-        service = IdentityService(client, extractor, Decoder(settings.decode), settings)
-        stack.callback(service.close)
         ready = threading.Event()
         app = make_app(service, client, settings, auth=make_authenticator(client), ready=ready.is_set)
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         server = make_server(app, settings.serve, ready.set)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()

@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import Settings, load_settings
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
-from pipeline.jobs.models import load_extractor
-from pipeline.jobs.stores import open_or_create_store, settings_of_store
-from pipeline.serve.admin.listener import AdminPort, open_admin_port
+from pipeline.serve.admin import open_admin_port
 from pipeline.store.files import faults
-from pipeline.store.local import LocalStore
+from tests.serve.live import open_service
 
 SETTINGS = load_settings(
     environ={},
@@ -32,29 +29,21 @@ SETTINGS = load_settings(
 
 @dataclass
 class Served:
-    """What holds the store."""
+    """What holds the store. `url` is that of the admin port."""
 
-    client: LocalStore
     service: IdentityService
-    port: AdminPort
-    changed_passwords: list[str] = field(default_factory=list)
+    url: str
+    close_port: Callable[[], None]
+    changed_passwords: list[str]
 
 
 @contextmanager
 def serving(store: Path, extractor: BatchExtractor | None = None, settings: Settings = SETTINGS) -> Iterator[Served]:
     """Holds `store` (made where there is none) as a server does. `extractor`: one that is loaded already."""
     changed: list[str] = []
-    client = open_or_create_store(store, settings, "serve")
-    assert isinstance(client, LocalStore)
-    with client:
-        settings = settings_of_store(settings, client.identity, store)
-        loaded = extractor or load_extractor(settings, client.identity, store)
-        service = IdentityService(client, loaded, Decoder(settings.decode), settings)
-        try:
-            with open_admin_port(client, service, changed.append) as port:
-                yield Served(client, service, port, changed)
-        finally:
-            service.close()
+    with open_service(store, extractor, settings) as (client, service, _), ExitStack() as port:
+        url = port.enter_context(open_admin_port(client, service, changed.append))
+        yield Served(service, url, port.close, changed)
 
 
 def main(store: str, point: str = "", nth: str = "0") -> None:

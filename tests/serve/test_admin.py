@@ -24,13 +24,7 @@ from click.testing import CliRunner
 import pipeline.jobs.search
 import pipeline.jobs.shard_stages
 from pipeline.cli import main
-from pipeline.errors import (
-    AccountExists,
-    AccountUnknown,
-    Interrupted,
-    ServerUnreachable,
-    StoreLocked,
-)
+from pipeline.errors import AccountExists, AccountUnknown, Interrupted, ServerUnreachable, StoreLocked
 from pipeline.evaluation.photos.portraits import stored_portraits
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.identities.types import PostRequest
@@ -42,6 +36,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.wire import TOKEN_HEADER
 from tests.integration.conftest import RecordedProgress, write_photos
 from tests.integration.snapshot import snapshot
+from tests.serve.conformance.launch import server_process
 from tests.serve.served import SETTINGS, Served, serving
 
 ROOT = Path(__file__).parents[2]
@@ -78,8 +73,8 @@ def store(plain: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(store: Path, extractor: BatchExtractor) -> Iterator[Served]:
-    with serving(store, extractor) as held:
-        yield held
+    with serving(store, extractor) as server:
+        yield server
 
 
 def _request(source: Path | None, store: Path, **changes: Any) -> RunRequest:
@@ -97,16 +92,16 @@ def _is_clean(store: Path) -> bool:
 
 def _decisions(store: Path) -> dict[str, Any]:
     """The snapshot without the models' numbers, which depend on the number of threads."""
-    found = snapshot(store)
-    faces = [(path, ordinal, outcome, who) for path, _, ordinal, outcome, _, _, who, *_ in found["faces"]]
-    return {"faces": faces, **{name: found[name] for name in ("media", "persons", "runs", "objects")}}
+    content = snapshot(store)
+    faces = [(path, ordinal, outcome, who) for path, _, ordinal, outcome, _, _, who, *_ in content["faces"]]
+    return {"faces": faces, **{name: content[name] for name in ("media", "persons", "runs", "objects")}}
 
 
 def _facepipe(*words: object) -> dict[str, Any]:
     result = CliRunner().invoke(main, [*(str(word) for word in words), "--json"])
-    said = json.loads(result.stdout)
-    assert isinstance(said, dict)
-    return {**said, "exit_code": result.exit_code}
+    answer = json.loads(result.stdout)
+    assert isinstance(answer, dict)
+    return {**answer, "exit_code": result.exit_code}
 
 
 # Runs
@@ -115,9 +110,9 @@ def _facepipe(*words: object) -> dict[str, Any]:
 def test_a_run_through_the_server_equals_a_run_without(
     photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
-    with serving(tmp_path / "store", extractor) as held:
+    with serving(tmp_path / "store", extractor) as server:
         report = _run(photos, tmp_path / "store")
-        assert held.service.stats().identities == 2
+        assert server.service.stats().identities == 2
         again = _run(photos, tmp_path / "store")
     assert (report.persons, report.images, report.work.decoded) == (2, 10, 9)
     assert (again.already_in, again.work.decoded) == (10, 0)
@@ -201,10 +196,10 @@ run(request)
 def test_the_run_is_killed_and_the_same_command_finishes(
     photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
-    with serving(tmp_path / "store", extractor) as held:
+    with serving(tmp_path / "store", extractor) as server:
         command = [sys.executable, "-W", "ignore", "-c", RUN, str(photos), str(tmp_path / "store"), "shard.rename"]
         assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == -signal.SIGKILL
-        assert held.service.stats().identities > 0
+        assert server.service.stats().identities > 0
         assert _run(photos, tmp_path / "store").persons == 2
     assert _decisions(tmp_path / "store") == _decisions(plain)
     assert _is_clean(tmp_path / "store")
@@ -214,7 +209,7 @@ def test_posts_go_on_while_shards_are_handed_over(
     photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:
     """The same people, posted and enrolled at once, become the same two identities."""
-    with serving(tmp_path / "store", extractor) as held:
+    with serving(tmp_path / "store", extractor) as server:
         with open_store(tmp_path / "store", command="test") as opened:
             account = opened.create_account("default", None)
         running = threading.Event()
@@ -222,7 +217,7 @@ def test_posts_go_on_while_shards_are_handed_over(
         def post(name: str) -> None:
             request = PostRequest(name=name, external_id=name, update=False)
             while running.is_set():
-                held.service.post(account, "main", (photos / name).read_bytes(), request)
+                server.service.post(account, "main", (photos / name).read_bytes(), request)
 
         threads = [threading.Thread(target=post, args=(name,)) for name in ("a1.jpg", "b1.jpg", "g1.webp")]
         running.set()
@@ -235,7 +230,7 @@ def test_posts_go_on_while_shards_are_handed_over(
             for thread in threads:
                 thread.join()
         assert (report.persons, report.images) == (2, 10)
-        assert len(held.service.people(account, "main")) == 2
+        assert len(server.service.people(account, "main")) == 2
         with open_store(tmp_path / "store", command="test") as opened:
             assert opened.served
             assert opened.check().report.problems == []
@@ -259,13 +254,8 @@ def test_a_run_into_an_encrypted_store_leaves_nothing_readable(
         scan(_request(photos, tmp_path / "store"))
         extract(_request(None, tmp_path / "store"))
         shards = sorted((tmp_path / "store" / "runs").rglob("*.parquet"))
-        assert [path.read_bytes()[:4] == b"PAR1" for path in shards] == [
-            True,
-            False,
-            False,
-            False,
-            False,
-        ]  # only the manifest is plain
+        # Only the manifest is plain.
+        assert [path.read_bytes()[:4] == b"PAR1" for path in shards] == [True, False, False, False, False]
         assert group(_request(None, tmp_path / "store")).persons == 2
 
 
@@ -293,7 +283,7 @@ def test_commands_answer_the_same_with_and_without_a_server(
     with serving(store, extractor):
         through = all_commands(tmp_path / "b")
     assert through == without
-    assert [said["exit_code"] for said in through] == [0, 0, 1, 0, 0, 0, 51, 47, 46, 0]
+    assert [answer["exit_code"] for answer in through] == [0, 0, 1, 0, 0, 0, 51, 47, 46, 0]
     for name in ("media", "faces", "persons", "embeddings"):
         file = f"{name}.parquet"
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
@@ -353,25 +343,20 @@ def test_a_check_does_not_report_an_image_that_is_being_stored(served: Served, s
         assert len(served.service.people(account, "other")) == 1
 
 
-def test_a_running_server_takes_a_new_password_at_once(store: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "pipeline", "serve", "--store", str(store), "--port", "0"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen([*command, "--json"], cwd=ROOT, **pipes) as server:  # type: ignore[call-overload]
-        try:
-            url = json.loads(server.stdout.readline())["url"]
-            first = _facepipe("account", "rotate", "default", "--store", store)["password"]
-            with httpx.Client(base_url=url, trust_env=False) as http:
+def test_a_running_server_takes_a_new_password_at_once(store: Path, tmp_path: Path) -> None:
+    with server_process(store, tmp_path / "log", environ=os.environ) as (server, listening):
+        first = _facepipe("account", "rotate", "default", "--store", store)["password"]
+        with httpx.Client(base_url=listening["url"], trust_env=False) as http:
 
-                def people(password: str) -> httpx.Response:
-                    headers = {"X-RPC-DIRECTORY": "main", "X-RPC-AUTHORIZATION": f"default:{password}"}
-                    return http.get("/people", headers=headers)
+            def people(password: str) -> httpx.Response:
+                headers = {"X-RPC-DIRECTORY": "main", "X-RPC-AUTHORIZATION": f"default:{password}"}
+                return http.get("/people", headers=headers)
 
-                assert len(people(first).json()["people"]) == 2
-                second = _facepipe("account", "rotate", "default", "--store", store)["password"]
-                assert (people(first).status_code, people(second).status_code) == (401, 200)
-                assert http.get("/admin/hello").status_code == http.post("/admin/shards").status_code == 404
-        finally:
-            server.send_signal(signal.SIGTERM)
+            assert len(people(first).json()["people"]) == 2
+            second = _facepipe("account", "rotate", "default", "--store", store)["password"]
+            assert (people(first).status_code, people(second).status_code) == (401, 200)
+            assert http.get("/admin/hello").status_code == http.post("/admin/shards").status_code == 404
+        server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
     assert not (store / "admin.token").exists()
     assert _is_clean(store)
@@ -398,8 +383,8 @@ def test_an_evaluation_gets_the_same_embeddings_through_the_server(
 def test_the_admin_port_lets_only_this_user_of_this_machine_in(served: Served, store: Path) -> None:
     token = (store / "admin.token").read_text().strip()
     assert stat.S_IMODE((store / "admin.token").stat().st_mode) == 0o600
-    assert served.port.url.startswith("http://127.0.0.1:")
-    with httpx.Client(base_url=served.port.url, trust_env=False) as http:
+    assert served.url.startswith("http://127.0.0.1:")
+    with httpx.Client(base_url=served.url, trust_env=False) as http:
 
         def hello(headers: dict[str, Any]) -> int:
             return http.get("/admin/hello", headers=headers).status_code
@@ -423,9 +408,9 @@ def test_the_admin_port_lets_only_this_user_of_this_machine_in(served: Served, s
 
 
 def test_the_admin_port_is_announced_and_taken_down(store: Path, extractor: BatchExtractor) -> None:
-    with serving(store, extractor) as held:
-        assert json.loads((store / "LOCK").read_text())["url"] == held.port.url
-        held.port.close()
+    with serving(store, extractor) as server:
+        assert json.loads((store / "LOCK").read_text())["url"] == server.url
+        server.close_port()
         assert not (store / "admin.token").exists()
         with pytest.raises(StoreLocked, match="serve"):
             open_store(store, command="test")

@@ -2,7 +2,7 @@
 
 The trace is of the system calls themselves, so it sees what no mock could: the fsync of the picture's file and of its
 folders, and the one of DuckDB's write-ahead log, against the send of `201`. Three servers each leave one of them out
-(for the log by DuckDB's own setting `fsync_mode`): the same check must find each of them wanting.
+(for the log by DuckDB's own setting `fsync_mode`): the same check must notice each.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Call:
 
 def calls(trace: list[str]) -> list[Call]:
     """The calls that succeeded, in the order in which they returned."""
-    found, pending = [], {}
+    succeeded, pending = [], {}
     for number, line in enumerate(trace):
         entry = _LINE.fullmatch(line)
         if entry is None:
@@ -71,12 +71,12 @@ def calls(trace: list[str]) -> list[Call]:
             text += resumed["rest"]
         call = _CALL.match(text)
         if call and int(call["result"]) >= 0:
-            found.append(Call(call["name"], call["arguments"], begin, number))
-    return found
+            succeeded.append(Call(call["name"], call["arguments"], begin, number))
+    return succeeded
 
 
-def wanting(trace: list[str], store: Path) -> list[str]:
-    """What of an insertion's durability was not done before its answer: nothing, if all is well."""
+def missing_syncs(trace: list[str], store: Path) -> list[str]:
+    """The parts of an insertion that were not on disk before its answer: none, if all is well."""
     done = calls(trace)
     (answer,) = [call.begin for call in done if "HTTP/1.1 201" in call.arguments]
     before = [call for call in done if call.end < answer]
@@ -153,16 +153,16 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
 
 @pytest.mark.slow
 def test_everything_is_on_disk_before_the_answer(traced: Traced) -> None:
-    assert wanting(*traced.insertion()) == []
+    assert missing_syncs(*traced.insertion()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("left_out", "found"),
+    ("left_out", "missing"),
     [("object", ["object"]), ("folder", ["folder", "folder of a new folder"]), ("log", ["log"])],
 )
-def test_what_is_left_out_is_found(traced: Traced, left_out: str, found: list[str]) -> None:
-    assert wanting(*traced.insertion(left_out)) == found
+def test_what_is_left_out_is_found(traced: Traced, left_out: str, missing: list[str]) -> None:
+    assert missing_syncs(*traced.insertion(left_out)) == missing
 
 
 @pytest.mark.slow
@@ -173,4 +173,4 @@ def test_an_answer_that_is_too_early_is_found(traced: Traced) -> None:
     syncs = [call for call in calls(trace[:answer]) if call.path.endswith(".wal") and "sync" in call.name]
     last_sync = syncs[-1].begin
     early = [*trace[:last_sync], trace[answer], *trace[last_sync:answer], *trace[answer + 1 :]]
-    assert wanting(early, store) == ["log"]
+    assert missing_syncs(early, store) == ["log"]

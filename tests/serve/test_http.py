@@ -138,8 +138,8 @@ def test_errors_do_not_tell_what_others_have(live: LiveServer, http: httpx.Clien
     pairs = [("/people/{}", grace, NOBODY), ("/person/{}/face", grace, NOBODY), ("/obj/{}", guid, "0" * 32)]
     for stranger in (live.http(http.headers["X-RPC-DIRECTORY"], "bob"), live.http("elsewhere", "alice")):
         with stranger:
-            for path, theirs, nobodys in pairs:
-                answers = [stranger.get(path.format(part)) for part in (theirs, nobodys)]
+            for path, existing, unknown in pairs:
+                answers = [stranger.get(path.format(part)) for part in (existing, unknown)]
                 assert [answer.status_code for answer in answers] == [404, 404]
                 assert answers[0].json()["message"] == answers[1].json()["message"]
 

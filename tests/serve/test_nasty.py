@@ -40,7 +40,7 @@ def _still_up(live: LiveServer) -> Iterator[None]:
     assert httpx.get(f"{live.url}/healthz").status_code == 200
     deadline = time.monotonic() + 10
     while "facepipe_body_bytes 0.0" not in httpx.get(f"{live.url}/metrics").text:
-        assert time.monotonic() < deadline, "a body is still held"
+        assert time.monotonic() < deadline, "the server still holds a body"
         time.sleep(0.05)
 
 
@@ -252,12 +252,12 @@ def test_requests_in_one_packet_are_answered_in_order(live: LiveServer) -> None:
     assert received.index(b"200 OK") < received.index(b"404 Not Found")
 
 
-@pytest.mark.parametrize("wanted", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("protocol_name", [b"h2c", b"websocket"])
 def test_a_client_that_asks_for_another_protocol_is_served_in_this_one(
-    live: LiveServer, hopper: bytes, wanted: bytes
+    live: LiveServer, hopper: bytes, protocol_name: bytes
 ) -> None:
-    """Java's HttpClient asks for HTTP/2 with its first request, whatever that is."""
-    asking = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: " + wanted, b"HTTP2-Settings: AAMAAABkAAQAAP__")
+    """Java's HttpClient asks for HTTP/2 with its first request, whatever the request is."""
+    asking = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: " + protocol_name, b"HTTP2-Settings: AAMAAABkAAQAAP__")
     post = b"POST /people?insert=false&update=false HTTP/1.1"
     with live.connect() as connection:
         data = head(*asking, b"Content-Length: %d" % len(hopper), request=post) + hopper

@@ -32,7 +32,7 @@ TIMES = 25
 
 
 def in_parallel(works: Sequence[Callable[[], object]]) -> None:
-    """All of them at once, each on its thread; raises the first of their errors."""
+    """Runs all at once, each on its own thread; raises the first of their errors."""
     errors: list[BaseException] = []
     barrier = threading.Barrier(len(works))
 
@@ -98,7 +98,7 @@ def copies(path: Path, count: int) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.faces
 def test_64_clients_post_photographs_of_8_people(live: LiveServer, faces_dir: Path) -> None:
-    """The same with photographs and models. TEST_CLIENT_TIMES says how often each is posted (5 unless told)."""
+    """The same with photographs and models. TEST_CLIENT_TIMES says how often each is posted (5 by default)."""
     times = int(os.environ.get("TEST_CLIENT_TIMES", "5"))
     folders = sorted((faces_dir / "lfw-view1" / "images").iterdir())[:FACES]
     posts = [(folder.name, data) for folder in folders for data in copies(min(folder.iterdir()), times)]
@@ -148,7 +148,7 @@ def test_posts_changes_merges_deletions_and_a_run_at_once(tmp_path: Path) -> Non
 
 
 def answers(service: IdentityService, account: int) -> list[object]:
-    """All that a service says of a directory: its records, and who is in each of some photos."""
+    """A directory as a service shows it: its records, and who is recognised in some photos."""
     results = []
     for person in range(2 * PERSONS):
         request = PostRequest(insert=False, update=False, similar_limit=3)
@@ -158,7 +158,7 @@ def answers(service: IdentityService, account: int) -> list[object]:
 
 
 class Crowd:
-    """Clients that do something else each."""
+    """Clients of which each does something else."""
 
     def __init__(self, service: IdentityService, account: int) -> None:
         self._service = service

@@ -13,12 +13,12 @@ from pipeline.errors import UsageError
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.identities.types import FaceResult, PersonView, PostResult
 from pipeline.identities.views import epoch_ms
-from pipeline.serve.serializer import DETECTION_VERSION, ImageAddresses, Serializer
+from pipeline.serve.serializer import DETECTION_VERSION, Serializer, image_prefix
 from tests.store.store_samples import person
 
 DAY = datetime(2026, 1, 1, 0, 0, 0, 999_999)
 DAY_MS = 1_767_225_600_999
-SERIALIZER = Serializer(ImageAddresses("cvos://obj/"), "models")
+SERIALIZER = Serializer("cvos://obj/", "models")
 
 
 def test_a_time_is_in_whole_milliseconds() -> None:
@@ -84,19 +84,19 @@ def test_the_entry_of_an_unknown_face() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "address"),
+    ("settings", "prefix"),
     [
-        ({}, "cvos://obj/g"),
-        ({"object_scheme": "faces"}, "faces://obj/g"),
-        ({"public_url": "http://host:81/"}, "http://host:81/obj/g"),
-        ({"hosting": "cloud", "public_url": "host"}, "https://host/obj/g"),
-        ({"hosting": "cloud", "public_url": "https://host/a/", "object_scheme": "ehttps"}, "ehttps://host/a/obj/g"),
+        ({}, "cvos://obj/"),
+        ({"object_scheme": "faces"}, "faces://obj/"),
+        ({"public_url": "http://host:81/"}, "http://host:81/obj/"),
+        ({"hosting": "cloud", "public_url": "host"}, "https://host/obj/"),
+        ({"hosting": "cloud", "public_url": "https://host/a/", "object_scheme": "ehttps"}, "ehttps://host/a/obj/"),
     ],
 )
-def test_image_addresses(settings: dict[str, str], address: str) -> None:
-    assert ImageAddresses.from_settings(ServeSettings(**settings)).of("g") == address
+def test_addresses_of_images(settings: dict[str, str], prefix: str) -> None:
+    assert image_prefix(ServeSettings(**settings)) == prefix
 
 
 def test_cloud_hosting_needs_its_address() -> None:
     with pytest.raises(UsageError, match="--public-url"):
-        ImageAddresses.from_settings(ServeSettings(hosting="cloud"))
+        image_prefix(ServeSettings(hosting="cloud"))

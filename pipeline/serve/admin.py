@@ -1,4 +1,5 @@
-"""The admin port: the operations of a store, for the commands that find it held by this server.
+"""The admin port: the operations of a store, for the commands that find it held by this server. They find its address
+in the store's lock, and its token in a file.
 
 It is bound to the loopback and apart from the public port, so nothing of it can be reached from elsewhere; a browser
 on this machine is kept out by the token and by the Host header (DNS rebinding).
@@ -9,14 +10,19 @@ each table in one piece, and requests that store something wait for it.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import json
 import logging
-from collections.abc import Awaitable, Callable
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from importlib.metadata import version
 from typing import Any, Final
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -24,17 +30,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.errors import (
-    BodyInvalid,
-    BodyTooLarge,
-    FacepipeError,
-    Forbidden,
-    MethodUnknown,
-)
+from pipeline.errors import BodyInvalid, BodyTooLarge, FacepipeError, Forbidden, MethodUnknown, StoreError
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.search import answers
 from pipeline.store.checks.problems import Checked
 from pipeline.store.connect import Hello
+from pipeline.store.files.lock import make_token, remove_token
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import operations, parameter_types
 from pipeline.store.records import FaceAnswer, SearchQuery
@@ -43,22 +44,48 @@ from pipeline.store.wire import JSON, TOKEN_HEADER, decode, pack, pack_error
 _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES: Final = 2**29  # an image of `decode.max_bytes` in base64
+_START_TIMEOUT_S: Final = 10.0
+_STOP_TIMEOUT_S: Final = 60.0
 
 Answer = Callable[[Request, bytes], object]
 
 
-def make_admin_app(
-    store: LocalStore, service: IdentityService, token: str, password_changed: Callable[[str], None]
-) -> ASGIApp:
-    """The routes of the admin port. `password_changed` is called with the user id whose cached credentials expire."""
+@contextlib.contextmanager
+def open_admin_port(
+    store: LocalStore, service: IdentityService, password_changed: Callable[[str], None] = lambda _: None
+) -> Iterator[str]:
+    """Opens the admin port of a store and gives its URL. To be opened when the service answers, and closed before the
+    service ends: calls in hand are finished if they don't take long, and the closed store refuses the rest.
+
+    `password_changed` is called with the user id of each account whose password is changed through the port.
+    Raises StoreError, StoreUnwritable.
+    """
     calls = _Calls(store, service, password_changed)
-    app = Starlette(
-        routes=[
-            Route("/admin/hello", _endpoint(calls.hello), methods=["GET"]),
-            Route("/admin/call/{name}", _endpoint(calls.call), methods=["POST"]),
-        ]
-    )
-    return _Guard(app, token)
+    routes = [
+        Route("/admin/hello", _endpoint(calls.hello), methods=["GET"]),
+        Route("/admin/call/{name}", _endpoint(calls.call), methods=["POST"]),
+    ]
+    app = _Guard(Starlette(routes=routes), make_token(store.folder))
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False)
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0))
+    host, port = listener.getsockname()
+    url = f"http://{host}:{port}"
+    thread = threading.Thread(target=server.run, args=([listener],), name="admin", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not server.started:
+        if time.monotonic() > deadline or not thread.is_alive():
+            raise StoreError(message=f"The admin listener at {url} did not start.")
+        time.sleep(0.005)
+    store.announce(url)
+    try:
+        yield url
+    finally:
+        store.announce(None)
+        remove_token(store.folder)
+        server.should_exit = True
+        thread.join(_STOP_TIMEOUT_S)
 
 
 class _Calls:

@@ -1,1 +1,0 @@
-"""Commands on a store that a server holds."""
