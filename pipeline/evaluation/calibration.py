@@ -23,10 +23,10 @@ from pipeline.evaluation.pairs.distances import (
     score_list,
     scored_of_list,
 )
-from pipeline.evaluation.pairs.lists import COLUMNS, is_pair_list, photos_of_people, read_pair_list
+from pipeline.evaluation.pairs.lists import is_pair_list, photos_of_people, read_pair_list
 from pipeline.evaluation.pairs.measures import threshold_below
 from pipeline.evaluation.photos.labels import read_labels
-from pipeline.evaluation.photos.portraits import Embedded, Portraits, embed_photos
+from pipeline.evaluation.photos.portraits import Portraits, embed_photos
 from pipeline.evaluation.photos.skipped import NO_FACE, Skipped
 from pipeline.evaluation.report import Report, Row, Section
 from pipeline.evaluation.statistics import (
@@ -179,12 +179,19 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
     # No T is used here, and a configured rate may need the very calibration that this fit makes.
     match = replace(request.settings.match, threshold=CONTRACT_THRESHOLD, threshold_fmr=None)
     request = replace(request, settings=replace(request.settings, match=match))
-    if request.source is not None and is_pair_list(request.source):
-        embedded, scored = _of_pairs(request.source, request, progress, skipped)
-    else:
+    if request.source is None or not is_pair_list(request.source):
+        listed = None
         files, names = _labels(request, skipped)
-        embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
-        scored = _everybody(embedded, names, request.fmr, skipped)
+    else:
+        listed = read_pair_list(request.source, request.images, skipped)
+        files, names = photos_of_people(listed, request.images) if request.all_pairs else (listed.files, listed.people)
+    embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
+    with_face = _without_faceless(embedded.portraits, skipped)
+    if listed is not None and not request.all_pairs:
+        scored = scored_of_list(score_list(listed, with_face, Skipped()), bool(listed.people))
+    else:
+        with skipped.explaining():
+            scored = score_everybody(with_face, names, max(request.fmr, max(TABLE_FMRS)))
     progress.start("pairs", None)
     with skipped.explaining():
         fit = fit_calibration(scored, request.fmr)
@@ -228,21 +235,6 @@ def _closest(fit: CalibrationFit) -> Iterator[Row]:
         yield Row("", f"{pair.squared_l2:.4f}  {pair.first}  {pair.second}")
 
 
-def _of_pairs(
-    source: Path, request: CalibrationRequest, progress: Progress, skipped: Skipped
-) -> tuple[Embedded, ScoredPairs]:
-    listed = read_pair_list(source, request.images, skipped)
-    if request.all_pairs:
-        if not listed.people:
-            raise UsageError(message=f"--all-pairs needs the people's names, which a list of {COLUMNS} does not give.")
-        files, names = photos_of_people(listed, request.images or source.parent)
-        embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
-        return embedded, _everybody(embedded, names, request.fmr, skipped)
-    embedded = embed_photos(listed.files, request.settings, request.store, "calibrate", progress)
-    with_face = _without_faceless(embedded.portraits, skipped)
-    return embedded, scored_of_list(score_list(listed, with_face, Skipped()), bool(listed.people))
-
-
 def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Path], dict[str, str]]:
     """The labelled photos: path -> file, and path -> name."""
     if request.source is not None:
@@ -259,12 +251,6 @@ def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Pa
     if not names:
         raise InputError(message=f'No row of the directory "{request.directory}" of {request.store} has a name.')
     return {path: Path(path) for path in names}, names
-
-
-def _everybody(embedded: Embedded, names: dict[str, str], fmr: float, skipped: Skipped) -> ScoredPairs:
-    with_face = _without_faceless(embedded.portraits, skipped)
-    with skipped.explaining():
-        return score_everybody(with_face, names, max(fmr, max(TABLE_FMRS)))
 
 
 def _without_faceless(portraits: Portraits, skipped: Skipped) -> Portraits:

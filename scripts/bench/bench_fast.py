@@ -23,8 +23,9 @@ from harness import argument_parser, settings_of, write_result
 from lfw import Stored, accuracy, make_store, read_protocol, read_store
 
 from pipeline.config import EXACT, FAST
-from pipeline.evaluation.bench.parity import SAME_IOU, cosines, iou
+from pipeline.evaluation.bench.parity import SAME_IOU, cosines
 from pipeline.evaluation.clustering.measures import evaluate_clustering
+from pipeline.evaluation.detection.measures import overlaps
 from pipeline.types import IntArray
 
 MODES: Final = (EXACT, FAST)
@@ -38,7 +39,7 @@ def same_faces(first: Stored, second: Stored) -> tuple[IntArray, IntArray]:
         rows_of_path[path].append(row)
     pairs = []
     for row, path in enumerate(first.paths):
-        overlap = iou(first.faces.boxes[row : row + 1], second.faces.boxes[rows_of_path[path]])[0]
+        overlap = overlaps(first.faces.boxes[row : row + 1], second.faces.boxes[rows_of_path[path]])[0]
         if overlap.max(initial=0) >= SAME_IOU:
             pairs.append((row, rows_of_path[path][int(overlap.argmax())]))
     rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)

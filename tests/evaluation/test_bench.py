@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from PIL import Image
 
-from pipeline.cli import main
 from pipeline.config import DecodeSettings, load_settings
 from pipeline.errors import SourceEmpty
 from pipeline.evaluation.bench.bench import BenchRequest, SameFaces, Side, bench, default_torch, take_sample
@@ -24,7 +22,7 @@ from pipeline.extraction.align import FIVE_POINT_SIZE, warp_crops
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
 from pipeline.types import Detections, SilentProgress
-from tests.cli.report import report_of
+from tests.cli.report import answer
 from tests.evaluation.bench_photos import make_photos
 
 ORIENTATION = 0x0112
@@ -48,11 +46,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronau
     Image.new("RGB", (200, 19)).save(folder / "strip.png")
     (folder / "notes.txt").write_text("no image")
     return folder
-
-
-def facepipe(*words: object, cache: Path) -> Result:
-    environment = {"FACEPIPE_CACHE": str(cache)}
-    return CliRunner().invoke(main, [*map(str, words), "--device", "cpu"], env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +92,7 @@ def test_photos_without_faces(tmp_path: Path, weights_cache: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     Image.new("RGB", (200, 120), "grey").save(photos / "one.png")
-    report = report_of(facepipe("bench", photos, "--repeats", 1, "--threads", 1, "--json", cache=weights_cache))
+    report = answer("bench", photos, "--repeats", 1, "--threads", 1, "--device", "cpu", cache=weights_cache)
     assert report["threads"] == 1
     assert report["faces"] == {
         "reference_faces": 0,
@@ -112,8 +105,8 @@ def test_photos_without_faces(tmp_path: Path, weights_cache: Path) -> None:
 
 
 def test_an_embedder_that_facenet_pytorch_does_not_have(photos: Path, sface_cache: Path) -> None:
-    words = ("--weights", "sface", "--images", 4, "--repeats", 1, "--json")
-    report = report_of(facepipe("bench", photos, *words, cache=sface_cache))
+    words = ("--weights", "sface", "--images", 4, "--repeats", 1, "--device", "cpu")
+    report = answer("bench", photos, *words, cache=sface_cache)
     faces = report["faces"]
     assert (report["weights"], report["images"]) == ("sface", 3)
     assert faces["found"] == faces["reference_faces"] > 0
@@ -137,7 +130,7 @@ def test_upright_crops_of_the_reference_are_facepipes(eyes_px: float, astronaut_
 
 def test_nothing_that_can_be_compared(tmp_path: Path, weights_cache: Path) -> None:
     (tmp_path / "empty.jpg").touch()
-    error = report_of(facepipe("bench", tmp_path, "--json", cache=weights_cache), SourceEmpty.exit_code)
+    error = answer("bench", tmp_path, "--device", "cpu", exit_code=SourceEmpty.exit_code, cache=weights_cache)
     assert "1: facepipe refuses it: unsupported" in error["message"]
 
 

@@ -26,22 +26,18 @@ from pipeline.matching.score import contract_distance
 from pipeline.models.registry import weight_set
 from pipeline.store.records import StoreIdentity
 from tests.evaluation.planted_people import listed, plant, simple_pairs
+from tests.identities import planted
 
 TABLE = ((1e-4, 0.4), (1e-3, 0.7), (1e-2, 1.3))
 
 
 def identity_with(calibration: Calibration) -> StoreIdentity:
-    settings = Settings()
-    return StoreIdentity(
-        embedder="planted",
+    """As it comes out of a store."""
+    return dataclasses.replace(
+        planted.identity(),
         weights="casia-webface",
-        weights_sha256="0" * 64,
-        embedding_size=64,
-        preprocessing={},
-        calibration=json.loads(json.dumps(calibration.as_dict())),  # as it comes out of a store
-        mode="exact",
-        output_settings=json.loads(json.dumps(settings.output_settings())),
-        output_hash=settings.output_hash(),
+        calibration=json.loads(json.dumps(calibration.as_dict())),
+        output_settings=json.loads(json.dumps(Settings().output_settings())),
     )
 
 

@@ -1,20 +1,25 @@
-"""The measures of a clustering, by hand."""
+"""The measures of a clustering, by hand and against their definitions, written down as slowly as they read."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.errors import InputError
 from pipeline.evaluation.clustering.measures import Contingency, evaluate_clustering
 
+LABELS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30)
 
-def table(people: str, identities: str) -> Contingency:
-    """From one letter a face each."""
-    first, second = sorted(set(people)), sorted(set(identities))
-    return Contingency.of(np.array([first.index(p) for p in people]), np.array([second.index(i) for i in identities]))
+
+def table(people: Sequence[str | int], identities: Sequence[str | int]) -> Contingency:
+    """From the person and the identity of each face."""
+    return Contingency.of(*(np.unique(names, return_inverse=True)[1] for names in (list(people), list(identities))))
 
 
 def test_a_case_worked_out_by_hand() -> None:
@@ -111,3 +116,31 @@ def test_a_million_faces_take_moments_and_are_exact() -> None:
     assert found.wrongly_joined().tolist() == [count * (count - 1) // 2 - count // 2]
     assert found.pairwise().precision == pytest.approx((count // 2) / (count * (count - 1) // 2))
     assert found.bcubed().recall == 1
+
+
+@given(LABELS)
+def test_the_measures_are_their_definitions(pairs: list[tuple[int, int]]) -> None:
+    people, identities = np.array(pairs).T
+    same_person, together = people[:, None] == people, identities[:, None] == identities
+    found, right = table(*zip(*pairs, strict=True)), (same_person & together).sum(axis=1)
+    assert found.bcubed().precision == pytest.approx((right / together.sum(axis=1)).mean())
+    assert found.bcubed().recall == pytest.approx((right / same_person.sum(axis=1)).mean())
+    assert 0 < found.bcubed().f <= 1 + 1e-12
+    upper = np.triu(np.ones((len(pairs), len(pairs)), np.bool_), k=1)
+    joined, of_one = together & upper, same_person & upper
+    assert np.isnan(found.pairwise().precision) == (not joined.any())
+    if joined.any():
+        assert found.pairwise().precision == pytest.approx((joined & of_one).sum() / joined.sum())
+    if of_one.any():
+        assert found.pairwise().recall == pytest.approx((joined & of_one).sum() / of_one.sum())
+    assert found.wrongly_joined().sum() == (joined & ~of_one).sum()
+    assert found.wrongly_parted().sum() == (of_one & ~joined).sum()
+
+
+@given(LABELS, st.permutations(range(5)), st.randoms(use_true_random=False))
+def test_neither_the_names_nor_the_order_matter(
+    pairs: list[tuple[int, int]], names: list[int], random: random.Random
+) -> None:
+    renamed = [(names[person], names[-1 - identity]) for person, identity in pairs]
+    random.shuffle(renamed)
+    assert table(*zip(*pairs, strict=True)).counted() == table(*zip(*renamed, strict=True)).counted()

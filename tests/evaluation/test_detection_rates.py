@@ -1,4 +1,4 @@
-"""Recall, precision and average precision of a detector, by hand."""
+"""Recall, precision and average precision of a detector, by hand and against their definitions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.errors import InputError
 from pipeline.evaluation.detection.annotations import AnnotatedImage
-from pipeline.evaluation.detection.measures import DetectedFaces, evaluate_detection
+from pipeline.evaluation.detection.measures import (
+    DetectedFaces,
+    average_precision,
+    evaluate_detection,
+    overlaps,
+    precision_recall,
+)
+from pipeline.types import BoolArray
+
+Box = tuple[int, int, int, int]
 
 NOTHING = DetectedFaces(np.zeros((0, 4), np.float32), np.zeros(0, np.float32))
+BOX = st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 40), st.integers(1, 40)).map(
+    lambda box: (box[0], box[1], box[0] + box[2], box[1] + box[3])
+)
+BOXES = st.lists(BOX, max_size=6)
+LARGE = (0, 0, 90, 90)
 
 
 def image(*boxes: tuple[float, float, float, float], ignored: tuple[bool, ...] = (), path: str = "a") -> AnnotatedImage:
@@ -107,3 +123,55 @@ def test_nothing_found_has_no_precision() -> None:
 def test_no_face_to_find_is_an_error(truth: list[AnnotatedImage]) -> None:
     with pytest.raises(InputError, match="no face of 40 pixels"):
         evaluate_detection(truth, [NOTHING] * len(truth), min_px=40)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), max_size=25), st.integers(0, 5))
+def test_average_precision_is_its_definition(found: list[tuple[bool, int]], further: int) -> None:
+    ordered = sorted(found, key=lambda hit: -hit[1])
+    right = np.array([right for right, _ in ordered], dtype=np.bool_)
+    confidence = np.array([c for _, c in ordered], dtype=np.float32)
+    faces = max(1, int(right.sum()) + further)
+    _, recalls, precisions = precision_recall(right, confidence, faces)
+    # The mean over all faces of the best precision at any threshold that finds so many.
+    points = [
+        (sum(r for r, c in ordered if c >= level), sum(c >= level for _, c in ordered)) for level in {*confidence}
+    ]
+    expected = sum(max((h / n for h, n in points if h >= k), default=0.0) for k in range(1, faces + 1)) / faces
+    assert average_precision(recalls, precisions) == pytest.approx(expected)
+
+
+@given(BOX, BOXES)
+def test_overlap_is_the_share_of_pixels(one: Box, others: list[Box]) -> None:
+    def painted(x1: int, y1: int, x2: int, y2: int) -> BoolArray:
+        canvas = np.zeros((100, 100), np.bool_)
+        canvas[y1:y2, x1:x2] = True
+        return canvas
+
+    expected = [(painted(*one) & painted(*other)).sum() / (painted(*one) | painted(*other)).sum() for other in others]
+    assert overlaps(image(one).boxes, image(*others).boxes)[0].tolist() == pytest.approx(expected)
+
+
+def confident(boxes: list[Box]) -> DetectedFaces:
+    """The boxes with falling confidences."""
+    return DetectedFaces(image(*boxes).boxes, np.linspace(1, 0.5, len(boxes), dtype=np.float32))
+
+
+@given(st.lists(st.tuples(BOXES, BOXES), min_size=1, max_size=4), st.integers(0, 30))
+def test_every_detection_and_every_face_is_counted_once(images: list[tuple[list[Box], list[Box]]], min_px: int) -> None:
+    truth = [*(image(*faces, path=str(i)) for i, (faces, _) in enumerate(images)), image(LARGE)]
+    result = evaluate_detection(truth, [*(confident(detected) for _, detected in images), NOTHING], min_px)
+    detections = sum(len(detected) for _, detected in images)
+    assert result.found + result.false_alarms + result.ignored_detections == detections
+    assert result.faces + result.ignored_faces == 1 + sum(len(faces) for faces, _ in images)
+    assert 0 <= result.found <= result.faces
+    assert 0 <= result.average_precision <= result.recall + 1e-12
+
+
+@given(BOXES, BOXES)
+def test_ignoring_a_face_never_makes_an_error(faces: list[Box], detected: list[Box]) -> None:
+    found = [confident(detected), NOTHING]
+    plain = evaluate_detection([image(*faces), image(LARGE, path="b")], found)
+    ignored = image(*faces, ignored=(True,) * len(faces))
+    lenient = evaluate_detection([ignored, image(LARGE, path="b")], found)
+    assert lenient.false_alarms <= plain.false_alarms
+    assert (lenient.faces, lenient.found) == (1, 0)

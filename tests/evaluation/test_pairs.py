@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import EmbeddingInvalid, InputError
-from pipeline.evaluation.pairs.distances import score_everybody, score_list, scored_of_list
+from pipeline.evaluation.pairs.distances import (
+    all_distances,
+    closest_impostors,
+    score_everybody,
+    score_list,
+    scored_of_list,
+)
 from pipeline.evaluation.pairs.lists import ListedPair, PairList
 from pipeline.evaluation.pairs.measures import (
     GIVEN,
@@ -25,7 +32,7 @@ from pipeline.evaluation.photos.portraits import Portraits
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from tests.evaluation.planted_people import listed, plant, simple_pairs, without_face
+from tests.evaluation.planted_people import listed, plant, simple_pairs, unit_rows, without_face
 
 PEOPLE, PHOTOS = 40, 4
 CALIBRATION = Calibration(1.3)
@@ -198,3 +205,53 @@ def test_decisions_at_t_are_those_of_the_matcher(exponent: float, threshold: flo
     np.testing.assert_array_equal(decided[clear], Matcher(calibration, threshold).matches(distances)[clear])
     inverse = [match_cut(contract_threshold(float(r), calibration), calibration) for r in raw[:5]]
     np.testing.assert_allclose(inverse, raw[:5], rtol=1e-9)
+
+
+@pytest.fixture(params=[3, 7, 40, 512])
+def photos(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors and people, whose pairs come in blocks of so many rows; the last photo shows no face."""
+    monkeypatch.setattr("pipeline.evaluation.pairs.distances._BLOCK_ROWS", request.param)
+    rng = np.random.default_rng(3)
+    vectors = unit_rows(rng.standard_normal((40, 16)))
+    vectors[-1] = np.nan
+    return vectors, rng.integers(0, 6, 40)
+
+
+def naive(vectors: np.ndarray) -> dict[tuple[int, int], float]:
+    wide = vectors.astype(np.float64)
+    distances = {}
+    for a, b in itertools.combinations(range(len(vectors)), 2):
+        squared = float(((wide[a] - wide[b]) ** 2).sum())
+        distances[a, b] = np.inf if np.isnan(squared) else squared
+    return distances
+
+
+def test_every_pair_once(photos: tuple[np.ndarray, np.ndarray]) -> None:
+    vectors, people = photos
+    genuine, impostor, rows = all_distances(vectors, people)
+    expected = naive(vectors)
+    same = {pair: d for pair, d in expected.items() if people[pair[0]] == people[pair[1]]}
+    assert {tuple(row) for row in rows.tolist()} == set(same)
+    np.testing.assert_allclose(genuine, [same[tuple(row)] for row in rows.tolist()], atol=1e-6)
+    others = sorted(d for pair, d in expected.items() if pair not in same)
+    np.testing.assert_allclose(np.sort(impostor), others, atol=1e-6)
+    assert np.isinf(impostor).any()
+
+
+@pytest.mark.parametrize("within", [0.0, 1.5, 4.0, np.inf])
+def test_the_closest_are_those_of_all(photos: tuple[np.ndarray, np.ndarray], within: float) -> None:
+    vectors, people = photos
+    _, impostor, _ = all_distances(vectors, people)
+    distances, rows = closest_impostors(vectors, people, within)
+    np.testing.assert_array_equal(distances, np.sort(impostor[impostor <= within]))
+    expected = naive(vectors)
+    np.testing.assert_allclose(distances, [expected[tuple(row)] for row in rows.tolist()], atol=1e-6)
+    assert (people[rows[:, 0]] != people[rows[:, 1]]).all()
+
+
+def test_more_pairs_than_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.evaluation.pairs.distances.MAX_PAIRS", 9)
+    vectors, people = np.eye(5, dtype=np.float32), np.arange(5)
+    with pytest.raises(InputError, match="5 photos make 10 pairs"):
+        all_distances(vectors, people)
+    assert len(all_distances(vectors[:4], people[:4])[1]) == 6

@@ -13,6 +13,8 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
 
+Runner = Callable[..., RunReport]
+
 
 class RecordedProgress:
     """Progress that keeps what it receives."""
@@ -71,8 +73,19 @@ def loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(f"pipeline.jobs.{module}.load_extractor", lambda *_: extractor)
 
 
+@pytest.fixture(scope="session")
+def archive(
+    tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path, settings: Settings
+) -> Path:
+    """A folder with the photos of `write_photos` and the store of one run over them. No test changes either."""
+    folder = tmp_path_factory.mktemp("archive")
+    write_photos(folder / "photos", hopper_path, astronaut_path)
+    run(RunRequest(source=folder / "photos", store=folder / "store", settings=settings))
+    return folder
+
+
 @pytest.fixture
-def runner(tmp_path: Path, settings: Settings) -> Callable[..., RunReport]:
+def runner(tmp_path: Path, settings: Settings) -> Runner:
     """Runs the pipeline over a source into tmp_path/store."""
 
     def go(source: Path, **changes: object) -> RunReport:

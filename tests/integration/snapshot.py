@@ -8,6 +8,20 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 
+from pipeline.store.checks.check import check_store
+from pipeline.store.local import LocalStore
+
+
+def assert_whole(store: Path) -> None:
+    """`facepipe check` finds nothing wrong."""
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+
+
+def occurrences(store: Path) -> dict[tuple[str, str], int]:
+    """How often each person was seen, by the first file that showed them and the directory."""
+    return {(Path(p[0].split("#")[0]).name, p[3]): p[4] for p in snapshot(store)["persons"]}
+
 
 def snapshot(store: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Rows of media, faces, persons and embeddings in a canonical order; persons are named by their first face."""

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
-from click.testing import CliRunner
 
-from pipeline.cli import main
+from tests.cli.report import answer
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """An empty store, made by the command line."""
-    assert _run("account", "create", "ann", "--store", tmp_path / "store", "--weights", "casia-webface")[0] == 0
+    answer("account", "create", "ann", "--store", tmp_path / "store", "--weights", "casia-webface")
     return tmp_path / "store"
 
 
-def _run(*words: object) -> tuple[int, dict[str, Any]]:
-    result = CliRunner().invoke(main, [*(str(w) for w in words), "--json"])
-    return result.exit_code, json.loads(result.stdout)
-
-
 def _fails(code: int, name: str, says: str, *words: object) -> None:
-    exit_code, report = _run(*words)
-    assert (exit_code, report["error"], report["exit_code"]) == (code, name, code)
+    report = answer(*words, exit_code=code)
+    assert (report["error"], report["exit_code"]) == (name, code)
     assert says in report["message"]
 
 
@@ -53,11 +45,10 @@ def test_files_that_are_none_end_as_rows(store: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "folder.jpg").mkdir(parents=True)
     (tmp_path / "in" / "text.jpg").write_text("no image")
     (tmp_path / "in" / "rows.csv").write_text("path\nfolder.jpg\n../outside.jpg\ngone.jpg\ntext.jpg\ntext.jpg\n")
-    exit_code, report = _run("run", tmp_path / "in" / "rows.csv", "--store", store)
-    assert exit_code == 0
+    words = ("run", tmp_path / "in" / "rows.csv", "--store", store)
     expected = {"duplicate_row": 1, "missing": 1, "not_a_file": 1, "outside": 1, "unsupported": 1}
-    assert report["statuses"] == expected
-    assert _run("run", tmp_path / "in" / "rows.csv", "--store", store)[1]["already_in"] == 5
+    assert answer(*words)["statuses"] == expected
+    assert answer(*words)["already_in"] == 5
 
 
 def test_too_many_directories(store: Path, tmp_path: Path) -> None:
@@ -105,18 +96,9 @@ def test_a_damaged_store_stops_the_run(store: Path, tmp_path: Path) -> None:
 
 def test_weights_that_are_not_here(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").touch()
-    words = (
-        "run",
-        tmp_path,
-        "--store",
-        tmp_path / "store",
-        "--weights",
-        "vggface2",
-        "--set",
-        f"model.cache={tmp_path}",
-    )
-    _fails(31, "weights-missing", "facepipe models fetch vggface2", *words)
-    _fails(30, "unknown-weights", "casia-webface", *words[:-4], "--weights", "arcface")
+    words = ("run", tmp_path, "--store", tmp_path / "store", "--set", f"model.cache={tmp_path}", "--weights")
+    _fails(31, "weights-missing", "facepipe models fetch vggface2", *words, "vggface2")
+    _fails(30, "unknown-weights", "casia-webface", *words, "arcface")
 
 
 def test_weights_file_that_is_something_else(tmp_path: Path) -> None:

@@ -11,24 +11,16 @@ import hashlib
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from pipeline.cli import main
+from tests.cli.report import answer
 from tests.integration.conftest import write_photos
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = json.loads((DATA / "store-0.1.0.json").read_text())
-
-
-def facepipe(*words: str) -> dict[str, Any]:
-    result = CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False, standalone_mode=False)
-    assert result.exception is None
-    return dict(json.loads(result.stdout))
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +29,17 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("earlier")
     with tarfile.open(DATA / "store-0.1.0.tar.gz") as archive:
         archive.extractall(folder, filter="data")
-    report = facepipe("group", "--store", str(folder / "store"), "--config", str(folder / "facepipe.yaml"))
+    report = answer("group", "--store", folder / "store", "--config", folder / "facepipe.yaml")
     assert (report["faces"], report["outcomes"]) == (2, {"matched": 2})
     return folder
 
 
 def test_the_store_is_whole(earlier: Path) -> None:
-    assert facepipe("check", "--store", str(earlier / "store"))["problems"] == []
+    assert answer("check", "--store", earlier / "store")["problems"] == []
 
 
 def test_its_tables_are_the_same(earlier: Path, tmp_path: Path) -> None:
-    facepipe("export", "--store", str(earlier / "store"), "--to", str(tmp_path / "exported"))
+    answer("export", "--store", earlier / "store", "--to", tmp_path / "exported")
     for table in ("media", "faces", "persons"):
         rows = pq.read_table(tmp_path / "exported" / f"{table}.parquet").to_pylist()
         for row in rows:
@@ -62,7 +54,7 @@ def test_its_tables_are_the_same(earlier: Path, tmp_path: Path) -> None:
 def test_a_search_finds_the_same_person(earlier: Path, tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> None:
     write_photos(tmp_path / "photos", hopper_path, astronaut_path)
     photo, store, config = (tmp_path / "photos" / "g1.webp", earlier / "store", earlier / "facepipe.yaml")
-    (face,) = facepipe("search", str(photo), "--store", str(store), "--config", str(config))["faces"]
+    (face,) = answer("search", photo, "--store", store, "--config", config)["faces"]
     expected = ANSWERS["search"]
     assert face["box"] == pytest.approx(expected["box"], abs=0.5)
     assert face["identity"]["person_id"] == expected["identity"]["person_id"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import stat
 import threading
 from pathlib import Path
@@ -13,9 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from pipeline.cli import main
 from pipeline.config import SecuritySettings, Settings
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, StoreMismatch
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
@@ -24,8 +21,9 @@ from pipeline.jobs.store_identity import make_identity
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.master_key import load_master_key
+from tests.cli.report import facepipe, report_of
 from tests.integration.conftest import RecordedProgress
-from tests.integration.snapshot import snapshot
+from tests.integration.snapshot import assert_whole, snapshot
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
@@ -122,8 +120,7 @@ def test_what_extraction_leaves_is_encrypted_and_a_run_without_the_key_ends_befo
 
     lost.replace(key)
     assert group(rest).persons == 2
-    with LocalStore.open(store, command="test") as client:
-        assert check_store(client).problems == []
+    assert_whole(store)
     assert held_open(store) == []
 
 
@@ -142,16 +139,12 @@ def test_account_create_makes_the_key_on_first_use(
     weights_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("FACEPIPE_CACHE", str(weights_cache))
     key = tmp_path / "config" / "facepipe" / "master.key"
 
     def create(*words: object) -> dict[str, Any]:
-        result = CliRunner().invoke(main, ["account", "create", *map(str, words), "--json"])
-        assert result.exit_code == 0, result.output
+        result = facepipe("account", "create", *words, "--json", cache=weights_cache)
         assert key.read_text().strip() not in result.output
-        report = json.loads(result.stdout)
-        assert isinstance(report, dict)
-        return report
+        return report_of(result)
 
     weights = ("--encrypt", "--weights", "casia-webface")
     assert create("ann", "--store", tmp_path / "a", *weights)["master_key"] == str(key)

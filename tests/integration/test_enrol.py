@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,11 @@ from pipeline.config import Settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
-from pipeline.jobs.run_report import RunReport
-from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
-from tests.integration.snapshot import snapshot
+from tests.integration.conftest import Runner
+from tests.integration.snapshot import assert_whole, occurrences, snapshot
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
-
-Runner = Callable[..., RunReport]
 
 
 @pytest.fixture
@@ -57,16 +53,6 @@ def _faces(store: Path) -> list[tuple[str, int, str]]:
     return sorted((Path(f[0]).name, f[2], f[3]) for f in snapshot(store)["faces"])
 
 
-def _occurrences(store: Path) -> dict[tuple[str, str], int]:
-    """By the first file that showed the person, and the directory."""
-    return {(Path(p[0].split("#")[0]).name, p[3]): p[4] for p in snapshot(store)["persons"]}
-
-
-def _is_clean(store: Path) -> bool:
-    with LocalStore.open(store, command="test") as client:
-        return check_store(client).problems == []
-
-
 def test_an_unnamed_photo_enrols_all_its_faces_a_named_one_the_largest(
     photos: Path, runner: Runner, tmp_path: Path
 ) -> None:
@@ -89,7 +75,7 @@ def test_an_unnamed_photo_enrols_all_its_faces_a_named_one_the_largest(
         ("numbered", None, "g-1"),
     ]
     assert (report.work.decoded, report.statuses) == (1, {"duplicate": 2, "ok": 1})
-    assert _is_clean(tmp_path / "store")
+    assert_whole(tmp_path / "store")
 
 
 def test_a_photo_counts_once_for_a_person_however_often_it_shows_them(
@@ -103,7 +89,7 @@ def test_a_photo_counts_once_for_a_person_however_often_it_shows_them(
     assert sorted(outcome for name, _, outcome in faces if name == "a-twice.png") == ["inserted", "matched"]
     assert [outcome for name, _, outcome in faces if name == "a-copy.png"] == ["matched", "matched"]
     # The first file by name stands for the person: the copy sorts before the photo it was inserted by.
-    assert _occurrences(tmp_path / "store") == {("a-copy.png", "main"): 4, ("both.png", "main"): 1}
+    assert occurrences(tmp_path / "store") == {("a-copy.png", "main"): 4, ("both.png", "main"): 1}
 
 
 @pytest.mark.parametrize("shard_rows", [1, 2, 10])
@@ -117,13 +103,13 @@ def test_shards_change_nothing(
     changed = dataclasses.replace(settings, run=dataclasses.replace(settings.run, shard_rows=shard_rows))
     report = runner(_manifest(photos, *({"path": name} for name in names)), settings=changed)
     assert (report.work.decoded, report.persons, report.statuses) == (4, 2, {"duplicate": 3, "ok": 4})
-    assert _occurrences(tmp_path / "store") == {("a-flip.png", "main"): 4, ("b.jpg", "main"): 4}
+    assert occurrences(tmp_path / "store") == {("a-flip.png", "main"): 4, ("b.jpg", "main"): 4}
     assert [f for f in _faces(tmp_path / "store") if f[2] == "inserted"] == [
         ("a.jpg", 0, "inserted"),
         ("b.jpg", 0, "inserted"),
     ]
     assert list((tmp_path / "store" / "runs").glob("*/shards/*")) == []  # the last copy is in
-    assert _is_clean(tmp_path / "store")
+    assert_whole(tmp_path / "store")
 
 
 def test_a_face_that_was_rejected_is_looked_at_again_in_a_later_run(
@@ -138,8 +124,8 @@ def test_a_face_that_was_rejected_is_looked_at_again_in_a_later_run(
     assert (second.outcomes, second.statuses, second.work.decoded) == ({"inserted": 1}, {"ok": 1}, 1)
     third = runner(_manifest(photos, {"path": "a.jpg"}, name="third.jsonl"))
     assert (third.outcomes, third.statuses, third.work.decoded) == ({"matched": 1}, {"duplicate": 1}, 0)
-    assert _occurrences(tmp_path / "store") == {("a.jpg", "main"): 2}
-    assert _is_clean(tmp_path / "store")
+    assert occurrences(tmp_path / "store") == {("a.jpg", "main"): 2}
+    assert_whole(tmp_path / "store")
 
 
 def test_the_gate_stops_insertion_and_not_recognition(
@@ -170,7 +156,7 @@ def test_two_records_of_a_merged_person_in_one_photo_count_once(
         service.merge(account, "main", [view.record.person_id for view in service.people(account, "main")])
         service.close()
     runner(_manifest(photos, {"path": "both.png"}, name="both.jsonl"))
-    assert sum(_occurrences(tmp_path / "store").values()) == 3
+    assert sum(occurrences(tmp_path / "store").values()) == 3
 
 
 def test_directories_do_not_see_each_other(photos: Path, runner: Runner, tmp_path: Path) -> None:
@@ -180,14 +166,14 @@ def test_directories_do_not_see_each_other(photos: Path, runner: Runner, tmp_pat
     report = runner(_manifest(photos, *rows))
     assert (report.persons, report.work.decoded) == (4, 3)
     assert report.statuses == {"duplicate": 3, "duplicate_row": 1, "ok": 3}
-    assert _occurrences(tmp_path / "store") == {
+    assert occurrences(tmp_path / "store") == {
         ("a-flip.png", "one"): 2,
         ("a-flip.png", "two"): 2,
         ("b.jpg", "one"): 1,
         ("b.jpg", "two"): 1,
     }
     assert runner(photos / "rows.jsonl").already_in == 7
-    assert _is_clean(tmp_path / "store")
+    assert_whole(tmp_path / "store")
 
 
 def test_accounts_do_not_see_each_other(photos: Path, runner: Runner, tmp_path: Path) -> None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from pipeline.cli import main
 from pipeline.config import Settings, load_settings
 from pipeline.errors import BadValue, EmbeddingInvalid, FacepipeError, StoreDamaged, StoreMismatch
 from pipeline.evaluation.photos.portraits import Portraits, extract_portraits, stored_portraits
@@ -23,14 +19,13 @@ from pipeline.evaluation.photos.skipped import DELETED, NOT_IN_STORE, NOT_KEPT
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration
-from pipeline.jobs.run import RunRequest, run
-from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settle_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.local import LocalStore
-from tests.integration.conftest import write_photos
+from tests.cli.report import answer, facepipe
+from tests.integration.conftest import Runner
 
 NAMES = ["a1.jpg", "a2.png", "b1.jpg", "b2.jpg", "c-both.png", "d-copy.jpg", "e-noise.png", "g1.webp"]
 LINES = """path_a,path_b,same
@@ -45,28 +40,15 @@ f-broken.jpg,b1.jpg,0
 """
 
 
-def facepipe(*words: object, exit_code: int = 0) -> dict[str, Any]:
-    result = CliRunner().invoke(main, [*map(str, words), "--json"])
-    assert result.exit_code == exit_code, result.output
-    report = json.loads(result.stdout)
-    assert isinstance(report, dict)
-    return report
+@pytest.fixture
+def photos(archive: Path) -> Path:
+    return archive / "photos"
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
-    """The photos of `write_photos`, made once; no test changes them."""
-    folder = tmp_path_factory.mktemp("evaluate") / "photos"
-    write_photos(folder, hopper_path, astronaut_path)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def filled(photos: Path, settings: Settings) -> Path:
-    """A store of the photos, made once. A test that changes it takes `copied`."""
-    store = photos.parent / "store"
-    run(RunRequest(source=photos, store=store, settings=settings))
-    return store
+@pytest.fixture
+def filled(archive: Path) -> Path:
+    """The store of the photos. A test that changes it takes `copied`."""
+    return archive / "store"
 
 
 @pytest.fixture
@@ -109,7 +91,7 @@ def test_the_face_nearest_the_centre_is_taken(photos: Path, extractor: BatchExtr
 
 
 def test_a_rejected_face_is_distinguished_from_no_face(
-    photos: Path, runner: Callable[..., RunReport], settings: Settings, tmp_path: Path
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
     strict = dataclasses.replace(settings, match=dataclasses.replace(settings.match, min_fsq=1.0))
     runner(photos, settings=strict)
@@ -147,7 +129,7 @@ def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text(LINES)
     words = ("evaluate", "pairs", pairs, "--images", photos, "--store", filled, "--out", tmp_path / "out")
-    report = facepipe(*words)
+    report = answer(*words)
     assert (report["pairs"], report["genuine_pairs"], report["pairs_without_face"]) == (5, 2, 1)
     assert report["accuracy"] == 4 / 5
     assert (report["threshold"], report["threshold_asked"]) == (0.54, 0.54)
@@ -159,7 +141,7 @@ def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
     page = (tmp_path / "out" / "pairs.html").read_text()
     assert page.count("<svg") == 3
     assert "not in the store" in page
-    shown = CliRunner().invoke(main, [*map(str, words)])
+    shown = facepipe(*words)
     assert "accuracy    80.00%" in shown.stdout
     assert "not measurable (needs 300 impostor pairs) at FMR 0.01" in shown.stdout
     assert "skipped     1: a photo of the pair: not in the store" in shown.stdout
@@ -169,9 +151,9 @@ def test_pairs_from_the_models(photos: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("".join(LINES.splitlines(keepends=True)[:5]))
     words = ("evaluate", "pairs", pairs, "--images", photos, "--device", "cpu", "--weights", "casia-webface")
-    report = facepipe(*words, "--threshold", "4")
+    report = answer(*words, "--threshold", "4")
     assert (report["pairs"], report["accuracy"], report["threshold"]) == (4, 0.5, 4.0)
-    report = facepipe(*words, "--train", pairs, "--calibration", "none")
+    report = answer(*words, "--train", pairs, "--calibration", "none")
     assert (report["accuracy"], report["threshold_from"]) == (1.0, "the training pairs")
     assert report["calibration"]["exponent"] == 1.0
 
@@ -180,20 +162,20 @@ def test_what_cannot_be_measured_is_refused(photos: Path, filled: Path, tmp_path
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("path_a,path_b,same\na1.jpg,a2.png,1\n")
     words = (pairs, "--images", photos, "--store", filled)
-    assert "all of one person" in facepipe("evaluate", "pairs", *words, exit_code=4)["message"]
-    assert "needs the people's names" in facepipe("evaluate", "pairs", *words, "--all-pairs", exit_code=2)["message"]
-    other = facepipe("evaluate", "pairs", *words, "--weights", "vggface2", exit_code=45)
+    assert "all of one person" in answer("evaluate", "pairs", *words, exit_code=4)["message"]
+    assert "needs the people's names" in answer("evaluate", "pairs", *words, "--all-pairs", exit_code=2)["message"]
+    other = answer("evaluate", "pairs", *words, "--weights", "vggface2", exit_code=45)
     assert other["error"] == "store-mismatch"
     pairs.write_text(LINES)
-    assert facepipe("calibrate", *words, "--fmr", "1e-2", exit_code=17)["error"] == "too-little-data"
-    assert "at most 0.1" in facepipe("calibrate", *words, "--fmr", "0.5", exit_code=2)["message"]
-    folder = facepipe("calibrate", *words, "--out", tmp_path, exit_code=2)
+    assert answer("calibrate", *words, "--fmr", "1e-2", exit_code=17)["error"] == "too-little-data"
+    assert "at most 0.1" in answer("calibrate", *words, "--fmr", "0.5", exit_code=2)["message"]
+    folder = answer("calibrate", *words, "--out", tmp_path, exit_code=2)
     assert "is a folder" in folder["message"]
     # A threshold as a rate, which needs a calibration, does not keep anybody from making one.
-    rate = facepipe("calibrate", *words, "--fmr", "1e-2", "--set", "match.threshold=fmr:1e-4", exit_code=17)
+    rate = answer("calibrate", *words, "--fmr", "1e-2", "--set", "match.threshold=fmr:1e-4", exit_code=17)
     assert "Left out: 1: " in rate["message"]
-    assert "has a name" in facepipe("calibrate", "--store", filled, exit_code=4)["message"]
-    assert "Name labelled photos" in facepipe("calibrate", exit_code=2)["message"]
+    assert "has a name" in answer("calibrate", "--store", filled, exit_code=4)["message"]
+    assert "Name labelled photos" in answer("calibrate", exit_code=2)["message"]
 
 
 @pytest.fixture
@@ -207,7 +189,7 @@ def calibrated(settings: Settings, tmp_path: Path) -> Settings:
 
 
 def test_a_new_store_takes_the_calibration_and_the_rate(
-    photos: Path, runner: Callable[..., RunReport], calibrated: Settings, settings: Settings, tmp_path: Path
+    photos: Path, runner: Runner, calibrated: Settings, settings: Settings, tmp_path: Path
 ) -> None:
     report = runner(photos, settings=calibrated)
     with LocalStore.open(tmp_path / "store", command="test") as client:
@@ -221,7 +203,7 @@ def test_a_new_store_takes_the_calibration_and_the_rate(
 
 
 def test_a_rate_outside_the_calibration_makes_no_store(
-    photos: Path, runner: Callable[..., RunReport], calibrated: Settings, tmp_path: Path
+    photos: Path, runner: Runner, calibrated: Settings, tmp_path: Path
 ) -> None:
     beyond = dataclasses.replace(calibrated, match=dataclasses.replace(calibrated.match, threshold_fmr=1e-6))
     with pytest.raises(BadValue, match="fmr:1e-06"):
@@ -240,10 +222,10 @@ def test_calibrating_on_labelled_portraits(faces_dir: Path, tmp_path: Path) -> N
             (folder / person.name / file.name).write_bytes(file.read_bytes())
     out = tmp_path / "calibration.json"
     words = ("calibrate", folder, "--labels", "parent", "--device", "cpu", "--weights", "casia-webface")
-    report = facepipe(*words, "--fmr", "1e-2", "--out", out, "--dataset", "a few of LFW")
+    report = answer(*words, "--fmr", "1e-2", "--out", out, "--dataset", "a few of LFW")
     assert report["people"] == 10
     assert report["impostor_pairs"] <= 10 * 9 // 2 * 9
     assert report["exponent_interval_95"][0] < report["exponent"] < report["exponent_interval_95"][1]
     assert report["calibration"]["dataset"].startswith("a few of LFW, ")
     assert json.loads(out.read_text())["calibration"] == report["calibration"]
-    assert facepipe(*words, exit_code=17)["error"] == "too-little-data"
+    assert answer(*words, exit_code=17)["error"] == "too-little-data"

@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from pipeline.cli import main
 from pipeline.evaluation.clustering.measures import evaluate_clustering
 from pipeline.evaluation.photos.skipped import DELETED
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.jobs.run import RunRequest, run
 from pipeline.store.commits.removal import remove_persons
 from pipeline.store.local import LocalStore
-from tests.integration.conftest import write_photos
-from tests.serve.served import SETTINGS, serving
+from tests.cli.report import answer, facepipe
+from tests.serve.served import serving
 
 HOPPER, COLLINS = "Grace Hopper", "Eileen Collins"
 LABELS = {
@@ -37,28 +35,12 @@ LABELS = {
 GALLERY = ("a1.jpg", "b1.jpg")
 
 
-def facepipe(*words: object) -> Result:
-    return CliRunner().invoke(main, ["evaluate", *(str(word) for word in words)])
+def evaluate(*words: object) -> Result:
+    return facepipe("evaluate", *words)
 
 
 def report_of(*words: object, exit_code: int = 0) -> dict[str, Any]:
-    result = facepipe(*words, "--json")
-    assert result.exit_code == exit_code, result.output
-    (line,) = result.stdout.splitlines()
-    report: dict[str, Any] = json.loads(line)
-    return report
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
-    """A folder with photos/, labels.csv and the store of one run. Evaluating changes none of them."""
-    folder = tmp_path_factory.mktemp("archive")
-    write_photos(folder / "photos", hopper_path, astronaut_path)
-    rows = [f"photos/{path},{name},{'gallery' if path in GALLERY else 'probe'}" for path, name in LABELS.items()]
-    (folder / "labels.csv").write_text("path,name,set\n" + "\n".join(rows) + "\n", "utf-8")
-    request = RunRequest(source=folder / "photos", store=folder / "store", settings=SETTINGS)
-    run(request)
-    return folder
+    return answer("evaluate", *words, exit_code=exit_code)
 
 
 @pytest.fixture
@@ -66,8 +48,10 @@ def photos(archive: Path) -> Path:
     return archive / "photos"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def labels(archive: Path) -> Path:
+    rows = [f"photos/{path},{name},{'gallery' if path in GALLERY else 'probe'}" for path, name in LABELS.items()]
+    (archive / "labels.csv").write_text("path,name,set\n" + "\n".join(rows) + "\n", "utf-8")
     return archive / "labels.csv"
 
 
@@ -134,18 +118,18 @@ def test_a_photo_of_several_counts_by_the_face_nearest_its_centre(store: Path, p
 
 
 def test_a_folder_is_labelled_by_its_subfolders(store: Path, photos: Path) -> None:
-    result = facepipe("clustering", photos, "--store", store)
+    result = evaluate("clustering", photos, "--store", store)
     assert result.exit_code == 2
     assert "--labels parent" in result.output
 
 
 def test_clustering_that_cannot_be_done(labels: Path, store: Path, tmp_path: Path) -> None:
-    assert facepipe("clustering", labels).exit_code == 2
-    assert facepipe("clustering", labels, "--store", store, "--clusters", labels).exit_code == 2
-    assert facepipe("clustering", labels, "--store", tmp_path / "none").exit_code == 40
-    assert facepipe("clustering", tmp_path / "none.csv", "--store", store).exit_code == 10
-    assert facepipe("clustering", labels, "--store", store, "--account", "nobody").exit_code == 46
-    elsewhere = facepipe("clustering", labels, "--store", store, "--directory", "other")
+    assert evaluate("clustering", labels).exit_code == 2
+    assert evaluate("clustering", labels, "--store", store, "--clusters", labels).exit_code == 2
+    assert evaluate("clustering", labels, "--store", tmp_path / "none").exit_code == 40
+    assert evaluate("clustering", tmp_path / "none.csv", "--store", store).exit_code == 10
+    assert evaluate("clustering", labels, "--store", store, "--account", "nobody").exit_code == 46
+    elsewhere = evaluate("clustering", labels, "--store", store, "--directory", "other")
     assert elsewhere.exit_code == 4
     assert "holds none of the 10 labelled photos" in elsewhere.output
 
@@ -177,16 +161,16 @@ def test_a_gallery_of_the_first_photos(labels: Path, store: Path) -> None:
     report = report_of("identification", labels, "--store", store, "--gallery-per-person", 1)
     assert report["gallery_people"] == 2
     assert report["rank_1"] == 1
-    assert "2 people" in facepipe("identification", labels, "--store", store, "--gallery-per-person", 1).output
+    assert "2 people" in evaluate("identification", labels, "--store", store, "--gallery-per-person", 1).output
 
 
 def test_identification_that_cannot_be_done(labels: Path, store: Path, photos: Path, tmp_path: Path) -> None:
-    other_model = facepipe("identification", labels, "--store", store, "--weights", "vggface2")
+    other_model = evaluate("identification", labels, "--store", store, "--weights", "vggface2")
     assert other_model.exit_code == 45
     unset = tmp_path / "unset.csv"
     unset.write_text(labels.read_text("utf-8").replace("gallery", "reference").replace("photos", str(photos)), "utf-8")
-    assert facepipe("identification", unset, "--store", store).exit_code == 12
-    alone = facepipe("identification", labels, "--store", store, "--gallery-per-person", 9)
+    assert evaluate("identification", unset, "--store", store).exit_code == 12
+    alone = evaluate("identification", labels, "--store", store, "--gallery-per-person", 9)
     assert alone.exit_code == 4
     assert "nobody is enrolled" in alone.output
 
@@ -221,7 +205,7 @@ def test_detection_from_a_store_and_by_the_detector(boxes: Path, store: Path, tm
 def test_detection_with_small_faces_left_out(boxes: Path, store: Path) -> None:
     report = report_of("detection", boxes, "--store", store, "--min-px", 20)
     assert (report["recall"], report["precision"], report["ignored_faces"]) == (1, 1, 1)
-    assert "recall      100.00%" in facepipe("detection", boxes, "--store", store, "--min-px", 20).output
+    assert "recall      100.00%" in evaluate("detection", boxes, "--store", store, "--min-px", 20).output
 
 
 def test_an_error_names_the_reasons_where_no_photo_can_be_read(boxes: Path, labels: Path, tmp_path: Path) -> None:
@@ -240,17 +224,17 @@ def test_a_folder_that_cannot_be_written_fails_before_the_work(labels: Path, sto
 
 
 def test_detection_that_cannot_be_done(boxes: Path, store: Path, tmp_path: Path) -> None:
-    assert facepipe("detection").exit_code == 2
-    assert facepipe("detection", tmp_path / "none.xml").exit_code == 10
+    assert evaluate("detection").exit_code == 2
+    assert evaluate("detection", tmp_path / "none.xml").exit_code == 10
     assert report_of("detection", boxes, "--store", store, "--min-px", 9999, exit_code=4)["error"] == "input-error"
     (tmp_path / "odd.xml").write_text("<html/>", "utf-8")
     assert report_of("detection", tmp_path / "odd.xml", exit_code=15)["error"] == "boxes-invalid"
-    assert facepipe("detection", boxes, "--store", store, "--directory", "other").exit_code == 4
+    assert evaluate("detection", boxes, "--store", store, "--directory", "other").exit_code == 4
 
 
 def test_a_page_is_one_file_and_no_folder_is_made_without_out(labels: Path, store: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
-    facepipe("clustering", labels, "--store", store)
+    evaluate("clustering", labels, "--store", store)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -329,4 +313,4 @@ def test_folders_of_people_against_a_table(photos: Path, tmp_path: Path) -> None
     )
     report = report_of("clustering", tmp_path / "people", "--labels", "parent", "--clusters", clusters)
     assert (report["people"], report["people_found_exactly"], report["pairwise"]["f"]) == (2, 2, 1)
-    assert facepipe("clustering", tmp_path / "people", "--clusters", clusters).exit_code == 2
+    assert evaluate("clustering", tmp_path / "people", "--clusters", clusters).exit_code == 2

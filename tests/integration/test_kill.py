@@ -17,12 +17,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.store.checks.check import check_store
 from pipeline.store.files.faults import FAULT_POINTS
-from pipeline.store.local import LocalStore
 from tests.forking import Child, Forker
 from tests.integration.conftest import write_photos
-from tests.integration.snapshot import snapshot
+from tests.integration.snapshot import assert_whole, snapshot
 
 # An undisturbed run does not export, write a reference matrix again instead of appending to it, commit a request, fold,
 # or migrate an older store. The tests of the store kill those.
@@ -47,8 +45,7 @@ class Undisturbed:
     def assert_continues(self, store: Path) -> None:
         """The same command again, and everything is as if nothing had happened."""
         assert self.start(store).wait().status == 0
-        with LocalStore.open(store, command="test") as client:
-            assert check_store(client).problems == []
+        assert_whole(store)
         assert snapshot(store) == self.rows
 
 

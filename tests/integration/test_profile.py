@@ -7,27 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from pipeline.cli import main
 from pipeline.jobs.profile import STAGES
 from pipeline.runtime.stage_times import JPEGS
 from pipeline.store.local import LocalStore
+from tests.cli.report import answer, facepipe
 
 ON_CPU = [stage for stage in STAGES if stage != JPEGS]
-
-
-def facepipe(*words: object, cache: Path) -> Result:
-    result = CliRunner().invoke(main, [str(word) for word in words], env={"FACEPIPE_CACHE": str(cache)})
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def report_of(result: Result) -> dict[str, Any]:
-    (line,) = result.stdout.splitlines()
-    report = json.loads(line)
-    assert isinstance(report, dict)
-    return report
 
 
 def check(profile: dict[str, Any], stages: set[str]) -> None:
@@ -55,8 +41,7 @@ def run_json(store: Path, run_id: str) -> dict[str, Any]:
 def test_the_profile_of_a_run(photos: Path, tmp_path: Path, weights_cache: Path) -> None:
     store = tmp_path / "store"
     words = ("run", photos, "--store", store, "--device", "cpu", "--threads", 2, "--set", "run.shard_rows=3")
-    result = facepipe(*words, "--profile", "--json", cache=weights_cache)
-    report = report_of(result)
+    report = answer(*words, "--profile", cache=weights_cache)
     profile = report["profile"]
     check(profile, set(ON_CPU))
     assert profile["workers"] == 2
@@ -74,17 +59,15 @@ def test_the_profile_of_a_run(photos: Path, tmp_path: Path, weights_cache: Path)
     again = facepipe(*words, "--profile", cache=weights_cache).stdout
     assert "wall        the scan: hashing 100%" in again
     (photos / "new.jpg").write_bytes((photos / "b1.jpg").read_bytes() + b"\0")
-    plain = report_of(facepipe(*words, "--json", cache=weights_cache))
+    plain = answer(*words, cache=weights_cache)
     assert "profile" not in plain
     assert "profile" not in run_json(store, plain["run_id"])
 
 
 def test_the_profile_of_extraction_alone(photos: Path, tmp_path: Path, weights_cache: Path) -> None:
     store = tmp_path / "store"
-    facepipe("scan", photos, "--store", store, cache=weights_cache)
-    profile = report_of(
-        facepipe("extract", "--store", store, "--device", "cpu", "--profile", "--json", cache=weights_cache)
-    )["profile"]
+    answer("scan", photos, "--store", store, cache=weights_cache)
+    profile = answer("extract", "--store", store, "--device", "cpu", "--profile", cache=weights_cache)["profile"]
     check(profile, set(ON_CPU) - {"scan", "decide"})
     with LocalStore.open(store, command="test") as client:
         assert client.read("SELECT count(*) AS n FROM core.faces")["n"][0].as_py() == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,9 @@ import pytest
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, StoreMismatch, UsageError
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
-from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.search import search
-from pipeline.store.checks.check import check_store
-from pipeline.store.local import LocalStore
-from tests.integration.conftest import RecordedProgress
-from tests.integration.snapshot import snapshot
-
-Runner = Callable[..., RunReport]
+from tests.integration.conftest import RecordedProgress, Runner
+from tests.integration.snapshot import assert_whole, occurrences, snapshot
 
 
 def _faces(store: Path) -> list[tuple[str, str, str]]:
@@ -46,13 +40,11 @@ def test_finds_the_two_people(photos: Path, runner: Runner, tmp_path: Path) -> N
         ("g1.webp", "matched", "a1.jpg"),
         ("h1.bmp", "matched", "b1.jpg"),
     }
-    occurrences = {Path(p[0].split("#")[0]).name: p[4] for p in snapshot(tmp_path / "store")["persons"]}
-    assert occurrences == {"a1.jpg": 5, "b1.jpg": 4}
+    assert occurrences(tmp_path / "store") == {("a1.jpg", "main"): 5, ("b1.jpg", "main"): 4}
     summary = json.loads(next((tmp_path / "store" / "runs").glob("*/run.json")).read_text())
     assert summary["persons"] == 2
     assert summary["backend"].startswith(("openvino ", "torch "))
-    with LocalStore.open(tmp_path / "store", command="test") as client:
-        assert check_store(client).problems == []
+    assert_whole(tmp_path / "store")
 
 
 def test_the_same_run_again_does_no_image_work(
@@ -107,8 +99,7 @@ def test_a_known_photo_in_another_directory_makes_its_own_identity(
     (tmp_path / "other" / "x.png").write_bytes((photos / "a2.png").read_bytes())  # matched there: has no stored image
     report = runner(tmp_path / "other", directory="second")
     assert (report.new_persons, report.work.detector_calls) == (1, 0)
-    with LocalStore.open(tmp_path / "store", command="test") as client:
-        assert check_store(client).problems == []
+    assert_whole(tmp_path / "store")
 
 
 @pytest.mark.usefixtures("loaded_once")
@@ -177,31 +168,6 @@ def test_other_settings_than_the_stores_are_refused(photos: Path, runner: Runner
     weights = dataclasses.replace(settings, model=dataclasses.replace(settings.model, weights="vggface2"))
     with pytest.raises(StoreMismatch, match="casia-webface"):
         runner(photos, settings=weights)
-
-
-@pytest.mark.usefixtures("loaded_once")
-def test_named_rows_follow_the_contract(photos: Path, runner: Runner, tmp_path: Path) -> None:
-    """Only the largest face of a named photo may become a person; a face of another name keeps its match."""
-    rows = [
-        {"path": "c-both.png", "name": "Grace", "external_id": "g-1"},  # hopper is the larger face
-        {"path": "b1.jpg", "name": "Eileen", "external_id": "e-1"},
-        {"path": "a2.png", "name": "Somebody Else", "note": "kept"},
-        {"path": "b1.jpg", "name": "Eileen", "external_id": "e-1"},
-    ]
-    manifest = photos / "rows.jsonl"
-    manifest.write_text("\n".join(json.dumps(row) for row in rows))
-    report = runner(manifest)
-    found = snapshot(tmp_path / "store")
-    assert sorted((p[1], p[2]) for p in found["persons"]) == [("Eileen", "e-1"), ("Grace", "g-1")]
-    outcomes = sorted((Path(f[0]).name, f[2], f[3]) for f in found["faces"])
-    assert outcomes == [
-        ("a2.png", 0, "matched"),
-        ("b1.jpg", 0, "inserted"),
-        ("c-both.png", 0, "inserted"),
-        ("c-both.png", 1, "recognised"),
-    ]
-    assert report.statuses == {"duplicate_row": 1, "ok": 3}
-    assert [(c["name"], c["person_name"]) for c in report.label_conflicts] == [("Somebody Else", "Grace")]
 
 
 @pytest.mark.usefixtures("loaded_once")

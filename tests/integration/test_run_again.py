@@ -15,16 +15,12 @@ import pytest
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, SourceEmpty, StoreFull, StoreMissing
 from pipeline.jobs.run import RunRequest, extract, run, scan
-from pipeline.jobs.run_report import RunReport
-from pipeline.store.checks.check import check_store
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
-from tests.integration.conftest import RecordedProgress
-from tests.integration.snapshot import snapshot
+from tests.integration.conftest import RecordedProgress, Runner
+from tests.integration.snapshot import assert_whole, snapshot
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
-
-Runner = Callable[..., RunReport]
 
 
 @pytest.fixture
@@ -80,7 +76,7 @@ def test_deleted_persons_come_back_with_a_new_photo_only(
     with LocalStore.open(store, command="test") as client:
         assert client.read("SELECT path FROM main.faces")["path"].to_pylist() == [str(two / "d1.jpg")]
         assert pq.read_table(vectors).num_rows == 1
-        assert check_store(client).problems == []
+    assert_whole(store)
 
 
 def test_a_source_is_the_same_by_any_spelling(two: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ from PIL import Image
 from pipeline.config import Settings
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.run_report import RunReport
 from pipeline.jobs.search import search
 from pipeline.jobs.store_identity import make_identity
 from pipeline.store.local import LocalStore
+from tests.integration.conftest import Runner
 from tests.integration.snapshot import snapshot
 from tests.serve.live import live_server
 
@@ -32,7 +31,7 @@ def with_weights(settings: Settings, name: str) -> Settings:
 
 
 def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
-    photos: Path, runner: Callable[..., RunReport], settings: Settings, tmp_path: Path
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
     report = runner(photos)
     assert (report.images, report.persons) == (10, 2)
@@ -49,7 +48,7 @@ def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
 
 
 def test_the_other_embedder_never_writes_to_it(
-    photos: Path, runner: Callable[..., RunReport], settings: Settings, tmp_path: Path
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
     runner(photos)
     other = with_weights(settings, "casia-webface")

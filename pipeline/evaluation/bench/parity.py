@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.types import BoolArray, DoubleArray, FloatArray
+from pipeline.evaluation.detection.measures import overlaps
+from pipeline.types import BoolArray, FloatArray
 
 CONFIDENT = 0.95
 SAME_IOU = 0.9  # practically equal: a box of 100 pixels differs by at most five in one direction
@@ -75,16 +76,6 @@ class Parity:
         return float(np.median(self.landmark_errors))
 
 
-def iou(first: FloatArray, second: FloatArray) -> DoubleArray:
-    """Intersection over union of all boxes [n, 4] with all boxes [m, 4]: [n, m]."""
-    a, b = first[:, None].astype(np.float64), second[None].astype(np.float64)
-    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
-    shared = sides.clip(min=0).prod(axis=2)
-    areas = (a[..., 2:] - a[..., :2]).prod(axis=2) + (b[..., 2:] - b[..., :2]).prod(axis=2)
-    overlap: DoubleArray = shared / (areas - shared)
-    return overlap
-
-
 def compare(reference: Sequence[Faces], ours: Sequence[Faces]) -> Parity:
     """Counts, over all images, the faces that both have."""
     parity = Parity(images=len(reference))
@@ -92,8 +83,8 @@ def compare(reference: Sequence[Faces], ours: Sequence[Faces]) -> Parity:
         expected, actual = reference_faces.confident(), our_faces.confident()
         parity.reference_faces += len(expected.boxes)
         parity.our_faces += len(actual.boxes)
-        parity.extra += int((iou(actual.boxes, reference_faces.boxes).max(axis=1, initial=0) < ANY_IOU).sum())
-        overlap = iou(expected.boxes, actual.boxes)
+        parity.extra += int((overlaps(actual.boxes, reference_faces.boxes).max(axis=1, initial=0) < ANY_IOU).sum())
+        overlap = overlaps(expected.boxes, actual.boxes)
         for face in np.flatnonzero(overlap.max(axis=1, initial=0) >= SAME_IOU):
             parity.found += 1
             match = int(overlap[face].argmax())
@@ -129,7 +120,7 @@ def matched_cosines(reference: Mapping[Path, Extracted], ours: Mapping[Path, Ext
     cosine: list[FloatArray] = [np.zeros(0, np.float32)]
     for file, expected in reference.items():
         actual = ours[file]
-        overlap = iou(expected.boxes, actual.boxes)
+        overlap = overlaps(expected.boxes, actual.boxes)
         same = np.flatnonzero(overlap.max(axis=1, initial=0) >= SAME_IOU)
         if len(same):
             cosine.append(cosines(expected.embeddings[same], actual.embeddings[overlap[same].argmax(axis=1)]))

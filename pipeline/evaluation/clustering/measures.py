@@ -179,10 +179,8 @@ def evaluate_clustering(
 
 
 def _with_singletons(people: Sequence[str], identities: Sequence[str | None]) -> Contingency:
-    numbers: dict[str | int, int] = {}
-    keys = (i if identity is None else identity for i, identity in enumerate(identities))
-    codes = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(identities))
-    return Contingency.of(numbered(people)[1], codes)
+    keys = [row if identity is None else identity for row, identity in enumerate(identities)]
+    return Contingency.of(numbered(people)[1], numbered(keys)[1])
 
 
 def _worst(

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,10 @@ from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.manifest_file import read_manifest
 from pipeline.types import BoolArray, FloatArray
 
+Corners: TypeAlias = tuple[float, float, float, float]
+
 CORNERS: Final = ("x1", "y1", "x2", "y2")
+VOC_CORNERS: Final = ("bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
 IGNORE: Final = "ignore"
 _FARTHEST: Final = 1e6  # pixels from the origin: float32 is still exact to a pixel there
 _TRUE: Final = frozenset({"1", "true", "yes"})
@@ -42,7 +45,7 @@ class _Box:
     """One annotated box of the image at `location`, the path in the file; no corners: an image without faces."""
 
     location: str
-    corners: tuple[float, float, float, float] | None
+    corners: Corners | None
     ignored: bool = False
 
 
@@ -107,7 +110,7 @@ def _csv_boxes(file: Path) -> Iterator[_Box]:
             raise BoxesInvalid(path=shown(file), detail=f"{row.where} names no image")
         texts = [str(values[corner]).strip() for corner in CORNERS]
         ignored = _flag(file, row.where, str(values.get(IGNORE, "")))
-        corners = _corners(file, row.where, texts) if any(texts) else None
+        corners = _checked(file, row.where, _numbers(file, row.where, texts)) if any(texts) else None
         yield _Box(row.location, corners, ignored)
 
 
@@ -128,11 +131,11 @@ def _xml_boxes(file: Path) -> Iterator[_Box]:
 def _imglab_boxes(file: Path, root: ElementTree.Element) -> Iterator[_Box]:
     """<dataset><images><image file=""><box top="" left="" width="" height="" ignore="1"/></image></images></dataset>"""
     for image in root.iter("image"):
-        location = _attribute(file, image, "file")
+        location = _required(file, image, "file", image.get("file"))
         if image.find("box") is None:
             yield _Box(location, None)
         for box in image.iter("box"):
-            texts = [_attribute(file, box, name) for name in ("left", "top", "width", "height")]
+            texts = [_required(file, box, name, box.get(name)) for name in ("left", "top", "width", "height")]
             left, top, width, height = _numbers(file, location, texts)
             ignored = _flag(file, location, box.get(IGNORE, ""))
             yield _Box(location, _checked(file, location, (left, top, left + width, top + height)), ignored)
@@ -140,25 +143,18 @@ def _imglab_boxes(file: Path, root: ElementTree.Element) -> Iterator[_Box]:
 
 def _voc_boxes(file: Path, root: ElementTree.Element) -> Iterator[_Box]:
     """<annotation><filename/><object><name/><difficult/><bndbox><xmin/>...</bndbox></object></annotation>"""
-    location = _text(file, root, "filename")
+    location = _required(file, root, "filename", root.findtext("filename", "").strip())
     if root.find("object") is None:
         yield _Box(location, None)
     for item in root.iter("object"):
-        texts = [_text(file, item, f"bndbox/{name}") for name in ("xmin", "ymin", "xmax", "ymax")]
+        texts = [_required(file, item, name, item.findtext(name, "").strip()) for name in VOC_CORNERS]
         x1, y1, x2, y2 = _numbers(file, location, texts)
         difficult = _flag(file, location, item.findtext("difficult") or "")
         yield _Box(location, _checked(file, location, (x1 - 1, y1 - 1, x2, y2)), difficult)
 
 
-def _attribute(file: Path, element: ElementTree.Element, name: str) -> str:
-    value = element.get(name)
-    if not value:
-        raise BoxesInvalid(path=shown(file), detail=f"<{element.tag}> has no {name}")
-    return value
-
-
-def _text(file: Path, element: ElementTree.Element, name: str) -> str:
-    value = (element.findtext(name) or "").strip()
+def _required(file: Path, element: ElementTree.Element, name: str, value: str | None) -> str:
+    """`value`, the attribute or the child `name` of `element`. Raises BoxesInvalid where it is missing or empty."""
     if not value:
         raise BoxesInvalid(path=shown(file), detail=f"<{element.tag}> has no {name}")
     return value
@@ -172,23 +168,18 @@ def _flag(file: Path, where: str, text: str) -> bool:
     raise BoxesInvalid(path=shown(file), detail=f'{where}: "{text}" is neither 1 nor 0')
 
 
-def _corners(file: Path, where: str, texts: Sequence[str]) -> tuple[float, float, float, float]:
-    x1, y1, x2, y2 = _numbers(file, where, texts)
-    return _checked(file, where, (x1, y1, x2, y2))
-
-
-def _numbers(file: Path, where: str, texts: Sequence[Any]) -> list[float]:
+def _numbers(file: Path, where: str, texts: Sequence[Any]) -> Corners:
     try:
-        numbers = [float(text) for text in texts]
+        a, b, c, d = (float(text) for text in texts)
     except ValueError as exc:
         raise BoxesInvalid(path=shown(file), detail=f"{where}: {exc}") from exc
-    if not (np.abs(numbers) <= _FARTHEST).all():  # so that NaN is refused
+    if not (np.abs([a, b, c, d]) <= _FARTHEST).all():  # so that NaN is refused
         detail = f"{where}: a box is made of finite numbers up to {_FARTHEST:g}, not {list(texts)}"
         raise BoxesInvalid(path=shown(file), detail=detail)
-    return numbers
+    return a, b, c, d
 
 
-def _checked(file: Path, where: str, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+def _checked(file: Path, where: str, box: Corners) -> Corners:
     if box[2] <= box[0] or box[3] <= box[1]:
         raise BoxesInvalid(path=shown(file), detail=f"{where}: the box {list(box)} has no area")
     return box

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.evaluation.detection.annotations import AnnotatedImage
-from pipeline.types import DoubleArray, FloatArray, IntArray
+from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 IOU: Final = 0.5
 LISTED: Final = 20  # images with the most errors
@@ -73,7 +73,7 @@ class DetectionResult:
 
 
 def evaluate_detection(
-    images: Sequence[AnnotatedImage], detected: Sequence[DetectedFaces], min_px: float = 0, iou: float = IOU
+    images: Sequence[AnnotatedImage], detected: Sequence[DetectedFaces], min_px: float = 0
 ) -> DetectionResult:
     """Compares n annotated images with the faces detected on each [n].
 
@@ -87,10 +87,14 @@ def evaluate_detection(
             message=f"The {len(images):,} annotated images that can be used have no face of {min_px:g} pixels or more, "
             "so there is nothing to find."
         )
-    order, detections = _by_confidence(detected)
-    outcomes = _outcomes(images, detected, to_ignore, detections[order], min_px, iou)
+    # Of each detection its image and its number there, and its confidence; the highest confidence first.
+    places = [(i, k) for i, found in enumerate(detected) for k in range(len(found.confidence))]
+    confidence = np.concatenate([np.zeros(0, np.float32), *(found.confidence for found in detected)])
+    order = np.argsort(-confidence, kind="stable")
+    detections = np.array(places, dtype=np.int64).reshape(-1, 2)[order]
+    outcomes = _outcomes(images, detected, to_ignore, detections, min_px)
     counted = outcomes != IGNORED
-    curve = precision_recall(outcomes[counted] == RIGHT, _confidences(detected)[order][counted], faces)
+    curve = precision_recall(outcomes[counted] == RIGHT, confidence[order][counted], faces)
     hits = int((outcomes == RIGHT).sum())
     return DetectionResult(
         images=len(images),
@@ -105,7 +109,7 @@ def evaluate_detection(
         confidences=tuple(curve[0].tolist()),
         recalls=tuple(curve[1].tolist()),
         precisions=tuple(curve[2].tolist()),
-        worst_images=_worst(images, to_ignore, detections[order, 0], outcomes),
+        worst_images=_worst(images, to_ignore, detections[:, 0], outcomes),
     )
 
 
@@ -116,43 +120,31 @@ def sides(boxes: FloatArray) -> DoubleArray:
     return area
 
 
-def overlaps(box: FloatArray, others: FloatArray) -> DoubleArray:
-    """[n] intersection over union of `box` [4] with `others` [n, 4], all xyxy."""
-    a, b = box.astype(np.float64), others.astype(np.float64)
-    sizes = np.clip(np.minimum(a[2:], b[:, 2:]) - np.maximum(a[:2], b[:, :2]), 0, None)
-    shared = sizes.prod(axis=1)
-    union = (a[2:] - a[:2]).prod() + (b[:, 2:] - b[:, :2]).prod(axis=1) - shared
-    share: DoubleArray = np.divide(shared, union, out=np.zeros(len(b)), where=union > 0)
+def overlaps(boxes: FloatArray, others: FloatArray) -> DoubleArray:
+    """[n, m] intersection over union of all `boxes` [n, 4] with all `others` [m, 4], xyxy."""
+    a, b = boxes[:, None].astype(np.float64), others[None].astype(np.float64)
+    shared = (np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])).clip(min=0).prod(axis=2)
+    union = (a[..., 2:] - a[..., :2]).prod(axis=2) + (b[..., 2:] - b[..., :2]).prod(axis=2) - shared
+    share: DoubleArray = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
     return share
-
-
-def _confidences(detected: Sequence[DetectedFaces]) -> FloatArray:
-    return np.concatenate([faces.confidence for faces in detected] or [np.zeros(0, np.float32)])
-
-
-def _by_confidence(detected: Sequence[DetectedFaces]) -> tuple[IntArray, IntArray]:
-    """The order of all detections, and [d, 2] the image of each and its number there."""
-    detections = [(i, k) for i, faces in enumerate(detected) for k in range(len(faces.confidence))]
-    order = np.argsort(-_confidences(detected), kind="stable")
-    return order, np.array(detections, dtype=np.int64).reshape(-1, 2)
 
 
 def _outcomes(
     images: Sequence[AnnotatedImage],
     detected: Sequence[DetectedFaces],
-    to_ignore: Sequence[np.ndarray[Any, np.dtype[np.bool_]]],
+    to_ignore: Sequence[BoolArray],
     detections: IntArray,
     min_px: float,
-    iou: float,
 ) -> IntArray:
     """[d] the outcome of each of `detections` (image, number), highest confidence first."""
     matched = [np.zeros(len(image.boxes), dtype=np.bool_) for image in images]
+    overlap_of = [overlaps(faces.boxes, image.boxes) for faces, image in zip(detected, images, strict=True)]
     small = [sides(faces.boxes) < min_px for faces in detected]
     outcomes = np.empty(len(detections), dtype=np.int64)
     for number, (i, k) in enumerate(detections.tolist()):
-        overlap = overlaps(detected[i].boxes[k], images[i].boxes)
+        overlap = overlap_of[i][k]
         face = int(overlap.argmax()) if len(overlap) else -1
-        if face < 0 or overlap[face] < iou:
+        if face < 0 or overlap[face] < IOU:
             outcomes[number] = IGNORED if small[i][k] else WRONG
         elif to_ignore[i][face]:
             outcomes[number] = IGNORED
@@ -163,7 +155,7 @@ def _outcomes(
 
 
 def precision_recall(
-    right: np.ndarray[Any, np.dtype[np.bool_]], confidence: FloatArray, faces: int
+    right: BoolArray, confidence: FloatArray, faces: int
 ) -> tuple[FloatArray, DoubleArray, DoubleArray]:
     """Confidences, recalls and precisions [p], one for each distinct confidence of detections in descending order."""
     hits = np.cumsum(right)
@@ -179,7 +171,7 @@ def average_precision(recalls: DoubleArray, precisions: DoubleArray) -> float:
 
 def _worst(
     images: Sequence[AnnotatedImage],
-    to_ignore: Sequence[np.ndarray[Any, np.dtype[np.bool_]]],
+    to_ignore: Sequence[BoolArray],
     image_of: IntArray,
     outcomes: IntArray,
 ) -> tuple[ImageErrors, ...]:

@@ -109,29 +109,25 @@ def _units(pairs: Sequence[ListedPair], people: Mapping[str, str]) -> tuple[IntA
 
 def scored_of_list(scored: ScoredList, named: bool) -> ScoredPairs:
     """The pairs of a list as ScoredPairs; `named`: the list says who is on the photos."""
-    same = scored.same
-    order = np.argsort(scored.distances[~same], kind="stable")
+    order = np.argsort(scored.distances, kind="stable")
+    close, far = order[~scored.same[order]], order[scored.same[order]][::-1]
+    paths = [path for pair in scored.pairs for path in (pair.first, pair.second)]
+    rows = np.arange(len(paths)).reshape(-1, 2)
     trials = Trials(
         unit="people" if named else "pairs",
         units=scored.unit_count,
-        genuine=scored.distances[same],
-        genuine_units=scored.units[same],
-        close=scored.distances[~same][order],
-        close_units=scored.units[~same][order],
+        genuine=scored.distances[scored.same],
+        genuine_units=scored.units[scored.same],
+        close=scored.distances[close],
+        close_units=scored.units[close],
     )
-    named_pairs = [
-        NamedDistance(pair.first, pair.second, float(distance))
-        for pair, distance in zip(scored.pairs, scored.distances, strict=True)
-    ]
-    ascending = sorted(named_pairs, key=lambda pair: pair.squared_l2)
-    kind = {(pair.first, pair.second): pair.same for pair in scored.pairs}
     return ScoredPairs(
-        photos=len({path for pair in scored.pairs for path in (pair.first, pair.second)}),
+        photos=len(set(paths)),
         people=scored.unit_count if named else None,
-        impostor=scored.distances[~same],
+        impostor=scored.distances[~scored.same],
         trials=trials,
-        nearest_strangers=tuple(p for p in ascending if not kind[p.first, p.second])[:_LISTED],
-        farthest_photos=tuple(p for p in reversed(ascending) if kind[p.first, p.second])[:_LISTED],
+        nearest_strangers=_named(paths, rows[close[:_LISTED]], trials.close[:_LISTED]),
+        farthest_photos=_named(paths, rows[far[:_LISTED]], scored.distances[far[:_LISTED]]),
     )
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
-from pipeline.errors import PairsInvalid, SourceMissing
+from pipeline.errors import PairsInvalid, SourceMissing, UsageError
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import IMAGE_SUFFIXES, file_problem, shown
 
@@ -26,7 +27,6 @@ _TRUE: Final = frozenset({"1", "true", "yes"})
 _FALSE: Final = frozenset({"0", "false", "no"})
 _SHOWN: Final = 80  # characters of an invalid line
 _MOST_DIGITS: Final = 9  # of a number
-_READ_ERRORS: Final = (OSError, UnicodeDecodeError, csv.Error)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ListedPair:
     @property
     def key(self) -> tuple[str, str]:
         """The paths in order: the same whichever photo comes first."""
-        return (self.first, self.second) if self.first <= self.second else (self.second, self.first)
+        return min(self.first, self.second), max(self.first, self.second)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def read_pair_list(file: Path, images: Path | None, skipped: Skipped) -> PairLis
 
     Raises SourceMissing, and PairsInvalid for an invalid line and for contradicting labels.
     """
-    folder = Path(os.path.abspath(file.parent if images is None else images))  # noqa: PTH100  keeps links
+    folder = _folder(file, images)
     if file.suffix.lower() == ".csv":
         files: dict[str, Path] = {}
         pairs = [_csv_pair(file, line, row, folder, files) for line, row in _csv_rows(file)]
@@ -89,6 +89,10 @@ def read_pair_list(file: Path, images: Path | None, skipped: Skipped) -> PairLis
     return PairList(file, _checked(file, pairs, skipped), folds, files, people)
 
 
+def _folder(file: Path, images: Path | None) -> Path:
+    return Path(os.path.abspath(file.parent if images is None else images))  # noqa: PTH100  keeps links
+
+
 def is_pair_list(file: Path) -> bool:
     """Whether `file` lists pairs, not labels: its name ends in .txt, or it is CSV with a column path_a.
 
@@ -96,33 +100,34 @@ def is_pair_list(file: Path) -> bool:
     """
     if file.suffix.lower() != ".csv" or not file.is_file():
         return file.suffix.lower() == ".txt"
-    return COLUMNS[0] in _csv_header(file)
+    with _opened(file) as stream:
+        return COLUMNS[0] in _header(csv.reader(stream))
 
 
-def photos_of_people(listed: PairList, images: Path) -> tuple[dict[str, Path], dict[str, str]]:
+def photos_of_people(listed: PairList, images: Path | None) -> tuple[dict[str, Path], dict[str, str]]:
     """Every photo in the folders of the people that the list names: path -> file, and path -> name.
 
-    Includes the photos of the list whose file is missing.
+    Includes the photos of the list whose file is missing. Raises UsageError where it names nobody.
     """
+    if not listed.people:
+        raise UsageError(
+            message="--all-pairs needs the people's names, which only lists in LFW's format give. For other data, "
+            "`facepipe evaluate identification` and `calibrate` take labelled folders."
+        )
     files, people = dict(listed.files), dict(listed.people)
     for name in sorted(set(listed.people.values())):
-        for file in _files_in(Path(os.path.abspath(images)) / name):  # noqa: PTH100
-            if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith("."):
-                files[shown(file)], people[shown(file)] = file, name
+        folder = _folder(listed.source, images) / name
+        with suppress(OSError):  # a folder that cannot be read: the pairs with its photos report the reason
+            for file in sorted(folder.iterdir()):
+                if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith("."):
+                    files[shown(file)], people[shown(file)] = file, name
     return files, people
-
-
-def _files_in(folder: Path) -> list[Path]:
-    """Nothing for a folder that cannot be read: the pairs with its photos report the reason."""
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
 
 
 def read_pairs(file: Path) -> list[Pair]:
     """Reads a pairs file in LFW's format. Raises SourceMissing, or PairsInvalid with the invalid line."""
-    lines = _lines(file)
+    with _opened(file) as stream:
+        lines = stream.read().splitlines()
     folds, count = _head(file, lines[0] if lines else "")
     pairs: list[Pair] = []
     for number, line in enumerate(lines[1:], start=2):
@@ -133,13 +138,18 @@ def read_pairs(file: Path) -> list[Pair]:
     return pairs
 
 
-def _lines(file: Path) -> list[str]:
+@contextmanager
+def _opened(file: Path) -> Iterator[TextIO]:
+    """Raises SourceMissing, and PairsInvalid where the file cannot be read as text or as CSV."""
     try:
-        return file.read_text("utf-8-sig").splitlines()
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            yield stream
     except FileNotFoundError as exc:
         raise SourceMissing(path=shown(file)) from exc
-    except (OSError, UnicodeDecodeError) as exc:
-        _invalid(file, _reason(exc))
+    except UnicodeDecodeError:
+        _invalid(file, "it is not UTF-8 text")
+    except (OSError, csv.Error) as exc:
+        _invalid(file, f"it cannot be read ({(exc.strerror if isinstance(exc, OSError) else None) or exc})")
 
 
 def _head(file: Path, line: str) -> tuple[int, int]:
@@ -188,31 +198,22 @@ def lfw_file(folder: Path, name: str, number: int) -> Path:
     return next((file for file in files if file_problem(file) is None), files[0])
 
 
-def _csv_header(file: Path) -> list[str]:
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            return [name.strip().lower() for name in next(csv.reader(stream), [])]
-    except _READ_ERRORS as exc:
-        _invalid(file, _reason(exc))
+def _header(lines: Iterator[list[str]]) -> list[str]:
+    return [name.strip().lower() for name in next(lines, [])]
 
 
 def _csv_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            header = [name.strip().lower() for name in next(reader, [])]
-            missing = [name for name in COLUMNS if header.count(name) != 1]
-            if missing:
-                _invalid(file, f'its first line must name the columns path_a, path_b and same, "{missing[0]}" once')
-            for row in reader:
-                if row and len(row) != len(header):
-                    _invalid(file, f"line {reader.line_num} has {len(row)} fields, the header has {len(header)}")
-                if row:
-                    yield reader.line_num, dict(zip(header, row, strict=True))
-    except FileNotFoundError as exc:
-        raise SourceMissing(path=shown(file)) from exc
-    except _READ_ERRORS as exc:
-        _invalid(file, _reason(exc))
+    with _opened(file) as stream:
+        reader = csv.reader(stream, strict=True)
+        header = _header(reader)
+        missing = [name for name in COLUMNS if header.count(name) != 1]
+        if missing:
+            _invalid(file, f'its first line must name the columns path_a, path_b and same, "{missing[0]}" once')
+        for row in reader:
+            if row and len(row) != len(header):
+                _invalid(file, f"line {reader.line_num} has {len(row)} fields, the header has {len(header)}")
+            if row:
+                yield reader.line_num, dict(zip(header, row, strict=True))
 
 
 def _csv_pair(file: Path, line: int, row: dict[str, str], folder: Path, files: dict[str, Path]) -> ListedPair:
@@ -247,12 +248,6 @@ def _checked(file: Path, pairs: Sequence[ListedPair], skipped: Skipped) -> list[
         if unique[pair.key] is not pair:
             skipped.add(REPEATED, f"{pair.first} and {pair.second}")
     return [pair for pair in kept if unique[pair.key] is pair]
-
-
-def _reason(exc: Exception) -> str:
-    if isinstance(exc, UnicodeDecodeError):
-        return "it is not UTF-8 text"
-    return f"it cannot be read ({(exc.strerror if isinstance(exc, OSError) else None) or exc})"
 
 
 def _invalid(file: Path, detail: str) -> NoReturn:

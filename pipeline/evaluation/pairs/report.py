@@ -10,10 +10,17 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.config import Settings
-from pipeline.errors import UsageError
 from pipeline.evaluation.pairs.distances import ScoredPairs, score_everybody, score_list, scored_of_list
-from pipeline.evaluation.pairs.lists import PairList, photos_of_people, read_pair_list
-from pipeline.evaluation.pairs.measures import FMRS, FnmrAtFmr, PairDistance, PairsResult, evaluate_pairs, match_cut
+from pipeline.evaluation.pairs.lists import photos_of_people, read_pair_list
+from pipeline.evaluation.pairs.measures import (
+    FMRS,
+    FnmrAtFmr,
+    PairDistance,
+    PairsResult,
+    RatesAt,
+    evaluate_pairs,
+    match_cut,
+)
 from pipeline.evaluation.photos.portraits import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.pictures import Axis, Series, histogram, line_plot
@@ -56,19 +63,14 @@ def described(rate: FnmrAtFmr) -> str:
     """The rate in words, with its interval and threshold."""
     if rate.fnmr is None or rate.threshold is None:
         return f"not measurable (needs {rate.impostor_pairs_needed:,} impostor pairs)"
-    return f"{rate.fnmr:.2%} ({_interval(rate.fnmr_interval_95)}T = {rate.threshold:.4f})"
+    return _share(rate.fnmr, rate.fnmr_interval_95, f"T = {rate.threshold:.4f}")
 
 
-def _interval(spread: Interval | None) -> str:
-    return "" if spread is None else f"95 %: {spread[0]:.2%} to {spread[1]:.2%}; "
-
-
-def _accuracy(result: PairsResult) -> str:
-    spread = _interval(result.accuracy_interval_95).removesuffix("; ")
-    text = f"{result.accuracy:.2%}" + (f" ({spread})" if spread else "")
-    if result.standard_error is None:
-        return text
-    return f"{text}; standard error over {len(result.folds)} folds {result.standard_error:.2%}"
+def _share(share: float, spread: Interval | None, *remarks: str) -> str:
+    """The share with its interval and the remarks in brackets."""
+    interval = [] if spread is None else [f"95 %: {spread[0]:.2%} to {spread[1]:.2%}"]
+    brackets = "; ".join([*interval, *remarks])
+    return f"{share:.2%} ({brackets})" if brackets else f"{share:.2%}"
 
 
 def _rated_pairs(result: PairsResult) -> str:
@@ -80,13 +82,11 @@ def _rated_pairs(result: PairsResult) -> str:
     )
 
 
-def _at_threshold(result: PairsResult) -> str:
-    rates = result.at_threshold
+def _at_threshold(rates: RatesAt) -> str:
     fmr = f"FMR {rates.fmr:.3g}"
     if rates.fmr_below_95 is not None:
         fmr = f"no false match (FMR below {rates.fmr_below_95:.3g})"
-    spread = _interval(rates.fnmr_interval_95).removesuffix("; ")
-    return f"T = {rates.threshold:g}: {fmr}, FNMR {rates.fnmr:.2%}" + (f" ({spread})" if spread else "")
+    return f"T = {rates.threshold:g}: {fmr}, FNMR {_share(rates.fnmr, rates.fnmr_interval_95)}"
 
 
 def _sections(r: PairsResult, rated: ScoredPairs, shared: int, calibration: Calibration) -> list[Section]:
@@ -103,20 +103,23 @@ def _accuracy_rows(r: PairsResult, shared: int) -> Iterator[Row]:
     yield Row("pairs", f"{r.genuine_pairs:,} genuine, {r.impostor_pairs:,} impostor")
     if r.pairs_without_face:
         yield Row("", f"{r.pairs_without_face:,} have a photo without a face, and count as errors")
-    yield Row("accuracy", _accuracy(r), _ACCURACY)
+    accuracy = _share(r.accuracy, r.accuracy_interval_95)
+    if r.standard_error is not None:
+        accuracy += f"; standard error over {len(r.folds)} folds {r.standard_error:.2%}"
+    yield Row("accuracy", accuracy, _ACCURACY)
     source = {"given": "--threshold or the settings"}.get(r.threshold_from, r.threshold_from)
     yield Row("", f"at T = {r.threshold:.4f}, from {source}")
     if shared:
         yield Row("", f"{shared:,} people are in both lists, which raises the accuracy")
-    for number, (accuracy, threshold) in enumerate(r.folds, 1):
-        yield Row(f"fold {number}", f"{accuracy:.2%} at T = {threshold:.4f}", detail=True)
+    for number, (share, threshold) in enumerate(r.folds, 1):
+        yield Row(f"fold {number}", f"{share:.2%} at T = {threshold:.4f}", detail=True)
 
 
 def _rate_rows(r: PairsResult) -> list[Row]:
     return [
         Row("rates", _rated_pairs(r)),
         *(Row("FNMR", f"{described(rate)} at FMR {rate.fmr:g}") for rate in r.rates),
-        Row("at T", _at_threshold(r)),
+        Row("at T", _at_threshold(r.at_threshold)),
     ]
 
 
@@ -157,7 +160,7 @@ def report_pairs(request: PairsRequest, progress: Progress) -> Report[PairsResul
     training = None if request.train is None else read_pair_list(request.train, request.images, skipped_training)
     files, names = dict(listed.files), dict[str, str]()
     if request.all_pairs:
-        files, names = _everybody(listed, request)
+        files, names = photos_of_people(listed, request.images)
     files.update({} if training is None else training.files)
     embedded = embed_photos(files, request.settings, request.store, "evaluate pairs", progress)
     calibration = Calibration.from_dict(embedded.identity.calibration)
@@ -183,15 +186,6 @@ def report_pairs(request: PairsRequest, progress: Progress) -> Report[PairsResul
         **skipped.as_dict(),
     }
     return Report(result, figures, [*_sections(result, rated, len(shared), calibration), skipped.section()])
-
-
-def _everybody(listed: PairList, request: PairsRequest) -> tuple[dict[str, Path], dict[str, str]]:
-    if not listed.people:
-        raise UsageError(
-            message="--all-pairs needs the people's names, which only lists in LFW's format give. For other data, "
-            "`facepipe evaluate identification` and `calibrate` take labelled folders."
-        )
-    return photos_of_people(listed, request.images or request.pairs.parent)
 
 
 def _origin(request: PairsRequest, embedded: Embedded) -> dict[str, Any]:

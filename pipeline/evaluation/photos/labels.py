@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -14,21 +14,23 @@ from pipeline.errors import InputError, ManifestInvalid, UsageError
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
-from pipeline.types import ImageRef, IntArray
+from pipeline.types import IntArray
+
+Name = TypeVar("Name", bound=Hashable)
 
 NO_NAME: Final = "the label names nobody"
 REPEATED: Final = "the same path and label once more"
 
 
-@dataclass
+@dataclass(frozen=True)
 class LabelledPhotos:
     """n photos in the order of the source, each with one person's name; no path twice."""
 
-    paths: list[str] = field(default_factory=list)  # [n] as the store and reports show them
-    names: list[str] = field(default_factory=list)  # [n]
-    columns: list[Any] = field(default_factory=list)  # [n] the values of the further column
-    files: dict[str, Path] = field(default_factory=dict)  # path -> file, where the file exists
-    problems: dict[str, str] = field(default_factory=dict)  # path -> why there is no file
+    paths: list[str]  # [n] as the store and reports show them
+    names: list[str]  # [n]
+    columns: list[Any]  # [n] the values of the further column; None without one
+    files: dict[str, Path]  # path -> file, where the file exists
+    problems: dict[str, str]  # path -> why there is no file
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -63,52 +65,34 @@ def read_labels(
             message=f"The folder {shown(source)} has no labels. If its subfolders are named after people, "
             "add --labels parent; else give a manifest with the columns path and name."
         )
-    photos, labels = LabelledPhotos(), dict[str, tuple[str, Any]]()
+    labels: dict[str, tuple[str, Any]] = {}
+    files: dict[str, Path] = {}
+    problems: dict[str, str] = {}
     for ref in scan_source(source, settings):
         advance()
         if ref.name is None:
             skipped.add(NO_NAME, ref.path)
-        elif _is_new(source, labels, ref, column):
-            _add(photos, ref, ref.name, column)
-        else:
+            continue
+        label = (ref.name, None if column is None else ref.extra.get(column))
+        earlier = labels.setdefault(ref.path, label)
+        if earlier is not label:
+            for kind, first, second in zip(("name", column), earlier, label, strict=True):
+                if first != second:
+                    detail = f'it lists {ref.path} twice, with {kind} "{first}" and with "{second}"'
+                    raise ManifestInvalid(path=shown(source), detail=detail)
             skipped.add(REPEATED, ref.path)
-    if not photos.paths:
+        elif ref.rejected is None:
+            files[ref.path] = ref.file
+        else:
+            problems[ref.path] = f"{ref.rejected.status}: {ref.rejected.reason}"
+    if not labels:
         raise InputError(message=f"No photo of {shown(source)} has a name, so there is nothing to compare with.")
-    return photos
+    names, columns = (list(parts) for parts in zip(*labels.values(), strict=True))
+    return LabelledPhotos(list(labels), names, columns, files, problems)
 
 
-def _is_new(source: Path, labels: dict[str, tuple[str, Any]], ref: ImageRef, column: str | None) -> bool:
-    """Whether `ref` is new. Raises ManifestInvalid where an earlier row has another label."""
-    label = (str(ref.name), None if column is None else ref.extra.get(column))
-    if ref.path not in labels:
-        labels[ref.path] = label
-        return True
-    earlier = labels[ref.path]
-    if earlier[0] != label[0]:
-        _contradicts(source, ref.path, "name", earlier[0], label[0])
-    if earlier[1] != label[1]:
-        _contradicts(source, ref.path, str(column), earlier[1], label[1])
-    return False
-
-
-def _contradicts(source: Path, path: str, column: str, first: object, second: object) -> None:
-    detail = f'it lists {path} twice, with {column} "{first}" and with "{second}"'
-    raise ManifestInvalid(path=shown(source), detail=detail)
-
-
-def _add(photos: LabelledPhotos, ref: ImageRef, name: str, column: str | None) -> None:
-    photos.paths.append(ref.path)
-    photos.names.append(name)
-    if column is not None:
-        photos.columns.append(ref.extra.get(column))
-    if ref.rejected is None:
-        photos.files[ref.path] = ref.file
-    else:
-        photos.problems[ref.path] = f"{ref.rejected.status}: {ref.rejected.reason}"
-
-
-def numbered(texts: Sequence[str]) -> tuple[list[str], IntArray]:
-    """The distinct texts in the order of their first use, and the number [n] of each text among them."""
-    numbers: dict[str, int] = {}
-    codes = np.fromiter((numbers.setdefault(text, len(numbers)) for text in texts), np.int64, len(texts))
+def numbered(names: Sequence[Name]) -> tuple[list[Name], IntArray]:
+    """The distinct names in the order of their first use, and the number [n] of each name among them."""
+    numbers: dict[Name, int] = {}
+    codes = np.fromiter((numbers.setdefault(name, len(numbers)) for name in names), np.int64, len(names))
     return list(numbers), codes
