@@ -144,6 +144,12 @@ def lenient_directory(cloud_process: Launched) -> Iterator[Directory]:
 
 
 @pytest.fixture
+def person(directory: Directory) -> Json:
+    """The record of the only identity of `directory`."""
+    return directory.record(directory.insert(photo("hopper"), "Anna", "A-1")["personId"])
+
+
+@pytest.fixture
 def alike(directory: Directory) -> list[str]:
     """The ids of three identities of one face in `directory`, oldest first."""
     return directory.force_all(*(other("hopper", which) for which in range(3)))

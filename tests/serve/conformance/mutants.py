@@ -157,7 +157,7 @@ def any_password() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    test: str  # file::test
+    test: str  # file::test[id]
     patch: Callable[[], None]
     hosting: str = "local"
 
@@ -172,7 +172,7 @@ MUTANTS: dict[str, Mutant] = {
         asked(threshold=lambda request: request.threshold or None),
     ),
     "identical-image-not-known": Mutant(
-        "test_insertion.py::test_4_1_identical_image_is_matched_even_at_threshold_0",
+        "test_insertion.py::test_4_1_identical_image_is_matched_even_at_threshold_0[default qualities]",
         returning("pipeline.matching.references", "IndexView.find_identical", None),
     ),
     "similar-reversed": Mutant(
@@ -192,7 +192,7 @@ MUTANTS: dict[str, Mutant] = {
         one_directory_for_all,
     ),
     "any-password": Mutant(
-        "test_accounts.py::test_5_rule_1_other_values_are_401",
+        "test_accounts.py::test_5_rule_1_other_values_are_401[{user}:{password}x]",
         any_password,
     ),
     "new-id-on-a-match": Mutant(
@@ -200,11 +200,11 @@ MUTANTS: dict[str, Mutant] = {
         answered(lambda face: dataclasses.replace(face, inserted=face.person is not None)),
     ),
     "created-is-200": Mutant(
-        "test_answers.py::test_requests_status_is_always_201",
+        "test_answers.py::test_requests_status_is_always_201[insertion]",
         created_is_ok,
     ),
     "update-ignored": Mutant(
-        "test_updates.py::test_4_2_rule_6_update_true_replaces_image_and_metadata",
+        "test_updates.py::test_4_2_rule_6_update_true_replaces_image_and_metadata[update=true]",
         asked(update=False),
     ),
     "update-false-updates": Mutant(
@@ -212,7 +212,7 @@ MUTANTS: dict[str, Mutant] = {
         asked(update=True),
     ),
     "insert-false-inserts": Mutant(
-        "test_insertion.py::test_4_1_insert_false_inserts_nothing",
+        "test_insertion.py::test_4_1_insert_false_inserts_nothing[false]",
         asked(insert=True),
     ),
     "quality-override-ignored": Mutant(
@@ -220,7 +220,7 @@ MUTANTS: dict[str, Mutant] = {
         asked(min_cpq=None, min_fsq=None, min_fcq=None),
     ),
     "quality-not-checked": Mutant(
-        "test_insertion.py::test_4_2_rule_4_insufficient_quality_is_rejected",
+        "test_insertion.py::test_4_2_rule_4_insufficient_quality_is_rejected[contrast]",
         returning("pipeline.identities.posts", "failed_measures", ()),
     ),
     "stranger-has-a-person-id": Mutant(

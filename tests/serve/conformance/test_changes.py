@@ -11,12 +11,6 @@ from tests.serve.conformance.photos import other, photo
 
 
 @pytest.fixture
-def person(directory: Directory) -> Json:
-    """The record of the only identity of `directory`."""
-    return directory.record(directory.insert(photo("hopper"), "Anna", "A-1")["personId"])
-
-
-@pytest.fixture
 def merged(directory: Directory, alike: list[str]) -> list[str]:
     """`alike` after a merge. The first is the root."""
     directory.merge(*alike)

@@ -13,12 +13,6 @@ from tests.serve.conformance.photos import other, pair, photo, poor
 CONTENT = ("name", "externalId", "imageURI", "modDate")
 
 
-@pytest.fixture
-def person(directory: Directory) -> Json:
-    """The record of the only identity of `directory`."""
-    return directory.record(directory.insert(photo("hopper"), "Anna", "A-1")["personId"])
-
-
 @pytest.mark.parametrize("query", [{"update": "true"}, {}], ids=["update=true", "default"])
 def test_4_2_rule_6_update_true_replaces_image_and_metadata(
     directory: Directory, person: Json, query: dict[str, str]
