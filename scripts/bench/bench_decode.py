@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpora import add_corpus_arguments, requested_corpora
+from corpora import add_corpus_arguments, measure_corpora
 from harness import argument_parser, settings_of, write_result
 from jpeg_decoders import Decode, installed, pillow
 
@@ -91,16 +91,13 @@ def measure(
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    add_corpus_arguments(parser, images=256, only="abc")
-    parser.add_argument("--repeats", type=int, default=7)
+    add_corpus_arguments(parser, images=256, repeats=7, only="abc")
     arguments = parser.parse_args()
     device = None if arguments.device == "cpu" else arguments.device
-    timings: dict[str, Timing] = {}
-    figures: dict[str, Any] = {}
-    for name, files in requested_corpora(arguments):
-        of_corpus, figures[name] = measure([file.read_bytes() for file in files], arguments.repeats, device)
-        timings |= {f"{name}_{variant}": timing for variant, timing in of_corpus.items()}
-    write_result("decode", settings_of(arguments), timings, figures, arguments)
+    measured = measure_corpora(
+        arguments, lambda files: measure([file.read_bytes() for file in files], arguments.repeats, device)
+    )
+    write_result("decode", settings_of(arguments), *measured, arguments)
 
 
 if __name__ == "__main__":

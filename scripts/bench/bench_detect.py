@@ -14,7 +14,6 @@ that photos one by one give as many faces as the evaluation counts.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from comparison import (
     parity_figures,
     reference_faces,
 )
-from corpora import add_corpus_arguments, load_pictures, read_sources, requested_corpora
+from corpora import add_corpus_arguments, load_pictures, measure_corpora, read_sources
 from facenet_pytorch import MTCNN
 from harness import argument_parser, settings_of, write_result
 from PIL import Image
@@ -146,28 +145,19 @@ def _measured(folder: Path, least_px: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    add_corpus_arguments(parser, images=128)
+    add_corpus_arguments(parser, images=128, repeats=5)
     parser.add_argument("--question", nargs="+", choices=QUESTIONS, default=QUESTIONS)
     parser.add_argument("--photos", type=int, default=300, help="of LFW, for the parity")
-    parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     if "speed" in arguments.question:
-        _measure_speed(arguments)
+        measured = measure_corpora(arguments, lambda files: speed(files, arguments.device, arguments.repeats))
+        write_result("detect", settings_of(arguments), *measured, arguments)
     if "parity" in arguments.question:
         figures = parity(arguments.faces, arguments.photos, arguments.device)
         write_result("detect_parity", {"photos": arguments.photos}, {}, figures, arguments)
     if "boxes" in arguments.question:
         figures = annotated(arguments.faces / "groups-with-boxes")
         write_result("detection", {"photos": "groups-with-boxes"}, {}, figures, arguments)
-
-
-def _measure_speed(arguments: argparse.Namespace) -> None:
-    timings: dict[str, Timing] = {}
-    figures: dict[str, Any] = {}
-    for name, files in requested_corpora(arguments):
-        of_corpus, figures[name] = speed(files, arguments.device, arguments.repeats)
-        timings |= {f"{name}_{side}": timing for side, timing in of_corpus.items()}
-    write_result("detect", settings_of(arguments), timings, figures, arguments)
 
 
 if __name__ == "__main__":

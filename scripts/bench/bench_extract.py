@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,7 +31,7 @@ from comparison import (
     cosine_figures,
     parity_figures,
 )
-from corpora import add_corpus_arguments, requested_corpora
+from corpora import add_corpus_arguments, measure_corpora
 from harness import argument_parser, settings_of, write_result
 from stage_costs import STAGES, stage_costs
 from workers import Chain, Variant, Workers
@@ -146,24 +147,18 @@ def ratios(timings: Mapping[str, Timing], main: str, bound_s: float) -> dict[str
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    add_corpus_arguments(parser, images=256)
-    parser.add_argument("--repeats", type=int, default=5)
+    add_corpus_arguments(parser, images=256, repeats=5)
     parser.add_argument("--weights", nargs="+", default=["casia-webface", "sface"])
     parser.add_argument("--margin", type=int, default=32, help="pixels of the crop, on both sides")
     arguments = parser.parse_args()
     for weights in arguments.weights:
-        timings: dict[str, Timing] = {}
-        figures: dict[str, Any] = {}
         with ExitStack() as stack:
             made = variants(arguments.device, weights, arguments.margin)
             workers = {name: stack.enter_context(Workers(one, arguments.device)) for name, one in made.items()}
             for one in workers.values():
                 one.wait()
-            for name, files in requested_corpora(arguments):
-                of_corpus, figures[name] = measure(workers, files, arguments.repeats)
-                timings |= {f"{name}_{variant}": timing for variant, timing in of_corpus.items()}
-        settings = settings_of(arguments) | {"weights": weights}
-        write_result(f"extract-{weights}", settings, timings, figures, arguments)
+            measured = measure_corpora(arguments, partial(measure, workers, repeats=arguments.repeats))
+        write_result(f"extract-{weights}", settings_of(arguments) | {"weights": weights}, *measured, arguments)
 
 
 if __name__ == "__main__":

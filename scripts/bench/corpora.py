@@ -11,13 +11,15 @@ import argparse
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageOps
+
+from pipeline.evaluation.bench.harness import Timing
 
 CORPORA = "abcd"
 SIZES = {"b": (1152, 864), "c": (4000, 3000)}
@@ -38,6 +40,8 @@ class Sources:
     groups: Sequence[Path]
 
 
+# The files of one corpus -> timings by variant, and figures.
+Measure: TypeAlias = Callable[[list[Path]], tuple[dict[str, Timing], dict[str, Any]]]
 # (random numbers, sources, (number, count), target file) -> nothing: writes photo `number` of `count`.
 Maker: TypeAlias = Callable[[np.random.Generator, Sources, tuple[int, int], Path], None]
 
@@ -51,21 +55,30 @@ def read_sources(faces: Path) -> Sources:
     return Sources(portraits, groups)
 
 
-def add_corpus_arguments(parser: argparse.ArgumentParser, images: int, only: str = CORPORA) -> None:
-    """Adds the arguments of `requested_corpora`."""
+def add_corpus_arguments(
+    parser: argparse.ArgumentParser, images: int, repeats: int, only: Sequence[str] = CORPORA
+) -> None:
+    """Adds the arguments of `measure_corpora`, and how often to repeat."""
     parser.add_argument("--faces", type=Path, required=True, help="the folder of photos")
     parser.add_argument("--work", type=Path, required=True, help="where the corpora are made, and found again")
     parser.add_argument(
         "--images", type=int, default=images, help="photos of a; an eighth of that of b, 1/32 of c, a quarter of d"
     )
     parser.add_argument("--corpus", nargs="+", choices=list(CORPORA), default=list(only))
+    parser.add_argument("--repeats", type=int, default=repeats)
 
 
-def requested_corpora(arguments: argparse.Namespace) -> Iterator[tuple[str, list[Path]]]:
-    """(name, files) of each corpus, made if need be."""
+def measure_corpora(arguments: argparse.Namespace, measure: Measure) -> tuple[dict[str, Timing], dict[str, Any]]:
+    """What `measure` gives for each corpus, which is made if need be: timings by "<corpus>_<variant>", figures by
+    corpus."""
     sources = read_sources(arguments.faces)
+    timings: dict[str, Timing] = {}
+    figures: dict[str, Any] = {}
     for name in arguments.corpus:
-        yield name, make_corpus(name, sources, arguments.work, max(2, round(arguments.images * SHARE_OF_A[name])))
+        files = make_corpus(name, sources, arguments.work, max(2, round(arguments.images * SHARE_OF_A[name])))
+        of_corpus, figures[name] = measure(files)
+        timings |= {f"{name}_{variant}": timing for variant, timing in of_corpus.items()}
+    return timings, figures
 
 
 def load_pictures(files: Sequence[Path]) -> list[Image.Image]:

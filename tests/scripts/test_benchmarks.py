@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import bench_decode
 import bench_detect
 import bench_embed
 import bench_extract
-import bench_fast
 import bench_group
 import bench_memory
 import bench_search
 import bench_stores
+import bench_trees
 import numpy as np
 import pytest
 import stage_costs
@@ -119,14 +121,14 @@ def test_flops_are_those_of_the_layers(weights_cache: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_fast_and_stores(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_stores, "TOLERANCE", math.inf)  # two people say nothing of the calibration
     words = ["--faces", photos / "lfw-view1", "--work", tmp_path, "--weights", "casia-webface"]
-    figures = bench(bench_fast, *words)["fast-casia-webface"]
+    results = bench(bench_stores, *words)
+    figures = results["fast-casia-webface"]
     assert figures["faces"] == {EXACT: 10, FAST: 10, "both": 10}
     assert figures["pairwise"]["f"] == 1
     assert figures["accuracy"][FAST]["accuracy"] == 1
-    results = bench(bench_stores, *words)
     assert results["accuracy-casia-webface"]["accuracy"] == 1
     calibrated = results["clustering"]["casia-webface"]["calibrated"]["all"]
     assert (calibrated["faces"], calibrated["identities"]) == (10, 2)
@@ -138,7 +140,7 @@ def test_fast_and_stores(bench: Bench, photos: Path, tmp_path: Path, monkeypatch
         {"accuracy": worse},
     ):
         with pytest.raises(AssertionError):
-            bench_fast.check({**figures, **change})
+            bench_stores.check({**figures, **change})
 
 
 def test_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +184,25 @@ def test_plain_grouping_takes_the_nearest_of_a_block() -> None:
     # 45 degrees is new; 20 is nearer to 0, and 30 nearer to 45 than to 0.
     assert plain(np.array([at(45), at(20), at(30)], dtype=np.float32)).tolist() == [2, 0, 2]
     assert LIBRARIES.keys() == {"numpy", "torch", "faiss"}
+
+
+def test_a_tree_groups_in_its_own_process(tmp_path: Path) -> None:
+    tree = bench_trees.Tree(bench_trees.RESULTS.parents[2], Path(sys.executable), tmp_path)
+    outcome = tree.answer("-c", bench_trees.GROUP_CODE, 600)
+    assert outcome.pop("seconds") > 0
+    assert outcome == {"faces": 600, "identities": 300}
+
+
+@pytest.mark.parametrize(("differs", "fails"), [("faces", True), ("identities", True), ("seconds", False)])
+def test_trees_must_find_the_same(differs: str, fails: bool, tmp_path: Path) -> None:
+    trees = [bench_trees.Tree(tmp_path / name, Path(sys.executable), tmp_path) for name in ("before", "after")]
+
+    def turn(tree: bench_trees.Tree) -> bench_trees.Outcome:
+        return {"seconds": 2.0, "faces": 4, "identities": 2} | ({differs: 1} if tree is trees[1] else {})
+
+    with pytest.raises(AssertionError, match=differs) if fails else nullcontext():
+        _, figures = bench_trees.compare(trees, turn, 4, 1, same_identities=True)
+        assert (figures["before"], figures["after"], figures["ratio"]) == (2, 4, 2)
 
 
 def test_search(bench: Bench) -> None:

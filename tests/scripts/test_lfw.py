@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_fast import compare, same_faces
+from bench_stores import compare, same_faces
 from coded_faces import coded_identity
 from lfw import CONTRACT_FMR, Portraits, Protocol, Stored, accuracy, all_pairs, read_protocol
 
