@@ -13,7 +13,6 @@ def make_request(
     query: str | bytes = b"",
     path: str = "/people",
     peer: str = "192.0.2.1",
-    **path_params: str,
 ) -> Request:
     """`headers` as text is sent as UTF-8."""
     encoded = [
@@ -28,7 +27,6 @@ def make_request(
         "query_string": query.encode() if isinstance(query, str) else query,
         "headers": encoded,
         "client": (peer, 50_000),
-        "path_params": path_params,
         "state": {"request_id": "0" * 16},
     }
     return Request(scope)

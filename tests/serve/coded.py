@@ -26,6 +26,7 @@ from tests.serve.quick_hash import quick_hash
 
 Json: TypeAlias = dict[str, Any]
 SIZE = 64
+DIRECTORY = "main"
 EXTRACTOR = CodedExtractor(SIZE, CROP_BYTES)
 RECOGNISE = PostRequest(insert=False, update=False)
 
@@ -35,8 +36,8 @@ class Unanswered(Exception):
 
 
 @contextmanager
-def client_of(server: Child, directory: str = "main") -> Iterator[Client]:
-    client = Client(server.ready, directory)
+def client_of(server: Child) -> Iterator[Client]:
+    client = Client(server.ready)
     try:
         yield client
     finally:
@@ -46,10 +47,10 @@ def client_of(server: Child, directory: str = "main") -> Iterator[Client]:
 class Client:
     """One connection; not for several threads. Methods return the answer's JSON and assert its status."""
 
-    def __init__(self, url: str, directory: str = "main") -> None:
+    def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
-        self._headers = {"X-RPC-AUTHORIZATION": AUTHORIZATION, "X-RPC-DIRECTORY": directory}
+        self._headers = {"X-RPC-AUTHORIZATION": AUTHORIZATION, "X-RPC-DIRECTORY": DIRECTORY}
 
     def close(self) -> None:
         self._connection.close()
@@ -98,22 +99,22 @@ def service_of(client: LocalStore) -> IdentityService:
     return service
 
 
-def assert_whole(client: LocalStore, shown: dict[str, Shown], directory: str = "main") -> None:
+def assert_whole(client: LocalStore, shown: dict[str, Shown]) -> None:
     """`check` finds nothing; each person of the directory has one reference, its vector and its picture, all of the
     photo that `shown` says for the name; there is no other object; the memory of a new server equals the catalog."""
     account = client.account_id(USER)
     assert check_store(client).problems == []
-    references = client.references(account, directory)
+    references = client.references(account, DIRECTORY)
     for person, stored in zip(references.persons, references.vectors, strict=True):
         face = shown[str(person.name)]
         assert client.read_image(account, person.image_guid) == (EXTRACTOR.crop(face), "image/jpeg")
         assert stored.tobytes() == vector(face, SIZE).tobytes()
     files = {path.name for path in (client.path / "objects").rglob("*") if path.is_file()}
     assert files == {person.image_guid for person in references.persons}
-    assert_memory_equals_catalog(client, directory)
+    assert_memory_equals_catalog(client)
 
 
-def assert_memory_equals_catalog(client: LocalStore, directory: str = "main") -> None:
+def assert_memory_equals_catalog(client: LocalStore) -> None:
     """A server that starts now has in memory what the tables say."""
     account = client.account_id(USER)
     directories = Directories(client)
@@ -122,13 +123,13 @@ def assert_memory_equals_catalog(client: LocalStore, directory: str = "main") ->
         " JOIN core.directories d ON d.directory_id = p.directory_id AND d.account_id = ? AND d.name = ?"
         " JOIN core.reference_faces r ON r.person_id = p.person_id"
         " LEFT JOIN core.pending_embeddings e ON e.face_id = r.face_id ORDER BY p.seq",
-        [account, directory],
+        [account, DIRECTORY],
     ).to_pylist()
-    with directories.using(account, directory) as loaded:
+    with directories.using(account, DIRECTORY) as loaded:
         view = loaded.view()
         assert list(view.person_ids) == [row["person_id"] for row in rows]
         assert view.index.order.tolist() == [row["seq"] for row in rows]
         assert len(view.index.dead) == 0
         for row, stored in zip(rows, view.index.host_vectors, strict=True):
             assert row["embedding"] in (None, np.asarray(stored, "<f4").tobytes())
-        assert loaded.records() == list(client.references(account, directory).persons)
+        assert loaded.records() == list(client.references(account, DIRECTORY).persons)

@@ -1,7 +1,7 @@
 """Clients written for the well-known service with these headers work unchanged.
 
-Each test does what such a client does, with the standard library, and believes only what it would: a status, or a
-key that is there. Two ports, person headers optional, as those clients expect it.
+Each test does what such a client does, with the standard library, and checks only what the client looks at: a status,
+or whether a key is there. The server has two ports, and person headers are optional, as those clients expect.
 """
 
 from __future__ import annotations
