@@ -117,12 +117,6 @@ def test_a_photo_of_several_counts_by_the_face_nearest_its_centre(store: Path, p
     assert together == {"a1.jpg": central is leftmost, "b1.jpg": central is not leftmost}
 
 
-def test_a_folder_is_labelled_by_its_subfolders(store: Path, photos: Path) -> None:
-    result = evaluate("clustering", photos, "--store", store)
-    assert result.exit_code == 2
-    assert "--labels parent" in result.output
-
-
 def test_clustering_that_cannot_be_done(labels: Path, store: Path, tmp_path: Path) -> None:
     assert evaluate("clustering", labels).exit_code == 2
     assert evaluate("clustering", labels, "--store", store, "--clusters", labels).exit_code == 2

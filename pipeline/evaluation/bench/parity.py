@@ -4,13 +4,16 @@ cosine."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from pipeline.evaluation.detection.measures import overlaps
 from pipeline.types import BoolArray, FloatArray
+
+Found = TypeVar("Found", bound="Faces")
 
 CONFIDENT = 0.95
 SAME_IOU = 0.9  # practically equal: a box of 100 pixels differs by at most five in one direction
@@ -25,9 +28,11 @@ class Faces:
     landmarks: FloatArray  # [n, 5, 2]
     scores: FloatArray  # [n]
 
-    def confident(self) -> Faces:
-        keep = self.scores >= CONFIDENT
-        return Faces(self.boxes[keep], self.landmarks[keep], self.scores[keep])
+    def confident(self: Found) -> Found:
+        return self.pick(self.scores >= CONFIDENT)
+
+    def pick(self: Found, mask: BoolArray) -> Found:
+        return replace(self, **{column.name: getattr(self, column.name)[mask] for column in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,6 @@ class Extracted(Faces):
 
     def __len__(self) -> int:
         return len(self.boxes)
-
-    def confident(self) -> Extracted:
-        return self.pick(self.scores >= CONFIDENT)
-
-    def pick(self, mask: BoolArray) -> Extracted:
-        return Extracted(self.boxes[mask], self.landmarks[mask], self.scores[mask], self.embeddings[mask])
 
     def within(self, width: int, height: int) -> Extracted:
         """The boxes clipped to the image, without faces that are less than a pixel wide or high there."""

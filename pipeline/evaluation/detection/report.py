@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -68,7 +67,9 @@ def report_detection(request: DetectionRequest, progress: Progress) -> Report[De
     images = read_boxes(request.boxes, request.images)
     settings = request.settings
     if request.store is None:
-        detector = _load_detector(settings)
+        device = resolve_device(settings.run.device)
+        set_threads(settings.run.threads)
+        detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
         progress.start("detecting", len(images))
         kept, detections = detect_faces(images, detector, settings, skipped, progress.advance)
     else:
@@ -83,26 +84,18 @@ def report_detection(request: DetectionRequest, progress: Progress) -> Report[De
         Section("Images with the most errors", listing=lambda: _worst_table(result)),
         skipped.section(),
     ]
-    figures = {**asdict(result), "f": result.f, **_origin(request, settings), **skipped.as_dict()}
-    return Report(result, figures, sections)
-
-
-def _origin(request: DetectionRequest, settings: Settings) -> dict[str, Any]:
-    return {
+    figures = {
+        **asdict(result),
+        "f": result.f,
         "boxes": [shown(file) for file in request.boxes],
         "faces_from": "the detector" if request.store is None else shown(request.store),
         "iou": IOU,
         "min_px": request.min_px,
         "min_confidence": settings.detect.min_confidence,
         "min_face_px": settings.detect.min_face_px,
+        **skipped.as_dict(),
     }
-
-
-def _load_detector(settings: Settings) -> MtcnnDetector:
-    """The detector alone, on the settings' device. Raises DeviceMissing, ModelError."""
-    device = resolve_device(settings.run.device)
-    set_threads(settings.run.threads)
-    return MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+    return Report(result, figures, sections)
 
 
 def detect_faces(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.config import Settings
 from pipeline.errors import UsageError
@@ -75,7 +74,19 @@ def report_identification(request: IdentificationRequest, progress: Progress) ->
         Section("Rates", _rates(result), _FNIR, plots=lambda: _plots(result)),
         skipped.section(),
     ]
-    return Report(result, {**asdict(result), **_origin(request, embedded), **skipped.as_dict()}, sections)
+    identity = embedded.identity
+    figures = {
+        **asdict(result),
+        "labels": shown(request.labels),
+        "gallery": f"{request.per_person} per person" if request.per_person else "the column set",
+        "embeddings_from": "the models" if request.store is None else shown(request.store),
+        "photos": len(embedded.portraits.paths),
+        "embedder": identity.embedder,
+        "weights": identity.weights,
+        "calibration": identity.calibration,
+        **skipped.as_dict(),
+    }
+    return Report(result, figures, sections)
 
 
 def _evaluate(
@@ -89,19 +100,6 @@ def _evaluate(
     matcher = Matcher(Calibration.from_dict(embedded.identity.calibration), settings.match.threshold)
     device = str(resolve_device(settings.run.device))
     return evaluate_identification(portraits.embeddings[rows], names, in_gallery, matcher, device)
-
-
-def _origin(request: IdentificationRequest, embedded: Embedded) -> dict[str, Any]:
-    identity = embedded.identity
-    return {
-        "labels": shown(request.labels),
-        "gallery": f"{request.per_person} per person" if request.per_person else "the column set",
-        "embeddings_from": "the models" if request.store is None else shown(request.store),
-        "photos": len(embedded.portraits.paths),
-        "embedder": identity.embedder,
-        "weights": identity.weights,
-        "calibration": identity.calibration,
-    }
 
 
 def _searches(r: IdentificationResult) -> list[Row]:

@@ -118,7 +118,6 @@ def evaluate_pairs(
     calibration: Calibration,
     threshold: float,
     training: ScoredList | None = None,
-    fmrs: Sequence[float] = FMRS,
 ) -> PairsResult:
     """Accuracy on a list of pairs, and error rates over `rated`: the same pairs, or all pairs of the list's people.
 
@@ -142,7 +141,7 @@ def evaluate_pairs(
         rates_genuine_pairs=len(rated.genuine),
         rates_impostor_pairs=len(rated.impostor),
         resampled=rated.trials.unit,
-        rates=_rates(rated, calibration, fmrs),
+        rates=_rates(rated, calibration),
         at_threshold=_rates_at(rated, calibration, threshold),
         nearest_strangers=_distances(rated.nearest_strangers, calibration),
         farthest_photos=_distances(rated.farthest_photos, calibration),
@@ -208,8 +207,8 @@ def _accuracy(
     }
 
 
-def _rates(rated: ScoredPairs, calibration: Calibration, fmrs: Sequence[float]) -> tuple[FnmrAtFmr, ...]:
-    measurable = [fmr for fmr in fmrs if is_measurable(fmr, len(rated.impostor))]
+def _rates(rated: ScoredPairs, calibration: Calibration) -> tuple[FnmrAtFmr, ...]:
+    measurable = [fmr for fmr in FMRS if is_measurable(fmr, len(rated.impostor))]
     resampled = resample_rates(rated.trials, measurable)
     rates = {}
     for column, fmr in enumerate(measurable):
@@ -217,7 +216,7 @@ def _rates(rated: ScoredPairs, calibration: Calibration, fmrs: Sequence[float]) 
         threshold = threshold_below(errors.threshold, calibration)
         spread = interval(resampled.fnmr[:, column])
         rates[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), threshold, errors.threshold, errors.fnmr, spread)
-    return tuple(rates.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in fmrs)
+    return tuple(rates.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in FMRS)
 
 
 def _rates_at(rated: ScoredPairs, calibration: Calibration, threshold: float) -> RatesAt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from pipeline.evaluation.pairs.measures import (
     evaluate_pairs,
     match_cut,
 )
-from pipeline.evaluation.photos.portraits import Embedded, embed_photos
+from pipeline.evaluation.photos.portraits import embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.evaluation.pictures import Axis, Series, histogram, line_plot
 from pipeline.evaluation.report import Report, Row, Section, Table
@@ -177,26 +177,20 @@ def report_pairs(request: PairsRequest, progress: Progress) -> Report[PairsResul
     with skipped.explaining(), skipped_training.explaining():
         result = evaluate_pairs(scored, rated, calibration, embedded.settings.match.threshold, trained)
     shared = set() if training is None else set(training.people.values()) & set(listed.people.values())
+    match, identity = embedded.settings.match, embedded.identity
     figures = {
         **asdict(result),
         "fnmr_at_fmr": result.fnmr_at_fmr,
-        **_origin(request, embedded),
+        "source": shown(request.pairs),
+        "train": None if request.train is None else shown(request.train),
+        "threshold_asked": match.threshold if match.threshold_fmr is None else f"fmr:{match.threshold_fmr:g}",
+        "embeddings_from": "the models" if request.store is None else shown(request.store),
+        "embedder": identity.embedder,
+        "weights": identity.weights,
+        "weights_sha256": identity.weights_sha256,
+        "calibration": identity.calibration,
         "train_people_in_the_list": len(shared),
         "train_skipped": skipped_training.counts,
         **skipped.as_dict(),
     }
     return Report(result, figures, [*_sections(result, rated, len(shared), calibration), skipped.section()])
-
-
-def _origin(request: PairsRequest, embedded: Embedded) -> dict[str, Any]:
-    match = embedded.settings.match
-    return {
-        "source": shown(request.pairs),
-        "train": None if request.train is None else shown(request.train),
-        "threshold_asked": match.threshold if match.threshold_fmr is None else f"fmr:{match.threshold_fmr:g}",
-        "embeddings_from": "the models" if request.store is None else shown(request.store),
-        "embedder": embedded.identity.embedder,
-        "weights": embedded.identity.weights,
-        "weights_sha256": embedded.identity.weights_sha256,
-        "calibration": embedded.identity.calibration,
-    }
