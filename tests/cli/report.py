@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from pipeline.cli import main
 
 
-def facepipe(*words: object, cache: Path | None = None) -> Result:
+def facepipe(*words: object, cache: Path | None = None, stdin: str | bytes | None = None) -> Result:
     """Runs the command `words`. `cache`: the folder of the weights; None: the user's."""
     environment = {} if cache is None else {"FACEPIPE_CACHE": str(cache)}
-    return CliRunner().invoke(main, [str(word) for word in words], env=environment)
+    return CliRunner().invoke(main, [str(word) for word in words], env=environment, input=stdin)
 
 
 def report_of(result: Result, exit_code: int = 0) -> dict[str, Any]:

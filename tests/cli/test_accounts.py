@@ -4,75 +4,31 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
-import uuid
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from pipeline.cli import main
-from pipeline.config import Settings
 from pipeline.store.catalog.accounts import verify_password
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage, StoreIdentity
+from tests.cli.report import facepipe, report_of
+from tests.cli.test_commands import IDENTITY
+from tests.store.store_samples import SIZE, insertion
 
-SIZE = 8
 MASTER = MasterKey(bytes(range(40, 72)), "a test")
-IDENTITY = StoreIdentity(
-    embedder="random",
-    weights="none",
-    weights_sha256="0" * 64,
-    embedding_size=SIZE,
-    preprocessing={},
-    calibration={},
-    mode="exact",
-    output_settings=Settings().output_settings(),
-    output_hash=Settings().output_hash(),
-)
-
-
-def facepipe(*words: object, stdin: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words], input=stdin)
-
-
-def report_of(result: Result, exit_code: int = 0) -> dict[str, Any]:
-    """The one JSON object on standard output."""
-    assert result.exit_code == exit_code, result.output
-    (line,) = result.stdout.splitlines()
-    report = json.loads(line)
-    assert isinstance(report, dict)
-    return report
-
-
-def insert(client: LocalStore, account: int, directory: str, number: int) -> None:
-    person_id, guid, now = str(uuid.UUID(int=number)), str(uuid.UUID(int=1000 + number)), datetime(2026, 1, 1)
-    person = PersonRecord(person_id, 0, f"P{number}", None, None, (), False, 1, now, now, now, guid)
-    names = ("x1", "y1", "x2", "y2", "confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
-    fields = {**dict.fromkeys(names, 0.5), "landmarks": [0.5] * 10}
-    vector = np.eye(SIZE, dtype=np.float32)[number % SIZE]
-    reference = NewReference(
-        person_id, 0, "inserted", 1.5, fields, vector, guid, b"\xff\xd8\xff" + bytes(9), "image/jpeg"
-    )
-    image = PostedImage(f"{number:064x}", f"{number:064x}", 9, 9, 9, "jpeg", None, None)
-    client.commit_directory(DirectoryCommit(account, directory, inserted=[person], references=[reference], image=image))
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """ann with two directories, bob with one of the same name, cid with nothing and no password."""
-    path = tmp_path / "store"
-    with LocalStore.open_or_create(path, lambda: IDENTITY, command="test") as client:
+    path, identity = tmp_path / "store", dataclasses.replace(IDENTITY, embedding_size=SIZE)
+    with LocalStore.open_or_create(path, lambda: identity, command="test") as client:
         ann, bob = client.create_account("ann", "scrypt$x"), client.create_account("bob", "scrypt$y")
         client.create_account("cid", None)
-        for number, (account, directory) in enumerate([(ann, "main"), (ann, "main"), (ann, "vip"), (bob, "main")]):
-            insert(client, account, directory, number)
+        for seed, (account, directory) in enumerate([(ann, "main"), (ann, "main"), (ann, "vip"), (bob, "main")]):
+            client.commit_directory(insertion(account, directory, seed, f"P{seed}"))
     return path
 
 
@@ -98,33 +54,46 @@ def test_account_list(store: Path) -> None:
     assert "no password" in cid
 
 
-def test_account_rotate_shows_a_generated_password_once(store: Path) -> None:
-    report = report_of(facepipe("account", "rotate", "cid", "--store", store, "--json"))
-    assert report.keys() == {"account", "store", "password"}
-    assert verify_password(report["password"], stored_hash(store, "cid"))
-    again = report_of(facepipe("account", "rotate", "cid", "--store", store, "--json"))
-    assert again["password"] != report["password"]
-    assert not verify_password(report["password"], stored_hash(store, "cid"))
+def test_a_generated_password_is_shown_once(store: Path) -> None:
+    passwords = []
+    for command, name in (("create", "dan"), ("rotate", "cid"), ("rotate", "cid")):
+        report = report_of(facepipe("account", command, name, "--store", store, "--json"))
+        assert report.keys() == {"account", "store", "password"}
+        assert verify_password(report["password"], stored_hash(store, name))
+        passwords.append(report["password"])
+    assert len(set(passwords)) == 3
+    assert not verify_password(passwords[1], stored_hash(store, "cid"))
     assert stored_hash(store, "ann") == "scrypt$x"
-    plain = facepipe("account", "rotate", "cid", "--store", store)
-    (shown,) = [line.split()[1] for line in plain.stdout.splitlines() if line.startswith("password")]
-    assert verify_password(shown, stored_hash(store, "cid"))
+    for command, name in (("create", "eve"), ("rotate", "cid")):
+        plain = facepipe("account", command, name, "--store", store)
+        (shown,) = [line.split()[1] for line in plain.stdout.splitlines() if line.startswith("password")]
+        assert verify_password(shown, stored_hash(store, name))
 
 
-@pytest.mark.parametrize("password", ["p:w:d", "pässwörd 密码", " x"])
-def test_account_rotate_takes_a_password_and_does_not_show_it(store: Path, password: str) -> None:
-    words = ("account", "rotate", "ann", "--store", store, "--password-stdin")
-    result = facepipe(*words, "--json", stdin=f"{password}\r\nsecond line\n")
-    assert report_of(result).keys() == {"account", "store"}
-    assert password not in result.output
-    assert verify_password(password, stored_hash(store, "ann"))
+@pytest.mark.parametrize("password", ["p:w:d", "pässwörd 密码", " x", "s3cret phrase"])
+def test_a_password_from_standard_input_is_taken_and_not_shown(store: Path, password: str) -> None:
+    for command, name in (("create", "dan"), ("rotate", "ann")):
+        words = ("account", command, name, "--store", store, "--password-stdin", "--json")
+        result = facepipe(*words, stdin=f"{password}\r\nsecond line\n")
+        assert report_of(result).keys() == {"account", "store"}
+        assert password not in result.output
+        assert verify_password(password, stored_hash(store, name))
 
 
 @pytest.mark.parametrize("stdin", [b"", b"\n", b"p\xe4ss\n", b"a\x00b\n", b"trailing \n", b"x" * 1001])
-def test_account_rotate_refuses_what_is_no_password(store: Path, stdin: bytes) -> None:
-    result = facepipe("account", "rotate", "ann", "--store", store, "--password-stdin", stdin=stdin)
-    assert result.exit_code == 2
+def test_what_is_no_password_is_refused(store: Path, stdin: bytes) -> None:
+    for command, name in (("create", "dan"), ("rotate", "ann")):
+        result = facepipe("account", command, name, "--store", store, "--password-stdin", stdin=stdin)
+        assert result.exit_code == 2
     assert stored_hash(store, "ann") == "scrypt$x"
+    assert "dan" not in facepipe("account", "list", "--store", store).stdout
+
+
+def test_account_create_refuses_a_name_in_use_or_with_spaces(store: Path, tmp_path: Path) -> None:
+    again = facepipe("account", "create", "ann", "--store", store, "--json")
+    assert report_of(again, 47)["error"] == "account-exists"
+    assert facepipe("account", "create", "no spaces", "--store", tmp_path / "new").exit_code == 2
+    assert not (tmp_path / "new").exists()
 
 
 def test_account_rotate_of_nobody(store: Path) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from pipeline.cli import main
 from pipeline.cli.flags import ALL_FLAGS, settings_from
 from pipeline.config import Settings, known_keys
-from pipeline.store.catalog.accounts import verify_password
 from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
-from tests.cli.report import report_of
+from tests.cli.report import facepipe, report_of
 
 IDENTITY = StoreIdentity(
     embedder="InceptionResnetV1",
@@ -34,43 +31,6 @@ def store(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     LocalStore.open_or_create(path, lambda: IDENTITY, command="test").close()
     return path
-
-
-def facepipe(*words: object, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words], input=stdin)
-
-
-def password_hash(store: Path, account: str) -> str:
-    with LocalStore.open(store, command="test") as client:
-        rows = client.read("SELECT password_hash FROM core.accounts WHERE user_id = ?", [account])
-    return str(rows["password_hash"][0].as_py())
-
-
-def test_account_create_shows_a_generated_password_once(store: Path) -> None:
-    report = report_of(facepipe("account", "create", "alice", "--store", store, "--json"))
-    assert report.keys() == {"account", "store", "password"}
-    assert verify_password(report["password"], password_hash(store, "alice"))
-    plain = facepipe("account", "create", "bob", "--store", store)
-    (shown,) = [line.split()[1] for line in plain.stdout.splitlines() if line.startswith("password")]
-    assert verify_password(shown, password_hash(store, "bob"))
-
-
-def test_account_create_takes_a_password_and_does_not_show_it(store: Path) -> None:
-    words = ("account", "create", "alice", "--store", store, "--password-stdin")
-    result = facepipe(*words, "--json", stdin="s3cret phrase\r\nsecond line\n")
-    assert report_of(result).keys() == {"account", "store"}
-    assert "s3cret" not in result.output
-    assert verify_password("s3cret phrase", password_hash(store, "alice"))
-
-
-def test_account_create_refuses(store: Path, tmp_path: Path) -> None:
-    assert facepipe("account", "create", "alice", "--store", store, "--password-stdin", stdin="\n").exit_code == 2
-    assert facepipe("account", "create", "alice", "--store", store, "--password-stdin", stdin="").exit_code == 2
-    assert facepipe("account", "create", "alice", "--store", store).exit_code == 0
-    again = facepipe("account", "create", "alice", "--store", store, "--json")
-    assert report_of(again, 47)["error"] == "account-exists"
-    assert facepipe("account", "create", "no spaces", "--store", tmp_path / "new").exit_code == 2
-    assert not (tmp_path / "new").exists()
 
 
 def test_check_of_a_whole_store(store: Path) -> None:

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from pipeline.cli import main
 from pipeline.store.local import LocalStore
+from tests.cli.report import facepipe
 from tests.cli.test_commands import IDENTITY
 
 COMMANDS = {
@@ -42,7 +41,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     places["photos"].mkdir()
     (places["photos"] / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     LocalStore.open_or_create(places["store"], lambda: IDENTITY, command="test").close()
-    result = CliRunner().invoke(main, ["run", str(places["photos"]), "--store", str(places["store"])])
+    result = facepipe("run", places["photos"], "--store", places["store"])
     assert "1 new" in result.stdout, result.output
     return places
 

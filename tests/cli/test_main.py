@@ -10,15 +10,11 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from pipeline.cli import COMMANDS, main
 from pipeline.cli.output import dumps
 from pipeline.errors import SourceMissing, StoreMissing
-
-
-def facepipe(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
+from tests.cli.report import facepipe
 
 
 def process(*words: str) -> subprocess.CompletedProcess[str]:
