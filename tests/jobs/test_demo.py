@@ -1,4 +1,4 @@
-"""The demo's comparison finds every way in which a store can differ from the samples' table."""
+"""The demo's comparison names every way in which a store can differ from the samples' table."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pipeline.jobs.sample_photos import Sample
 from pipeline.store.records import PhotoRecord
 
 SAMPLES = [
-    Sample("a-blurred.jpg", "Ann", "ok", "sharpness", ""),
-    Sample("b-ann.jpg", "Ann", "ok", None, ""),
-    Sample("c-ann.jpg", "Ann", "ok", None, ""),
-    Sample("d-bea.jpg", "Bea", "ok", None, ""),
-    Sample("e-cup.jpg", None, "no_face", None, ""),
-    Sample("f-broken.jpg", None, "truncated", None, ""),
+    Sample("a-blurred.jpg", "Ann", "ok", "sharpness"),
+    Sample("b-ann.jpg", "Ann", "ok"),
+    Sample("c-ann.jpg", "Ann", "ok"),
+    Sample("d-bea.jpg", "Bea", "ok"),
+    Sample("e-cup.jpg", None, "no_face"),
+    Sample("f-broken.jpg", None, "truncated"),
 ]
-FOUND = {
+PHOTOS = {
     "a-blurred.jpg": PhotoRecord("ok", 1, None, "sharpness"),
     "b-ann.jpg": PhotoRecord("ok", 1, "1", None),
     "c-ann.jpg": PhotoRecord("ok", 1, "1", None),
@@ -29,7 +29,7 @@ FOUND = {
 
 
 def test_equal() -> None:
-    assert compare(SAMPLES, FOUND, 2) == []
+    assert compare(SAMPLES, PHOTOS, 2) == []
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_equal() -> None:
     ],
 )
 def test_a_difference_is_named(file: str, change: dict[str, str], difference: str) -> None:
-    assert difference in compare(SAMPLES, {**FOUND, file: replace(FOUND[file], **change)}, 2)
+    assert difference in compare(SAMPLES, {**PHOTOS, file: replace(PHOTOS[file], **change)}, 2)
 
 
 def test_files_and_identities_too_many_or_too_few() -> None:
-    fewer = {name: found for name, found in FOUND.items() if name != "e-cup.jpg"}
+    fewer = {name: photo for name, photo in PHOTOS.items() if name != "e-cup.jpg"}
     assert compare(SAMPLES, fewer, 2) == ["e-cup.jpg: not in the store"]
-    more = {**FOUND, "z.jpg": PhotoRecord("no_face", 0, None, None)}
+    more = {**PHOTOS, "z.jpg": PhotoRecord("no_face", 0, None, None)}
     assert compare(SAMPLES, more, 2) == ["z.jpg: not in the table of samples"]
-    assert compare(SAMPLES, FOUND, 3) == ["3 identities instead of 2"]
+    assert compare(SAMPLES, PHOTOS, 3) == ["3 identities instead of 2"]
