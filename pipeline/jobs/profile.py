@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from pipeline.config import RunSettings
 from pipeline.runtime.device_meter import DeviceMeter
@@ -31,7 +31,6 @@ from pipeline.runtime.stage_times import (
     RNET,
     SCAN,
     WRITE,
-    Gauge,
     StageTimes,
 )
 
@@ -53,17 +52,6 @@ PARTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "store": {"writing": (WRITE,), "deciding": (DECIDE,)},
 }
 STAGES: Final = tuple(stage for groups in PARTS.values() for stages in groups.values() for stage in stages)
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Threads of the parts that have several; any other part has one."""
-
-    decoding: int
-    networks: int
-
-    def of(self, part: str) -> int:
-        return {DECODING: self.decoding, NETWORKS: self.networks}.get(part, 1)
 
 
 @dataclass(frozen=True)
@@ -98,10 +86,6 @@ class RunProfile:
     decoding_held_back_s: float  # summed over the decoding threads, while enough images were waiting
     cpu_busy_share: float  # of all cores
     device_busy_share: float | None  # of a CUDA device, where its driver tells
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -155,39 +139,36 @@ class Profiler:
         from pipeline.runtime.device import batch_workers
         from pipeline.runtime.threads import thread_count, usable_cores
 
-        lanes = Lanes(thread_count(self._settings.threads), batch_workers(self._settings))
+        threads = {DECODING: thread_count(self._settings.threads), NETWORKS: batch_workers(self._settings)}
         busy = (time.process_time() - self._cpu_begun) / (time.perf_counter() - self._begun) / usable_cores()
-        return make_profile(self.times, lanes, busy, None if self._meter is None else self._meter.busy_share)
+        return make_profile(self.times, threads, busy, None if self._meter is None else self._meter.busy_share)
 
     def close(self) -> None:
         """Ends the watch of the device."""
         self._resources.close()
 
 
-def make_profile(times: StageTimes, lanes: Lanes, cpu_busy_share: float, device_busy_share: float | None) -> RunProfile:
-    """The profile of what was measured so far."""
+def make_profile(
+    times: StageTimes, threads: Mapping[str, int], cpu_busy_share: float, device_busy_share: float | None
+) -> RunProfile:
+    """The profile of what was measured so far. `threads` of DECODING and NETWORKS; any other part has one."""
     seconds = {stage: times.stages[stage].seconds for stage in STAGES if stage in times.stages}
     total = sum(seconds.values()) or 1.0
-    wall = max(PARTS, key=lambda part: sum(_groups(part, seconds).values()) / lanes.of(part))
+    groups = {
+        part: {group: sum(seconds.get(stage, 0.0) for stage in stages) for group, stages in own.items()}
+        for part, own in PARTS.items()
+    }
+    wall = max(PARTS, key=lambda part: sum(groups[part].values()) / threads.get(part, 1))
     return RunProfile(
         wall=wall,
-        wall_shares={group: own / total for group, own in _groups(wall, seconds).items()},
+        wall_shares={group: own / total for group, own in groups[wall].items()},
         stages={stage: StageProfile(times.stages[stage].calls, own, own / total) for stage, own in seconds.items()},
-        images_waiting=_queue(times.images_waiting),
-        batches_waiting=_queue(times.batches_waiting),
-        workers=lanes.networks,
+        images_waiting=QueueProfile(times.images_waiting.mean, times.images_waiting.most),
+        batches_waiting=QueueProfile(times.batches_waiting.mean, times.batches_waiting.most),
+        workers=threads[NETWORKS],
         workers_waited_s=times.idle_s,
         workers_waited_for=dict(times.idle_for),
         decoding_held_back_s=times.held_back_s,
         cpu_busy_share=cpu_busy_share,
         device_busy_share=device_busy_share,
     )
-
-
-def _groups(part: str, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of each group of a part."""
-    return {group: sum(seconds.get(stage, 0.0) for stage in stages) for group, stages in PARTS[part].items()}
-
-
-def _queue(gauge: Gauge) -> QueueProfile:
-    return QueueProfile(gauge.mean, gauge.most)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 
 import pytest
 
-from pipeline.jobs.profile import PARTS, STAGES, Lanes, make_profile
+from pipeline.jobs.profile import DECODING, NETWORKS, PARTS, STAGES, make_profile
 from pipeline.runtime.stage_times import (
     DECIDE,
     DECODE,
@@ -137,17 +138,17 @@ def test_the_wall_is_the_part_that_is_busy_longest(
     for stage, taken in seconds.items():
         with times.stage(stage):
             clock.sleep(taken)
-    profile = make_profile(times, Lanes(decoding=2, networks=2), 0.5, None)
+    profile = make_profile(times, {DECODING: 2, NETWORKS: 2}, 0.5, None)
     assert profile.wall == wall
     assert max(profile.wall_shares, key=lambda name: profile.wall_shares[name]) == group
     assert sum(stage.share for stage in profile.stages.values()) == pytest.approx(1)
     first = next(iter(profile.lines()))
     assert first.startswith(f"wall        the {wall}: {group} ")
-    assert json.loads(json.dumps(profile.as_dict()))["stages"].keys() == seconds.keys()
+    assert json.loads(json.dumps(dataclasses.asdict(profile)))["stages"].keys() == seconds.keys()
 
 
 def test_a_command_without_work_has_a_profile() -> None:
-    profile = make_profile(StageTimes(), Lanes(1, 1), 0.0, 0.25)
+    profile = make_profile(StageTimes(), {DECODING: 1, NETWORKS: 1}, 0.0, 0.25)
     assert profile.stages == {}
     assert "device 25%" in "\n".join(profile.lines())
 
