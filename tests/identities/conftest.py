@@ -33,9 +33,11 @@ def account(client: LocalStore) -> int:
 
 
 @pytest.fixture
-def people(client: LocalStore, extractor: PlantedExtractor, account: int) -> Iterator[IdentityService]:
-    """The service; with `person_headers` optional, so that only tests about names send them."""
-    made = service(client, extractor)
+def people(
+    request: pytest.FixtureRequest, client: LocalStore, extractor: PlantedExtractor, account: int
+) -> Iterator[IdentityService]:
+    """The service. Its settings may be parameters; `person_headers` is optional, for tests that are not about names."""
+    made = service(client, extractor, **getattr(request, "param", {}))
     yield made
     made.close()
 

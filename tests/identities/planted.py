@@ -124,17 +124,22 @@ def settings(**serve: object) -> Settings:
 
 def service(client: LocalStore, extractor: PlantedExtractor, **serve: object) -> IdentityService:
     """A service whose models are the planted ones."""
-    wanted = settings(**serve)
-    made = IdentityService(client, extractor, Decoder(wanted.decode), wanted)  # type: ignore[arg-type]
+    used = settings(**serve)
+    made = IdentityService(client, extractor, Decoder(used.decode), used)  # type: ignore[arg-type]
     made.load()
     return made
 
 
+def person(number: int, **changed: object) -> PersonRecord:
+    """The record "p<number>"."""
+    record = PersonRecord.new(f"p{number}", None, None, f"guid-{number}", NOW, seq=number + 1)
+    return replace(record, **changed)
+
+
 def put(directory: Directory, number: int, vector: np.ndarray, *hashes: str) -> None:
-    """A person "p<number>" with this reference; again: the reference is replaced."""
+    """Gives the person "p<number>", who is new or not, this reference."""
     person_id = f"p{number}"
-    known = directory.get(person_id)
-    record = known or PersonRecord(person_id, number + 1, None, None, None, (), False, 1, NOW, NOW, NOW, "")
+    record = directory.get(person_id) or person(number)
     record = replace(record, image_guid=f"{person_id}-{len(directory.view().index)}")
     directory.apply([record], references=[ReferenceFace(person_id, vector, hashes, BOX)])
 
@@ -168,6 +173,11 @@ class Poster:
     def stored(self) -> list[PersonRecord]:
         """As the store holds them."""
         return list(self.client.references(self.account, "main").persons)
+
+
+def person_of(face: FaceResult) -> PersonView:
+    assert face.person is not None
+    return face.person
 
 
 def until(reached: Callable[[], bool]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -39,17 +39,25 @@ def image(height: int) -> DecodedImage:
     return DecodedImage(np.zeros((height, 10, 3), np.uint8), "png", str(height))
 
 
-def batcher(extractor: HeldUpExtractor, **limits: int) -> MicroBatcher:
-    wanted = {"max_images": 4, "max_pixels": 1000, "queue_images": 8, **limits}
-    return MicroBatcher(extractor, **wanted)  # type: ignore[arg-type]
+@pytest.fixture
+def extractor() -> HeldUpExtractor:
+    return HeldUpExtractor()
 
 
-def ask_while_busy(made: MicroBatcher, extractor: HeldUpExtractor, heights: Sequence[int]) -> list[object]:
-    """The answers (or errors) to a first image, that keeps the models busy, and to `heights` behind it."""
+@pytest.fixture
+def batcher(request: pytest.FixtureRequest, extractor: HeldUpExtractor) -> Iterator[MicroBatcher]:
+    limits = {"max_images": 4, "max_pixels": 1000, "queue_images": 8, **getattr(request, "param", {})}
+    made = MicroBatcher(extractor, **limits)  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+def ask_while_busy(batcher: MicroBatcher, extractor: HeldUpExtractor, heights: Sequence[int]) -> list[object]:
+    """The answers (or errors) to a first image, which keeps the models busy, and to `heights` behind it."""
 
     def ask(height: int) -> object:
         try:
-            return made.extract(image(height))["height"][0].as_py()
+            return batcher.extract(image(height))["height"][0].as_py()
         except (DeviceOutOfMemory, Overloaded) as exc:
             return type(exc)
 
@@ -59,79 +67,62 @@ def ask_while_busy(made: MicroBatcher, extractor: HeldUpExtractor, heights: Sequ
         others = []
         for count, height in enumerate(heights, 1):
             others.append(pool.submit(ask, height))
-            while made.queued < count and not others[-1].done():
+            while batcher.queued < count and not others[-1].done():
                 pass
         extractor.open.set()
         return [first.result(), *(other.result() for other in others)]
 
 
-def test_what_arrives_while_the_models_are_busy_is_the_next_batch() -> None:
-    extractor = HeldUpExtractor()
-    made = batcher(extractor)
-    assert ask_while_busy(made, extractor, [2, 3, 4, 5, 6]) == [1, 2, 3, 4, 5, 6]
-    assert extractor.batches == [[1], [2, 3, 4, 5], [6]]
-    made.close()
+@pytest.mark.parametrize(
+    ("heights", "batches"),
+    [
+        pytest.param([2, 3, 4, 5, 6], [[1], [2, 3, 4, 5], [6]], id="at most 4 images"),
+        pytest.param([60, 40, 41, 500, 2], [[1], [60, 40], [41], [500], [2]], id="at most 100 rows, or one image"),
+    ],
+)
+def test_what_arrives_while_the_models_are_busy_is_the_next_batch(
+    batcher: MicroBatcher, extractor: HeldUpExtractor, heights: list[int], batches: list[list[int]]
+) -> None:
+    assert ask_while_busy(batcher, extractor, heights) == [1, *heights]
+    assert extractor.batches == batches
 
 
-def test_a_batch_ends_before_its_pixels_are_too_many_and_a_large_image_goes_alone() -> None:
-    extractor = HeldUpExtractor()
-    made = batcher(extractor)
-    assert ask_while_busy(made, extractor, [60, 40, 41, 500, 2]) == [1, 60, 40, 41, 500, 2]
-    assert extractor.batches == [[1], [60, 40], [41], [500], [2]]
-    made.close()
+@pytest.mark.parametrize("batcher", [{"queue_images": 2}], indirect=True)
+def test_a_full_queue_refuses_at_once(batcher: MicroBatcher, extractor: HeldUpExtractor) -> None:
+    assert ask_while_busy(batcher, extractor, [2, 3, 4, 5]) == [1, 2, 3, Overloaded, Overloaded]
 
 
-def test_a_full_queue_refuses_at_once() -> None:
-    extractor = HeldUpExtractor()
-    made = batcher(extractor, queue_images=2)
-    assert ask_while_busy(made, extractor, [2, 3, 4, 5]) == [1, 2, 3, Overloaded, Overloaded]
-    made.close()
+def test_one_image_that_fails_does_not_fail_the_others(batcher: MicroBatcher, extractor: HeldUpExtractor) -> None:
+    assert ask_while_busy(batcher, extractor, [2, 13, 4]) == [1, 2, DeviceOutOfMemory, 4]
 
 
-def test_one_image_that_fails_does_not_fail_the_others() -> None:
-    extractor = HeldUpExtractor()
-    made = batcher(extractor)
-    assert ask_while_busy(made, extractor, [2, 13, 4]) == [1, 2, DeviceOutOfMemory, 4]
-    made.close()
-
-
-def test_no_image_stays_in_memory_after_its_answer() -> None:
-    extractor = HeldUpExtractor()
+def test_no_image_stays_in_memory_after_its_answer(batcher: MicroBatcher, extractor: HeldUpExtractor) -> None:
     extractor.open.set()
-    made = batcher(extractor)
-    given = image(1)
-    pixels = weakref.ref(given.pixels)
-    made.extract(given)
-    del given
+    sent = image(1)
+    pixels = weakref.ref(sent.pixels)
+    batcher.extract(sent)
+    del sent
     until(lambda: pixels() is None)
-    made.close()
 
 
-def test_too_few_answers_fail_the_images_and_not_the_thread() -> None:
-    class TooShort(HeldUpExtractor):
-        def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
-            return super().extract(images)[:-1]
-
-    extractor = TooShort()
-    extractor.open.set()
-    made = batcher(extractor)
+def test_too_few_answers_fail_the_images_and_not_the_thread(
+    batcher: MicroBatcher, extractor: HeldUpExtractor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extractor, "extract", lambda _: [])
     for _ in range(2):
         with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="zip"):
-            pool.submit(made.extract, image(1)).result(10)
-    made.close()
+            pool.submit(batcher.extract, image(1)).result(10)
 
 
-def test_closing_finishes_what_is_queued_and_takes_no_more() -> None:
-    extractor = HeldUpExtractor()
-    made = batcher(extractor)
+def test_closing_finishes_what_is_queued_and_takes_no_more(batcher: MicroBatcher, extractor: HeldUpExtractor) -> None:
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(made.extract, image(1))
+        first = pool.submit(batcher.extract, image(1))
         assert extractor.began.wait(10)
-        second = pool.submit(made.extract, image(2))
-        while not made.queued:
+        second = pool.submit(batcher.extract, image(2))
+        while not batcher.queued:
             pass
         threading.Timer(0.05, extractor.open.set).start()
-        made.close()
+        batcher.close()
         assert [f.result()["height"][0].as_py() for f in (first, second)] == [1, 2]
     with pytest.raises(Overloaded):
-        made.extract(image(3))
+        batcher.extract(image(3))

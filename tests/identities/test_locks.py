@@ -38,11 +38,9 @@ class Post:
     def __init__(self, lock: DirectoryLock, person: str, refresh: Callable[[], None] = lambda: None) -> None:
         self.tries = 0
         self.committing, self.finish, self.done = threading.Event(), threading.Event(), threading.Event()
-        self._work = (lock, person, refresh)
-        threading.Thread(target=self._post, daemon=True).start()
+        threading.Thread(target=self._post, args=(lock, person, refresh), daemon=True).start()
 
-    def _post(self) -> None:
-        lock, person, refresh = self._work
+    def _post(self, lock: DirectoryLock, person: str, refresh: Callable[[], None]) -> None:
         with lock.shared(refresh) as shared:
             self.tries = 1
             while not shared.register(footprint(person)):
@@ -57,8 +55,20 @@ class Post:
         assert self.done.wait(WAIT_S)
 
 
-def test_posts_that_do_not_touch_commit_at_the_same_time() -> None:
-    lock = DirectoryLock()
+@pytest.fixture
+def lock() -> DirectoryLock:
+    return DirectoryLock()
+
+
+@pytest.fixture
+def first(lock: DirectoryLock) -> Post:
+    """A post about "a" that commits."""
+    post = Post(lock, "a")
+    assert post.committing.wait(WAIT_S)
+    return post
+
+
+def test_posts_that_do_not_touch_commit_at_the_same_time(lock: DirectoryLock) -> None:
     posts = [Post(lock, name) for name in "abc"]
     assert all(post.committing.wait(WAIT_S) for post in posts)
     for post in posts:
@@ -66,11 +76,8 @@ def test_posts_that_do_not_touch_commit_at_the_same_time() -> None:
     assert lock.under_way == []
 
 
-def test_a_conflicting_post_decides_again_when_the_other_is_in() -> None:
-    lock = DirectoryLock()
+def test_a_conflicting_post_decides_again_when_the_other_is_in(lock: DirectoryLock, first: Post) -> None:
     refreshed: list[bool] = []
-    first = Post(lock, "a")
-    assert first.committing.wait(WAIT_S)
     second = Post(lock, "a", lambda: refreshed.append(first.finish.is_set()))
     until(lambda: lock.waiting_alone == 1)
     assert not second.committing.is_set()
@@ -81,10 +88,9 @@ def test_a_conflicting_post_decides_again_when_the_other_is_in() -> None:
     second.end()
 
 
-def test_being_alone_waits_for_those_under_way_and_keeps_others_out(pool: ThreadPoolExecutor) -> None:
-    lock = DirectoryLock()
-    first = Post(lock, "a")
-    assert first.committing.wait(WAIT_S)
+def test_being_alone_waits_for_those_under_way_and_keeps_others_out(
+    lock: DirectoryLock, first: Post, pool: ThreadPoolExecutor
+) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def alone() -> None:
@@ -105,8 +111,7 @@ def test_being_alone_waits_for_those_under_way_and_keeps_others_out(pool: Thread
     newcomer.end()
 
 
-def test_a_post_that_fails_leaves_no_footprint() -> None:
-    lock = DirectoryLock()
+def test_a_post_that_fails_leaves_no_footprint(lock: DirectoryLock) -> None:
 
     def fail() -> None:
         with lock.shared(lambda: None) as shared:
@@ -120,10 +125,7 @@ def test_a_post_that_fails_leaves_no_footprint() -> None:
         assert lock.under_way == []
 
 
-def test_who_conflicts_waits_for_those_under_way_and_goes_before_newcomers() -> None:
-    lock = DirectoryLock()
-    first = Post(lock, "a")
-    assert first.committing.wait(WAIT_S)
+def test_who_conflicts_waits_for_those_under_way_and_goes_before_newcomers(lock: DirectoryLock, first: Post) -> None:
     second = Post(lock, "a")
     until(lambda: lock.waiting_alone == 1)
     newcomer = Post(lock, "b")
@@ -135,10 +137,7 @@ def test_who_conflicts_waits_for_those_under_way_and_goes_before_newcomers() -> 
     newcomer.end()
 
 
-def test_many_who_conflict_decide_at_most_twice_each() -> None:
-    lock = DirectoryLock()
-    first = Post(lock, "a")
-    assert first.committing.wait(WAIT_S)
+def test_many_who_conflict_decide_at_most_twice_each(lock: DirectoryLock, first: Post) -> None:
     same = [Post(lock, "a") for _ in range(12)]
     for post in [first, *same]:
         post.finish.set()
@@ -155,35 +154,40 @@ def of_post(*faces: np.ndarray, new: list[int], threshold: float = 0.54, **more:
     return replace(Footprint(none, none, none, np.array(faces, np.float32), new, matcher), **more)
 
 
-def conflict(a: Footprint, b: Footprint) -> bool:
-    assert a.conflicts(b) == b.conflicts(a)
-    return a.conflicts(b)
+BYTES, COPY = frozenset({"bytes", "pixels"}), frozenset({"other bytes", "pixels"})
 
 
-def test_new_faces_of_two_people_don_t_conflict() -> None:
-    assert not conflict(of_post(FIRST, new=[0]), of_post(SECOND, new=[0]))
-
-
-def test_a_face_that_would_match_the_other_s_new_reference_conflicts() -> None:
-    assert conflict(of_post(FIRST, new=[0]), of_post(NEAR_FIRST, new=[0]))
-    assert conflict(of_post(FIRST, new=[0]), of_post(SECOND, NEAR_FIRST, new=[0])), "any face, not only the new one"
-    assert not conflict(of_post(FIRST, new=[]), of_post(NEAR_FIRST, new=[])), "nobody's reference changes"
-
-
-def test_each_post_sees_the_other_at_its_own_threshold() -> None:
-    strict = of_post(FIRST, new=[0], threshold=0.3)
-    assert not conflict(strict, of_post(NEAR_FIRST, new=[0], threshold=0.3))
-    assert conflict(strict, of_post(NEAR_FIRST, new=[0], threshold=0.54))
-
-
-def test_of_one_image_a_new_reference_is_identical_at_any_threshold() -> None:
-    image = {"image_hashes": frozenset({"bytes", "pixels"})}
-    copy = {"image_hashes": frozenset({"other bytes", "pixels"})}
-    assert conflict(of_post(FIRST, new=[0], threshold=0, **image), of_post(FIRST, new=[0], threshold=0, **copy))
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        pytest.param(of_post(FIRST, new=[0]), of_post(SECOND, new=[0]), False, id="two people"),
+        pytest.param(of_post(FIRST, new=[0]), of_post(NEAR_FIRST, new=[0]), True, id="new reference"),
+        pytest.param(of_post(FIRST, new=[0]), of_post(SECOND, NEAR_FIRST, new=[0]), True, id="any of its faces"),
+        pytest.param(of_post(FIRST, new=[]), of_post(NEAR_FIRST, new=[]), False, id="no reference changes"),
+        pytest.param(
+            of_post(FIRST, new=[0], threshold=0.3),
+            of_post(NEAR_FIRST, new=[0], threshold=0.3),
+            False,
+            id="both strict",
+        ),
+        pytest.param(
+            of_post(FIRST, new=[0], threshold=0.3), of_post(NEAR_FIRST, new=[0]), True, id="each at its own threshold"
+        ),
+        pytest.param(
+            of_post(FIRST, new=[0], threshold=0, image_hashes=BYTES),
+            of_post(FIRST, new=[0], threshold=0, image_hashes=COPY),
+            True,
+            id="one image at threshold 0",
+        ),
+    ],
+)
+def test_who_conflicts(one: Footprint, other: Footprint, expected: bool) -> None:
+    assert one.conflicts(other) == other.conflicts(one) == expected
 
 
 @pytest.mark.parametrize("what", ["person_ids", "external_ids"])
 def test_the_same_person_or_external_id_conflicts(what: str) -> None:
-    one, other = {what: frozenset({"x", "y"})}, {what: frozenset({"y", "z"})}
-    assert conflict(of_post(FIRST, new=[], **one), of_post(SECOND, new=[], **other))
-    assert not conflict(of_post(FIRST, new=[], **one), of_post(SECOND, new=[], **{what: frozenset({"z"})}))
+    one = of_post(FIRST, new=[], **{what: frozenset({"x", "y"})})
+    for values, expected in (("yz", True), ("z", False)):
+        other = of_post(SECOND, new=[], **{what: frozenset(values)})
+        assert one.conflicts(other) == other.conflicts(one) == expected

@@ -16,7 +16,7 @@ from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PostRequest, PostResult
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
-from tests.identities.planted import SIZE, Face, PlantedExtractor, near, service, somebody, until
+from tests.identities.planted import SIZE, Face, PlantedExtractor, near, person_of, somebody, until
 
 WAIT_S = 20.0
 UNNAMED = PostRequest(update=False)
@@ -63,6 +63,9 @@ class HeldUpPosts:
         finally:
             self.open.set()
 
+    def occurrences(self) -> list[int]:
+        return [view.record.occurrence for view in self.people.people(self.account, "main")]
+
     def waits(self, answer: Future[PostResult]) -> None:
         """The post waits for the one that is held up, not for the writer thread."""
         lock = self.people._directories.all()[0].lock
@@ -70,19 +73,16 @@ class HeldUpPosts:
         assert not answer.done()
 
 
-@pytest.fixture(params=[{}])
+@pytest.fixture
 def posts(
-    request: pytest.FixtureRequest, client: LocalStore, extractor: PlantedExtractor, account: int
+    client: LocalStore, people: IdentityService, extractor: PlantedExtractor, account: int
 ) -> Iterator[HeldUpPosts]:
-    """`params` are settings of the server."""
-    people = service(client, extractor, **request.param)
     with ThreadPoolExecutor(SIZE) as pool:
         made = HeldUpPosts(people, extractor, client, account, pool)
         made.open.set()
         faults.install(made)
         yield made
         faults.install(None)
-    people.close()
 
 
 def face_of(answer: Future[PostResult]) -> FaceResult:
@@ -90,10 +90,8 @@ def face_of(answer: Future[PostResult]) -> FaceResult:
     return face
 
 
-def person_of(answer: Future[PostResult]) -> str:
-    person = face_of(answer).person
-    assert person is not None
-    return person.record.person_id
+def id_of(answer: Future[PostResult]) -> str:
+    return person_of(face_of(answer)).record.person_id
 
 
 def test_strangers_share_a_transaction(posts: HeldUpPosts) -> None:
@@ -112,9 +110,8 @@ def test_who_would_match_a_face_under_way_waits_and_matches(posts: HeldUpPosts) 
         second = posts.post(posts.photo(near(0, 0.5)))
         posts.waits(second)
     assert (face_of(first).inserted, face_of(second).inserted) == (True, False)
-    assert person_of(first) == person_of(second)
-    (view,) = posts.people.people(posts.account, "main")
-    assert view.record.occurrence == 2
+    assert id_of(first) == id_of(second)
+    assert posts.occurrences() == [2]
 
 
 def test_the_same_image_waits_at_threshold_0(posts: HeldUpPosts) -> None:
@@ -127,13 +124,13 @@ def test_the_same_image_waits_at_threshold_0(posts: HeldUpPosts) -> None:
 
 
 def test_who_would_match_the_new_reference_of_an_update_waits_and_matches(posts: HeldUpPosts) -> None:
-    person = person_of(posts.post(posts.photo(somebody(0))))
+    person = id_of(posts.post(posts.photo(somebody(0))))
     with posts.held_up(posts.photo(near(0, 0.7, towards=1)), PostRequest()):
         # At more than the threshold's distance of the old reference, and less of the new one.
         second = posts.post(posts.photo(near(0, 1.1, towards=1)))
         posts.waits(second)
     assert not face_of(second).inserted
-    assert person_of(second) == person
+    assert id_of(second) == person
 
 
 def test_two_sightings_of_one_person_both_count(posts: HeldUpPosts) -> None:
@@ -142,11 +139,10 @@ def test_two_sightings_of_one_person_both_count(posts: HeldUpPosts) -> None:
         second = posts.post(posts.photo(near(0, 0.4)))
         posts.waits(second)
     second.result(WAIT_S)
-    (view,) = posts.people.people(posts.account, "main")
-    assert view.record.occurrence == 3
+    assert posts.occurrences() == [3]
 
 
-@pytest.mark.parametrize("posts", [{"unique_external_ids": True}], indirect=True)
+@pytest.mark.parametrize("people", [{"unique_external_ids": True}], indirect=True)
 def test_an_external_id_under_way_is_taken(posts: HeldUpPosts) -> None:
     request = PostRequest(update=False, external_id="id")
     with posts.held_up(posts.photo(somebody(0)), request) as first:
@@ -157,7 +153,7 @@ def test_an_external_id_under_way_is_taken(posts: HeldUpPosts) -> None:
 
 
 def test_a_deletion_waits_for_posts_under_way(posts: HeldUpPosts) -> None:
-    known = person_of(posts.post(posts.photo(somebody(0))))
+    known = id_of(posts.post(posts.photo(somebody(0))))
     with posts.held_up(posts.photo(somebody(1))) as under_way:
         deletion = posts.pool.submit(posts.people.delete_person, posts.account, "main", known)
         until(lambda: posts.people._directories.all()[0].lock.waiting_alone == 1)
@@ -178,6 +174,6 @@ def test_all_who_shared_a_transaction_in_doubt_get_the_error_and_are_read_again(
     assert face_of(first).inserted
     assert [type(answer.exception(WAIT_S)) for answer in others] == [StoreUnwritable] * 3
     assert not any(face_of(answer).inserted for answer in late), "decided on what the store holds"
-    views = posts.people.people(posts.account, "main")
-    assert [view.record for view in views] == list(posts.client.references(posts.account, "main").persons)
-    assert [view.record.occurrence for view in views] == [2, 2, 2, 2]
+    records = [view.record for view in posts.people.people(posts.account, "main")]
+    assert records == list(posts.client.references(posts.account, "main").persons)
+    assert posts.occurrences() == [2, 2, 2, 2]
