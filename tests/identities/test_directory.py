@@ -1,4 +1,4 @@
-"""The directory in memory: what a view keeps, and what is forgotten."""
+"""The directory in memory: what a view keeps, and what the directory drops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipeline.identities.directory import Directories, Directory
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.store.local import LocalStore
-from pipeline.store.records import PersonRecord, References
-from tests.identities.planted import BOX, NOW, SIZE, put, somebody
+from pipeline.store.records import References
+from tests.identities.planted import BOX, SIZE, person, put, somebody
 
 MATCHER = Matcher(Calibration(), 0.54)
 
@@ -57,9 +57,7 @@ def test_a_large_directory_is_cleared_in_a_moment() -> None:
     """Not in a time that grows with the square of its size: others wait meanwhile."""
     count = 20_000
     vectors = np.tile(somebody(0), (count, 1))
-    persons = [
-        PersonRecord(f"p{k}", k + 1, None, None, None, (), False, 1, NOW, NOW, NOW, f"g{k}") for k in range(count)
-    ]
+    persons = [person(k) for k in range(count)]
     made = Directory(1, "main", SIZE)
     boxes = np.tile(np.array(BOX, np.float32), (count, 1))
     made.load(References(vectors, np.arange(1, count + 1), persons, [("h",)] * count, boxes))

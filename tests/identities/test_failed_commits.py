@@ -19,16 +19,18 @@ from pipeline.store.records import PersonRecord, References
 from tests.identities.planted import Face, PlantedExtractor, Poster, near, somebody
 from tests.serve.coded import SIZE, service_of
 
+FailOnce = Callable[..., None]
+
 
 @pytest.fixture
-def fail_once() -> Iterator[Callable[[str, FacepipeError], None]]:
+def fail_once() -> Iterator[FailOnce]:
     """Raises at the next call of a fault point."""
 
-    def arrange(name: str, error: FacepipeError) -> None:
+    def arrange(name: str, error: type[FacepipeError] = StoreUnwritable) -> None:
         def hook(reached: str) -> None:
             if reached == name:
                 faults.install(None)
-                raise error
+                raise error(path="disk", detail="planted")
 
         faults.install(hook)
 
@@ -40,11 +42,9 @@ LATE = ("catalog.fsync_folder", "directory_commit.committed")  # after the trans
 
 
 @pytest.mark.parametrize("where", LATE)
-def test_a_post_that_failed_after_its_transaction_is_known(
-    poster: Poster, fail_once: Callable[[str, FacepipeError], None], where: str
-) -> None:
+def test_a_post_that_failed_after_its_transaction_is_known(poster: Poster, fail_once: FailOnce, where: str) -> None:
     poster.post(Face(somebody(0)), name="Ann")
-    fail_once(where, StoreUnwritable(path="disk", detail="planted"))
+    fail_once(where)
     replacing = poster.extractor.photo(Face(near(0, 0.6)))
     with pytest.raises(StoreUnwritable):
         poster.send(replacing, name="Anna")
@@ -56,19 +56,17 @@ def test_a_post_that_failed_after_its_transaction_is_known(
     poster.client.submit(deletes.replay)
 
 
-def test_a_deletion_that_failed_after_its_transaction_is_known(
-    poster: Poster, fail_once: Callable[[str, FacepipeError], None]
-) -> None:
+def test_a_deletion_that_failed_after_its_transaction_is_known(poster: Poster, fail_once: FailOnce) -> None:
     for number in range(2):
         poster.post(Face(somebody(number)))
     first, second = poster.records()
-    fail_once("directory_commit.committed", StoreUnwritable(path="disk", detail="planted"))
+    fail_once("directory_commit.committed")
     with pytest.raises(StoreUnwritable):
         poster.people.delete_person(poster.account, "main", first.person_id)
     assert poster.records() == poster.stored() == [second]
     with pytest.raises(PersonUnknown):
         poster.people.face_image(poster.account, "main", first.person_id)
-    fail_once("directory_commit.committed", StoreUnwritable(path="disk", detail="planted"))
+    fail_once("directory_commit.committed")
     with pytest.raises(StoreUnwritable):
         poster.people.delete_directory(poster.account, "main")
     assert poster.records() == []
@@ -96,7 +94,7 @@ def test_memory_that_could_not_follow_a_commit_is_read_again(poster: Poster, mon
 
 
 def test_while_the_store_cannot_be_read_nothing_is_decided_on_what_is_in_doubt(
-    poster: Poster, monkeypatch: pytest.MonkeyPatch, fail_once: Callable[[str, FacepipeError], None]
+    poster: Poster, monkeypatch: pytest.MonkeyPatch, fail_once: FailOnce
 ) -> None:
     poster.post(Face(somebody(0)))
     before = poster.records()
@@ -107,7 +105,7 @@ def test_while_the_store_cannot_be_read_nothing_is_decided_on_what_is_in_doubt(
 
     with monkeypatch.context() as patch:
         patch.setattr(poster.client, "references", unreadable)
-        fail_once("directory_commit.committed", StoreFull(path="disk", detail="planted"))
+        fail_once("directory_commit.committed", StoreFull)
         with pytest.raises(StoreFull):
             poster.send(new)
         with pytest.raises(StoreError, match="planted"):
@@ -127,15 +125,13 @@ def test_a_refused_request_reads_nothing_again(poster: Poster, monkeypatch: pyte
             poster.people.delete_person(poster.account, "main", "00000000-0000-0000-0000-000000000000")
 
 
-def test_a_shard_that_failed_after_its_transaction_is_known(
-    tmp_path: Path, fail_once: Callable[[str, FacepipeError], None]
-) -> None:
+def test_a_shard_that_failed_after_its_transaction_is_known(tmp_path: Path, fail_once: FailOnce) -> None:
     with make_store(tmp_path / "store", SIZE) as client:
         service = service_of(client)
         faces = (Shown(1), Shown(2), Shown(1, 5))
         run = extracted_run(client, "photos", faces, 300, len(faces))
         poster = Poster(client, service, PlantedExtractor(), run.account_id)
-        fail_once("commit_shard.committed", StoreUnwritable(path="disk", detail="planted"))
+        fail_once("commit_shard.committed")
         with pytest.raises(StoreUnwritable):
             service.enrol_shard(run.run_id, 0)
         assert poster.records() == poster.stored()

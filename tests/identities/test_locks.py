@@ -112,7 +112,6 @@ def test_being_alone_waits_for_those_under_way_and_keeps_others_out(
 
 
 def test_a_post_that_fails_leaves_no_footprint(lock: DirectoryLock) -> None:
-
     def fail() -> None:
         with lock.shared(lambda: None) as shared:
             assert shared.register(footprint("a"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -20,16 +21,20 @@ NOW = datetime(2026, 1, 1)
 COUNT = 8
 
 
-def directory() -> Directory:
+def eight_persons() -> Directory:
     """Persons "0" to "7", in this order."""
     made = Directory(1, "main", COUNT)
     records = [
-        PersonRecord(str(k), k + 1, f"name {k}", None, None, (), False, k + 1, NOW, NOW, NOW, f"guid-{k}")
-        for k in range(COUNT)
+        PersonRecord.new(str(k), f"name {k}", None, f"guid-{k}", NOW, seq=k + 1, occurrence=k + 1) for k in range(COUNT)
     ]
     faces = [ReferenceFace(str(k), np.eye(COUNT, dtype=np.float32)[k], (), (0, 0, 1, 1)) for k in range(COUNT)]
     made.apply(records, references=faces)
     return made
+
+
+@pytest.fixture
+def made() -> Directory:
+    return eight_persons()
 
 
 def parents(made: Directory) -> dict[str, str | None]:
@@ -44,21 +49,21 @@ def unmerge(made: Directory, *ids: str) -> None:
     made.apply(unmerged(made, ids, NOW))
 
 
-def test_the_oldest_is_the_root_whatever_the_order() -> None:
-    made = directory()
-    merge(made, "5", "3", "4")
-    assert [member.person_id for member in made.merged_set("4")] == ["3", "4", "5"]
+@pytest.mark.parametrize(
+    ("merges", "members"),
+    [
+        pytest.param(["534"], "345", id="the oldest is the root, whatever the order"),
+        pytest.param(["34", "31"], "314", id="a root stays one"),
+        pytest.param(["01", "23", "13"], "0123", id="merging children joins their sets"),
+    ],
+)
+def test_who_is_the_root_of_a_merged_set(made: Directory, merges: list[str], members: str) -> None:
+    for persons in merges:
+        merge(made, *persons)
+    assert [member.person_id for member in made.merged_set(merges[-1][-1])] == list(members)
 
 
-def test_who_is_a_root_already_stays_one() -> None:
-    made = directory()
-    merge(made, "3", "4")
-    merge(made, "3", "1")
-    assert [member.person_id for member in made.merged_set("1")] == ["3", "1", "4"]
-
-
-def test_two_merged_sets_become_one_and_come_apart_again() -> None:
-    made = directory()
+def test_two_merged_sets_become_one_and_come_apart_again(made: Directory) -> None:
     merge(made, "0", "1")
     merge(made, "2", "3")
     before = parents(made)
@@ -68,27 +73,18 @@ def test_two_merged_sets_become_one_and_come_apart_again() -> None:
     assert parents(made) == before
 
 
-def test_merging_children_joins_their_sets() -> None:
-    made = directory()
-    merge(made, "0", "1")
-    merge(made, "2", "3")
-    merge(made, "1", "3")
-    assert [member.person_id for member in made.merged_set("1")] == ["0", "1", "2", "3"]
-
-
 def test_a_chain_of_merges_may_be_longer_than_calls_can_be_nested() -> None:
     count = sys.getrecursionlimit() + 100
     made = Directory(1, "main", COUNT)
     parent_ids = [None, *(str(k) for k in range(count - 1))]
     made.apply(
-        PersonRecord(str(k), k + 1, None, None, parent, (), False, 1, NOW, NOW, NOW, f"guid-{k}")
+        replace(PersonRecord.new(str(k), None, None, f"guid-{k}", NOW, seq=k + 1), parent_id=parent)
         for k, parent in enumerate(parent_ids)
     )
     assert [member.person_id for member in made.merged_set(str(count // 2))] == [str(k) for k in range(count)]
 
 
-def test_unmerging_a_root_frees_all_below_it() -> None:
-    made = directory()
+def test_unmerging_a_root_frees_all_below_it(made: Directory) -> None:
     merge(made, "0", "1", "2")
     unmerge(made, "0")
     assert set(parents(made).values()) == {None}
@@ -98,7 +94,7 @@ def test_unmerging_a_root_frees_all_below_it() -> None:
 @given(st.lists(st.sets(st.integers(0, COUNT - 1), min_size=2, max_size=4), min_size=1, max_size=4))
 def test_unmerge_is_the_inverse_of_merge_for_roots(groups: list[set[int]]) -> None:
     """Merges that only name roots are undone, in the opposite order, exactly."""
-    made = directory()
+    made = eight_persons()
     done: list[tuple[list[str], dict[str, str | None]]] = []
     for group in groups:
         ids = [str(k) for k in sorted(group) if made.get(str(k)).parent_id is None]  # type: ignore[union-attr]
@@ -112,26 +108,24 @@ def test_unmerge_is_the_inverse_of_merge_for_roots(groups: list[set[int]]) -> No
 
 def test_times_of_one_moment_are_shown_as_one() -> None:
     late = datetime(2026, 1, 1, 0, 0, 0, 999_999)
-    record = PersonRecord("0", 1, None, None, None, (), False, 1, late, late, late, "guid")
+    record = PersonRecord.new("0", None, None, "guid", late)
     (view,) = all_views([record])
     assert view.last_occurrence_at_ms == epoch_ms(record.added_at) == 1_767_225_600_999
 
 
-def test_merging_or_unmerging_nobody_known_is_refused() -> None:
+def test_merging_or_unmerging_an_unknown_person_is_refused(made: Directory) -> None:
     for change in (merged, unmerged):
         with pytest.raises(PersonUnknown):
-            change(directory(), ["1", "none"], NOW)
+            change(made, ["1", "none"], NOW)
 
 
-def test_merging_one_person_or_one_set_again_changes_nothing() -> None:
-    made = directory()
+def test_merging_one_person_or_one_set_again_changes_nothing(made: Directory) -> None:
     assert merged(made, ["1", "1"], NOW) == []
     merge(made, "1", "2")
     assert merged(made, ["1", "2"], NOW) == []
 
 
-def test_when_a_root_is_deleted_its_oldest_child_becomes_the_root() -> None:
-    made = directory()
+def test_when_a_root_is_deleted_its_oldest_child_becomes_the_root(made: Directory) -> None:
     merge(made, "0", "1", "2")
     root = made.get("0")
     assert root is not None
@@ -139,8 +133,7 @@ def test_when_a_root_is_deleted_its_oldest_child_becomes_the_root() -> None:
     assert parents(made) == {**{str(k): None for k in range(1, COUNT)}, "2": "1"}
 
 
-def test_when_one_in_the_middle_is_deleted_its_children_go_to_its_parent() -> None:
-    made = directory()
+def test_when_one_in_the_middle_is_deleted_its_children_go_to_its_parent(made: Directory) -> None:
     merge(made, "2", "3")
     merge(made, "1", "4")
     merge(made, "1", "2")
@@ -150,8 +143,7 @@ def test_when_one_in_the_middle_is_deleted_its_children_go_to_its_parent() -> No
     assert parents(made) == {"0": None, "1": None, "3": "1", "4": "1", "5": None, "6": None, "7": None}
 
 
-def test_views_show_the_root_with_the_sum_and_the_others_images() -> None:
-    made = directory()
+def test_views_show_the_root_with_the_sum_and_the_others_images(made: Directory) -> None:
     merge(made, "0", "1", "2")
     root = root_view(made, "2")
     assert root is not None

