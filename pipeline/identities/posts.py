@@ -29,7 +29,6 @@ from pipeline.runtime.threads import usable_cores
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage
-from pipeline.types import DecodedImage
 
 
 @dataclass(frozen=True)
@@ -111,13 +110,21 @@ class Poster:
 
     def _extract(self, data: bytes, request: PostRequest) -> tuple[_Post, int]:
         """The image's faces, without its pixels, and the milliseconds that finding them took."""
-        sha256 = hashlib.sha256(data).hexdigest()
         decoded = self._decoder(data)
         begun = time.monotonic()
         faces = faces_of_table(self._batcher.extract(decoded))
         detection_ms = round((time.monotonic() - begun) * 1000)
         gate = self._gate(request)
-        image = _posted_image(data, sha256, decoded, request)
+        image = PostedImage(
+            sha256=hashlib.sha256(data).hexdigest(),
+            pixel_sha256=decoded.pixel_sha256,
+            bytes=len(data),
+            width=decoded.width,
+            height=decoded.height,
+            format=decoded.format,
+            name=request.name,
+            external_id=request.external_id,
+        )
         sightings = [_sighting(image, request, gate, ordinal, face) for ordinal, face in enumerate(faces)]
         matcher = Matcher(self._calibration, gate.threshold)
         return _Post(image, request, matcher, sightings, [str(uuid.uuid4()) for _ in faces]), detection_ms
@@ -241,19 +248,6 @@ class Poster:
             committed = self._client.commit_directory(commit, ahead)
         new = [decided.sightings[reference.ordinal].as_reference() for reference in changes.references]
         directory.apply(committed, references=new)
-
-
-def _posted_image(data: bytes, sha256: str, image: DecodedImage, request: PostRequest) -> PostedImage:
-    return PostedImage(
-        sha256=sha256,
-        pixel_sha256=image.pixel_sha256,
-        bytes=len(data),
-        width=image.width,
-        height=image.height,
-        format=image.format,
-        name=request.name,
-        external_id=request.external_id,
-    )
 
 
 def _sighting(

@@ -235,12 +235,8 @@ def disk_space(folder: Path, free: int | None = None) -> Finding:
     """The free space at `folder` in bytes (None: what the system says)."""
     free = shutil.disk_usage(folder).free if free is None else free
     level = FAIL if free < _NO_SPACE else WARN if free < _LITTLE_SPACE else OK
-    cure = (
-        None
-        if level == OK
-        else "Make room, or put the store elsewhere: the embeddings of a million faces alone take 2 GB."
-    )
-    return Finding("disk", level, f"{free / 1e9:.1f} GB free at {folder}", cure)
+    cure = "Make room, or put the store elsewhere: the embeddings of a million faces alone take 2 GB."
+    return Finding("disk", level, f"{free / 1e9:.1f} GB free at {folder}", None if level == OK else cure)
 
 
 def _store(path: Path) -> tuple[list[Finding], str | None]:

@@ -162,6 +162,7 @@ class Planner:
         return [self._plan_row(hashed, in_store) for hashed in fresh]
 
     def _is_new(self, hashed: _HashedRow) -> bool:
+        """Whether the store does not have the row. Counts it."""
         key = (hashed.ref.path, hashed.directory)
         if key not in self._stored:
             self.counts.new += 1
@@ -170,13 +171,10 @@ class Planner:
             return False
         else:
             self.counts.changed += 1
-        self._check_directory(hashed.directory)
-        return True
-
-    def _check_directory(self, directory: str) -> None:
-        self._directories.add(directory)
+        self._directories.add(hashed.directory)
         if len(self._directories) > MAX_DIRECTORIES:
             raise TooManyDirectories(account=self.account, count=len(self._directories), limit=MAX_DIRECTORIES)
+        return True
 
     def _plan_row(self, hashed: _HashedRow, in_store: dict[str, int]) -> dict[str, Any]:
         ref, number = hashed.ref, self._next_row

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import pty
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,65 +16,62 @@ import pytest
 from pipeline.cli.progress import BarProgress, LineProgress, LongWork, duration, open_progress
 
 
-class Clock:
-    """Time that passes when told."""
+class Log:
+    """Progress as lines, and its clock."""
 
-    now = 100.0
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.stream = io.StringIO()
+        self.progress = LineProgress(self.stream, lambda: self.now)
 
-    def __call__(self) -> float:
-        return self.now
+    def lines(self) -> list[str]:
+        return self.stream.getvalue().splitlines()
 
 
-def test_one_line_a_minute() -> None:
-    stream, clock = io.StringIO(), Clock()
-    progress = LineProgress(stream, clock)
-    progress.start("run", 1000)
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def test_one_line_a_minute(log: Log) -> None:
+    log.progress.start("run", 1000)
     for _ in range(240):
-        clock.now += 0.5
-        progress.advance()
-    assert stream.getvalue().splitlines() == [
-        "run: 120 of 1000, 2.0/s, 7:20 left",
-        "run: 240 of 1000, 2.0/s, 6:20 left",
-    ]
+        log.now += 0.5
+        log.progress.advance()
+    assert log.lines() == ["run: 120 of 1000, 2.0/s, 7:20 left", "run: 240 of 1000, 2.0/s, 6:20 left"]
 
 
-def test_the_rate_is_of_the_last_minute_and_not_of_what_was_there_before() -> None:
-    stream, clock = io.StringIO(), Clock()
-    progress = LineProgress(stream, clock)
-    progress.start("run", 2000)
-    clock.now += 60
-    progress.advance(1000)
+def test_the_rate_is_of_the_last_minute_and_not_of_what_was_there_before(log: Log) -> None:
+    log.progress.start("run", 2000)
+    log.now += 60
+    log.progress.advance(1000)
     for _ in range(60):
-        clock.now += 1
-        progress.advance()
-    assert stream.getvalue().splitlines()[-1] == "run: 1060 of 2000, 1.0/s, 15:40 left"
+        log.now += 1
+        log.progress.advance()
+    assert log.lines()[-1] == "run: 1060 of 2000, 1.0/s, 15:40 left"
 
 
-def test_an_unknown_total_has_no_time_left_and_a_new_phase_begins_anew() -> None:
-    stream, clock = io.StringIO(), Clock()
-    progress = LineProgress(stream, clock)
-    progress.start("scan", None)
-    clock.now += 60
-    progress.advance(60)
-    progress.start("run", 10)
-    progress.advance(5)
-    progress.note("said at once")
-    progress.close()
-    assert stream.getvalue().splitlines() == ["scan: 60, 1.0/s", "said at once"]
+def test_an_unknown_total_has_no_time_left_and_a_new_phase_counts_from_0(log: Log) -> None:
+    log.progress.start("scan", None)
+    log.now += 60
+    log.progress.advance(60)
+    log.progress.start("run", 10)
+    log.progress.advance(5)
+    log.progress.note("shown at once")
+    log.progress.close()
+    assert log.lines() == ["scan: 60, 1.0/s", "shown at once"]
 
 
-def test_lines_from_many_threads_count_everything() -> None:
-    stream, clock = io.StringIO(), Clock()
-    progress = LineProgress(stream, clock)
-    progress.start("run", 4000)
-    threads = [threading.Thread(target=lambda: [progress.advance() for _ in range(999)]) for _ in range(4)]
+def test_lines_from_many_threads_count_everything(log: Log) -> None:
+    log.progress.start("run", 4000)
+    threads = [threading.Thread(target=lambda: [log.progress.advance() for _ in range(999)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    clock.now += 60
-    progress.advance(4)
-    assert stream.getvalue().startswith("run: 4000 of 4000")
+    log.now += 60
+    log.progress.advance(4)
+    assert log.lines()[0].startswith("run: 4000 of 4000")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (754, "12:34"), (11220, "3:07:00")])
@@ -93,10 +90,12 @@ def test_bars_on_a_terminal_lines_elsewhere() -> None:
         progress.note("a file [red].jpg")
         progress.start("next", None)
         progress.close()
-        shown = os.read(main_end, 65536).decode()
-    os.close(main_end)
-    assert "4/10" in shown
-    assert "a file [red].jpg" in shown
+    shown = b""
+    with suppress(OSError), open(main_end, "rb", buffering=0) as screen:  # noqa: PTH123  it ends with an error
+        while part := screen.read(65536):
+            shown += part
+    assert b"4/10" in shown
+    assert b"a file [red].jpg" in shown
     assert isinstance(open_progress(io.StringIO()), LineProgress)
 
 

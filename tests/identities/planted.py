@@ -24,6 +24,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonRecord, StoreIdentity
 from pipeline.types import DecodedImage
+from tests.store import store_samples
 
 SIZE = 16
 BOX = (0.0, 0.0, 40.0, 40.0)
@@ -33,17 +34,7 @@ _numbers = itertools.count(1)
 
 def identity() -> StoreIdentity:
     """Of a model whose raw distance is the contract distance (g = 1)."""
-    return StoreIdentity(
-        embedder="planted",
-        weights="none",
-        weights_sha256="0" * 64,
-        embedding_size=SIZE,
-        preprocessing={},
-        calibration=Calibration().as_dict(),
-        mode="exact",
-        output_settings={},
-        output_hash="1" * 64,
-    )
+    return replace(store_samples.identity(), embedding_size=SIZE, calibration=Calibration().as_dict())
 
 
 def somebody(number: int) -> np.ndarray:

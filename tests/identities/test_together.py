@@ -12,24 +12,18 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ExternalIdTaken, StoreUnwritable
-from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PostRequest, PostResult
 from pipeline.store.files import faults
-from pipeline.store.local import LocalStore
-from tests.identities.planted import SIZE, Face, PlantedExtractor, near, person_of, somebody, until
+from tests.identities.planted import SIZE, Face, Poster, near, person_of, somebody, until
 
 WAIT_S = 20.0
 UNNAMED = PostRequest(update=False)
 
 
 @dataclass
-class HeldUpPosts:
+class HeldUpPosts(Poster):
     """Posts from several threads, whose transactions can be held up."""
 
-    people: IdentityService
-    extractor: PlantedExtractor
-    client: LocalStore
-    account: int
     pool: ThreadPoolExecutor
     transactions: int = 0
     failing: int = 0  # the number of the transaction that fails after its COMMIT
@@ -48,7 +42,7 @@ class HeldUpPosts:
     def photo(self, vector: Any) -> bytes:
         return self.extractor.photo(Face(vector))
 
-    def post(self, photo: bytes, request: PostRequest = UNNAMED) -> Future[PostResult]:
+    def begin(self, photo: bytes, request: PostRequest = UNNAMED) -> Future[PostResult]:
         return self.pool.submit(self.people.post, self.account, "main", photo, request)
 
     @contextmanager
@@ -56,7 +50,7 @@ class HeldUpPosts:
         """For the block this post is in its transaction."""
         self.open.clear()
         self.reached.clear()
-        answer = self.post(photo, request)
+        answer = self.begin(photo, request)
         assert self.reached.wait(WAIT_S)
         try:
             yield answer
@@ -64,7 +58,7 @@ class HeldUpPosts:
             self.open.set()
 
     def occurrences(self) -> list[int]:
-        return [view.record.occurrence for view in self.people.people(self.account, "main")]
+        return [record.occurrence for record in self.records()]
 
     def waits(self, answer: Future[PostResult]) -> None:
         """The post waits for the one that is held up, not for the writer thread."""
@@ -74,11 +68,9 @@ class HeldUpPosts:
 
 
 @pytest.fixture
-def posts(
-    client: LocalStore, people: IdentityService, extractor: PlantedExtractor, account: int
-) -> Iterator[HeldUpPosts]:
+def posts(poster: Poster) -> Iterator[HeldUpPosts]:
     with ThreadPoolExecutor(SIZE) as pool:
-        made = HeldUpPosts(people, extractor, client, account, pool)
+        made = HeldUpPosts(**vars(poster), pool=pool)
         made.open.set()
         faults.install(made)
         yield made
@@ -95,19 +87,18 @@ def id_of(answer: Future[PostResult]) -> str:
 
 
 def test_strangers_share_a_transaction(posts: HeldUpPosts) -> None:
+    same_id = PostRequest(update=False, external_id="the same")
     with posts.held_up(posts.photo(somebody(0))) as first:
-        others = [
-            posts.post(posts.photo(somebody(k)), PostRequest(update=False, external_id="the same")) for k in range(1, 7)
-        ]
+        others = [posts.begin(posts.photo(somebody(k)), same_id) for k in range(1, 7)]
         until(lambda: len(posts.client._group._waiting) == 6)
     assert all(face_of(answer).inserted for answer in [first, *others])
     assert posts.transactions == 2
-    assert len(posts.client.references(posts.account, "main").persons) == 7
+    assert len(posts.stored()) == 7
 
 
 def test_who_would_match_a_face_under_way_waits_and_matches(posts: HeldUpPosts) -> None:
     with posts.held_up(posts.photo(somebody(0))) as first:
-        second = posts.post(posts.photo(near(0, 0.5)))
+        second = posts.begin(posts.photo(near(0, 0.5)))
         posts.waits(second)
     assert (face_of(first).inserted, face_of(second).inserted) == (True, False)
     assert id_of(first) == id_of(second)
@@ -118,25 +109,25 @@ def test_the_same_image_waits_at_threshold_0(posts: HeldUpPosts) -> None:
     one, copy = posts.extractor.copies(2, Face(somebody(0)))
     request = PostRequest(update=False, threshold=0)
     with posts.held_up(one, request) as first:
-        second = posts.post(copy, request)
+        second = posts.begin(copy, request)
         posts.waits(second)
     assert (face_of(first).inserted, face_of(second).inserted) == (True, False)
 
 
 def test_who_would_match_the_new_reference_of_an_update_waits_and_matches(posts: HeldUpPosts) -> None:
-    person = id_of(posts.post(posts.photo(somebody(0))))
+    person = id_of(posts.begin(posts.photo(somebody(0))))
     with posts.held_up(posts.photo(near(0, 0.7, towards=1)), PostRequest()):
         # At more than the threshold's distance of the old reference, and less of the new one.
-        second = posts.post(posts.photo(near(0, 1.1, towards=1)))
+        second = posts.begin(posts.photo(near(0, 1.1, towards=1)))
         posts.waits(second)
     assert not face_of(second).inserted
     assert id_of(second) == person
 
 
 def test_two_sightings_of_one_person_both_count(posts: HeldUpPosts) -> None:
-    posts.post(posts.photo(somebody(0))).result(WAIT_S)
+    posts.begin(posts.photo(somebody(0))).result(WAIT_S)
     with posts.held_up(posts.photo(near(0, 0.3))):
-        second = posts.post(posts.photo(near(0, 0.4)))
+        second = posts.begin(posts.photo(near(0, 0.4)))
         posts.waits(second)
     second.result(WAIT_S)
     assert posts.occurrences() == [3]
@@ -146,34 +137,33 @@ def test_two_sightings_of_one_person_both_count(posts: HeldUpPosts) -> None:
 def test_an_external_id_under_way_is_taken(posts: HeldUpPosts) -> None:
     request = PostRequest(update=False, external_id="id")
     with posts.held_up(posts.photo(somebody(0)), request) as first:
-        second = posts.post(posts.photo(somebody(1)), request)
+        second = posts.begin(posts.photo(somebody(1)), request)
         posts.waits(second)
     assert face_of(first).inserted
     assert isinstance(second.exception(WAIT_S), ExternalIdTaken)
 
 
 def test_a_deletion_waits_for_posts_under_way(posts: HeldUpPosts) -> None:
-    known = id_of(posts.post(posts.photo(somebody(0))))
+    known = id_of(posts.begin(posts.photo(somebody(0))))
     with posts.held_up(posts.photo(somebody(1))) as under_way:
         deletion = posts.pool.submit(posts.people.delete_person, posts.account, "main", known)
         until(lambda: posts.people._directories.all()[0].lock.waiting_alone == 1)
         assert not deletion.done()
     deletion.result(WAIT_S)
     assert face_of(under_way).inserted
-    assert [view.record.seq for view in posts.people.people(posts.account, "main")] == [2]
+    assert [record.seq for record in posts.records()] == [2]
 
 
 def test_all_who_shared_a_transaction_in_doubt_get_the_error_and_are_read_again(posts: HeldUpPosts) -> None:
     """A failure after the COMMIT: what is in is known afterwards, and is not inserted again."""
     with posts.held_up(posts.photo(somebody(0))) as first:
-        others = [posts.post(posts.photo(somebody(k))) for k in (1, 2, 3)]
+        others = [posts.begin(posts.photo(somebody(k))) for k in (1, 2, 3)]
         until(lambda: len(posts.client._group._waiting) == 3)
-        late = [posts.post(posts.photo(near(k, 0.3))) for k in range(4)]
+        late = [posts.begin(posts.photo(near(k, 0.3))) for k in range(4)]
         posts.waits(late[0])
         posts.failing = 2
     assert face_of(first).inserted
     assert [type(answer.exception(WAIT_S)) for answer in others] == [StoreUnwritable] * 3
     assert not any(face_of(answer).inserted for answer in late), "decided on what the store holds"
-    records = [view.record for view in posts.people.people(posts.account, "main")]
-    assert records == list(posts.client.references(posts.account, "main").persons)
+    assert posts.records() == posts.stored()
     assert posts.occurrences() == [2, 2, 2, 2]
