@@ -45,17 +45,16 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, settin
       facepipe account create alice --store ~/people --encrypt
       facepipe account create alice --store ~/people --password-stdin < password.txt
     """
-    chosen = _password_from_stdin() if password_stdin else None
+    password = _new_password(password_stdin)
     from pipeline.jobs.stores import open_or_create_store
-    from pipeline.store.catalog.accounts import check_user_id, generate_password, hash_password
+    from pipeline.store.catalog.accounts import check_user_id, hash_password
 
     # Before the store: a mistyped name must not leave an empty one behind.
     check_user_id(userid)
-    password = chosen or generate_password()
     with open_or_create_store(store, settings, "account create") as opened:
         opened.create_account(userid, hash_password(password))
         key = opened.master_key
-    result, lines = _password_shown(userid, store, None if chosen else password)
+    result, lines = _password_shown(userid, store, None if password_stdin else password)
     if key is not None:
         result["master_key"] = key.source
         lines.append(key.notice)
@@ -101,14 +100,13 @@ def rotate(userid: str, store: Path, password_stdin: bool, as_json: bool) -> Non
       facepipe account rotate alice --store ~/people
       facepipe account rotate alice --store ~/people --password-stdin < password.txt
     """
-    chosen = _password_from_stdin() if password_stdin else None
-    from pipeline.store.catalog.accounts import generate_password, hash_password
+    password = _new_password(password_stdin)
+    from pipeline.store.catalog.accounts import hash_password
     from pipeline.store.connect import open_store
 
-    password = chosen or generate_password()
     with open_store(store, command="account rotate") as client:
         client.set_password(userid, hash_password(password))
-    emit(*_password_shown(userid, store, None if chosen else password), as_json)
+    emit(*_password_shown(userid, store, None if password_stdin else password), as_json)
 
 
 def _password_shown(userid: str, store: Path, password: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -120,10 +118,15 @@ def _password_shown(userid: str, store: Path, password: str | None) -> tuple[dic
     return result, lines
 
 
-def _password_from_stdin() -> str:
-    """The first line, as UTF-8, without its line end. Raises UsageError where it cannot be a password."""
-    from pipeline.store.catalog.accounts import check_password
+def _new_password(from_stdin: bool) -> str:
+    """A generated password, or the first line of standard input: UTF-8, without its line end.
 
+    Raises UsageError where the line cannot be a password.
+    """
+    from pipeline.store.catalog.accounts import check_password, generate_password
+
+    if not from_stdin:
+        return generate_password()
     line = sys.stdin.buffer.readline().rstrip(b"\r\n")
     try:
         password = line.decode("utf-8")

@@ -1,8 +1,8 @@
-"""Deciding whose faces are, for shards and posts alike: so a run gives what posting its photos one by one gives.
+"""Decides whose each face is, in one way for shards and posts: a run gives what posting its photos one by one gives.
 
-Faces are decided on a view of their directory without its lock. Under the lock that stands unless something that came
-in since could change it; then it is decided again. What a commit changes follows from the decision: which faces become
-references, and how often each person was seen.
+Faces are decided on a view of their directory, without its lock. Under the lock the decision stands unless something
+that came in since could change it; then it is made again. What a commit changes follows from the decision: which faces
+become references, and how many photos show each person.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def failed_measures(face: ExtractedFace, gate: MatchSettings) -> tuple[str, ...]
 
 @dataclass(frozen=True)
 class Sighting:
-    """One face of a photo. The last three fields are what was decided of it."""
+    """One face of a photo. The last three fields are the decision about it."""
 
     photo: int  # number of its photo among those decided together
     ordinal: int  # place among the faces of its photo, 0 is the largest
@@ -63,7 +63,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Decision:
-    """Faces of one directory as they were decided on one view of it."""
+    """What was decided about faces of one directory on one view of it."""
 
     directory: Directory
     view: DirectoryView
@@ -136,7 +136,7 @@ def seen_again(directory: Directory, occurrences: Mapping[str, int], at: datetim
 
 
 class Decided(Protocol):
-    """What `commit_decided` commits: decisions, and what was made of them."""
+    """What `commit_decided` commits: decisions, and what follows from them."""
 
     def is_outdated(self) -> bool: ...
 
@@ -154,21 +154,21 @@ def commit_decided(
     free_tries: int = 1,
     run: Callable[[Callable[[], Any]], Any] = lambda work: work(),
 ) -> R:
-    """Decides without the lock, and commits under it what is not outdated; returns what `commit` returns.
+    """Decides without the lock and commits under it, unless the decision is outdated; returns what `commit` returns.
 
-    An outdated decision is made again without the lock; after `free_tries` under it, or frequent writers could keep it
-    out for ever. `commit` returns None if it gave the lock up for a while: then the decision is looked at again. `run`
-    calls the work that has the lock, perhaps on another thread.
+    An outdated decision is made again without the lock, and after `free_tries` under it, or frequent writers could keep
+    it out for ever. `commit` returns None if it released the lock meanwhile: then the decision is checked again. `run`
+    calls the work under the lock, perhaps on another thread.
     """
 
     def commit_current(decided: D, last_try: bool) -> R | None:
-        with lock(decided) as held:
+        with lock(decided) as guard:
             while True:
                 if decided.is_outdated():
                     if not last_try:
                         return None
                     decided = decide()
-                result = commit(decided, held)
+                result = commit(decided, guard)
                 if result is not None:
                     return result
 

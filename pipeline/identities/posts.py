@@ -152,8 +152,8 @@ class Poster:
             ):
                 yield shared, ahead
 
-        def commit(decided: _Decided, held: tuple[SharedLock, dict[str, Any]]) -> tuple[list[FaceResult], bool] | None:
-            shared, ahead = held
+        def commit(decided: _Decided, guard: tuple[SharedLock, dict[str, Any]]) -> tuple[list[FaceResult], bool] | None:
+            shared, ahead = guard
             changes = self._changes(directory, post, decided)
             if changes.records:
                 if not shared.register(self._footprint(post, decided, changes)):

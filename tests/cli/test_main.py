@@ -29,7 +29,7 @@ def leaf_commands() -> dict[str, click.Command]:
             command = main.get_command(context, name)
             assert command is not None
             if isinstance(command, click.Group):
-                leaves.update({f"{name} {sub}": each for sub, each in command.commands.items()})
+                leaves.update({f"{name} {inner}": command.commands[inner] for inner in command.commands})
             else:
                 leaves[name] = command
     return leaves

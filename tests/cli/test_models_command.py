@@ -71,14 +71,14 @@ def test_fetch_of_a_wrong_file_shows_both_hashes(cache: Path, tmp_path: Path) ->
 
 
 def test_verify_of_all_is_fine_without_the_optional_set(cache: Path) -> None:
-    found = report_of(models("verify", "--json"))["models"]
-    assert {name: row["ok"] for name, row in found.items()} == {
+    rows = report_of(models("verify", "--json"))["models"]
+    assert {name: row["ok"] for name, row in rows.items()} == {
         "casia-webface": True,
         "vggface2": False,
         "sface": SFACE_STATE == "installed",
         "detector": True,
     }
-    assert found["vggface2"]["error"] == "weights-missing"
+    assert rows["vggface2"]["error"] == "weights-missing"
 
 
 def test_verify_of_a_set_that_is_not_there(cache: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ ONLY_INSERT = PostRequest(update=False)
 
 @dataclass
 class Enrolment:
-    """A service, and a run of one shard that shows FACES. Each time the shard was decided and its files were written,
-    the next of `between` happens."""
+    """A service, and a run of one shard that shows FACES. Each time the shard is decided and its files are written, the
+    next of `between` happens."""
 
     client: LocalStore
     service: IdentityService
@@ -44,10 +45,8 @@ class Enrolment:
         assert face.person is not None
         return face.person.record.person_id
 
-    def delete(self, person_id: str) -> None:
-        self.service.delete_person(self.account, "main", person_id)
-
-    def enrol(self) -> None:
+    def enrol(self, *between: Callable[[], object]) -> None:
+        self.between = list(between)
         self.service.enrol_shard(self.run.run_id, 0)
 
     def occurrences(self) -> dict[int, int]:
@@ -84,33 +83,29 @@ def enrolment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enrol
 
 
 def test_without_a_conflict_a_shard_is_decided_once(enrolment: Enrolment) -> None:
-    enrolment.between = [lambda: enrolment.post(Shown(7))]  # somebody who is not in the shard
-    enrolment.enrol()
+    enrolment.enrol(lambda: enrolment.post(Shown(7)))  # somebody who is not in the shard
     assert enrolment.decided == 1
     assert enrolment.occurrences() == {1: 1, 2: 1, 3: 1, 4: 1, 7: 1}
 
 
 def test_somebody_of_the_shard_comes_in_meanwhile(enrolment: Enrolment) -> None:
-    enrolment.between = [lambda: enrolment.post(Shown(2, 5))]
-    enrolment.enrol()
+    enrolment.enrol(lambda: enrolment.post(Shown(2, 5)))
     assert enrolment.decided == 2
     assert enrolment.occurrences() == {1: 1, 2: 2, 3: 1, 4: 1}
 
 
 def test_the_matched_person_is_deleted_meanwhile(enrolment: Enrolment) -> None:
-    known = enrolment.post(Shown(3, 5))
-    enrolment.between = [lambda: enrolment.delete(known)]
-    enrolment.enrol()
+    person_id = enrolment.post(Shown(3, 5))
+    enrolment.enrol(lambda: enrolment.service.delete_person(enrolment.account, "main", person_id))
     assert enrolment.decided == 2
     assert enrolment.occurrences() == {1: 1, 2: 1, 3: 1, 4: 1}
-    assert known not in {view.record.person_id for view in enrolment.service.people(enrolment.account, "main")}
+    assert person_id not in {view.record.person_id for view in enrolment.service.people(enrolment.account, "main")}
 
 
 def test_the_matched_reference_is_replaced_meanwhile(enrolment: Enrolment) -> None:
     enrolment.post(Shown(3, 5))
     update = PostRequest(update=True)
-    enrolment.between = [lambda: enrolment.service.post(enrolment.account, "main", photo(Shown(3, 6)), update)]
-    enrolment.enrol()
+    enrolment.enrol(lambda: enrolment.service.post(enrolment.account, "main", photo(Shown(3, 6)), update))
     assert enrolment.decided == 2
     assert enrolment.occurrences() == {1: 1, 2: 1, 3: 3, 4: 1}
 
@@ -121,9 +116,8 @@ def test_after_conflict_upon_conflict_a_shard_is_decided_under_the_lock(enrolmen
     assert tries < len(FACES)
     posted: list[str] = []
     late = threading.Thread(target=lambda: posted.append(enrolment.post(Shown(len(FACES), 5))))
-    enrolment.between = [lambda k=k: enrolment.post(Shown(k, 5)) for k in range(1, 1 + tries)]  # type: ignore[misc]
-    enrolment.between.append(late.start)
-    enrolment.enrol()
+    conflicts = (partial(enrolment.post, Shown(k, 5)) for k in range(1, 1 + tries))
+    enrolment.enrol(*conflicts, late.start)
     late.join()
     assert enrolment.decided == tries + 1
     assert enrolment.occurrences() == {1: 2, 2: 2, 3: 2, 4: 2}

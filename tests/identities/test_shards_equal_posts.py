@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Row:
-    """A photo to enrol: which of the drawn ones, which of its two files, and what is said of it."""
+    """A photo to enrol: which of the drawn ones, which of its two files, its directory and its labels."""
 
     photo: int
     copy: int
@@ -81,7 +81,7 @@ def archives(draw: st.DrawFn) -> Archive:
 
 @dataclass
 class World:
-    """A service, and two accounts that hear of the same photos: by shards the one, by posts the other."""
+    """A service, and two accounts that get the same photos: one by shards, the other by posts."""
 
     client: LocalStore
     people: IdentityService
@@ -152,20 +152,20 @@ class World:
             else:
                 first[sha256] = number
             name, external_id = row.headers
-            said = {"directory": row.directory, "name": name, "external_id": external_id}
-            known = {"file": os.fsencode(file), "sha256": sha256, "bytes": len(data)}
-            manifest.append({"row": number, "path": f"{number}.png", **said, **known, **action})
+            labels = {"directory": row.directory, "name": name, "external_id": external_id}
+            content = {"file": os.fsencode(file), "sha256": sha256, "bytes": len(data)}
+            manifest.append({"row": number, "path": f"{number}.png", **labels, **content, **action})
         return manifest
 
     def _extracted(self, row: Row, planned: Mapping[str, Any]) -> dict[str, Any]:
-        known = {"row": planned["row"], "sha256": planned["sha256"]}
+        fields = {"row": planned["row"], "sha256": planned["sha256"]}
         if planned["action"] != EXTRACT:
-            return {**known, "status": DUPLICATE}
+            return {**fields, "status": DUPLICATE}
         image = Decoder(settings().decode)(Path(os.fsdecode(planned["file"])).read_bytes())
         (faces,) = self.extractor.extract([image])
         size = {"width": image.width, "height": image.height, "format": image.format}
         status = OK if len(faces) else NO_FACE
-        return {**known, **size, "pixel_sha256": image.pixel_sha256, "status": status, "faces": faces.to_pylist()}
+        return {**fields, **size, "pixel_sha256": image.pixel_sha256, "status": status, "faces": faces.to_pylist()}
 
     def decided_in_run(self, run_id: str) -> list[tuple[int, int, str, str, str | None, float | None]]:
         """(row, face, outcome, reasons, person, score) of all faces."""

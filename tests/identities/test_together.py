@@ -144,9 +144,9 @@ def test_an_external_id_under_way_is_taken(posts: HeldUpPosts) -> None:
 
 
 def test_a_deletion_waits_for_posts_under_way(posts: HeldUpPosts) -> None:
-    known = id_of(posts.begin(posts.photo(somebody(0))))
+    person_id = id_of(posts.begin(posts.photo(somebody(0))))
     with posts.held_up(posts.photo(somebody(1))) as under_way:
-        deletion = posts.pool.submit(posts.people.delete_person, posts.account, "main", known)
+        deletion = posts.pool.submit(posts.people.delete_person, posts.account, "main", person_id)
         until(lambda: posts.people._directories.all()[0].lock.waiting_alone == 1)
         assert not deletion.done()
     deletion.result(WAIT_S)

@@ -1,4 +1,4 @@
-"""What the doctor says of a machine."""
+"""What the doctor finds on a machine."""
 
 from __future__ import annotations
 

@@ -102,10 +102,10 @@ def reference_faces(decoded: dict[str, DecodedImage | ImageRejected]) -> dict[st
 
 
 def _detect(detector: MTCNN, image: DecodedImage) -> Detections:
-    found = detector.detect(Image.fromarray(image.pixels), landmarks=True)
-    if found[0] is None:
-        found = (np.zeros((0, 4)), np.zeros(0), np.zeros((0, 5, 2)))
-    boxes, scores, landmarks = (torch.tensor(array.astype(np.float32)) for array in found)
+    faces = detector.detect(Image.fromarray(image.pixels), landmarks=True)
+    if faces[0] is None:
+        faces = (np.zeros((0, 4)), np.zeros(0), np.zeros((0, 5, 2)))
+    boxes, scores, landmarks = (torch.tensor(array.astype(np.float32)) for array in faces)
     order = scores.argsort(descending=True)
     return Detections(torch.zeros(len(order), dtype=torch.int64), boxes[order], landmarks[order], scores[order])
 
@@ -126,9 +126,9 @@ def test_the_gate_rejects_the_poor_faces_each_for_its_one_reason(
 ) -> None:
     """With a margin, so that another machine's rounding does not change the table."""
     for sample in [sample for sample in written if sample.person][:5]:
-        image, found = decoded[sample.file], reference_faces[sample.file]
+        image, faces = decoded[sample.file], reference_faces[sample.file]
         assert isinstance(image, DecodedImage)
-        margins = _margins(image, Detections(*(part[:1] for part in dataclasses.astuple(found))))
+        margins = _margins(image, Detections(*(part[:1] for part in dataclasses.astuple(faces))))
         failed = {name for name, margin in margins.items() if margin < 0}
         assert failed == ({sample.rejection} - {None}), sample.file
         assert min(abs(margin) for margin in margins.values()) > 0.1, (sample.file, margins)

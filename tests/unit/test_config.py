@@ -33,12 +33,12 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path
 
 
 def test_the_environment_names_the_file_unless_a_flag_does(tmp_path: Path) -> None:
-    named, given = tmp_path / "named.yaml", tmp_path / "given.yaml"
+    named, flagged = tmp_path / "named.yaml", tmp_path / "flagged.yaml"
     named.write_text("run: {threads: 3}")
-    given.write_text("run: {threads: 4}")
+    flagged.write_text("run: {threads: 4}")
     environ = {"FACEPIPE_CONFIG": str(named)}
     assert load_settings(environ=environ).run.threads == 3
-    assert load_settings(given, environ=environ).run.threads == 4
+    assert load_settings(flagged, environ=environ).run.threads == 4
 
 
 def test_the_environment_names_the_cache() -> None:
@@ -75,9 +75,9 @@ def test_empty_files_change_nothing(text: str, tmp_path: Path) -> None:
 )
 def test_text_becomes_the_type_of_the_key(key: str, value: object, expected: object) -> None:
     section, name = key.split(".")
-    found = getattr(getattr(load_settings(environ={}, flags={key: value}), section), name)
-    assert found == expected
-    assert type(found) is type(expected)
+    parsed = getattr(getattr(load_settings(environ={}, flags={key: value}), section), name)
+    assert parsed == expected
+    assert type(parsed) is type(expected)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_the_output_hash_covers_what_changes_the_numbers_and_nothing_else() -> N
 def test_default_yaml_holds_every_key_with_its_default() -> None:
     data = yaml.safe_load((CONFIGS / "default.yaml").read_text("utf-8"))
     expected = dataclasses.asdict(Settings())
-    del expected["match"]["threshold_fmr"]  # said by `threshold: fmr:...`
+    del expected["match"]["threshold_fmr"]  # given by `threshold: fmr:...`
     assert data == expected
 
 

@@ -1,4 +1,4 @@
-"""What the documents say of the code and of its figures is what these have."""
+"""The documents agree with the code and its figures."""
 
 from __future__ import annotations
 
