@@ -264,10 +264,8 @@ class FaceExtractor:
 
     def faces_of_all(self, images: Iterable[bytes | ByteArray]) -> list[list[Face]]:
         """The same for a batch of images, worked on together: a list of faces per image."""
-        return [[_face(row) for row in table.to_pylist()] for table in self._extractor.extract(self._decoded(images))]
-
-    def _decoded(self, images: Iterable[bytes | ByteArray]) -> list[DecodedImage]:
-        return [self._decode(image) if isinstance(image, bytes) else _from_pixels(image) for image in images]
+        decoded = [self._decode(image) if isinstance(image, bytes) else _from_pixels(image) for image in images]
+        return [[_face(row) for row in table.to_pylist()] for table in self._extractor.extract(decoded)]
 
 
 def _from_pixels(pixels: ByteArray) -> DecodedImage:

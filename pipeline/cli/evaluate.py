@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ from pipeline.cli.flags import (
     source_argument,
 )
 from pipeline.cli.output import dumps, emit, output_options
-from pipeline.cli.progress import showing_progress
+from pipeline.cli.progress import open_progress
 from pipeline.config import Settings
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
@@ -220,7 +221,7 @@ def calibrate(fmr: float, out: Path | None, as_json: bool, **inputs: Any) -> Non
         _make_folder(out.absolute().parent)
     from pipeline.evaluation.calibration import CalibrationRequest, check_rate, report_calibration
 
-    with showing_progress() as progress:
+    with closing(open_progress()) as progress:
         report = report_calibration(CalibrationRequest(fmr=check_rate(fmr), **inputs), progress)
     lines = list(report.lines())
     if out is not None:
@@ -262,7 +263,7 @@ def bench(source: Path, images: int, repeats: int, as_json: bool, settings: Sett
     from pipeline.evaluation.bench.bench import BenchRequest
     from pipeline.evaluation.bench.bench import bench as compare
 
-    with showing_progress() as progress:
+    with closing(open_progress()) as progress:
         report = compare(BenchRequest(source, settings, images, repeats), progress)
     emit(report.as_dict(), report.lines(), as_json)
 
@@ -296,7 +297,7 @@ def _experiment(
 
     Raises StoreFull or StoreUnwritable of the folder.
     """
-    with showing_progress() as progress:
+    with closing(open_progress()) as progress:
         report = measure(request, progress)
     figures = report.as_dict()
     written: list[Path] = []

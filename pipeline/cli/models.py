@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import click
 
 from pipeline.cli.flags import PATH, settings_options
 from pipeline.cli.output import emit, end_with, output_options
-from pipeline.cli.progress import showing_progress
+from pipeline.cli.progress import open_progress
 from pipeline.config import Settings
 from pipeline.errors import ModelError, WeightsMissing
 
@@ -90,7 +90,7 @@ def fetch(name: str, file: Path | None, accept_sha256: str | None, as_json: bool
 @contextmanager
 def _download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """Shows a download in megabytes, from where it goes on."""
-    with showing_progress() as progress:
+    with closing(open_progress()) as progress:
         shown: int | None = None
 
         def show(done: int, total: int | None) -> None:

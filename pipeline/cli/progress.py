@@ -7,13 +7,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
-
-if TYPE_CHECKING:
-    from pipeline.types import Progress
+from typing import Any, TextIO
 
 LINE_EVERY_S = 60.0
 SHOW_CURSOR = b"\x1b[?25h"  # the bars hide it
@@ -24,16 +20,6 @@ def open_progress(stream: TextIO | None = None) -> BarProgress | LineProgress:
     """Bars where `stream` (standard error) is a terminal, lines elsewhere."""
     stream = sys.stderr if stream is None else stream
     return BarProgress(stream) if stream.isatty() else LineProgress(stream)
-
-
-@contextmanager
-def showing_progress() -> Iterator[Progress]:
-    """Progress on standard error while the block runs."""
-    progress = open_progress()
-    try:
-        yield progress
-    finally:
-        progress.close()
 
 
 class LineProgress:

@@ -72,14 +72,10 @@ class RunReport:
     def without_names(self) -> dict[str, Any]:
         """`as_dict` as the store keeps it: a person who is deleted later is not named there."""
         unnamed = {"path", "person_id", "directory", "persons"}
-        lists = {
-            key: [{name: value for name, value in entry.items() if name in unnamed} for entry in entries]
-            for key, entries in (
-                ("label_conflicts", self.label_conflicts),
-                ("shared_external_id", self.shared_external_id),
-            )
-        }
-        return {**self.as_dict(), **lists}
+        report = self.as_dict()
+        for key in ("label_conflicts", "shared_external_id"):
+            report[key] = [{name: entry[name] for name in entry if name in unnamed} for entry in report[key]]
+        return report
 
     def lines(self) -> list[str]:
         """For people."""
