@@ -38,14 +38,14 @@ def list_sets(as_json: bool, settings: Settings) -> None:
     from pipeline.models.registry import REGISTRY
 
     cache = _cache(settings)
-    rows = {row.name: {"state": _state(row, cache), **row.as_dict()} for row in REGISTRY.values()}
-    lines = [line for row in REGISTRY.values() for line in _describe(row, str(rows[row.name]["state"]))]
-    emit({"cache": str(cache), "models": rows}, [*lines, f"Cache: {cache}"], as_json)
-
-
-def _describe(row: WeightSet, state: str) -> list[str]:
-    details = f"{row.accuracy}; {row.licence}; {sum(f.bytes for f in row.files) / 1e6:.1f} MB from {row.source}"
-    return [f"{row.name:<15} {state:<10} {row.title}", f"{'':<26} {details}"]
+    report = {}
+    lines = []
+    for row in REGISTRY.values():
+        state = _state(row, cache)
+        report[row.name] = {"state": state, **row.as_dict()}
+        details = f"{row.accuracy}; {row.licence}; {sum(f.bytes for f in row.files) / 1e6:.1f} MB from {row.source}"
+        lines += [f"{row.name:<15} {state:<10} {row.title}", f"{'':<26} {details}"]
+    emit({"cache": str(cache), "models": report}, [*lines, f"Cache: {cache}"], as_json)
 
 
 def _state(row: WeightSet, cache: Path) -> str:
@@ -118,39 +118,28 @@ def verify_sets(name: str | None, as_json: bool, settings: Settings) -> None:
       facepipe models verify casia-webface --json
     """
     from pipeline.models.registry import REGISTRY, weight_set
+    from pipeline.models.weights import verify
 
     cache = _cache(settings)
-    rows = list(REGISTRY.values()) if name is None else [weight_set(name)]
-    results = {row.name: _verify(row, cache) for row in rows}
-    failures = [e for e in results.values() if isinstance(e, ModelError)]
-    # Without a name, a set that was never fetched is no failure.
-    failures = [e for e in failures if name is not None or not isinstance(e, WeightsMissing)]
-    report = {"cache": str(cache), "models": {key: _as_report(value) for key, value in results.items()}}
-    lines = [f"{key:<15} {_as_line(value)}" for key, value in results.items()]
+    reports: dict[str, dict[str, Any]] = {}
+    lines = []
+    failures = []
+    for row in REGISTRY.values() if name is None else [weight_set(name)]:
+        try:
+            files = verify(row.name, cache)
+        except ModelError as error:
+            reports[row.name] = {"ok": False, "error": error.code, "message": str(error)}
+            missing = isinstance(error, WeightsMissing)
+            lines.append(f"{row.name:<15} {'not on this machine' if missing else f'damaged: {error}'}")
+            if name is not None or not missing:  # without a name, a set that was never fetched is no failure
+                failures.append(error)
+        else:
+            reports[row.name] = {"ok": True, "files": files}
+            lines.append(f"{row.name:<15} ok: {', '.join(map(str, files))}")
+    report = {"cache": str(cache), "models": reports}
     if failures:
         end_with(failures[0], report, lines, as_json)
     emit(report, lines, as_json)
-
-
-def _verify(row: WeightSet, cache: Path) -> list[Path] | ModelError:
-    from pipeline.models.weights import verify
-
-    try:
-        return verify(row.name, cache)
-    except ModelError as error:
-        return error
-
-
-def _as_report(result: list[Path] | ModelError) -> dict[str, Any]:
-    if isinstance(result, ModelError):
-        return {"ok": False, "error": result.code, "message": str(result)}
-    return {"ok": True, "files": result}
-
-
-def _as_line(result: list[Path] | ModelError) -> str:
-    if isinstance(result, WeightsMissing):
-        return "not on this machine"
-    return f"damaged: {result}" if isinstance(result, ModelError) else f"ok: {', '.join(map(str, result))}"
 
 
 def _cache(settings: Settings) -> Path:
