@@ -16,7 +16,7 @@ from pipeline.identities.shards import Enroller
 from pipeline.store.local import LocalStore
 
 _NICENESS: Final = 10
-# Embeddings that wait in the catalog at most while requests keep coming: no search reads them, but a start does.
+# How many embeddings may wait in the catalog while requests keep coming. No search reads them, but a start does.
 _MAX_PENDING: Final = 4096
 _INTERVAL_S: Final = 60.0
 _log = logging.getLogger(__name__)

@@ -88,7 +88,7 @@ class DirectoryLock:
             self.changed.wait_for(lambda: not self.under_way)
         finally:
             self.waiting_alone -= 1
-            self.changed.notify_all()  # newcomers, who go on when the caller gives the lock up
+            self.changed.notify_all()  # newcomers, who go on when the caller releases the lock
 
 
 class SharedLock:

@@ -48,7 +48,7 @@ class _Decided:
 
     decision: Decision
     similar: list[list[SimilarPerson]] | None
-    identical: frozenset[int]  # faces whose very image is the reference they matched
+    identical: frozenset[int]  # faces that are themselves the reference they matched: the same image again
 
     @property
     def sightings(self) -> Sequence[Sighting]:

@@ -47,8 +47,8 @@ class IdentityService:
         self._housekeeper = Housekeeper(client)
 
     def load(self) -> None:
-        """Prepares a server: reads all directories, so that no request waits for it, and has what a killed
-        server left folded."""
+        """Prepares a server: reads all directories, so that no request waits for that, and lets the housekeeper fold
+        what a killed server left."""
         self._directories.load_all()
         self._client.submit(Catalog.prefer_short_statements)
         self._housekeeper.note_change()

@@ -70,8 +70,8 @@ def _view(record: PersonRecord, members: Sequence[PersonRecord]) -> PersonView:
 
 def most_similar(decision: Decision, identical: Sequence[int | None], limit: int) -> list[list[SimilarPerson]]:
     """For each decided face at most `limit` roots, best first, one entry per root (contract, 4.3 rule 3), as they were
-    when it was decided. `identical`: for each face the position whose very image it is; that identity comes first, at
-    distance 0."""
+    when it was decided. `identical`: for each face the position of the reference of the same image; that identity comes
+    first, at distance 0."""
     index, count = decision.view.index, limit
     while True:
         positions, scores = decision.matcher.top_k(index, decision.faces.embeddings, count)

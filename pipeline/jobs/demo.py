@@ -81,7 +81,7 @@ class DemoResult:
 def run_demo(photos: Path, store: Path, settings: Settings, progress: Progress, stop: threading.Event) -> DemoResult:
     """Writes the samples into `photos`, runs them into `store` and compares.
 
-    Run again, it finds everything in already and compares again. Raises what `pipeline.jobs.run.run` raises.
+    A second run finds everything in the store already, and compares again. Raises what `pipeline.jobs.run.run` raises.
     """
     samples = write_samples(photos)
     report = run(RunRequest(photos, store, settings, command="demo"), progress, stop)

@@ -90,7 +90,7 @@ def _write_plan(session: Session, path: Path, source: str, batches: Iterator[pa.
     shard_rows = session.settings.run.shard_rows
     settings = {"shard_rows": shard_rows, "match": dataclasses.asdict(session.settings.match)}
     cut_off = session.unfinished_run()
-    if cut_off is not None:  # a scan that did not end: nothing of it counts, its settings neither
+    if cut_off is not None:  # a scan that was cut off: nothing of it counts, not even its settings
         run = store.rebegin_run(cut_off.run_id, source_kind(path), directory, settings)
     else:
         run = store.begin_run(source, source_kind(path), session.account_id, directory, settings)

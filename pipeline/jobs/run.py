@@ -1,7 +1,7 @@
 """scan -> extract -> group: the stages of a run, together or alone, resumable at every point.
 
 A run is a row of the catalog and a frozen manifest. Extraction writes one file per shard; grouping commits each shard
-in one transaction. So wherever a run was cut off, the same command finds it, goes on behind its last committed shard,
+in one transaction. So wherever a run was cut off, the same command finds it, goes on after its last committed shard,
 and then scans the source again for what is new since.
 """
 
@@ -118,7 +118,7 @@ class _Command:
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
         """Extracts and commits the shards of a planned run, and finishes it."""
         if self._stages is None:
-            # Late: it loads torch, and a run that finds nothing new comes to its end without.
+            # Late: it loads torch, and a run that finds nothing new does without.
             from pipeline.jobs.shard_stages import ShardStages
 
             self._stages = ShardStages(self._session)

@@ -58,7 +58,7 @@ class ShardStages:
         phase = "extract" if not commit else "group" if not extract else "run"
         self._session.progress.start(phase, _row_count(run, pending))
         commit_shard = self._store.shard_committer(run, self._commit_here) if commit else None
-        # Closed whatever happens, so that no decoder thread outlives an error or works on for nobody.
+        # Closed in any case, so that no decoder thread goes on working after an error.
         with closing(self._extracted(run, pending, set(missing))) as extracted:
             for shards_left in range(len(pending), 0, -1):
                 if self._session.stop.is_set():
@@ -70,7 +70,7 @@ class ShardStages:
                         commit_shard(shard, manifest, table)
 
     def work_done(self) -> WorkDone:
-        """What these stages did so far. The time of the command and its profile are not theirs to tell."""
+        """What these stages did so far, without the time and the profile of the command."""
         extractor = self._extractor
         return WorkDone(
             device=describe(extractor.detector.networks.device) if extractor else None,
@@ -88,7 +88,7 @@ class ShardStages:
     def _extracted(
         self, run: RunRow, pending: list[int], missing: set[int]
     ) -> Generator[tuple[int, pa.Table, pa.Table], None, None]:
-        """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it down."""
+        """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it to the store."""
         identity = self._store.identity
         metadata = {
             "weights_sha256": identity.weights_sha256,
