@@ -26,7 +26,10 @@ account_option = click.option("--account", metavar="USERID", help="The account; 
 directory_option = click.option(
     "--directory", default="main", show_default=True, metavar="NAME", help="Identities are matched within it."
 )
-
+config_option = click.option("--config", type=PATH, metavar="FILE", help="Settings as YAML [env: FACEPIPE_CONFIG].")
+set_option = click.option(
+    "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any setting; repeatable."
+)
 
 # A flag has the name of its setting: setting -> (metavar, "" for a switch; help).
 _FLAGS = {
@@ -90,12 +93,7 @@ def settings_options(keys: tuple[str, ...]) -> Callable[[Callable[..., None]], C
             flags = {key: options.pop(_argument(key)) for key in keys}
             function(settings=settings_from(config, assignments, flags), **options)
 
-        command = click.option(
-            "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any setting; repeatable."
-        )(command)
-        command = click.option("--config", type=PATH, metavar="FILE", help="Settings as YAML [env: FACEPIPE_CONFIG].")(
-            command
-        )
+        command = config_option(set_option(command))
         for key in reversed(keys):
             metavar, text = _FLAGS[key]
             # Without the switch its value is None, like any other flag's: the file or the environment may set it.

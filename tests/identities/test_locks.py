@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -148,38 +148,28 @@ def test_many_who_conflict_decide_at_most_twice_each(lock: DirectoryLock, first:
 FIRST, NEAR_FIRST, SECOND = np.array([[1, 0, 0], [0.82, 0.57236, 0], [0, 0, 1]], np.float32)
 
 
-def of_post(*faces: np.ndarray, new: list[int], threshold: float = 0.54, **more: Any) -> Footprint:
+def of_post(*faces: np.ndarray, new: Sequence[int] = (0,), threshold: float = 0.54, **more: Any) -> Footprint:
     matcher, none = Matcher(Calibration(), threshold), frozenset[str]()
     return replace(Footprint(none, none, none, np.array(faces, np.float32), new, matcher), **more)
 
 
 BYTES, COPY = frozenset({"bytes", "pixels"}), frozenset({"other bytes", "pixels"})
+CONFLICTS = {
+    "two people": (of_post(FIRST), of_post(SECOND), False),
+    "new reference": (of_post(FIRST), of_post(NEAR_FIRST), True),
+    "any face, not only the new one": (of_post(FIRST), of_post(SECOND, NEAR_FIRST), True),
+    "no reference changes": (of_post(FIRST, new=[]), of_post(NEAR_FIRST, new=[]), False),
+    "both strict": (of_post(FIRST, threshold=0.3), of_post(NEAR_FIRST, threshold=0.3), False),
+    "each at its own threshold": (of_post(FIRST, threshold=0.3), of_post(NEAR_FIRST, threshold=0.54), True),
+    "one image at threshold 0": (
+        of_post(FIRST, threshold=0, image_hashes=BYTES),
+        of_post(FIRST, threshold=0, image_hashes=COPY),
+        True,
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        pytest.param(of_post(FIRST, new=[0]), of_post(SECOND, new=[0]), False, id="two people"),
-        pytest.param(of_post(FIRST, new=[0]), of_post(NEAR_FIRST, new=[0]), True, id="new reference"),
-        pytest.param(of_post(FIRST, new=[0]), of_post(SECOND, NEAR_FIRST, new=[0]), True, id="any of its faces"),
-        pytest.param(of_post(FIRST, new=[]), of_post(NEAR_FIRST, new=[]), False, id="no reference changes"),
-        pytest.param(
-            of_post(FIRST, new=[0], threshold=0.3),
-            of_post(NEAR_FIRST, new=[0], threshold=0.3),
-            False,
-            id="both strict",
-        ),
-        pytest.param(
-            of_post(FIRST, new=[0], threshold=0.3), of_post(NEAR_FIRST, new=[0]), True, id="each at its own threshold"
-        ),
-        pytest.param(
-            of_post(FIRST, new=[0], threshold=0, image_hashes=BYTES),
-            of_post(FIRST, new=[0], threshold=0, image_hashes=COPY),
-            True,
-            id="one image at threshold 0",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "expected"), CONFLICTS.values(), ids=CONFLICTS)
 def test_who_conflicts(one: Footprint, other: Footprint, expected: bool) -> None:
     assert one.conflicts(other) == other.conflicts(one) == expected
 
