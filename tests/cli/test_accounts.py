@@ -13,7 +13,7 @@ from pipeline.store.catalog.accounts import verify_password
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.local import LocalStore
-from tests.cli.report import facepipe, report_of
+from tests.cli.report import answer, facepipe, report_of
 from tests.cli.test_commands import IDENTITY
 from tests.store.store_samples import SIZE, insertion
 
@@ -41,7 +41,7 @@ def stored_hash(store: Path, account: str) -> str:
 
 
 def test_account_list(store: Path) -> None:
-    accounts = report_of(facepipe("account", "list", "--store", store, "--json"))["accounts"]
+    accounts = answer("account", "list", "--store", store)["accounts"]
     assert accounts == [
         {"account": "ann", "password_set": True, "directories": 2, "identities": 3},
         {"account": "bob", "password_set": True, "directories": 1, "identities": 1},
@@ -57,7 +57,7 @@ def test_account_list(store: Path) -> None:
 def test_a_generated_password_is_shown_once(store: Path) -> None:
     passwords = []
     for command, name in (("create", "dan"), ("rotate", "cid"), ("rotate", "cid")):
-        report = report_of(facepipe("account", command, name, "--store", store, "--json"))
+        report = answer("account", command, name, "--store", store)
         assert report.keys() == {"account", "store", "password"}
         assert verify_password(report["password"], stored_hash(store, name))
         passwords.append(report["password"])
@@ -90,24 +90,23 @@ def test_what_is_no_password_is_refused(store: Path, stdin: bytes) -> None:
 
 
 def test_account_create_refuses_a_name_in_use_or_with_spaces(store: Path, tmp_path: Path) -> None:
-    again = facepipe("account", "create", "ann", "--store", store, "--json")
-    assert report_of(again, 47)["error"] == "account-exists"
+    assert answer("account", "create", "ann", "--store", store, exit_code=47)["error"] == "account-exists"
     assert facepipe("account", "create", "no spaces", "--store", tmp_path / "new").exit_code == 2
     assert not (tmp_path / "new").exists()
 
 
 def test_account_rotate_of_nobody(store: Path) -> None:
-    assert "ann, bob, cid" in report_of(facepipe("account", "rotate", "dan", "--store", store, "--json"), 46)["message"]
+    assert "ann, bob, cid" in answer("account", "rotate", "dan", "--store", store, exit_code=46)["message"]
 
 
 def test_directory_list(store: Path) -> None:
-    rows = report_of(facepipe("directory", "list", "--store", store, "--json"))["directories"]
+    rows = answer("directory", "list", "--store", store)["directories"]
     assert [(row["account"], row["directory"], row["identities"]) for row in rows] == [
         ("ann", "main", 2),
         ("ann", "vip", 1),
         ("bob", "main", 1),
     ]
-    only = report_of(facepipe("directory", "list", "--store", store, "--account", "bob", "--json"))["directories"]
+    only = answer("directory", "list", "--store", store, "--account", "bob")["directories"]
     assert only == rows[2:]
     assert facepipe("directory", "list", "--store", store, "--account", "cid").stdout == "no directories\n"
     assert facepipe("directory", "list", "--store", store, "--account", "dan").exit_code == 46
@@ -118,28 +117,28 @@ def test_directory_delete(store: Path) -> None:
     with LocalStore.open(store, command="test") as client:
         assert client.fold() == 4  # into one file, from which half must go
     words = ("directory", "delete", "main", "--store", store, "--account", "ann")
-    report = report_of(facepipe(*words, "--yes", "--json"))
+    report = answer(*words, "--yes")
     assert report == {"account": "ann", "directory": "main", "identities": 2}
-    rows = report_of(facepipe("directory", "list", "--store", store, "--json"))["directories"]
+    rows = answer("directory", "list", "--store", store)["directories"]
     assert [(row["account"], row["directory"]) for row in rows] == [("ann", "vip"), ("bob", "main")]
     with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
     assert len([file for file in (store / "objects").rglob("*") if file.is_file()]) == 2
     (vectors,) = (store / "embeddings").glob("*/*")
     assert pq.read_table(vectors).num_rows == 2
-    again = report_of(facepipe(*words, "--yes", "--json"), 51)
+    again = answer(*words, "--yes", exit_code=51)
     assert again["error"] == "directory-unknown"
     assert "Directories: vip." in again["message"]
 
 
 def test_directory_delete_asks(store: Path) -> None:
     words = ("directory", "delete", "main", "--store", store, "--account", "ann")
-    for answer in ("n\n", "", "\n"):
-        result = facepipe(*words, stdin=answer)
+    for reply in ("n\n", "", "\n"):
+        result = facepipe(*words, stdin=reply)
         assert result.exit_code == 130
         assert "Delete main of ann with its 2 identities?" in result.stderr
         assert result.stdout == ""
-    assert len(report_of(facepipe("directory", "list", "--store", store, "--json"))["directories"]) == 3
+    assert len(answer("directory", "list", "--store", store)["directories"]) == 3
     assert report_of(facepipe(*words, "--json", stdin="y\n"))["identities"] == 2
 
 
@@ -155,7 +154,7 @@ def test_an_encrypted_store_wants_its_key_for_a_new_account_and_for_nothing_else
     path, key = tmp_path / "store", tmp_path / "key"
     made = dataclasses.replace(IDENTITY, encrypted=True, master_key_id=MASTER.key_id)
     LocalStore.open_or_create(path, lambda: made, command="test").close()
-    lost = report_of(facepipe("account", "create", "ann", "--store", path, "--json"), 49)
+    lost = answer("account", "create", "ann", "--store", path, exit_code=49)
     assert "FACEPIPE_SECURITY__MASTER_KEY" in lost["message"]
     assert str(tmp_path / "config" / "facepipe" / "master.key") in lost["message"]
 
@@ -176,7 +175,7 @@ def test_an_encrypted_store_wants_its_key_for_a_new_account_and_for_nothing_else
     monkeypatch.delenv("FACEPIPE_SECURITY__MASTER_KEY")
 
     for words in (("account", "list"), ("account", "rotate", "ann"), ("directory", "list"), ("check",)):
-        report_of(facepipe(*words, "--store", path, "--json"))
+        answer(*words, "--store", path)
     assert not (tmp_path / "config").exists()
 
 
@@ -184,7 +183,7 @@ def test_a_plain_store_is_not_encrypted_afterwards(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    refused = report_of(facepipe("account", "create", "dan", "--store", store, "--encrypt", "--json"), 45)
+    refused = answer("account", "create", "dan", "--store", store, "--encrypt", exit_code=45)
     assert "security.encrypt" in refused["message"]
     assert not (tmp_path / "config").exists()
     assert "dan" not in facepipe("account", "list", "--store", store).stdout

@@ -10,7 +10,7 @@ from pipeline.cli.flags import ALL_FLAGS, settings_from
 from pipeline.config import Settings, known_keys
 from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
-from tests.cli.report import facepipe, report_of
+from tests.cli.report import answer, facepipe, report_of
 
 IDENTITY = StoreIdentity(
     embedder="InceptionResnetV1",
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_check_of_a_whole_store(store: Path) -> None:
-    report = report_of(facepipe("check", "--store", store, "--json"))
+    report = answer("check", "--store", store)
     assert report["problems"] == report["repaired"] == []
     assert report["counts"]["persons"] == 0
     assert "is sound" in facepipe("check", "--store", store).stdout
@@ -44,7 +44,7 @@ def test_check_finds_and_repairs(store: Path) -> None:
     orphan = store / "objects" / "ab" / "cd" / "left-over.tmp"
     orphan.parent.mkdir(parents=True, exist_ok=True)
     orphan.write_bytes(b"x")
-    report = report_of(facepipe("check", "--store", store, "--json"), 43)
+    report = answer("check", "--store", store, exit_code=43)
     assert (report["error"], report["exit_code"]) == ("store-damaged", 43)
     assert [problem["kind"] for problem in report["problems"]] == ["orphan"]
     plain = facepipe("check", "--store", store)
@@ -52,7 +52,7 @@ def test_check_finds_and_repairs(store: Path) -> None:
     assert "problem: orphan" in plain.stdout
     assert orphan.exists()
 
-    repaired = report_of(facepipe("check", "--store", store, "--repair", "--json"))
+    repaired = answer("check", "--store", store, "--repair")
     assert [problem["kind"] for problem in repaired["repaired"]] == ["orphan"]
     assert repaired["problems"] == []
     assert not orphan.exists()
@@ -60,7 +60,7 @@ def test_check_finds_and_repairs(store: Path) -> None:
 
 def test_export_of_an_empty_store(store: Path, tmp_path: Path) -> None:
     to = tmp_path / "out"
-    report = report_of(facepipe("export", "--store", store, "--to", to, "--json"))
+    report = answer("export", "--store", store, "--to", to)
     assert report["rows"] == {"media": 0, "faces": 0, "persons": 0, "embeddings": 0}
     assert sorted(file.stem for file in to.iterdir()) == ["embeddings", "faces", "media", "persons"]
     assert facepipe("export", "--store", store, "--to", to).exit_code != 0
@@ -80,12 +80,12 @@ def test_extract_and_group_without_a_planned_run(store: Path) -> None:
 
 def test_scan_of_an_empty_folder(store: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    assert report_of(facepipe("scan", tmp_path / "photos", "--store", store, "--json"), 11)["error"] == "source-empty"
+    assert answer("scan", tmp_path / "photos", "--store", store, exit_code=11)["error"] == "source-empty"
 
 
 def test_an_unusable_photo_is_named_by_search(store: Path, tmp_path: Path) -> None:
     absent = tmp_path / "absent.jpg"
-    report = report_of(facepipe("search", absent, "--store", store, "--json"), 1)
+    report = answer("search", absent, "--store", store, exit_code=1)
     assert (report["error"], report["image"]) == ("image-missing", str(absent))
     assert facepipe("search", absent, "--store", store).stderr == f"facepipe: {absent}: no such file\n"
 
@@ -100,7 +100,7 @@ def test_strict_ends_with_1_when_an_input_was_rejected(store: Path, tmp_path: Pa
     assert report["images"] == 1
     assert sum(report["rejected"].values()) == 1
     assert "1 input was rejected" in result.stderr
-    again = report_of(facepipe(*words, "--json"))
+    again = answer(*words)
     assert (again["images"], again["already_in"]) == (0, 1)
 
 
