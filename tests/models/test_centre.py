@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from pipeline.config import EmbedSettings, ModelSettings, Settings
-from pipeline.errors import CalibrationInvalid, StoreMismatch, WeightsCorrupt
+from pipeline.errors import StoreMismatch, WeightsCorrupt
 from pipeline.extraction.embed import load_embedder
-from pipeline.jobs.calibration_file import read_calibration, write_calibration
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settings_of_store
-from pipeline.matching.calibration import Calibration
 from pipeline.models import centre
 from pipeline.models.centre import centre_file, load_centre
 from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
@@ -64,30 +62,14 @@ def test_centred_embeddings_are_what_is_left_without_the_centre(weights_cache: P
     assert (centred - plain).abs().max() > 1e-3
 
 
-def test_a_store_keeps_what_it_was_made_with(weights_cache: Path, tmp_path: Path) -> None:
-    centred, plain = (casia(weights_cache, centred=each) for each in (True, False))
-    assert settings_of_store(centred, make_identity(centred), tmp_path).embed.centre
-    assert make_identity(centred).preprocessing["centre_sha256"] == CASIA.preprocessing.centre_sha256
-    assert make_identity(plain).preprocessing["centre_sha256"] is None
-    with pytest.raises(StoreMismatch, match=r"embed\.centre"):
-        settings_of_store(plain, make_identity(centred), tmp_path)
-    # True is the default, so it is not a wish.
-    assert not settings_of_store(centred, make_identity(plain), tmp_path).embed.centre
-
-
-def test_a_store_from_before_there_was_a_centre_goes_on_without(weights_cache: Path, tmp_path: Path) -> None:
-    settings = casia(weights_cache, centred=True)
-    identity = make_identity(settings)
-    before = {key: value for key, value in identity.output_settings.items() if key != "embed"}
-    older = dataclasses.replace(identity, output_settings=before)
-    assert not settings_of_store(settings, older, tmp_path).embed.centre
-
-
 def test_without_the_centre_the_weights_calibration_does_not_hold(weights_cache: Path) -> None:
-    assert make_identity(casia(weights_cache, centred=True)).calibration["exponent"] == CASIA.calibration.exponent
-    without = make_identity(casia(weights_cache, centred=False)).calibration
-    assert without["exponent"] == 1
-    assert "centred" in without["note"]
+    centred = make_identity(casia(weights_cache, centred=True))
+    assert centred.preprocessing["centre_sha256"] == CASIA.preprocessing.centre_sha256
+    assert centred.calibration["exponent"] == CASIA.calibration.exponent
+    without = make_identity(casia(weights_cache, centred=False))
+    assert without.preprocessing["centre_sha256"] is None
+    assert without.calibration["exponent"] == 1
+    assert "centred" in without.calibration["note"]
 
 
 def test_the_extractor_of_a_store_centres_as_the_store_does(weights_cache: Path, tmp_path: Path) -> None:
@@ -117,18 +99,6 @@ def test_weights_without_a_centre_record_none(sface_cache: Path, tmp_path: Path)
     without = dataclasses.replace(asked, embed=EmbedSettings(centre=False))
     for settings in (asked, without):  # nothing differs
         assert not settings_of_store(settings, identity, tmp_path).embed.centre
-
-
-def test_a_calibration_of_other_embeddings_is_refused(weights_cache: Path, tmp_path: Path) -> None:
-    centred, plain = (make_identity(casia(weights_cache, centred=each)) for each in (True, False))
-    fitted = Calibration(1.5, "photos", 1e-3, "a note")
-    file = tmp_path / "c.json"
-    for identity, other in ((centred, plain), (plain, centred)):
-        write_calibration(file, fitted, identity, {})
-        taken = read_calibration(file, identity.weights_sha256, identity.output_settings, identity.preprocessing)
-        assert taken == fitted
-        with pytest.raises(CalibrationInvalid, match="centre"):
-            read_calibration(file, other.weights_sha256, other.output_settings, other.preprocessing)
 
 
 def test_verifying_weights_reads_their_centre(

@@ -1,10 +1,8 @@
-"""The mode `fast` with its precisions, and the ways of resampling: what they change, and what a store and a calibration
-remember of them."""
+"""The mode `fast` with its precisions: what it changes, and which settings it allows."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +11,11 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from pipeline.config import RunSettings, Settings, load_settings
-from pipeline.errors import BadValue, CalibrationInvalid, StoreMismatch
+from pipeline.errors import BadValue
 from pipeline.extraction.embed import load_embedder
-from pipeline.jobs.calibration_file import read_calibration, write_calibration
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settings_of_store
-from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import check_full_precision
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.registry import CASIA_WEBFACE
@@ -33,7 +29,6 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 def settings_with(weights_cache: Path, **flags: str) -> Settings:
     keys = {
         "mode": "run.mode",
-        "resampling": "align.resampling",
         "precision": "run.precision",
         "tf32": "run.tf32",
         "jpeg": "run.jpeg",
@@ -148,15 +143,6 @@ def test_the_precision_reaches_the_embedder(
         torch.testing.assert_close(embedder(crops), exact(crops), atol=1e-6, rtol=0)
 
 
-def test_a_store_does_not_remember_how_fast_worked(weights_cache: Path) -> None:
-    plain, other = (
-        make_identity(settings_with(weights_cache, mode="fast", **flags))
-        for flags in ({}, {"precision": "bfloat16", "tf32": "true", "jpeg": "device"})
-    )
-    assert plain == other
-    assert set(plain.output_settings) == {"decode", "detect", "align", "embed", "mode"}
-
-
 def test_tf32_is_switched_on_and_off_for_convolutions_on_cuda(switches: None) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     for allowed in (True, False, True):
@@ -181,53 +167,3 @@ def test_the_settings_reach_the_embedder_on_cuda(
     assert torch.backends.cudnn.allow_tf32 == (tf32 == "true")
     exact = load_embedder(resolve(CASIA_WEBFACE, None, weights_cache), CPU, centred=True)(crops)
     assert cosine_similarity(exact, embedder(crops).cpu()).min() > 0.998
-
-
-def test_a_store_keeps_its_mode(weights_cache: Path, tmp_path: Path) -> None:
-    exact, fast = (settings_with(weights_cache, mode=mode) for mode in ("exact", "fast"))
-    made = make_identity(fast)
-    assert made.mode == made.output_settings["mode"] == "fast"
-    assert made.output_hash != make_identity(exact).output_hash
-    assert made.calibration == make_identity(exact).calibration
-    assert settings_of_store(exact, made, tmp_path).run.mode == "fast"  # exact is the default, so it is not a wish
-    assert settings_of_store(fast, made, tmp_path).run.mode == "fast"
-    with pytest.raises(StoreMismatch, match=r"run\.mode"):
-        settings_of_store(fast, make_identity(exact), tmp_path)
-    with pytest.raises(BadValue, match="exact or fast"):
-        settings_with(weights_cache, mode="faster")
-
-
-def test_a_store_keeps_its_resampling(weights_cache: Path, tmp_path: Path) -> None:
-    area, pillow = (settings_with(weights_cache, resampling=each) for each in ("area", "pillow"))
-    made = make_identity(pillow)
-    assert made.output_hash != make_identity(area).output_hash
-    assert settings_of_store(area, made, tmp_path).align.resampling == "pillow"
-    with pytest.raises(StoreMismatch, match=r"align\.resampling"):
-        settings_of_store(pillow, make_identity(area), tmp_path)
-
-
-def test_a_store_from_before_there_was_a_resampling_has_areas(weights_cache: Path, tmp_path: Path) -> None:
-    area, pillow = (settings_with(weights_cache, resampling=each) for each in ("area", "pillow"))
-    identity = make_identity(area)
-    older = dataclasses.replace(identity, output_settings={**identity.output_settings, "align": {"margin_px": 32}})
-    assert settings_of_store(area, older, tmp_path) == settings_of_store(area, identity, tmp_path)
-    with pytest.raises(StoreMismatch, match=r"align\.resampling"):
-        settings_of_store(pillow, older, tmp_path)
-
-
-def test_a_calibration_holds_in_both_modes_and_for_one_resampling(weights_cache: Path, tmp_path: Path) -> None:
-    fitted, file = Calibration(1.5, "photos", 1e-3, "a note"), tmp_path / "c.json"
-    identity = make_identity(settings_with(weights_cache))
-    write_calibration(file, fitted, identity, {})
-    content = json.loads(file.read_text())
-    for written in (
-        content,
-        {**content, "output_settings": {"align": {"margin_px": 32}, "mode": "exact"}},
-    ):  # as before
-        file.write_text(json.dumps(written))
-        for mode in ("exact", "fast"):
-            output = settings_with(weights_cache, mode=mode).output_settings()
-            assert read_calibration(file, identity.weights_sha256, output, identity.preprocessing) == fitted
-        output = settings_with(weights_cache, resampling="pillow").output_settings()
-        with pytest.raises(CalibrationInvalid, match="pillow"):
-            read_calibration(file, identity.weights_sha256, output, identity.preprocessing)

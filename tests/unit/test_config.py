@@ -178,6 +178,7 @@ def test_the_output_hash_covers_what_changes_the_numbers_and_nothing_else() -> N
     assert hash_with("model.cache", "/x") == same
     assert hash_with("run.precision", "bfloat16") == same
     assert hash_with("run.tf32", True) == same
+    assert hash_with("run.backend", "torch") == hash_with("run.backend", "openvino") == same
     for key, value in {"decode.truncated": "accept", "detect.min_face_px": 40, "align.margin_px": 14}.items():
         assert hash_with(key, value) != same
 
