@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 SAME_FACE_IOU = 0.5  # two boxes of one image with at least this IoU are one face
 
@@ -41,18 +41,10 @@ class ImageLookup:
         """A copy in which the reference at p is at positions[p], and is missing where that is negative."""
         copy = ImageLookup()
         for image_hash, entries in self._by_hash.items():
-            kept = list(_moved(entries, positions))
+            kept = [(order, positions[place], box) for order, place, box in entries if positions[place] >= 0]
             if kept:
                 copy._by_hash[image_hash] = kept
         return copy
-
-
-def _moved(
-    entries: Iterable[tuple[int, int, Sequence[float]]], positions: Sequence[int]
-) -> Iterator[tuple[int, int, Sequence[float]]]:
-    for order, position, box in entries:
-        if positions[position] >= 0:
-            yield order, positions[position], box
 
 
 def box_iou(a: Sequence[float], b: Sequence[float]) -> float:

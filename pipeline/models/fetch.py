@@ -42,10 +42,11 @@ def fetch(
         return package_files(row)
     with exclusive(cache, row.name):
         target = cached_file(row, cache)
-        if row.package:
-            _make_converted(row, file, target)
-        else:
+        if not row.package:
             _bring(row, file, target, accepted, progress, timeout_s)
+        # A file that the user names is used or refused, whatever the cache has.
+        elif file is not None or not _is_whole(row, target):
+            convert(row, file or package_files(row)[0], target)
     return [target]
 
 
@@ -60,12 +61,6 @@ def _check_options(row: WeightSet, file: Path | None, accept_sha256: str | None)
     if not _SHA256.fullmatch(accept_sha256.lower()):
         raise UsageError(message=f"--accept-sha256 takes 64 hexadecimal digits, not {accept_sha256!r}.")
     return accept_sha256.lower()
-
-
-def _make_converted(row: WeightSet, file: Path | None, target: Path) -> None:
-    # A file that the user names is used or refused, whatever the cache has.
-    if file is not None or not _is_whole(row, target):
-        convert(row, file or package_files(row)[0], target)
 
 
 def _is_whole(row: WeightSet, target: Path) -> bool:
@@ -91,7 +86,8 @@ def _bring(
     else:
         sha256 = _download(row, target, refused, known, progress, timeout_s)
     if accepted is not None and sha256 == accepted:
-        _record(row, target.parent, accepted)
+        with replacing(acceptance_file(row, target.parent)) as record:
+            record.write(accepted.encode() + b"\n")
 
 
 def _copy(row: WeightSet, file: Path, target: Path, known: set[str]) -> str:
@@ -116,8 +112,3 @@ def _download(
     if sha256 not in known:
         check_hash(row, refused, sha256)
     return sha256
-
-
-def _record(row: WeightSet, cache: Path, accepted: str) -> None:
-    with replacing(acceptance_file(row, cache)) as file:
-        file.write(accepted.encode() + b"\n")

@@ -99,6 +99,14 @@ class WeightSet:
         return dataclasses.asdict(self)
 
 
+# The false match rates whose thresholds were measured.
+_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+
+
+def _by_rate(*thresholds: float) -> tuple[tuple[float, float], ...]:
+    return tuple(zip(_RATES, thresholds, strict=True))
+
+
 _TRAINING_PEOPLE = "LFW view 1, the people of pairsDevTrain (5.9 million impostor pairs)"
 _NO_CALIBRATION = CalibrationFacts(1.0, "", None, "none: distances are the model's own")
 _BOXED = Preprocessing(mean=127.5, scale=1 / 128, alignment=BOX)
@@ -127,18 +135,7 @@ _ROWS = (
             dataset=_TRAINING_PEOPLE,
             fmr=2e-4,
             note="squared L2 distance 0.950 of centred embeddings at this rate, with box crops of margin 32 px",
-            thresholds=(
-                (1e-5, 0.3890),
-                (2e-5, 0.4164),
-                (5e-5, 0.4602),
-                (1e-4, 0.4997),
-                (2e-4, 0.5399),
-                (5e-4, 0.6005),
-                (1e-3, 0.6496),
-                (2e-3, 0.7048),
-                (5e-3, 0.7887),
-                (1e-2, 0.8608),
-            ),
+            thresholds=_by_rate(0.3890, 0.4164, 0.4602, 0.4997, 0.5399, 0.6005, 0.6496, 0.7048, 0.7887, 0.8608),
         ),
     ),
     WeightSet(
@@ -188,18 +185,7 @@ _ROWS = (
             dataset=_TRAINING_PEOPLE,
             fmr=2e-4,
             note="squared L2 distance 1.176 at this rate",
-            thresholds=(
-                (1e-5, 0.4429),
-                (2e-5, 0.4677),
-                (5e-5, 0.4951),
-                (1e-4, 0.5169),
-                (2e-4, 0.5402),
-                (5e-4, 0.5743),
-                (1e-3, 0.6013),
-                (2e-3, 0.6312),
-                (5e-3, 0.6737),
-                (1e-2, 0.7093),
-            ),
+            thresholds=_by_rate(0.4429, 0.4677, 0.4951, 0.5169, 0.5402, 0.5743, 0.6013, 0.6312, 0.6737, 0.7093),
         ),
     ),
     WeightSet(

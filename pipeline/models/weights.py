@@ -156,28 +156,23 @@ def verify(name: str, cache: Path) -> list[Path]:
 
     Returns the files that were read. Raises UnknownWeights, WeightsMissing or WeightsCorrupt.
     """
+    from pipeline.models.files.converted import check_converted, is_current
+
     row = weight_set(name)
     load_centre(row)
     if not row.package:
         return [_from_cache(row, cache).path]
-    converted = _verify_converted(row, cache) if row.kind == "embedder" else []
+    target = cached_file(row, cache)
+    converted = []
+    if row.kind == "embedder" and is_current(target, row.file.sha256):  # any other would be made again
+        check_converted(target)
+        converted.append(target)
     try:
         return package_files(row) + converted
     except WeightsMissing:
         if not converted:
             raise
         return converted
-
-
-def _verify_converted(row: WeightSet, cache: Path) -> list[Path]:
-    """The converted file, read and checked; nothing where it would be made again. Raises WeightsCorrupt."""
-    from pipeline.models.files.converted import check_converted, is_current
-
-    target = cached_file(row, cache)
-    if not is_current(target, row.file.sha256):
-        return []
-    check_converted(target)
-    return [target]
 
 
 def known_hashes(row: WeightSet, cache: Path | None) -> set[str]:

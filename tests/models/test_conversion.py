@@ -1,5 +1,5 @@
-"""The conversions use every constant and fill every tensor, or say what is wrong. `test_frozen_graph` and
-`test_sface_graph` compare what comes out with the published graphs themselves."""
+"""The conversions use every constant and fill every tensor, or say what is wrong. `test_published_graphs`
+compares what comes out with the published graphs themselves."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ from pipeline.models.registry import REGISTRY, WeightSet
 from pipeline.models.weights import (
     acceptance_file,
     cached_file,
-    detector_files,
     package_files,
     resolve,
     verify,
@@ -64,11 +63,6 @@ def test_every_embedder_has_an_architecture_and_crops_of_its_size() -> None:
         assert row.input_size == (FIVE_POINT_SIZE if row.preprocessing.alignment == "five-point" else BOX_CROP_PX)
 
 
-def test_the_registry_needs_no_torch() -> None:
-    program = "import sys, pipeline.models.weights; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
 def test_unknown_names_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnknownWeights, match="casia-webface, vggface2, sface, detector"):
         weight_set("vggface")
@@ -81,11 +75,6 @@ def test_the_cache_folder_is_the_settings_or_the_users() -> None:
     assert cache_folder("/somewhere") == Path("/somewhere")
     assert cache_folder("~/cache") == Path.home() / "cache"
     assert cache_folder(None).name == "facepipe"
-
-
-def test_the_detectors_files_are_the_packages() -> None:
-    assert set(detector_files()) == {"pnet.pt", "rnet.pt", "onet.pt"}
-    assert all(path.is_file() for path in detector_files().values())
 
 
 def test_a_package_that_is_not_installed_is_named() -> None:
