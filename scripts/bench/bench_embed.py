@@ -29,6 +29,7 @@ from pipeline.evaluation.bench.parity import cosines
 from pipeline.evaluation.bench.reference import reference_embedder
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
+from pipeline.models.registry import FIVE_POINT
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.threads import set_threads
@@ -50,8 +51,12 @@ def variants(weights: str, device: str) -> dict[str, Embed]:
     resolved = resolve(weights, None, cache_folder(settings.model.cache))
     where, preprocessing = resolve_device(device), resolved.weight_set.preprocessing
     reference = reference_embedder(resolved, where)
-    made["reference"] = lambda crops: reference((crops.to(where) - preprocessing.mean) * preprocessing.scale)
-    return made
+
+    def embed(crops: torch.Tensor) -> torch.Tensor:
+        scaled = (crops - preprocessing.mean) * preprocessing.scale  # as facenet-pytorch's crops are
+        return reference((crops if preprocessing.alignment == FIVE_POINT else scaled).to(where))
+
+    return {**made, "reference": embed}
 
 
 def face_crops(faces: Path, count: int, size: int) -> torch.Tensor:
