@@ -27,6 +27,13 @@ def store(finished_store: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def filled(store: Path) -> Iterator[LocalStore]:
+    """The same store, open: eight persons of account 1 in the directory `main`."""
+    with LocalStore.open(store, command="test") as opened:
+        yield opened
+
+
+@pytest.fixture
 def client(tmp_path: Path) -> Iterator[LocalStore]:
     """A new store, open."""
     with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as made:

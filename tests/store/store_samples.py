@@ -15,7 +15,7 @@ import signal
 import tarfile
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from pipeline.store.records import (
     FACES_SCHEMA,
     MEDIA_SCHEMA,
     PERSONS_SCHEMA,
+    QUALITIES,
     DirectoryCommit,
     NewReference,
     PersonRecord,
@@ -79,6 +80,12 @@ def embeddings_table(face_ids: list[int], vectors: np.ndarray) -> pa.Table:
     return pa.table([pa.array(face_ids, pa.int64()), column], schema=embeddings_schema(vectors.shape[1]))
 
 
+def face_fields() -> dict[str, object]:
+    """The detection of a face."""
+    box = {"x1": 10.0, "y1": 20.0, "x2": 60.0, "y2": 80.0}
+    return {**box, "landmarks": [float(n) for n in range(10)], "confidence": 0.99, **dict.fromkeys(QUALITIES, 0.75)}
+
+
 def shard_commit(
     client: LocalStore, run: RunRow, shard: int, *, rows: int = SHARD_ROWS, directory: str = "main"
 ) -> ShardCommit:
@@ -97,7 +104,6 @@ def shard_commit(
         data = JPEG + path.encode()
         media.append(
             {
-                **dict.fromkeys(MEDIA_SCHEMA.names),
                 "media_id": media_id,
                 "row": shard * rows + row,
                 "path": path,
@@ -112,34 +118,17 @@ def shard_commit(
                 "extra": '{"note":"x"}',
             }
         )
-        for ordinal in range(2):
-            faces.append(
-                {
-                    "face_id": face_id + ordinal,
-                    "media_id": media_id,
-                    "ordinal": ordinal,
-                    "person_id": person if ordinal == 0 else None,
-                    "outcome": "inserted" if ordinal == 0 else "rejected",
-                    "rejection_reasons": None if ordinal == 0 else "center-pose,contrast",
-                    "similarity_score": 1.5 if ordinal == 0 else None,
-                    "x1": 10.0 + row,
-                    "y1": 20.0,
-                    "x2": 60.0,
-                    "y2": 80.0,
-                    "landmarks": [float(n) for n in range(10)],
-                    "confidence": 0.99,
-                    "center_pose_quality": 0.9,
-                    "sharpness_quality": 0.8,
-                    "contrast_quality": 0.7,
-                }
-            )
+        face = {"media_id": media_id, **face_fields(), "x1": 10.0 + row}
+        inserted = {"person_id": person, "outcome": "inserted", "similarity_score": 1.5}
+        rejected = {"outcome": "rejected", "rejection_reasons": "center-pose,contrast"}
+        faces.append(face | {"face_id": face_id, "ordinal": 0} | inserted)
+        faces.append(face | {"face_id": face_id + 1, "ordinal": 1} | rejected)
         persons.append(
             {
                 "person_id": person,
                 "seq": counters.next_person_seq + row,
                 "directory": directory,
                 "name": f"Person {row}",
-                "external_id": None,
                 "face_id": face_id,
                 "image_guid": guid,
                 "occurrence": 1,
@@ -167,29 +156,16 @@ def manifest_batches() -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist(rows[n : n + 3], MANIFEST) for n in range(0, len(rows), 3)]
 
 
-def face_fields() -> dict[str, object]:
-    """The detection of a face."""
-    qualities = ("confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
-    return {"x1": 1.0, "y1": 2.0, "x2": 30.0, "y2": 40.0, "landmarks": [5.0] * 10, **dict.fromkeys(qualities, 0.75)}
-
-
 def person(name: str, **changed: object) -> PersonRecord:
     """A person to insert, whose id follows from the name."""
-    record = PersonRecord(
-        person_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"posted-{name}")),
-        seq=0,
-        name=name,
-        external_id=f"x-{name}",
-        parent_id=None,
-        tags=(),
-        ignored=False,
-        occurrence=1,
-        last_occurrence_at=NOW,
-        added_at=NOW,
-        modified_at=NOW,
-        image_guid="",
-    )
+    person_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"posted-{name}"))
+    record = PersonRecord.new(person_id, name, f"x-{name}", "", NOW)
     return dataclasses.replace(record, **changed)
+
+
+def picture(seed: int) -> bytes:
+    """The image of a reference."""
+    return JPEG + b"picture %d" % seed * 50
 
 
 def reference(record: PersonRecord, seed: int, *, ordinal: int = 0, outcome: str = "inserted") -> NewReference:
@@ -202,7 +178,7 @@ def reference(record: PersonRecord, seed: int, *, ordinal: int = 0, outcome: str
         fields=face_fields(),
         embedding=unit_vectors(1, seed)[0],
         image_guid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"posted-image-{seed}")),
-        image=JPEG + b"picture %d" % seed,
+        image=picture(seed),
         media_type="image/jpeg",
     )
 
@@ -253,8 +229,7 @@ def play(path: Path, *, posts: bool = False) -> None:
             finish(client, last or client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54}))
         if posts:
             post(client, account)
-        for file in path.glob("references/*/*"):
-            file.unlink()
+        forget_matrices(client)
         for directory in client.directories():
             client.references(account, directory.name)  # rebuilds the matrix
         target = path.parent / (path.name + "-export")
@@ -283,6 +258,17 @@ def version_1(folder: Path) -> Path:
     with tarfile.open(Path(__file__).parent / "data" / "store-v1.tar.gz") as archive:
         archive.extractall(folder / "version-1", filter="data")
     return folder / "version-1" / "store"
+
+
+def execute(client: LocalStore, sql: str, params: Sequence[object] = ()) -> None:
+    """Changes the catalog behind the store's back."""
+    client.submit(lambda catalog: catalog.execute(sql, params))
+
+
+def forget_matrices(client: LocalStore) -> None:
+    """Deletes the reference matrices: the next reader builds them from the embeddings."""
+    for file in client.path.glob("references/*/*"):
+        file.unlink()
 
 
 def rows_of(client: LocalStore) -> dict[str, int]:

@@ -8,6 +8,7 @@ from pipeline.errors import AccountExists, AccountUnknown, UsageError
 from pipeline.store.catalog import accounts
 from pipeline.store.catalog.accounts import check_password, generate_password, hash_password, verify_password
 from pipeline.store.local import LocalStore
+from pipeline.store.records import Credentials
 
 
 def test_create_and_find(client: LocalStore) -> None:
@@ -15,6 +16,8 @@ def test_create_and_find(client: LocalStore) -> None:
     second = client.create_account("Bob_2", "scrypt$x")
     assert client.accounts() == ["ann@example.org", "Bob_2"]
     assert (client.account_id("ann@example.org"), client.account_id("Bob_2")) == (first, second)
+    assert client.credentials("Bob_2") == Credentials(second, "scrypt$x")
+    assert client.credentials("bob_2") is None
     with pytest.raises(AccountExists):
         client.create_account("Bob_2", None)
     with pytest.raises(AccountUnknown, match=r"Accounts: ann@example\.org, Bob_2\."):

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import duckdb
@@ -13,12 +14,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import StoreDamaged
-from pipeline.store.checks.check import CheckReport, check_store, repair_store
+from pipeline.errors import StoreDamaged, StoreFull
+from pipeline.store.catalog import deletes, intents
+from pipeline.store.checks.check import check_store, repair_store
+from pipeline.store.checks.problems import CheckReport, Problem
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.objects import object_file
 from pipeline.store.files.shards import parquet_bytes
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, RunRow
-from tests.store.store_samples import SIZE, embeddings_table, insertion, play, shard_commit, unit_vectors
+from tests.store.store_samples import SIZE, embeddings_table, execute, insertion, play, shard_commit, unit_vectors
 
 
 def check(store: Path) -> CheckReport:
@@ -176,52 +181,46 @@ def posted_store(finished_store: Path, tmp_path_factory: pytest.TempPathFactory)
     return path
 
 
-@pytest.mark.parametrize("sql", list(BROKEN_POSTED), ids=lambda sql: sql[:50])
-def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql: str) -> None:
-    store = Path(shutil.copytree(posted_store, tmp_path / "store"))
-    with LocalStore.open(store, command="test") as client:
-        client.submit(lambda catalog: catalog.execute(sql))
-        report = check_store(client)
-    assert any(BROKEN_POSTED[sql] in problem.detail for problem in report.problems), report.problems
+def assert_found(client: LocalStore, sql: str, detail: str) -> None:
+    execute(client, sql)
+    problems = check_store(client).problems
+    assert any(detail in problem.detail for problem in problems), problems
 
 
-def test_missing_and_dead_rows_of_a_matrix_are_not_a_problem(store: Path) -> None:
-    with LocalStore.open(store, command="test") as client:
-        before = client.references(1, "main")
-        client.commit_directory(insertion(1, "main", 100, "A"))
-        client.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[3].person_id]))
-        assert check_store(client).problems == []
-        with (store / "references/g0001/1.f32").open("ab") as file:
-            file.write(b"torn")
-        assert check_store(client).problems == []
+@pytest.mark.parametrize(("sql", "detail"), BROKEN.items(), ids=lambda text: text[:40])
+def test_a_broken_rule_of_the_catalog_is_found(filled: LocalStore, sql: str, detail: str) -> None:
+    assert_found(filled, sql, detail)
 
 
-@pytest.mark.parametrize("sql", list(BROKEN), ids=lambda sql: sql[:40])
-def test_a_broken_rule_of_the_catalog_is_found(store: Path, sql: str) -> None:
-    with LocalStore.open(store, command="test") as client:
-        client.submit(lambda catalog: catalog.execute(sql))
-        report = check_store(client)
-    assert any(BROKEN[sql] in problem.detail for problem in report.problems), report.problems
+@pytest.mark.parametrize(("sql", "detail"), BROKEN_POSTED.items(), ids=lambda text: text[:50])
+def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql: str, detail: str) -> None:
+    with LocalStore.open(shutil.copytree(posted_store, tmp_path / "store"), command="test") as client:
+        assert_found(client, sql, detail)
 
 
-def test_a_merge_chain_is_not_a_cycle_and_has_one_root(store: Path) -> None:
-    with LocalStore.open(store, command="test") as client:
-        for child, parent in ((1, 2), (2, 3), (4, 3)):
-            sql = (
-                f"UPDATE core.persons SET parent_id = (SELECT person_id FROM core.persons WHERE seq = {parent})"
-                f" WHERE seq = {child}"
-            )
-            client.submit(lambda catalog, sql=sql: catalog.execute(sql))
-        roots = client.read(
-            "SELECT c.seq, r.seq AS root FROM main.persons v JOIN core.persons c ON c.person_id::VARCHAR = v.person_id"
-            " JOIN core.persons r ON r.person_id::VARCHAR = v.root_person_id ORDER BY c.seq"
-        )
-        assert roots["root"].to_pylist() == [3, 3, 3, 3, 5, 6, 7, 8]
-        assert check_store(client).clean
-        sql = "UPDATE core.persons SET parent_id = (SELECT person_id FROM core.persons WHERE seq = 1) WHERE seq = 3"
-        client.submit(lambda catalog: catalog.execute(sql))
-        cycle = [problem for problem in check_store(client).problems if problem.detail == "a cycle of parents"]
-        assert len(cycle) == 4
+def test_missing_and_dead_rows_of_a_matrix_are_not_a_problem(filled: LocalStore) -> None:
+    before = filled.references(1, "main")
+    filled.commit_directory(insertion(1, "main", 100, "A"))
+    filled.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[3].person_id]))
+    assert check_store(filled).problems == []
+    with (filled.path / "references/g0001/1.f32").open("ab") as file:
+        file.write(b"torn")
+    assert check_store(filled).problems == []
+
+
+def test_a_merge_chain_is_not_a_cycle_and_has_one_root(filled: LocalStore) -> None:
+    set_parent = "UPDATE core.persons SET parent_id = (SELECT person_id FROM core.persons WHERE seq = ?) WHERE seq = ?"
+    for child, parent in ((1, 2), (2, 3), (4, 3)):
+        execute(filled, set_parent, [parent, child])
+    roots = filled.read(
+        "SELECT c.seq, r.seq AS root FROM main.persons v JOIN core.persons c ON c.person_id::VARCHAR = v.person_id"
+        " JOIN core.persons r ON r.person_id::VARCHAR = v.root_person_id ORDER BY c.seq"
+    )
+    assert roots["root"].to_pylist() == [3, 3, 3, 3, 5, 6, 7, 8]
+    assert check_store(filled).clean
+    execute(filled, set_parent, [1, 3])
+    cycle = [problem for problem in check_store(filled).problems if problem.detail == "a cycle of parents"]
+    assert len(cycle) == 4
 
 
 @pytest.mark.parametrize(
@@ -243,13 +242,13 @@ def test_an_embedding_shard_with_other_metadata_or_contents_is_found(
     data = parquet_bytes(embeddings_table(ids, unit_vectors(4, 0) * np.float32(scale)), {**said, **metadata})
     file.write_bytes(data)
     values = [len(data), hashlib.sha256(data).hexdigest()]
-    client.submit(lambda catalog: catalog.execute("UPDATE core.embedding_shards SET bytes = ?, sha256 = ?", values))
+    execute(client, "UPDATE core.embedding_shards SET bytes = ?, sha256 = ?", values)
     assert any(told in p.detail for p in check_store(client).problems if p.kind == "embedding")
 
 
 def test_an_object_that_is_not_an_image_is_found(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    client.submit(lambda catalog: catalog.execute("UPDATE core.objects SET media_type = 'image/png'"))
+    execute(client, "UPDATE core.objects SET media_type = 'image/png'")
     assert {p.detail for p in check_store(client).problems} == {"is not image/png"}
 
 
@@ -286,7 +285,7 @@ def test_files_of_an_unfinished_run_are_not_orphans(client: LocalStore, run: Run
     client.folder.make("objects/ab/cd")
     client.folder.write("objects/ab/cd/abcd0000", b"x", "object")
     assert check_store(client).clean
-    client.submit(lambda catalog: catalog.execute("UPDATE core.runs SET state = 'finished', shards = 0"))
+    execute(client, "UPDATE core.runs SET state = 'finished', shards = 0")
     assert len(check_store(client).problems) == 3
 
 
@@ -327,3 +326,75 @@ def test_a_store_goes_on_after_repair(store: Path) -> None:
     play(store)
     with duckdb.connect(str(store / "catalog-0001.duckdb"), read_only=True) as connection:
         assert connection.execute("SELECT count(*) FROM main.persons").fetchall() == [(8,)]
+
+
+# In a store that others write to meanwhile
+
+
+def test_other_threads_are_answered_while_a_check_reads(store: Path) -> None:
+    done = threading.Event()
+
+    with LocalStore.open(store, command="test") as client:
+
+        def ask() -> None:
+            client.counters()
+            done.set()
+
+        asking = threading.Thread(target=ask)
+
+        def tell(what: str) -> None:
+            if what.startswith("objects") and not asking.ident:
+                asking.start()
+            if what == "orphans":  # a check in one piece would deadlock here
+                assert done.wait(10)
+
+        assert check_store(client, tell).problems == []
+        asking.join()
+
+
+def test_an_object_that_is_about_to_be_committed_is_not_an_orphan(store: Path) -> None:
+    coming, left = "ab" * 16, "cd" * 16
+    with LocalStore.open(store, command="test") as client:
+        intents.declare(client.folder, [coming])
+        for guid in (coming, left):
+            path = store / object_file(guid)
+            path.parent.mkdir(parents=True)
+            path.write_bytes(b"x")
+        (store / (object_file(coming) + ".tmp")).write_bytes(b"x")
+        report = check_store(client)
+        assert [problem.where for problem in report.problems] == [object_file(left)]
+        repair_store(client, report)
+        assert [(store / object_file(guid)).exists() for guid in (coming, left)] == [True, False]
+
+
+def test_a_file_that_is_being_deleted_is_not_a_problem(filled: LocalStore) -> None:
+    """A check may run between a shard's commit and the deletion of its files."""
+
+    def tell(what: str) -> None:
+        if what == "orphans":
+            filled.submit(lambda catalog: deletes.add(catalog, ["runs/x/shards/00000.parquet"]))
+
+    assert check_store(filled, tell).problems == []
+    assert [problem.kind for problem in check_store(filled).problems] == ["pending_delete"]
+
+
+def test_an_intent_that_was_cut_off_leaves_the_others_readable(filled: LocalStore) -> None:
+    intents.declare(filled.folder, ["ab" * 16])
+    with (filled.path / intents.INTENTS_NAME).open("a") as file:  # as a full disk leaves it
+        file.write("ef" * 3)
+    intents.declare(filled.folder, ["cd" * 16, "aa" * 16])
+    assert intents.declared(filled.folder) == {"ab" * 16, "cd" * 16, "aa" * 16}
+
+
+def test_an_intent_that_does_not_fit_on_the_disk_is_an_error(store: Path) -> None:
+    (store / intents.INTENTS_NAME).symlink_to("/dev/full")
+    with pytest.raises(StoreFull):
+        intents.declare(Folder(store), ["ab" * 16])
+
+
+def test_an_orphan_that_was_committed_meanwhile_is_not_removed(filled: LocalStore) -> None:
+    needed = sorted(path for path in (filled.path / "objects").rglob("*") if path.is_file())[0]
+    old = Problem("orphan", needed.relative_to(filled.path).as_posix(), "it was one when it was looked for", "")
+    repair_store(filled, CheckReport([old], {}))
+    assert needed.exists()
+    assert check_store(filled).problems == []

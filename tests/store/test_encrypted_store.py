@@ -11,7 +11,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,15 +22,11 @@ from pipeline.store.export import export_store
 from pipeline.store.files.crypto import MasterKey, decrypt_image
 from pipeline.store.files.objects import object_file, read_object
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit, NewReference, PersonRecord, PostedImage, RunRow, StoreIdentity
-from tests.store.store_samples import JPEG, SOURCE, identity, sha, shard_commit, unit_vectors
+from pipeline.store.records import RunRow, StoreIdentity
+from tests.store.store_samples import JPEG, execute, identity, insertion, picture, shard_commit
 
 MASTER = MasterKey(bytes(range(150, 182)), "a test")
-PICTURE = JPEG + b"a picture of somebody" * 50
-
-
-def sha_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+PICTURE = picture(1)
 
 
 def encrypted_identity() -> StoreIdentity:
@@ -50,44 +45,16 @@ def client(locked: LocalStore) -> LocalStore:
     return locked
 
 
-def begin(client: LocalStore, account: int) -> RunRow:
-    begun = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
-    client.plan_run(begun.run_id, 40, 10)
-    return client.run_row(begun.run_id)
-
-
-def post(account: int, number: int = 1) -> DirectoryCommit:
-    """One new person, as a request brings it."""
-    person_id, now = str(uuid.uuid5(uuid.NAMESPACE_OID, f"p{number}")), datetime(2026, 1, 1)
-    guid = str(uuid.uuid5(uuid.NAMESPACE_OID, f"g{number}"))
-    person = PersonRecord(person_id, 0, "Ann", None, None, (), False, 1, now, now, now, guid)
-    fields = dict.fromkeys(("x1", "y1"), 1.0) | dict.fromkeys(("x2", "y2"), 50.0) | {"landmarks": [1.0] * 10}
-    qualities = ("confidence", "center_pose_quality", "sharpness_quality", "contrast_quality")
-    reference = NewReference(
-        person_id=person_id,
-        ordinal=0,
-        outcome="inserted",
-        similarity_score=1.5,
-        fields=fields | dict.fromkeys(qualities, 0.9),
-        embedding=unit_vectors(1, seed=number)[0],
-        image_guid=guid,
-        image=PICTURE,
-        media_type="image/jpeg",
-    )
-    image = PostedImage(sha(guid), sha(person_id), 100, 60, 60, "jpeg", "Ann", None)
-    return DirectoryCommit(account, "main", inserted=[person], references=[reference], image=image)
-
-
 def objects_of(client: LocalStore) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = client.read("SELECT * FROM core.objects ORDER BY image_guid").to_pylist()
     return rows
 
 
-def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: LocalStore) -> None:
-    ann, bob = client.create_account("ann", None), client.create_account("bob", None)
-    shard = shard_commit(client, begin(client, ann), 0)
+def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: LocalStore, run: RunRow) -> None:
+    ann, bob = run.account_id, client.create_account("bob", None)
+    shard = shard_commit(client, run, 0)
     client.commit_shard(shard)
-    (posted,) = client.commit_directory(post(bob))
+    (posted,) = client.commit_directory(insertion(bob, "main", 1, "A"))
     expected = {guid: (ann, data) for guid, data, _ in shard.objects} | {posted.image_guid: (bob, PICTURE)}
     rows = objects_of(client)
     assert {row["image_guid"] for row in rows} == set(expected)
@@ -100,7 +67,8 @@ def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: LocalS
         guid = str(row["image_guid"])
         account, data = expected[guid]
         at_rest = read_object(client.folder, guid)
-        assert (row["encrypted"], row["bytes"], row["sha256"]) == (True, len(at_rest), sha_of(at_rest))
+        assert (row["encrypted"], row["bytes"]) == (True, len(at_rest))
+        assert row["sha256"] == hashlib.sha256(at_rest).hexdigest()
         assert data not in at_rest
         assert not at_rest.startswith(JPEG)
         assert decrypt_image(ann_key if account == ann else bob_key, at_rest) == data
@@ -111,17 +79,16 @@ def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: LocalS
     assert check_store(client).problems == []
 
 
-def test_no_file_of_the_store_holds_an_image_or_a_key(client: LocalStore) -> None:
-    ann = client.create_account("ann", None)
-    run = begin(client, ann)
+def test_no_file_of_the_store_holds_an_image_or_a_key(client: LocalStore, run: RunRow) -> None:
+    ann = run.account_id
     crops = pa.table({"row": [0], "crop": pa.array([PICTURE], pa.binary())})
     client.write_run_shard(run.run_id, 5, crops, {"shard": 5})
     client.commit_shard(shard_commit(client, run, 0))
-    client.commit_directory(post(ann))
+    client.commit_directory(insertion(ann, "main", 1, "A"))
     key = client.image_key(ann)
     assert key is not None
     assert client.read_run_shard(run.run_id, 5).equals(crops)
-    client.submit(lambda catalog: catalog.execute("CHECKPOINT"))
+    execute(client, "CHECKPOINT")
     needles = [PICTURE[:40], JPEG + b"/photos", b"PAR1"]
     for secret in (key, MASTER.data):
         needles += [secret, secret.hex().encode(), base64.b64encode(secret)]
@@ -135,8 +102,7 @@ def test_no_file_of_the_store_holds_an_image_or_a_key(client: LocalStore) -> Non
         assert held == [] or file.parent.parent.name == "embeddings", file
 
 
-def test_a_damaged_run_shard_is_an_error(client: LocalStore) -> None:
-    run = begin(client, client.create_account("ann", None))
+def test_a_damaged_run_shard_is_an_error(client: LocalStore, run: RunRow) -> None:
     client.write_run_shard(run.run_id, 0, pa.table({"row": [0]}), {})
     file = client.path / "runs" / run.run_id / "shards" / "00000.parquet"
     file.write_bytes(file.read_bytes()[:-16])
@@ -144,9 +110,9 @@ def test_a_damaged_run_shard_is_an_error(client: LocalStore) -> None:
         client.read_run_shard(run.run_id, 0)
 
 
-def test_without_the_key_only_images_are_locked(tmp_path: Path, client: LocalStore) -> None:
-    ann = client.create_account("ann", None)
-    client.commit_shard(shard_commit(client, begin(client, ann), 0))
+def test_without_the_key_only_images_are_locked(tmp_path: Path, client: LocalStore, run: RunRow) -> None:
+    ann = run.account_id
+    client.commit_shard(shard_commit(client, run, 0))
     guid = str(objects_of(client)[0]["image_guid"])
     client.close()
     with LocalStore.open(tmp_path / "store", command="test") as locked:
@@ -161,8 +127,8 @@ def test_without_the_key_only_images_are_locked(tmp_path: Path, client: LocalSto
             lambda: locked.image_key(ann),
             lambda: locked.read_image(ann, guid),
             lambda: locked.create_account("bob", None),
-            lambda: locked.commit_directory(post(ann)),
-            lambda: locked.write_run_shard(locked.last_run(None, None).run_id, 1, pa.table({"row": [0]}), {}),  # type: ignore[union-attr]
+            lambda: locked.commit_directory(insertion(ann, "main", 1, "A")),
+            lambda: locked.write_run_shard(run.run_id, 1, pa.table({"row": [0]}), {}),
         ):
             with pytest.raises(MasterKeyMissing, match="without it nobody can read the images"):
                 closed()
@@ -185,8 +151,7 @@ def test_swapped_and_changed_wrapped_keys_are_errors(client: LocalStore) -> None
     ann, bob = client.create_account("ann", None), client.create_account("bob", None)
     keys = dict(client.submit(lambda c: c.rows("SELECT account_id, image_key FROM core.accounts")))
     for account, wrapped in ((ann, keys[bob]), (ann, keys[ann][:-8] + "AAAAAAA="), (ann, None)):
-        change = ("UPDATE core.accounts SET image_key = ? WHERE account_id = ?", [wrapped, account])
-        client.submit(lambda c, change=change: c.execute(*change))
+        execute(client, "UPDATE core.accounts SET image_key = ? WHERE account_id = ?", [wrapped, account])
         with pytest.raises(StoreDamaged, match="image key of account 1 cannot be unwrapped"):
             client.image_key(account)
     assert [p.detail for p in check_store(client).problems] == [
@@ -197,34 +162,33 @@ def test_swapped_and_changed_wrapped_keys_are_errors(client: LocalStore) -> None
         client.image_key(77)
 
 
-def test_a_changed_or_lost_object_is_damaged_and_another_guid_unknown(client: LocalStore) -> None:
-    ann = client.create_account("ann", None)
-    (first,) = client.commit_directory(post(ann, 1))
-    (second,) = client.commit_directory(post(ann, 2))
+def test_a_changed_or_lost_object_is_damaged_and_another_guid_unknown(client: LocalStore, account: int) -> None:
+    (first,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    (second,) = client.commit_directory(insertion(account, "main", 2, "B"))
     path = client.path / object_file(first.image_guid)
     data = bytearray(path.read_bytes())
     data[20] ^= 1  # CBC alone would return another picture
     path.write_bytes(data)
     with pytest.raises(StoreDamaged, match="was changed"):
-        client.read_image(ann, first.image_guid)
+        client.read_image(account, first.image_guid)
     (client.path / object_file(second.image_guid)).unlink()
     with pytest.raises(StoreDamaged, match="cannot be read"):
-        client.read_image(ann, second.image_guid)
+        client.read_image(account, second.image_guid)
     with pytest.raises(ObjectUnknown):
-        client.read_image(ann, str(uuid.uuid4()))
+        client.read_image(account, str(uuid.uuid4()))
     assert sorted(p.kind for p in check_store(client).problems) == ["object", "object"]
 
 
-def test_check_finds_objects_that_are_not_encrypted_as_they_should_be(client: LocalStore) -> None:
-    ann = client.create_account("ann", None)
-    (person,) = client.commit_directory(post(ann))
+def test_check_finds_objects_that_are_not_encrypted_as_they_should_be(client: LocalStore, account: int) -> None:
+    (person,) = client.commit_directory(insertion(account, "main", 1, "A"))
     path = client.path / object_file(person.image_guid)
     path.write_bytes(PICTURE)
-    client.submit(lambda c: c.execute("UPDATE core.objects SET bytes = ?, sha256 = ?", [len(PICTURE), sha_of(PICTURE)]))
+    values = [len(PICTURE), hashlib.sha256(PICTURE).hexdigest()]
+    execute(client, "UPDATE core.objects SET bytes = ?, sha256 = ?", values)
     assert [p.detail for p in check_store(client).problems] == ["does not have the length of an encrypted image"]
-    client.submit(lambda c: c.execute("UPDATE core.objects SET encrypted = false"))
+    execute(client, "UPDATE core.objects SET encrypted = false")
     assert [p.detail for p in check_store(client).problems] == ["an image encrypted differently from its store"]
-    client.submit(lambda c: c.execute("UPDATE core.store SET master_key_id = NULL"))
+    execute(client, "UPDATE core.store SET master_key_id = NULL")
     assert len(check_store(client).problems) == 2
 
 
@@ -233,7 +197,7 @@ def test_a_store_that_is_not_encrypted_needs_no_key(tmp_path: Path) -> None:
         client.unlock(MASTER)
         assert client.master_key is None
         ann = client.create_account("ann", None)
-        (person,) = client.commit_directory(post(ann))
+        (person,) = client.commit_directory(insertion(ann, "main", 1, "A"))
         assert client.image_key(ann) is None
         assert (
             client.read_image(ann, person.image_guid)
@@ -243,10 +207,10 @@ def test_a_store_that_is_not_encrypted_needs_no_key(tmp_path: Path) -> None:
         assert read_object(client.folder, person.image_guid) == PICTURE
 
 
-def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: LocalStore) -> None:
+def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: LocalStore, run: RunRow) -> None:
     """Its images get the same names and other IVs."""
-    ann = client.create_account("ann", None)
-    shard = shard_commit(client, begin(client, ann), 0)
+    ann = run.account_id
+    shard = shard_commit(client, run, 0)
     client.prepare_shard(shard)  # never committed
     guid, data, _ = shard.objects[0]
     before = read_object(client.folder, guid)
@@ -268,7 +232,7 @@ def test_keys_are_in_no_log_and_no_repr(client: LocalStore, caplog: pytest.LogCa
 
 
 def test_many_images_are_written_by_several_threads_and_few_by_none(
-    client: LocalStore, monkeypatch: pytest.MonkeyPatch
+    client: LocalStore, run: RunRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writers: set[str] = set()
     real = client.folder.write
@@ -279,10 +243,9 @@ def test_many_images_are_written_by_several_threads_and_few_by_none(
         real(file, data, kind, sync_folder=sync_folder)
 
     monkeypatch.setattr(client.folder, "write", write)
-    ann = client.create_account("ann", None)
-    client.commit_directory(post(ann))
+    client.commit_directory(insertion(run.account_id, "main", 1, "A"))
     assert writers == {threading.main_thread().name}
     writers.clear()
-    client.commit_shard(shard_commit(client, begin(client, ann), 0))
+    client.commit_shard(shard_commit(client, run, 0))
     assert writers
     assert all(name.startswith("store-objects") for name in writers)

@@ -17,7 +17,7 @@ from pipeline.store.export import export_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit
 from pipeline.store.schema import SCHEMA_VERSION
-from tests.store.store_samples import SIZE, at_fault_points, insertion, replacement, unit_vectors
+from tests.store.store_samples import SIZE, at_fault_points, forget_matrices, insertion, replacement, unit_vectors
 
 
 def shards(client: LocalStore) -> list[tuple[str, int]]:
@@ -32,11 +32,6 @@ def post(client: LocalStore, account: int, count: int) -> np.ndarray:
     for seed in range(count):
         client.commit_directory(insertion(account, "main", seed, f"P{seed}"))
     return np.stack([unit_vectors(1, seed)[0] for seed in range(count)])
-
-
-def forget_matrices(client: LocalStore) -> None:
-    for file in client.path.glob("references/*/*"):
-        file.unlink()
 
 
 def test_a_damaged_shard_is_not_rewritten(client: LocalStore, account: int) -> None:
@@ -107,17 +102,16 @@ def test_vectors_of_removed_faces_are_taken_out_of_shards(client: LocalStore, ac
     assert check_store(client).problems == []
 
 
-def test_shards_of_a_run_are_rewritten_too(store: Path) -> None:
-    with LocalStore.open(store, command="test") as client:
-        before = client.references(1, "main")
-        vector = before.vectors[0].copy()
-        (name, rows), other = shards(client)
-        client.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[0].person_id]))
-        client.fold()
-        assert shards(client) == [(name.replace(".parquet", ".1.parquet"), rows - 1), other]
-        table = pq.read_table(next(client.path.glob("embeddings/*/*.1.parquet")))
-        assert vector.tolist() not in table["embedding"].to_pylist()
-        assert check_store(client).problems == []
+def test_shards_of_a_run_are_rewritten_too(filled: LocalStore) -> None:
+    before = filled.references(1, "main")
+    vector = before.vectors[0].copy()
+    (name, rows), other = shards(filled)
+    filled.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[0].person_id]))
+    filled.fold()
+    assert shards(filled) == [(name.replace(".parquet", ".1.parquet"), rows - 1), other]
+    table = pq.read_table(next(filled.path.glob("embeddings/*/*.1.parquet")))
+    assert vector.tolist() not in table["embedding"].to_pylist()
+    assert check_store(filled).problems == []
 
 
 def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:

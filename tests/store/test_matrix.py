@@ -26,6 +26,10 @@ def seq_file(client: LocalStore) -> Path:
     return client.path / (STEM + ".seq")
 
 
+def vector_file(client: LocalStore) -> Path:
+    return client.path / (STEM + ".f32")
+
+
 def test_commits_append_to_it(client: LocalStore, run: RunRow) -> None:
     for shard in range(2):
         client.commit_shard(shard_commit(client, run, shard))
@@ -44,46 +48,47 @@ def _cut(file: Path, end: int) -> None:
     file.write_bytes(file.read_bytes()[:end])
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {
-    "no seq": lambda root: (root / (STEM + ".seq")).unlink(),
-    "no vectors": lambda root: (root / (STEM + ".f32")).unlink(),
-    "torn seq": lambda root: _cut(root / (STEM + ".seq"), -3),
-    "missed append": lambda root: (_cut(root / (STEM + ".seq"), -8), _cut(root / (STEM + ".f32"), -4 * SIZE))[0],
-    "torn vectors": lambda root: _cut(root / (STEM + ".f32"), -5),
-    "extra vectors": lambda root: (
-        (root / (STEM + ".f32")).open("ab").close()
-        or (root / (STEM + ".f32")).write_bytes((root / (STEM + ".f32")).read_bytes() + bytes(4 * SIZE))
-    ),
-    "one number twice": lambda root: (root / (STEM + ".seq")).write_bytes(np.ones(SHARDS * SHARD_ROWS, "<i8")),
-    "dead numbers": lambda root: (root / (STEM + ".seq")).write_bytes(np.arange(100, 108, dtype="<i8")),
-    "empty": lambda root: (root / (STEM + ".seq")).write_bytes(b""),
+def _miss_an_append(seq: Path, vectors: Path) -> None:
+    _cut(seq, -8)
+    _cut(vectors, -4 * SIZE)
+
+
+DAMAGE: dict[str, Callable[[Path, Path], object]] = {
+    "no seq": lambda seq, _: seq.unlink(),
+    "no vectors": lambda _, vectors: vectors.unlink(),
+    "torn seq": lambda seq, _: _cut(seq, -3),
+    "missed append": _miss_an_append,
+    "torn vectors": lambda _, vectors: _cut(vectors, -5),
+    "extra vectors": lambda _, vectors: vectors.write_bytes(vectors.read_bytes() + bytes(4 * SIZE)),
+    "one number twice": lambda seq, _: seq.write_bytes(np.ones(SHARDS * SHARD_ROWS, "<i8")),
+    "dead numbers": lambda seq, _: seq.write_bytes(np.arange(100, 108, dtype="<i8")),
+    "empty": lambda seq, _: seq.write_bytes(b""),
 }
 
 
-@pytest.mark.parametrize("damage", list(DAMAGE))
-def test_a_matrix_that_does_not_fit_is_rebuilt(store: Path, damage: str) -> None:
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_matrix_that_does_not_fit_is_rebuilt(store: Path, damage: Callable[[Path, Path], object]) -> None:
     with LocalStore.open(store, command="test") as client:
         expected = np.array(client.references(1, "main").vectors)
-        vectors, seq = (store / (STEM + ".f32")).read_bytes(), seq_file(client).read_bytes()
-    DAMAGE[damage](store)
+        files = seq_file(client), vector_file(client)
+    before = [file.read_bytes() for file in files]
+    damage(*files)
     with LocalStore.open(store, command="test") as client:
         np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
-    assert (store / (STEM + ".f32")).read_bytes() == vectors
-    assert (store / (STEM + ".seq")).read_bytes() == seq
+    assert [file.read_bytes() for file in files] == before
 
 
-def test_posts_don_t_append_and_the_next_reader_does(store: Path) -> None:
-    with LocalStore.open(store, command="test") as client:
-        before = (store / (STEM + ".f32")).read_bytes()
-        client.commit_directory(insertion(1, "main", 50, "A", "B"))
-        assert (store / (STEM + ".f32")).read_bytes() == before
-        found = client.references(1, "main")
-        assert isinstance(found.vectors, np.memmap)
-        assert found.seq.tolist() == list(range(1, 11))
-        np.testing.assert_array_equal(found.vectors[8:], [unit_vectors(1, 50)[0], unit_vectors(1, 51)[0]])
-        grown = (store / (STEM + ".f32")).read_bytes()
-        assert grown[: len(before)] == before
-        assert len(grown) == 10 * SIZE * 4
+def test_posts_don_t_append_and_the_next_reader_does(filled: LocalStore) -> None:
+    before = vector_file(filled).read_bytes()
+    filled.commit_directory(insertion(1, "main", 50, "A", "B"))
+    assert vector_file(filled).read_bytes() == before
+    found = filled.references(1, "main")
+    assert isinstance(found.vectors, np.memmap)
+    assert found.seq.tolist() == list(range(1, 11))
+    np.testing.assert_array_equal(found.vectors[8:], [unit_vectors(1, 50)[0], unit_vectors(1, 51)[0]])
+    grown = vector_file(filled).read_bytes()
+    assert grown[: len(before)] == before
+    assert len(grown) == 10 * SIZE * 4
 
 
 def test_a_commit_of_a_shard_adds_the_posts_before_it(client: LocalStore, run: RunRow) -> None:
@@ -99,10 +104,10 @@ def test_a_commit_of_a_shard_adds_the_posts_before_it(client: LocalStore, run: R
 
 
 @pytest.fixture
-def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[LocalStore, Callable[[], object]], None]:
+def between(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Arranges that `work` is done once between reading new rows and appending them."""
 
-    def arrange(client: LocalStore, work: Callable[[], object]) -> None:
+    def arrange(work: Callable[[], object]) -> None:
         submit, left = client.submit, [work]
 
         def with_others(job: Any) -> object:
@@ -116,73 +121,70 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[LocalStore, Callable[[
 
 
 def test_a_person_who_is_deleted_while_it_grows_leaves_no_vector(
-    client: LocalStore, run: RunRow, between: Callable[[LocalStore, Callable[[], object]], None]
+    client: LocalStore, run: RunRow, between: Callable[[Callable[[], object]], None]
 ) -> None:
     def delete() -> None:
         gone = client.references(run.account_id, "main").persons[1]
         client.commit_directory(DirectoryCommit(run.account_id, "main", deleted=[gone.person_id]))
         seq_file(client).unlink()  # made by `references`; now the shard's own rows are appended
 
-    between(client, delete)
+    between(delete)
     client.commit_shard(shard_commit(client, run, 0))
     assert np.fromfile(seq_file(client), "<i8").tolist() == [1, *range(3, SHARD_ROWS + 1)]
 
 
 def test_a_directory_that_is_deleted_while_it_grows_leaves_no_file(
-    client: LocalStore, run: RunRow, between: Callable[[LocalStore, Callable[[], object]], None]
+    client: LocalStore, run: RunRow, between: Callable[[Callable[[], object]], None]
 ) -> None:
-    between(client, lambda: client.delete_directory(run.account_id, "main"))
+    between(lambda: client.delete_directory(run.account_id, "main"))
     client.commit_shard(shard_commit(client, run, 0))
     assert not list((client.path / "references").rglob("*.*"))
     assert check_store(client).problems == []
 
 
 def test_rows_that_a_reader_adds_while_it_grows_are_added_once(
-    client: LocalStore, run: RunRow, between: Callable[[LocalStore, Callable[[], object]], None]
+    client: LocalStore, run: RunRow, between: Callable[[Callable[[], object]], None]
 ) -> None:
-    between(client, lambda: client.references(run.account_id, "main"))
+    between(lambda: client.references(run.account_id, "main"))
     client.commit_shard(shard_commit(client, run, 0))
     assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, SHARD_ROWS + 1))
 
 
-def test_a_replaced_row_is_added_and_the_old_one_ignored(store: Path) -> None:
-    with LocalStore.open(store, command="test") as client:
-        before = client.references(1, "main")
-        expected = np.array(before.vectors)
-        inode = seq_file(client).stat().st_ino
-        client.commit_directory(replacement(1, "main", 50, before.persons[2]))
-        expected[2] = unit_vectors(1, 50)[0]
-        for _ in range(2):
-            after = client.references(1, "main")
-            np.testing.assert_array_equal(after.vectors, expected)
-            assert after.seq.tolist() == before.seq.tolist()
-            assert not after.vectors.flags.writeable
-        assert np.fromfile(seq_file(client), "<i8").tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-        assert seq_file(client).stat().st_ino == inode
+def test_a_replaced_row_is_added_and_the_old_one_ignored(filled: LocalStore) -> None:
+    before = filled.references(1, "main")
+    expected = np.array(before.vectors)
+    inode = seq_file(filled).stat().st_ino
+    filled.commit_directory(replacement(1, "main", 50, before.persons[2]))
+    expected[2] = unit_vectors(1, 50)[0]
+    for _ in range(2):
+        after = filled.references(1, "main")
+        np.testing.assert_array_equal(after.vectors, expected)
+        assert after.seq.tolist() == before.seq.tolist()
+        assert not after.vectors.flags.writeable
+    assert np.fromfile(seq_file(filled), "<i8").tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert seq_file(filled).stat().st_ino == inode
 
 
-def test_with_too_many_dead_rows_it_is_rebuilt(store: Path) -> None:
-    with LocalStore.open(store, command="test") as client:
-        before = client.references(1, "main")
-        gone = [record.person_id for record in before.persons[1:3]]
-        client.commit_directory(DirectoryCommit(1, "main", deleted=gone))
-        after = client.references(1, "main")
-        assert isinstance(after.vectors, np.memmap)
-        np.testing.assert_array_equal(after.vectors, before.vectors[[0, 3, 4, 5, 6, 7]])
-        assert np.fromfile(seq_file(client), "<i8").tolist() == [1, 4, 5, 6, 7, 8]
+def test_with_too_many_dead_rows_it_is_rebuilt(filled: LocalStore) -> None:
+    before = filled.references(1, "main")
+    gone = [record.person_id for record in before.persons[1:3]]
+    filled.commit_directory(DirectoryCommit(1, "main", deleted=gone))
+    after = filled.references(1, "main")
+    assert isinstance(after.vectors, np.memmap)
+    np.testing.assert_array_equal(after.vectors, before.vectors[[0, 3, 4, 5, 6, 7]])
+    assert np.fromfile(seq_file(filled), "<i8").tolist() == [1, 4, 5, 6, 7, 8]
 
 
-def test_fold_leaves_nothing_of_dead_rows(store: Path) -> None:
-    with LocalStore.open(store, command="test") as client:
-        before = client.references(1, "main")
-        vector = before.vectors[4].tobytes()
-        client.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[4].person_id]))
-        assert vector in (store / (STEM + ".f32")).read_bytes()
-        client.fold()
-        assert vector not in (store / (STEM + ".f32")).read_bytes()
-        after = client.references(1, "main")
-        np.testing.assert_array_equal(after.vectors, before.vectors[[0, 1, 2, 3, 5, 6, 7]])
-        assert check_store(client).problems == []
+def test_fold_leaves_nothing_of_dead_rows(filled: LocalStore) -> None:
+    before = filled.references(1, "main")
+    vector = before.vectors[4].tobytes()
+    filled.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[4].person_id]))
+    assert vector in vector_file(filled).read_bytes()
+    filled.fold()
+    assert vector not in vector_file(filled).read_bytes()
+    after = filled.references(1, "main")
+    np.testing.assert_array_equal(after.vectors, before.vectors[[0, 1, 2, 3, 5, 6, 7]])
+    assert check_store(filled).problems == []
 
 
 @settings(max_examples=60, deadline=None)

@@ -18,6 +18,8 @@ from tests.store.store_samples import (
     MANIFEST,
     SHARD_ROWS,
     SOURCE,
+    execute,
+    forget_matrices,
     identity,
     manifest_batches,
     sha,
@@ -148,12 +150,10 @@ def test_committed_files_are_of_one_source_and_account(client: LocalStore, run: 
 def test_committed_files_have_the_latest_content_last(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     client.commit_shard(shard_commit(client, run, 1))
-    client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = 'new' WHERE media_id = 6"))
-    client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = 'old' WHERE media_id = 2"))
-    client.submit(lambda c: c.execute("UPDATE core.media SET path = 'p', sha256 = NULL WHERE media_id = 7"))
-    client.submit(
-        lambda c: c.execute("UPDATE core.media SET path = 'q', sha256 = NULL, status = 'changed' WHERE media_id = 8")
-    )
+    execute(client, "UPDATE core.media SET path = 'p', sha256 = 'new' WHERE media_id = 6")
+    execute(client, "UPDATE core.media SET path = 'p', sha256 = 'old' WHERE media_id = 2")
+    execute(client, "UPDATE core.media SET path = 'p', sha256 = NULL WHERE media_id = 7")
+    execute(client, "UPDATE core.media SET path = 'q', sha256 = NULL, status = 'changed' WHERE media_id = 8")
     rows = client.committed_files(SOURCE, run.account_id).to_pylist()
     assert [row["sha256"] for row in rows if row["path"] == "p"] == ["old", "new", None]
     assert "q" not in {row["path"] for row in rows}  # the next run takes it
@@ -174,11 +174,11 @@ def test_media_of_hashes_have_all_their_embeddings(client: LocalStore, run: RunR
     client.commit_shard(shard_commit(client, run, 0))
     hashes = [sha(f"{SOURCE}/0-{row}.jpg") for row in range(SHARD_ROWS)]
     assert client.media_of_hashes(run.account_id, hashes) == {}  # each has a rejected face, which has no embedding
-    client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected' AND media_id <= 2"))
-    client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE media_id = 3"))
-    client.submit(lambda c: c.execute("UPDATE core.media SET status = 'no_face' WHERE media_id = 3"))
+    execute(client, "DELETE FROM core.faces WHERE outcome = 'rejected' AND media_id <= 2")
+    execute(client, "DELETE FROM core.faces WHERE media_id = 3")
+    execute(client, "UPDATE core.media SET status = 'no_face' WHERE media_id = 3")
     assert client.media_of_hashes(run.account_id, [*hashes, "unknown"]) == {hashes[0]: 1, hashes[1]: 2, hashes[2]: 3}
-    client.submit(lambda c: c.execute("UPDATE core.media SET status = 'truncated' WHERE media_id = 2"))
+    execute(client, "UPDATE core.media SET status = 'truncated' WHERE media_id = 2")
     assert client.media_of_hashes(run.account_id, hashes[:2]) == {hashes[0]: 1}
     assert client.media_of_hashes(run.account_id, []) == {}
     assert client.media_of_hashes(run.account_id + 1, hashes) == {}
@@ -189,7 +189,7 @@ def test_faces_of_media(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard)
     with pytest.raises(StoreDamaged, match="has no stored embedding"):
         client.faces_of_media([1])  # its second face was rejected
-    client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected'"))
+    execute(client, "DELETE FROM core.faces WHERE outcome = 'rejected'")
     faces = client.faces_of_media([3, 1])
     assert faces["media_id"].to_pylist() == [1, 3]
     vectors = np.array(faces["embedding"].to_pylist(), np.float32)
@@ -206,14 +206,13 @@ def test_pending_embeddings_are_read_like_those_in_shards(client: LocalStore, ru
     client.commit_shard(shard_commit(client, run, 0))
     before = np.array(client.references(run.account_id, "main").vectors)
     vector = before[2].tobytes()
-    client.submit(lambda c: c.execute("DELETE FROM core.embeddings WHERE face_id = 5"))
-    client.submit(lambda c: c.execute("INSERT INTO core.pending_embeddings VALUES (1, 5, ?)", [vector]))
-    client.submit(lambda c: c.execute("DELETE FROM core.faces WHERE outcome = 'rejected'"))
+    execute(client, "DELETE FROM core.embeddings WHERE face_id = 5")
+    execute(client, "INSERT INTO core.pending_embeddings VALUES (1, 5, ?)", [vector])
+    execute(client, "DELETE FROM core.faces WHERE outcome = 'rejected'")
     np.testing.assert_array_equal(
         np.array(client.faces_of_media([3])["embedding"].to_pylist(), np.float32), before[2:3]
     )
-    for file in client.path.glob("references/*/*"):
-        file.unlink()
+    forget_matrices(client)
     np.testing.assert_array_equal(client.references(run.account_id, "main").vectors, before)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import StoreDamaged, StoreError, TooManyDirectories
+from pipeline.errors import StoreError, TooManyDirectories
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import read_object
 from pipeline.store.local import LocalStore
@@ -22,6 +22,7 @@ from tests.store.store_samples import (
     SHARD_ROWS,
     SIZE,
     embeddings_table,
+    execute,
     failing_at,
     identity,
     rows_of,
@@ -59,7 +60,7 @@ def test_a_second_commit_of_a_shard_changes_nothing(client: LocalStore, run: Run
     shard = shard_commit(client, run, 0)
     client.commit_shard(shard)
     before, files = rows_of(client), sorted(client.path.rglob("*"))
-    again = dataclasses.replace(shard, embeddings=embeddings_table([2], unit_vectors(1, seed=9)))
+    again = replace(shard, embeddings=embeddings_table([2], unit_vectors(1, seed=9)))
     with pytest.raises(StoreError, match="is committed already"):
         client.commit_shard(again)
     assert rows_of(client) == before
@@ -67,53 +68,39 @@ def test_a_second_commit_of_a_shard_changes_nothing(client: LocalStore, run: Run
     assert check_store(client).problems == []
 
 
-def _of_no_person(commit: ShardCommit) -> ShardCommit:
-    return dataclasses.replace(commit, occurrences={"00000000-0000-0000-0000-000000000000": 1})
+WRONG: dict[str, tuple[Callable[[ShardCommit], ShardCommit], str]] = {
+    "no person": (
+        lambda c: replace(c, occurrences={"00000000-0000-0000-0000-000000000000": 1}),
+        "1 of the matched persons are not in the store",
+    ),
+    "old ids": (
+        lambda c: replace(c, media=c.media.set_column(0, "media_id", pa.array([0] * len(c.media), pa.int64()))),
+        "ids that are taken",
+    ),
+    "no column": (
+        lambda c: replace(c, faces=c.faces.drop_columns(["outcome"])),
+        "faces of shard 0 don't have the right columns",
+    ),
+    "size": (
+        lambda c: replace(c, embeddings=embeddings_table([1], unit_vectors(1, 0, SIZE + 1))),
+        "embeddings of shard 0 don't have the right columns",
+    ),
+    "run": (lambda c: replace(c, run_id="nobody"), 'no run "nobody"'),
+    "past the end": (lambda c: replace(c, shard=10), "has 10 shards, but no shard 10"),
+    "path as guid": (
+        lambda c: replace(c, objects=[("../../../etc/x", b"x", "image/jpeg")]),
+        "cannot name an object",
+    ),
+}
 
 
-def _with_old_ids(commit: ShardCommit) -> ShardCommit:
-    ids = pa.array([0] * len(commit.media), pa.int64())
-    return dataclasses.replace(commit, media=commit.media.set_column(0, "media_id", ids))
-
-
-def _without_column(commit: ShardCommit) -> ShardCommit:
-    return dataclasses.replace(commit, faces=commit.faces.drop_columns(["outcome"]))
-
-
-def _of_other_size(commit: ShardCommit) -> ShardCommit:
-    return dataclasses.replace(commit, embeddings=embeddings_table([1], unit_vectors(1, 0, SIZE + 1)))
-
-
-def _of_other_run(commit: ShardCommit) -> ShardCommit:
-    return dataclasses.replace(commit, run_id="nobody")
-
-
-def _past_the_end(commit: ShardCommit) -> ShardCommit:
-    return dataclasses.replace(commit, shard=10)
-
-
-def _with_path_as_guid(commit: ShardCommit) -> ShardCommit:
-    return dataclasses.replace(commit, objects=[("../../../etc/x", b"x", "image/jpeg")])
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (_of_no_person, "1 of the matched persons are not in the store"),
-        (_with_old_ids, "ids that are taken"),
-        (_without_column, "faces of shard 0 don't have the right columns"),
-        (_of_other_size, "embeddings of shard 0 don't have the right columns"),
-        (_of_other_run, 'no run "nobody"'),
-        (_past_the_end, "has 10 shards, but no shard 10"),
-        (_with_path_as_guid, "cannot name an object"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG)
 def test_an_invalid_commit_stores_nothing(
-    client: LocalStore, run: RunRow, change: Callable[[ShardCommit], ShardCommit], told: str
+    client: LocalStore, run: RunRow, change: Callable[[ShardCommit], ShardCommit], message: str
 ) -> None:
     good = shard_commit(client, run, 0)
     before = rows_of(client)
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=message):
         client.commit_shard(change(good))
     assert rows_of(client) == before
     client.commit_shard(good)
@@ -130,7 +117,7 @@ def test_a_failure_before_the_commit_rolls_back_and_the_repeat_leaves_no_orphan(
         client.commit_shard(shard)
     assert rows_of(client) == before
     client.commit_shard(shard)
-    client.submit(lambda catalog: catalog.execute("UPDATE core.runs SET state = 'finished', shards = 1"))
+    execute(client, "UPDATE core.runs SET state = 'finished', shards = 1")
     assert check_store(client).problems == []
 
 
@@ -150,7 +137,7 @@ def test_at_most_ten_directories_hold_an_identity(client: LocalStore, run: RunRo
 
 def test_media_without_identity_make_no_directory(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
-    empty = dataclasses.replace(
+    empty = replace(
         shard, faces=shard.faces[:0], embeddings=shard.embeddings[:0], persons=shard.persons[:0], objects=()
     )
     client.commit_shard(empty)
@@ -198,12 +185,3 @@ def test_calls_from_many_threads_run_one_after_another(client: LocalStore, run: 
     with ThreadPoolExecutor(8) as pool:
         ids = list(pool.map(add, range(24)))
     assert sorted(ids) == list(range(2, 26))
-
-
-def test_a_lost_object_is_an_error(client: LocalStore, run: RunRow) -> None:
-    shard = shard_commit(client, run, 0)
-    client.commit_shard(shard)
-    guid = shard.objects[0][0]
-    (client.path / "objects" / guid[:2] / guid[2:4] / guid).unlink()
-    with pytest.raises(StoreDamaged, match=guid):
-        read_object(client.folder, guid)
