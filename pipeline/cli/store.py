@@ -15,7 +15,7 @@ from pipeline.cli.progress import LongWork
 from pipeline.errors import StoreDamaged
 
 if TYPE_CHECKING:
-    from pipeline.store.checks.problems import Problem
+    from pipeline.store.records import Problem
 
 
 @click.command()

@@ -31,6 +31,7 @@ from pipeline.identities.duplicate_faces import DuplicateResolver, mark_changed
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.store.commits.shard import PreparedShard
+from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     FACES_SCHEMA,
@@ -39,7 +40,6 @@ from pipeline.store.records import (
     PersonRecord,
     RunRow,
     ShardCommit,
-    embeddings_schema,
 )
 
 # Times a shard is decided without the locks before it is decided under them.
@@ -226,10 +226,8 @@ class Enroller:
         """Of all faces but the rejected ones."""
         size = self._client.identity.embedding_size
         kept = [(face_id, s) for face_id, s in zip(face_ids, sightings, strict=True) if s.outcome != "rejected"]
-        numbers = np.concatenate([s.face.embedding for _, s in kept]) if kept else np.zeros(0, np.float32)
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(numbers), size)
-        ids = pa.array([face_id for face_id, _ in kept], pa.int64())
-        return pa.table([ids, lists], schema=embeddings_schema(size))
+        vectors = np.array([s.face.embedding for _, s in kept], np.float32).reshape(-1, size)
+        return embedding_rows([face_id for face_id, _ in kept], vectors)
 
     def _commit(self, prepared: _Prepared) -> PreparedShard:
         """The transaction, and then the same in memory. Under the directories' locks."""

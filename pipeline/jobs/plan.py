@@ -130,7 +130,7 @@ class Planner:
         self._stored = self._stored_hashes(source)
         self._rows: dict[tuple[str, str], tuple[int, str | None]] = {}  # of this run, by path and directory
         self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
-        self._directories = set(self.store.directories_with_identities(self.account_id))
+        self._directories = {row.name for row in self.store.directories() if row.account_id == self.account_id}
         self._next_row = 0
         iterator = iter(refs)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="hash") as pool:

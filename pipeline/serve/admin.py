@@ -33,12 +33,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.errors import BodyInvalid, BodyTooLarge, FacepipeError, Forbidden, MethodUnknown, StoreError
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.search import answers
-from pipeline.store.checks.problems import Checked
 from pipeline.store.connect import Hello
 from pipeline.store.files.lock import make_token, remove_token
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import operations, parameter_types
-from pipeline.store.records import FaceAnswer, SearchQuery
+from pipeline.store.records import Checked, FaceAnswer, SearchQuery
 from pipeline.store.wire import JSON, TOKEN_HEADER, decode, pack, pack_error
 
 _log = logging.getLogger(__name__)

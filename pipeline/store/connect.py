@@ -16,13 +16,12 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from pipeline.errors import FacepipeError, ServerUnreachable, StoreLocked
-from pipeline.store.checks.problems import Checked
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import read_token
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import CommitShard, Operation, Store
-from pipeline.store.records import FaceAnswer, RunRow, SearchQuery, StoreIdentity
+from pipeline.store.records import Checked, FaceAnswer, RunRow, SearchQuery, StoreIdentity
 from pipeline.store.wire import JSON, TOKEN_HEADER, pack, unpack, unpack_error
 
 P = ParamSpec("P")

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,6 +15,7 @@ from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
+from pipeline.store.files.shards import embedding_rows
 from pipeline.store.records import embeddings_schema
 from pipeline.store.schema import VIEWS
 
@@ -43,9 +43,7 @@ def embeddings_table(catalog: Catalog, after: int, limit: int) -> pa.Table:
         " ORDER BY face_id LIMIT $3",
         [catalog.generation, after, limit],
     )["face_id"].to_numpy()
-    size = catalog.identity.embedding_size
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(load_embeddings(catalog, faces))), size)
-    return pa.table([pa.array(faces), vectors], schema=embeddings_schema(size))
+    return embedding_rows(faces, load_embeddings(catalog, faces))
 
 
 def export_store(store: CatalogThread, to: Path) -> dict[str, int]:

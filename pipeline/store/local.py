@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -13,10 +13,15 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.checks.problems import Checked
 from pipeline.store.commits import fold
-from pipeline.store.commits.directory import Change, check_commit, discard_images, images_of, write_images
-from pipeline.store.commits.group_commit import GroupCommit
+from pipeline.store.commits.directory import (
+    Change,
+    GroupCommit,
+    check_commit,
+    discard_images,
+    images_of,
+    write_images,
+)
 from pipeline.store.commits.shard import (
     CommittedShard,
     PreparedShard,
@@ -30,9 +35,10 @@ from pipeline.store.export import export_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME
-from pipeline.store.files.objects import open_image, read_object
+from pipeline.store.files.objects import Row, open_image, read_object
 from pipeline.store.operations import CommitShard, Operation, Store
 from pipeline.store.records import (
+    Checked,
     Counters,
     DirectoryCommit,
     FaceAnswer,
@@ -224,9 +230,7 @@ class LocalStore(CatalogThread, Store):
             return committed
 
     @contextmanager
-    def images_ahead(
-        self, account_id: int, images: Sequence[tuple[str, bytes, str]]
-    ) -> Iterator[dict[str, Mapping[str, object]]]:
+    def images_ahead(self, account_id: int, images: Sequence[tuple[str, bytes, str]]) -> Iterator[dict[str, Row]]:
         """For the block these images (guid, bytes, media type) are on disk, for `commit_directory`: writing them takes
         longer than the transaction, and should not be done under a lock. Those that no commit takes are removed."""
         key = self.image_key(account_id)
@@ -241,9 +245,7 @@ class LocalStore(CatalogThread, Store):
             if ahead:
                 self._discard(list(ahead))
 
-    def commit_directory(
-        self, commit: DirectoryCommit, ahead: dict[str, Mapping[str, object]] | None = None
-    ) -> list[PersonRecord]:
+    def commit_directory(self, commit: DirectoryCommit, ahead: dict[str, Row] | None = None) -> list[PersonRecord]:
         """Commits what a request changes in a directory, durably or not at all; returns the inserted and updated
         persons as they are afterwards. `ahead`: from `images_ahead`; it loses the images that the commit takes. Calls
         of several threads share a transaction where they can; each succeeds or fails by itself.

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import pyarrow as pa
 
 from pipeline.store import export
-from pipeline.store.catalog import accounts, directories, media, photo_faces, runs
+from pipeline.store.catalog import accounts, directories, media, runs
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.checks.problems import Checked
 from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.run_files import RunFiles
-from pipeline.store.records import FaceAnswer, RunRow, SearchQuery, StoreIdentity
+from pipeline.store.records import Checked, FaceAnswer, RunRow, SearchQuery, StoreIdentity
 
 if TYPE_CHECKING:
     from pipeline.store.local import LocalStore
@@ -94,7 +93,6 @@ class Store(RunFiles):
     create_account = Operation(accounts.create_account)
     set_password = Operation(accounts.set_password)
     accounts = Operation(accounts.user_ids)
-    directories_with_identities = Operation(directories.directories_with_identities)
     directories = Operation(directories.directories)
     delete_directory = Operation(directory.delete_directory)
 
@@ -113,11 +111,11 @@ class Store(RunFiles):
     media_of_hashes = Operation(media.media_of_hashes)
 
     # Photos and their faces
-    photo_records = Operation(photo_faces.photo_records)
-    named_photos = Operation(photo_faces.named_photos)
-    detected_faces = Operation(photo_faces.detected_faces)
-    central_faces = Operation(photo_faces.central_faces)
-    central_identities = Operation(photo_faces.central_identities)
+    photo_records = Operation(media.photo_records)
+    named_photos = Operation(media.named_photos)
+    detected_faces = Operation(media.detected_faces)
+    central_faces = Operation(media.central_faces)
+    central_identities = Operation(media.central_identities)
 
     # The public tables
     view_table = Operation(export.view_table)

@@ -16,14 +16,12 @@ import pyarrow as pa
 
 from pipeline.types import FloatArray, IntArray
 
-LANDMARK_NUMBERS = 10  # five points, x and y
-
 
 def _column(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
-_LANDMARKS = pa.list_(pa.float32(), LANDMARK_NUMBERS)
+_LANDMARKS = pa.list_(pa.float32(), 10)  # five points, x and y
 _BOX = [_column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")]
 QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
 _SCORES = [_column(name, pa.float32()) for name in ("confidence", *QUALITIES)]
@@ -82,14 +80,9 @@ COMMITTED_FILES_SCHEMA = pa.schema(
 )
 
 
-def embedding_type(size: int) -> pa.DataType:
-    """One embedding: `size` float32 numbers, L2 norm 1."""
-    return pa.list_(pa.float32(), size)
-
-
 def embeddings_schema(size: int) -> pa.Schema:
-    """Embeddings of faces: `face_id` and `size` numbers each."""
-    return pa.schema([_column("face_id", pa.int64()), _column("embedding", embedding_type(size))])
+    """Embeddings of faces: `face_id` and `size` float32 numbers each, L2 norm 1."""
+    return pa.schema([_column("face_id", pa.int64()), _column("embedding", pa.list_(pa.float32(), size))])
 
 
 def faces_of_media_schema(size: int) -> pa.Schema:
@@ -101,7 +94,7 @@ def faces_of_media_schema(size: int) -> pa.Schema:
             *_BOX,
             _column("landmarks", _LANDMARKS),
             *_SCORES,
-            _column("embedding", embedding_type(size)),
+            _column("embedding", pa.list_(pa.float32(), size)),
             pa.field("pixel_sha256", pa.string()),
             pa.field("width", pa.int32()),
             pa.field("height", pa.int32()),
@@ -361,3 +354,29 @@ class ShardCommit:
     objects: Sequence[tuple[str, bytes, str]] = ()  # (guid, bytes, media type)
     occurrences: Mapping[str, int] = field(default_factory=dict)  # of persons of earlier commits: how many to add
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `kind`: catalog, reference, view, embedding, object, matrix, orphan, pending_delete."""
+
+    kind: str
+    where: str
+    detail: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All problems, and how much was read (files, rows; by name)."""
+
+    problems: Sequence[Problem]
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is wrong with a store, and what was repaired before."""
+
+    report: CheckReport
+    repaired: Sequence[Problem]

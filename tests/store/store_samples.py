@@ -26,6 +26,7 @@ import pyarrow as pa
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
 from pipeline.store.files import faults
+from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     FACES_SCHEMA,
@@ -39,7 +40,6 @@ from pipeline.store.records import (
     RunRow,
     ShardCommit,
     StoreIdentity,
-    embeddings_schema,
 )
 from pipeline.store.schema import TABLES
 
@@ -73,11 +73,6 @@ def sha(text: str) -> str:
 def unit_vectors(count: int, seed: int, size: int = SIZE) -> np.ndarray:
     vectors = np.random.default_rng(seed).normal(size=(count, size)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def embeddings_table(face_ids: list[int], vectors: np.ndarray) -> pa.Table:
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    return pa.table([pa.array(face_ids, pa.int64()), column], schema=embeddings_schema(vectors.shape[1]))
 
 
 def face_fields() -> dict[str, object]:
@@ -143,7 +138,7 @@ def shard_commit(
         account_id=run.account_id,
         media=pa.Table.from_pylist(media, MEDIA_SCHEMA),
         faces=pa.Table.from_pylist(faces, FACES_SCHEMA),
-        embeddings=embeddings_table(kept, unit_vectors(rows, seed=shard)),
+        embeddings=embedding_rows(kept, unit_vectors(rows, seed=shard)),
         persons=pa.Table.from_pylist(persons, PERSONS_SCHEMA),
         objects=objects,
         occurrences=dict.fromkeys(earlier, 1),

@@ -17,13 +17,12 @@ import pytest
 from pipeline.errors import StoreDamaged, StoreFull
 from pipeline.store.catalog import deletes, intents
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.checks.problems import CheckReport, Problem
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file
-from pipeline.store.files.shards import parquet_bytes
+from pipeline.store.files.shards import embedding_rows, parquet_bytes
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit, RunRow
-from tests.store.store_samples import SIZE, embeddings_table, execute, insertion, play, shard_commit, unit_vectors
+from pipeline.store.records import CheckReport, DirectoryCommit, Problem, RunRow
+from tests.store.store_samples import SIZE, execute, insertion, play, shard_commit, unit_vectors
 
 
 def check(store: Path) -> CheckReport:
@@ -49,7 +48,7 @@ def test_a_whole_store_is_clean_and_counted(store: Path) -> None:
     seen: list[str] = []
     with LocalStore.open(store, command="test") as client:
         report = check_store(client, seen.append)
-    assert report.clean
+    assert report.problems == []
     assert (report.counts["media"], report.counts["faces"], report.counts["persons"]) == (8, 16, 8)
     assert sum(name.startswith("embeddings/") for name in seen) == 2
     assert sum(name.startswith("objects/") for name in seen) == 8
@@ -97,7 +96,7 @@ def test_flipped_bits_in_the_catalog_are_found_at_opening_or_by_check(store: Pat
         (store / "catalog-0001.duckdb.wal").unlink(missing_ok=True)
     assert passed <= free
     assert blocks > 10
-    assert check(store).clean
+    assert check(store).problems == []
 
 
 # Damage to the catalog, and the problem that `check` reports.
@@ -217,7 +216,7 @@ def test_a_merge_chain_is_not_a_cycle_and_has_one_root(filled: LocalStore) -> No
         " JOIN core.persons r ON r.person_id::VARCHAR = v.root_person_id ORDER BY c.seq"
     )
     assert roots["root"].to_pylist() == [3, 3, 3, 3, 5, 6, 7, 8]
-    assert check_store(filled).clean
+    assert check_store(filled).problems == []
     execute(filled, set_parent, [1, 3])
     cycle = [problem for problem in check_store(filled).problems if problem.detail == "a cycle of parents"]
     assert len(cycle) == 4
@@ -239,7 +238,7 @@ def test_an_embedding_shard_with_other_metadata_or_contents_is_found(
     client.commit_shard(shard_commit(client, run, 0))
     file = first(client.path, "embeddings/*/*")
     said = json.loads(pq.read_schema(file).metadata[b"facepipe"])
-    data = parquet_bytes(embeddings_table(ids, unit_vectors(4, 0) * np.float32(scale)), {**said, **metadata})
+    data = parquet_bytes(embedding_rows(ids, unit_vectors(4, 0) * np.float32(scale)), {**said, **metadata})
     file.write_bytes(data)
     values = [len(data), hashlib.sha256(data).hexdigest()]
     execute(client, "UPDATE core.embedding_shards SET bytes = ?, sha256 = ?", values)
@@ -273,18 +272,18 @@ def test_orphans_are_found_and_removed_and_nothing_else(store: Path) -> None:
         assert sorted(problem.where for problem in report.problems) == sorted(left)
         assert kinds(report) == {"orphan"}
         assert len(repair_store(client, report)) == len(left)
-        assert check_store(client).clean
+        assert check_store(client).problems == []
     assert before <= {path for path in store.rglob("*") if path.is_file()}
     assert not any((store / name).exists() for name in left)
 
 
 def test_files_of_an_unfinished_run_are_not_orphans(client: LocalStore, run: RunRow) -> None:
-    client.write_run_shard(run.run_id, 0, embeddings_table([1], unit_vectors(1, 0)), {})
+    client.write_run_shard(run.run_id, 0, embedding_rows([1], unit_vectors(1, 0)), {})
     client.folder.make("embeddings/g0001")
     client.folder.write(f"embeddings/g0001/{run.run_id}-00000.parquet", b"x", "embeddings")
     client.folder.make("objects/ab/cd")
     client.folder.write("objects/ab/cd/abcd0000", b"x", "object")
-    assert check_store(client).clean
+    assert check_store(client).problems == []
     execute(client, "UPDATE core.runs SET state = 'finished', shards = 0")
     assert len(check_store(client).problems) == 3
 
@@ -293,7 +292,7 @@ def test_half_written_files_are_removed_at_opening(store: Path) -> None:
     run = first(store, "runs/*/run.json").parent
     for name in ("CURRENT.tmp", "references/g0001/1.f32.tmp", f"runs/{run.name}/report.html.tmp"):
         (store / name).write_bytes(b"x")
-    assert check(store).clean
+    assert check(store).problems == []
     assert not list(store.rglob("*.tmp"))
 
 
@@ -304,7 +303,7 @@ def test_a_wrong_matrix_is_rebuilt(store: Path, end: str) -> None:
         report = check_store(client)
         assert kinds(report) == {"matrix"}
         repair_store(client, report)
-        assert check_store(client).clean
+        assert check_store(client).problems == []
         assert client.references(1, "main").vectors.shape == (8, SIZE)
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.store.checks.problems import Checked, CheckReport, Problem
 from pipeline.store.operations import operations
-from pipeline.store.records import Candidate, DirectoryRow, FaceAnswer, RunRow
+from pipeline.store.records import Candidate, Checked, CheckReport, DirectoryRow, FaceAnswer, Problem, RunRow
 from pipeline.store.wire import decode, pack, unpack
 
 PACKAGE = Path(__file__).parents[2] / "pipeline"

@@ -15,13 +15,13 @@ import pytest
 from pipeline.errors import StoreError, TooManyDirectories
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import read_object
+from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import Counters, RunRow, ShardCommit
 from pipeline.store.schema import MAX_DIRECTORIES
 from tests.store.store_samples import (
     SHARD_ROWS,
     SIZE,
-    embeddings_table,
     execute,
     failing_at,
     identity,
@@ -60,7 +60,7 @@ def test_a_second_commit_of_a_shard_changes_nothing(client: LocalStore, run: Run
     shard = shard_commit(client, run, 0)
     client.commit_shard(shard)
     before, files = rows_of(client), sorted(client.path.rglob("*"))
-    again = replace(shard, embeddings=embeddings_table([2], unit_vectors(1, seed=9)))
+    again = replace(shard, embeddings=embedding_rows([2], unit_vectors(1, seed=9)))
     with pytest.raises(StoreError, match="is committed already"):
         client.commit_shard(again)
     assert rows_of(client) == before
@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Callable[[ShardCommit], ShardCommit], str]] = {
         "faces of shard 0 don't have the right columns",
     ),
     "size": (
-        lambda c: replace(c, embeddings=embeddings_table([1], unit_vectors(1, 0, SIZE + 1))),
+        lambda c: replace(c, embeddings=embedding_rows([1], unit_vectors(1, 0, SIZE + 1))),
         "embeddings of shard 0 don't have the right columns",
     ),
     "run": (lambda c: replace(c, run_id="nobody"), 'no run "nobody"'),
@@ -125,7 +125,7 @@ def test_at_most_ten_directories_hold_an_identity(client: LocalStore, run: RunRo
     for shard in range(MAX_DIRECTORIES - 1):
         client.commit_shard(shard_commit(client, run, shard, rows=1, directory=f"d{shard}"))
     client.commit_shard(shard_commit(client, run, 9, rows=1, directory="last"))
-    assert len(client.directories_with_identities(run.account_id)) == MAX_DIRECTORIES
+    assert len(client.directories()) == MAX_DIRECTORIES
     other = client.begin_run("/more", "folder", run.account_id, "main", {})
     client.plan_run(other.run_id, 2, 2)
     before = rows_of(client)
@@ -141,7 +141,7 @@ def test_media_without_identity_make_no_directory(client: LocalStore, run: RunRo
         shard, faces=shard.faces[:0], embeddings=shard.embeddings[:0], persons=shard.persons[:0], objects=()
     )
     client.commit_shard(empty)
-    assert client.directories_with_identities(run.account_id) == set()
+    assert client.directories() == []
     assert len(client.references(run.account_id, "main")) == 0
     assert client.references(run.account_id, "main").vectors.shape == (0, SIZE)
     assert not list(client.path.glob("embeddings/*/*"))

@@ -71,16 +71,6 @@ def directories(catalog: Catalog) -> list[DirectoryRow]:
     return [DirectoryRow(*row) for row in rows]
 
 
-def directories_with_identities(catalog: Catalog, account_id: int) -> set[str]:
-    """The names of an account's directories."""
-    rows = catalog.rows(
-        "SELECT name FROM core.directories WHERE account_id = ?"
-        " AND directory_id IN (SELECT directory_id FROM core.persons)",
-        [account_id],
-    )
-    return {name for (name,) in rows}
-
-
 def _user_id(catalog: Catalog, account_id: int) -> str:
     rows = catalog.rows("SELECT user_id FROM core.accounts WHERE account_id = ?", [account_id])
     if not rows:

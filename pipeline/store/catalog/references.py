@@ -13,7 +13,7 @@ from pipeline.errors import StoreDamaged
 from pipeline.store.catalog.connection import Catalog, check_cure
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.files import matrix
-from pipeline.store.files.shards import read_embeddings, vectors_of_bytes
+from pipeline.store.files.shards import WrittenFile, read_embeddings, vectors_of_bytes
 from pipeline.store.records import PersonRecord, References
 from pipeline.types import FloatArray, IntArray
 
@@ -75,6 +75,16 @@ def _values(table: pa.Table, name: str) -> list[Any]:
 def _hashes(table: pa.Table) -> list[tuple[str, ...]]:
     pairs = zip(table["sha256"].to_pylist(), table["pixel_sha256"].to_pylist(), strict=True)
     return [tuple(value for value in pair if value is not None) for pair in pairs]
+
+
+def add_embedding_shard(
+    catalog: Catalog, file: WrittenFile, run_id: str | None = None, shard: int | None = None
+) -> int:
+    """Inside a transaction: the row of a written shard, of a run or of posted images; returns its id."""
+    number = int(catalog.one("SELECT coalesce(max(embedding_shard_id), 0) + 1 FROM core.embedding_shards"))
+    row = {"embedding_shard_id": number, "generation": catalog.generation, "run_id": run_id, "shard": shard}
+    catalog.insert("embedding_shards", [row | vars(file)])
+    return number
 
 
 def load_embeddings(catalog: Catalog, face_ids: IntArray) -> FloatArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Final
 
 from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog
@@ -17,10 +18,13 @@ from pipeline.store.checks.files import (
     check_pending,
     list_files,
 )
-from pipeline.store.checks.problems import REPAIRABLE, CheckReport, Problem
 from pipeline.store.checks.tables import check_tables
 from pipeline.store.files import matrix
+from pipeline.store.records import CheckReport, Problem
 from pipeline.store.schema import TABLES
+
+# Kinds that `repair_store` repairs: no photo, face or person is touched.
+_REPAIRABLE: Final = frozenset({"orphan", "matrix", "pending_delete"})
 
 
 def check_store(store: CatalogThread, progress: Callable[[str], None] | None = None) -> CheckReport:
@@ -78,7 +82,7 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
 
     Raises StoreUnwritable.
     """
-    repaired = [problem for problem in report.problems if problem.kind in REPAIRABLE]
+    repaired = [problem for problem in report.problems if problem.kind in _REPAIRABLE]
 
     def work(catalog: Catalog) -> None:
         # Checked again: a commit may have made a file of that name since.

@@ -25,15 +25,17 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import counters
 from pipeline.store.catalog.opening import CURRENT_NAME, PARTS
 from pipeline.store.catalog.references import load_embeddings, reference_rows
-from pipeline.store.checks.problems import REBUILD, REPAIR, RESTORE, Problem
+from pipeline.store.checks.tables import RESTORE
 from pipeline.store.files import matrix
 from pipeline.store.files.crypto import looks_encrypted
 from pipeline.store.files.durable import TEMPORARY
 from pipeline.store.files.objects import object_file
 from pipeline.store.files.shards import embedding_metadata, read_metadata, vectors_of, vectors_of_bytes
-from pipeline.store.records import embeddings_schema
+from pipeline.store.records import Problem, embeddings_schema
 from pipeline.types import BoolArray, FloatArray
 
+_REMOVE = "`facepipe check --repair` removes it."
+_REBUILD = "`facepipe check --repair` rebuilds it from the embeddings."
 Progress = Callable[[str], None]
 _NORM_TOLERANCE = 1e-3
 _CHUNK_ROWS = 65_536
@@ -184,7 +186,7 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
     seq_file = catalog.folder.path(stem + ".seq")
     unreadable = len(stored) == 0 and seq_file.exists() and seq_file.stat().st_size > 0
     if unreadable or np.any(stored >= counters(catalog).next_person_seq):
-        yield Problem("matrix", stem + ".seq", "its rows do not belong to references", REBUILD)
+        yield Problem("matrix", stem + ".seq", "its rows do not belong to references", _REBUILD)
         return
     references = reference_rows(catalog, directory)
     face_of = dict(zip(references["reference_seq"].to_pylist(), references["face_id"].to_pylist(), strict=True))
@@ -198,7 +200,7 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
         except StoreError:
             return  # reported with the embedding shard
         if expected.astype(matrix.VECTOR_TYPE).tobytes() != vectors[rows[chunk]].tobytes():
-            yield Problem("matrix", stem + ".f32", "it differs from the embeddings", REBUILD)
+            yield Problem("matrix", stem + ".f32", "it differs from the embeddings", _REBUILD)
             return
 
 
@@ -213,7 +215,7 @@ def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:
     needed = _needed(catalog)
     unneeded = [file for file in files if file not in needed and not _of_run(file, runs, unfinished)]
     orphans = [file for file in unneeded if catalog.folder.path(file).exists()]
-    return [Problem("orphan", file, "no row of the catalog names it", REPAIR) for file in sorted(orphans)]
+    return [Problem("orphan", file, "no row of the catalog names it", _REMOVE) for file in sorted(orphans)]
 
 
 def list_files(root: Path) -> Iterator[str]:

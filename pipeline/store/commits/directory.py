@@ -3,15 +3,23 @@
 The order is that of a shard's commit (shard.py): objects are written durably under new names, then the rows that name
 them are committed, then what is no longer needed is unlinked. This is the server's path to an answer, so it is a few
 statements on a few rows, without Arrow tables and threads.
+
+Changes that come in while the catalog's thread is busy share its next transaction (group commit; DeWitt et al. 1984,
+"Implementation Techniques for Main Memory Database Systems"). The cost of a transaction, mostly of its statements and
+of the log's fsync, hardly depends on how many changes it holds, so a burst of requests costs little more than one of
+them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from pipeline.errors import StoreError
@@ -22,13 +30,15 @@ from pipeline.store.catalog.ids import PromisedIds
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.removal import remove_persons, remove_references
 from pipeline.store.files.durable import Folder
-from pipeline.store.files.objects import object_file, write_objects
+from pipeline.store.files.objects import Row, object_file, write_objects
 from pipeline.store.files.shards import vector_bytes
 from pipeline.store.records import QUALITIES, DirectoryCommit, PersonRecord
 from pipeline.types import OK
 
-Row = Mapping[str, object]
 _DETECTION = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
+_MOST: Final = 32  # changes in one transaction; more would delay the first
+# All columns of a person but those that the insertion fixes.
+_CHANGEABLE = ("parent_id", "name", "external_id", "tags", "ignored", "occurrence", "last_occurrence_at", "modified_at")
 _IMAGE_TABLES = ("media", "faces", "detections", "pending_embeddings", "reference_faces", "objects")
 
 
@@ -76,7 +86,7 @@ def write_images(folder: Folder, images: Sequence[tuple[str, bytes, str]], image
     if not images:
         return {}
     intents.declare(folder, (guid for guid, _, _ in images))
-    return {row["image_guid"]: row for row in write_objects(folder, images, image_key).to_pylist()}
+    return {row["image_guid"]: row for row in write_objects(folder, images, image_key)}
 
 
 def discard_images(catalog: Catalog, guids: Sequence[str]) -> None:
@@ -114,23 +124,10 @@ class _Numbered:
     directory: int
     media_id: int
     face_id: int  # the first of its faces
-    new: Mapping[str, int]  # person id -> sequence number
-    replaced: Mapping[str, int]  # person id -> number of the new reference
-
-    @property
-    def inserted(self) -> list[PersonRecord]:
-        guids = self._guids()
-        return [
-            replace(p, seq=self.new[p.person_id], image_guid=guids[p.person_id]) for p in self.change.commit.inserted
-        ]
-
-    @property
-    def updated(self) -> list[PersonRecord]:
-        guids = self._guids()
-        return [replace(p, image_guid=guids.get(p.person_id, p.image_guid)) for p in self.change.commit.updated]
-
-    def _guids(self) -> dict[str, str]:
-        return {reference.person_id: reference.image_guid for reference in self.change.commit.references}
+    inserted: Sequence[PersonRecord]  # with their sequence numbers and images
+    updated: Sequence[PersonRecord]
+    reference_seqs: Mapping[str, int]  # person id -> number of the new reference
+    replaced: Sequence[str]  # the ids of persons who get another reference
 
 
 def commit_changes(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds) -> list[list[PersonRecord]]:
@@ -149,7 +146,7 @@ def commit_changes(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds
             raise RolledBack from exc
     if any(part.replaced or part.change.commit.deleted for part in numbered):
         deletes.replay_committed(catalog)
-    return [part.inserted + part.updated for part in numbered]
+    return [[*part.inserted, *part.updated] for part in numbered]
 
 
 def _numbered(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now: datetime) -> list[_Numbered]:
@@ -163,15 +160,14 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now
         key = commit.account_id, commit.directory
         if key not in directories:
             directories[key] = _directory(catalog, commit, now)
-        new = {person.person_id: seq + place for place, person in enumerate(commit.inserted)}
-        again = [reference.person_id for reference in commit.references if reference.person_id not in new]
-        replaced = {person_id: seq + len(new) + place for place, person_id in enumerate(again)}
-        numbered.append(_Numbered(change, directories[key], media, face, new, replaced))
-        media, face, seq = (
-            media + bool(commit.references),
-            face + len(commit.references),
-            seq + len(new) + len(replaced),
-        )
+        guids = {reference.person_id: reference.image_guid for reference in commit.references}
+        inserted = [replace(p, seq=n, image_guid=guids[p.person_id]) for n, p in enumerate(commit.inserted, seq)]
+        updated = [replace(p, image_guid=guids.get(p.person_id, p.image_guid)) for p in commit.updated]
+        seqs = {person.person_id: person.seq for person in inserted}
+        replaced = [person_id for person_id in guids if person_id not in seqs]
+        seqs |= {person_id: number for number, person_id in enumerate(replaced, seq + len(inserted))}
+        numbered.append(_Numbered(change, directories[key], media, face, inserted, updated, seqs, replaced))
+        media, face, seq = media + bool(commit.references), face + len(commit.references), seq + len(seqs)
     if (media, face, seq) != (first.next_media_id, first.next_face_id, first.next_person_seq):
         catalog.execute(
             "UPDATE core.store SET next_media_id = ?, next_face_id = ?, next_person_seq = ?", [media, face, seq]
@@ -182,7 +178,7 @@ def _numbered(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds, now
 def _write(catalog: Catalog, numbered: Sequence[_Numbered], now: datetime) -> None:
     """One statement for each table: the cost of a statement hardly depends on its rows."""
     for part in numbered:
-        remove_references(catalog, part.directory, list(part.replaced))
+        remove_references(catalog, part.directory, part.replaced)
     images = [_image_rows(part, catalog.generation, now) for part in numbered if part.change.commit.image is not None]
     for table in _IMAGE_TABLES:
         catalog.insert(table, [row for rows in images for row in rows[table]])
@@ -200,7 +196,6 @@ def _image_rows(numbered: _Numbered, generation: int, now: datetime) -> dict[str
     """
     commit = numbered.change.commit
     faces = list(enumerate(commit.references, numbered.face_id))
-    seqs = {**numbered.new, **numbered.replaced}
     return {
         "media": [_media_row(commit, numbered.media_id, now)],
         "faces": [
@@ -228,11 +223,11 @@ def _image_rows(numbered: _Numbered, generation: int, now: datetime) -> dict[str
                 "person_id": face.person_id,
                 "face_id": number,
                 "image_guid": face.image_guid,
-                "seq": seqs[face.person_id],
+                "seq": numbered.reference_seqs[face.person_id],
             }
             for number, face in faces
         ],
-        "objects": [dict(row) for row in numbered.change.objects],
+        "objects": list(numbered.change.objects),
     }
 
 
@@ -263,26 +258,13 @@ def _directory(catalog: Catalog, commit: DirectoryCommit, now: datetime) -> int:
 
 
 def _person_row(person: PersonRecord, directory: int) -> dict[str, object]:
-    return {
-        "person_id": person.person_id,
-        "seq": person.seq,
-        "directory_id": directory,
-        "added_at": person.added_at,
-        **_changeable(person),
-    }
+    fixed = {"person_id": person.person_id, "seq": person.seq, "directory_id": directory, "added_at": person.added_at}
+    return fixed | _changeable(person)
 
 
 def _changeable(person: PersonRecord) -> dict[str, object]:
-    return {
-        "parent_id": person.parent_id,
-        "name": person.name,
-        "external_id": person.external_id,
-        "tags": json.dumps(person.tags) if person.tags else None,
-        "ignored": person.ignored,
-        "occurrence": person.occurrence,
-        "last_occurrence_at": person.last_occurrence_at,
-        "modified_at": person.modified_at,
-    }
+    values = {name: getattr(person, name) for name in _CHANGEABLE}
+    return values | {"tags": json.dumps(person.tags) if person.tags else None}
 
 
 def _update_persons(catalog: Catalog, directory: int, persons: Sequence[PersonRecord]) -> None:
@@ -302,6 +284,71 @@ def _delete_persons(catalog: Catalog, directory: int, person_ids: Sequence[str])
     if person_ids:
         remove_persons(catalog, directory, person_ids)
         drop_if_empty(catalog, directory)
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    change: Change
+    answer: Future[list[PersonRecord]] = field(default_factory=Future)
+
+
+class GroupCommit:
+    """Changes that wait for the catalog's thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+
+    def commit(self, change: Change, begin: Callable[[], object]) -> list[PersonRecord]:
+        """What `commit_changes` returns for this change. `begin` makes the catalog's thread call `commit_next` once. If
+        that raises, nothing is stored."""
+        waiting = _Waiting(change)
+        with self._lock:
+            self._waiting.append(waiting)
+        try:
+            begin()
+        except BaseException:
+            with self._lock:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+                    raise
+            # An earlier call of `commit_next` has taken it, and sets its answer.
+        return waiting.answer.result()
+
+    def commit_next(self, catalog: Catalog, ids: PromisedIds) -> None:
+        """On the catalog's thread: commits the changes that wait, if an earlier call has not done it."""
+        group = self._take()
+        if group:
+            _commit(catalog, group, ids)
+
+    def _take(self) -> list[_Waiting]:
+        """The oldest change and those after it, up to the first that touches a person whom one of them touches."""
+        group: list[_Waiting] = []
+        touched: set[str] = set()
+        with self._lock:
+            while self._waiting and len(group) < _MOST and not touched & self._waiting[0].change.persons:
+                group.append(self._waiting.popleft())
+                touched |= group[-1].change.persons
+        return group
+
+
+def _commit(catalog: Catalog, group: Sequence[_Waiting], ids: PromisedIds) -> None:
+    """A change that is refused must not fail the others: then each half gets a transaction of its own."""
+    try:
+        answers = commit_changes(catalog, [waiting.change for waiting in group], ids)
+    except RolledBack as exc:
+        if len(group) == 1:
+            group[0].answer.set_exception(exc.__cause__)
+            return
+        middle = len(group) // 2
+        _commit(catalog, group[:middle], ids)
+        _commit(catalog, group[middle:], ids)
+    except BaseException as exc:  # noqa: BLE001  raised in the threads that wait
+        for waiting in group:
+            waiting.answer.set_exception(exc)
+    else:
+        for waiting, answer in zip(group, answers, strict=True):
+            waiting.answer.set_result(answer)
 
 
 def delete_directory(catalog: Catalog, account_id: int, name: str) -> int:

@@ -22,17 +22,19 @@ import pyarrow.compute as pc
 
 from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog, Submit
+from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder, disk_errors
 from pipeline.store.files.shards import (
     WrittenFile,
     damaged_file,
     embedding_metadata,
+    embedding_rows,
     read_parquet,
     vectors_of_bytes,
     write_embeddings,
 )
-from pipeline.store.records import StoreIdentity, embeddings_schema
+from pipeline.store.records import StoreIdentity
 
 # 8 MiB of 512 float32: written in a moment, so that a server's commits never wait long.
 SHARD_ROWS = 4096
@@ -85,30 +87,15 @@ def _pending(catalog: Catalog) -> pa.Table:
         "SELECT face_id, embedding FROM core.pending_embeddings WHERE generation = ? ORDER BY face_id LIMIT ?",
         [catalog.generation, SHARD_ROWS],
     )
-    size = catalog.identity.embedding_size
-    vectors = vectors_of_bytes(table["embedding"], size)
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), size)
-    return pa.table([table["face_id"].combine_chunks(), column], schema=embeddings_schema(size))
+    vectors = vectors_of_bytes(table["embedding"], catalog.identity.embedding_size)
+    return embedding_rows(table["face_id"].to_numpy(), vectors)
 
 
 def _commit_pending(catalog: Catalog, table: pa.Table, file: WrittenFile) -> None:
     """The transaction: these embeddings are in the shard from now on."""
     generation = catalog.generation
     with catalog.tables(folded=table.select(["face_id"])), catalog.transaction("fold"):
-        shard_id = int(catalog.one("SELECT coalesce(max(embedding_shard_id), 0) + 1 FROM core.embedding_shards"))
-        catalog.insert(
-            "embedding_shards",
-            [
-                {
-                    "embedding_shard_id": shard_id,
-                    "generation": generation,
-                    "file": file.file,
-                    "rows": file.rows,
-                    "bytes": file.bytes,
-                    "sha256": file.sha256,
-                }
-            ],
-        )
+        shard_id = add_embedding_shard(catalog, file)
         these = "generation = ? AND face_id IN (SELECT face_id FROM folded)"
         catalog.execute(
             f"INSERT INTO core.embeddings SELECT generation, face_id, ? FROM core.pending_embeddings WHERE {these}",

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import intents, runs
+from pipeline.store.catalog import deletes, intents, runs
 from pipeline.store.catalog.connection import Catalog, Submit
 from pipeline.store.catalog.directories import directory_id, make_directories
 from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.catalog.references import load_embeddings
+from pipeline.store.catalog.references import add_embedding_shard, load_embeddings
 from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder
-from pipeline.store.files.objects import write_objects
+from pipeline.store.files.objects import OBJECTS_SCHEMA, write_objects
 from pipeline.store.files.shards import (
     WrittenFile,
     embedding_file,
@@ -111,7 +111,7 @@ def write_files(
 ) -> PreparedShard:
     """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
     intents.declare(folder, (guid for guid, _, _ in commit.objects))
-    objects = write_objects(folder, commit.objects, image_key)
+    objects = pa.Table.from_pylist(write_objects(folder, commit.objects, image_key), OBJECTS_SCHEMA)
     written = None
     if tables["embeddings"].num_rows:
         file = embedding_file(generation, commit.run_id, commit.shard)
@@ -119,11 +119,10 @@ def write_files(
     return PreparedShard(commit, generation, {**tables, "objects": objects}, written)
 
 
-def _with_seqs(catalog: Catalog, prepared: PreparedShard) -> PreparedShard:
+def _with_seqs(prepared: PreparedShard, first: int) -> PreparedShard:
     """The new persons with their sequence numbers, drawn on the catalog's thread just before the transaction, so that
     they are the order of insertion whatever was committed while the shard's files were written."""
     persons = prepared.tables["persons"].sort_by("seq")
-    first = counters(catalog).next_person_seq
     seq = pa.array(np.arange(first, first + len(persons), dtype=np.int64))
     position = persons.schema.get_field_index("seq")
     persons = persons.set_column(position, persons.schema.field(position), seq)
@@ -132,7 +131,8 @@ def _with_seqs(catalog: Catalog, prepared: PreparedShard) -> PreparedShard:
 
 def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> CommittedShard:
     """The transaction. Raises TooManyDirectories, StoreError; then nothing has happened."""
-    prepared = _with_seqs(catalog, prepared)
+    first_seq = counters(catalog).next_person_seq
+    prepared = _with_seqs(prepared, first_seq)
     commit, now = prepared.commit, utc_now()
     occurrences = pa.table(
         {
@@ -143,7 +143,6 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> 
     new = {f"new_{name}": table for name, table in prepared.tables.items()}
     with catalog.tables(**new, occurrences=occurrences), catalog.transaction("commit_shard"):
         check_new(catalog, commit, prepared.tables, ids)
-        first_seq = counters(catalog).next_person_seq
         _insert_media_and_faces(catalog, prepared, now)
         _insert_embeddings(catalog, prepared)
         _insert_persons(catalog, prepared, now)
@@ -155,10 +154,9 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> 
 
 def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
     commit = prepared.commit
-    columns = ", ".join(f'"{name}"' for name in MEDIA_SCHEMA.names)
     catalog.execute(
-        f"INSERT INTO core.media (run_id, shard, account_id, added_at, {columns})"
-        f" SELECT ?, ?, ?, ?, {columns} FROM new_media",
+        "INSERT INTO core.media BY NAME"
+        " SELECT ? AS run_id, ? AS shard, ? AS account_id, ? AS added_at, * FROM new_media",
         [commit.run_id, commit.shard, commit.account_id, now],
     )
     catalog.execute(
@@ -170,20 +168,14 @@ def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: date
         " center_pose_quality, sharpness_quality, contrast_quality FROM new_faces",
         [prepared.generation],
     )
-    catalog.execute(
-        "INSERT INTO core.objects BY NAME SELECT image_guid, bytes, sha256, media_type, encrypted FROM new_objects"
-    )
+    catalog.execute("INSERT INTO core.objects BY NAME SELECT * FROM new_objects")
 
 
 def _insert_embeddings(catalog: Catalog, prepared: PreparedShard) -> None:
     file, commit = prepared.embeddings, prepared.commit
     if file is None:
         return
-    shard_id = int(catalog.one("SELECT coalesce(max(embedding_shard_id), 0) + 1 FROM core.embedding_shards"))
-    catalog.execute(
-        "INSERT INTO core.embedding_shards VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [shard_id, prepared.generation, file.file, file.rows, file.bytes, file.sha256, commit.run_id, commit.shard],
-    )
+    shard_id = add_embedding_shard(catalog, file, commit.run_id, commit.shard)
     catalog.execute(
         "INSERT INTO core.embeddings SELECT ?, face_id, ? FROM new_embeddings", [prepared.generation, shard_id]
     )
@@ -227,14 +219,9 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
     catalog.execute(
         "UPDATE core.store SET next_media_id = greatest(next_media_id, ?), next_face_id = greatest(next_face_id, ?),"
         " next_person_seq = greatest(next_person_seq, ?)",
-        [
-            _next(tables["media"]["media_id"]),
-            _next(tables["faces"]["face_id"]),
-            _next(tables["persons"]["seq"]),
-        ],
+        [_next(tables["media"]["media_id"]), _next(tables["faces"]["face_id"]), _next(tables["persons"]["seq"])],
     )
-    for shard in commit.finished_run_shards:
-        catalog.execute("INSERT INTO core.pending_deletes VALUES (?, ?)", [run_shard_file(commit.run_id, shard), now])
+    deletes.add(catalog, [run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
 
 
 def _next(ids: pa.ChunkedArray) -> int:

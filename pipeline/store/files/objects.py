@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
 
+Row = dict[str, Any]  # of core.objects
 A = TypeVar("A")
 T = TypeVar("T")
 # One thread writes while the other waits for the disk. More are not faster on one disk, and would delay the requests
@@ -53,31 +54,32 @@ class _Map(Protocol):
     def __call__(self, function: Callable[[A], T], items: Iterable[A], /) -> Iterator[T]: ...
 
 
-def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None) -> pa.Table:
+def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None) -> list[Row]:
     """Writes (guid, bytes, media type) each to its file, durably, encrypted where there is a key.
 
     Returns their rows for core.objects. Raises StoreFull, StoreUnwritable.
     """
     if len(objects) <= _FEW:
-        rows = _write_all(folder, objects, key, map)
-    else:
-        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-objects") as pool:
-            rows = _write_all(folder, objects, key, pool.map)
-    columns = list(zip(*rows, strict=True)) or [()] * len(OBJECTS_SCHEMA)
-    return pa.table([list(column) for column in columns], schema=OBJECTS_SCHEMA)
+        return _write_all(folder, objects, key, map)
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-objects") as pool:
+        return _write_all(folder, objects, key, pool.map)
 
 
-def _write_all(
-    folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None, map_: _Map
-) -> list[tuple[object, ...]]:
+def _write_all(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None, map_: _Map) -> list[Row]:
     """Returns the rows. Each `list` waits for all of a step, and raises its first error."""
     folders = sorted({object_file(guid).rpartition("/")[0] for guid, _, _ in objects})
 
-    def write(one: tuple[str, bytes, str]) -> tuple[object, ...]:
+    def write(one: tuple[str, bytes, str]) -> Row:
         guid, data, media_type = one
         at_rest = data if key is None else encrypt_image(key, data)
         folder.write(object_file(guid), at_rest, "object", sync_folder=False)
-        return guid, len(at_rest), hashlib.sha256(at_rest).hexdigest(), media_type, key is not None
+        return {
+            "image_guid": guid,
+            "bytes": len(at_rest),
+            "sha256": hashlib.sha256(at_rest).hexdigest(),
+            "media_type": media_type,
+            "encrypted": key is not None,
+        }
 
     list(map_(folder.make, folders))
     rows = list(map_(write, objects))

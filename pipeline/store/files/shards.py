@@ -97,6 +97,12 @@ def read_embeddings(folder: Folder, file: str, size: int) -> tuple[IntArray, Flo
     return ids, vectors_of(table["embedding"], size)
 
 
+def embedding_rows(face_ids: Sequence[int] | IntArray, vectors: FloatArray) -> pa.Table:
+    """Face ids [n] and embeddings [n, size] float32 as the rows of an embedding shard (`embeddings_schema`)."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    return pa.table([pa.array(face_ids, pa.int64()), lists], schema=embeddings_schema(vectors.shape[1]))
+
+
 def vectors_of(column: pa.ChunkedArray, size: int) -> FloatArray:
     """A fixed-size list column as an array [n, size] float32."""
     parts = [chunk.flatten().to_numpy() for chunk in column.chunks if len(chunk)]
