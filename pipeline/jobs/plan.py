@@ -26,7 +26,7 @@ from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.session import Session
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store.operations import Store
-from pipeline.store.records import COMMITTED_FILES_SCHEMA, RunRow
+from pipeline.store.records import RunRow
 from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef
 
@@ -143,7 +143,7 @@ class Planner:
         """The hashes that were committed of each path and directory; None: it could not be read."""
         table = self.store.committed_files(source, self.account_id)
         hashes: dict[tuple[str, str], set[str | None]] = {}
-        for path, directory, sha256 in zip(*(table[c].to_pylist() for c in COMMITTED_FILES_SCHEMA.names), strict=True):
+        for path, directory, sha256 in zip(*(column.to_pylist() for column in table.columns), strict=True):
             hashes.setdefault((path, directory), set()).add(sha256)
         return hashes
 

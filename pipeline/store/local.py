@@ -13,24 +13,7 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.commits import fold
-from pipeline.store.commits.directory import (
-    Change,
-    GroupCommit,
-    check_commit,
-    discard_images,
-    images_of,
-    write_images,
-)
-from pipeline.store.commits.shard import (
-    CommittedShard,
-    PreparedShard,
-    check_new,
-    commit_rows,
-    conform,
-    grow_matrices,
-    write_files,
-)
+from pipeline.store.commits import directory, fold, shard
 from pipeline.store.export import export_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
@@ -68,7 +51,7 @@ class LocalStore(CatalogThread, Store):
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
         self._ids = PromisedIds()
-        self._group = GroupCommit()
+        self._group = directory.GroupCommit()
 
     @classmethod
     def open(cls, path: Path | str, *, command: str) -> LocalStore:
@@ -197,31 +180,31 @@ class LocalStore(CatalogThread, Store):
         """The first of so many media and face ids for a shard that is being prepared: no other commit gets them."""
         return self.submit(lambda catalog: self._ids.promise(catalog, media, faces))
 
-    def prepare_shard(self, commit: ShardCommit) -> PreparedShard:
+    def prepare_shard(self, commit: ShardCommit) -> shard.PreparedShard:
         """Checks a shard and writes its files, for `commit_prepared`; other commits may come between the two.
 
         Raises StoreError for a shard that is in already, ids that are taken, and columns that don't fit.
         """
-        tables = conform(commit, self.identity.embedding_size)
-        self.submit(lambda catalog: check_new(catalog, commit, tables, self._ids))
+        tables = shard.conform(commit, self.identity.embedding_size)
+        self.submit(lambda catalog: shard.check_new(catalog, commit, tables, self._ids))
         key = self.image_key(commit.account_id)
-        return write_files(self.folder, self.identity, self.generation, commit, tables, key)
+        return shard.write_files(self.folder, self.identity, self.generation, commit, tables, key)
 
-    def commit_prepared(self, prepared: PreparedShard) -> CommittedShard:
+    def commit_prepared(self, prepared: shard.PreparedShard) -> shard.CommittedShard:
         """Commits a prepared shard durably, or nothing of it. Its persons get the next sequence numbers, in the order
         of the numbers that they were prepared with.
 
         Raises StoreError, and TooManyDirectories where the account would hold identities in more than MAX_DIRECTORIES.
         """
-        return self.submit(lambda catalog: commit_rows(catalog, prepared, self._ids))
+        return self.submit(lambda catalog: shard.commit_rows(catalog, prepared, self._ids))
 
-    def settle_shard(self, prepared: PreparedShard) -> None:
+    def settle_shard(self, prepared: shard.PreparedShard) -> None:
         """What follows from a committed shard: files are deleted, reference matrices grow. In pieces, so that requests
         come in between; nobody has to wait for it. After a crash the next opening and loading do the rest."""
         self.submit(deletes.replay)
-        grow_matrices(self.submit, prepared)
+        shard.grow_matrices(self.submit, prepared)
 
-    def commit_shard(self, commit: ShardCommit) -> CommittedShard:
+    def commit_shard(self, commit: ShardCommit) -> shard.CommittedShard:
         """`prepare_shard`, `commit_prepared` and `settle_shard` in one."""
         with self.embeddings_lock:
             prepared = self.prepare_shard(commit)
@@ -235,7 +218,7 @@ class LocalStore(CatalogThread, Store):
         longer than the transaction, and should not be done under a lock. Those that no commit takes are removed."""
         key = self.image_key(account_id)
         try:
-            ahead = write_images(self.folder, images, key)
+            ahead = directory.write_images(self.folder, images, key)
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise
@@ -252,13 +235,13 @@ class LocalStore(CatalogThread, Store):
 
         Raises StoreError where something does not fit, and TooManyDirectories.
         """
-        check_commit(commit, self.identity.embedding_size)
-        images = images_of(commit)
+        directory.check_commit(commit, self.identity.embedding_size)
+        images = directory.images_of(commit)
         try:
             rows = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
             unwritten = [image for image in images if image[0] not in rows]
-            rows |= write_images(self.folder, unwritten, self.image_key(commit.account_id))
-            change = Change(commit, [rows[guid] for guid, _, _ in images])
+            rows |= directory.write_images(self.folder, unwritten, self.image_key(commit.account_id))
+            change = directory.Change(commit, [rows[guid] for guid, _, _ in images])
             return self._group.commit(change, lambda: self.begin(lambda c: self._group.commit_next(c, self._ids)))
         except BaseException:
             self._discard([guid for guid, _, _ in images])
@@ -266,7 +249,7 @@ class LocalStore(CatalogThread, Store):
 
     def _discard(self, guids: Sequence[str]) -> None:
         with suppress(StoreError):  # what stays is removed at closing, or at the next opening
-            self.submit(lambda catalog: discard_images(catalog, guids))
+            self.submit(lambda catalog: directory.discard_images(catalog, guids))
 
 
 def _object_row(catalog: Catalog, guid: str) -> tuple[str, str]:

@@ -103,20 +103,15 @@ def _make(path: Path) -> bool:
                 file.write(base64.b64encode(os.urandom(KEY_BYTES)) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-            return _publish(Path(temporary), path)
+            with suppress(FileExistsError):
+                path.hardlink_to(temporary)  # a rename would overwrite
+                return True
+            return False
         finally:
             Path(temporary).unlink()
             sync(path.parent)
     except OSError as exc:
         _refuse(f"the master key file {path} cannot be made: {exc.strerror}")
-
-
-def _publish(temporary: Path, path: Path) -> bool:
-    """Links, because a rename would overwrite."""
-    with suppress(FileExistsError):
-        path.hardlink_to(temporary)
-        return True
-    return False
 
 
 def _make_folder(folder: Path) -> None:

@@ -21,10 +21,7 @@ def _column(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
-_LANDMARKS = pa.list_(pa.float32(), 10)  # five points, x and y
-_BOX = [_column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")]
 QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
-_SCORES = [_column(name, pa.float32()) for name in ("confidence", *QUALITIES)]
 
 MEDIA_SCHEMA = pa.schema(
     [
@@ -56,9 +53,9 @@ FACES_SCHEMA = pa.schema(
         _column("outcome", pa.string()),
         pa.field("rejection_reasons", pa.string()),  # comma-joined
         pa.field("similarity_score", pa.float64()),
-        *_BOX,
-        _column("landmarks", _LANDMARKS),
-        *_SCORES,
+        *(_column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
+        _column("landmarks", pa.list_(pa.float32(), 10)),  # five points, x and y
+        *(_column(name, pa.float32()) for name in ("confidence", *QUALITIES)),
     ]
 )
 
@@ -75,32 +72,10 @@ PERSONS_SCHEMA = pa.schema(
     ]
 )
 
-COMMITTED_FILES_SCHEMA = pa.schema(
-    [_column("path", pa.string()), _column("directory", pa.string()), pa.field("sha256", pa.string())]
-)
-
 
 def embeddings_schema(size: int) -> pa.Schema:
     """Embeddings of faces: `face_id` and `size` float32 numbers each, L2 norm 1."""
     return pa.schema([_column("face_id", pa.int64()), _column("embedding", pa.list_(pa.float32(), size))])
-
-
-def faces_of_media_schema(size: int) -> pa.Schema:
-    """The columns of `faces_of_media`: one row per face, by media_id and ordinal."""
-    return pa.schema(
-        [
-            _column("media_id", pa.int64()),
-            _column("ordinal", pa.int32()),
-            *_BOX,
-            _column("landmarks", _LANDMARKS),
-            *_SCORES,
-            _column("embedding", pa.list_(pa.float32(), size)),
-            pa.field("pixel_sha256", pa.string()),
-            pa.field("width", pa.int32()),
-            pa.field("height", pa.int32()),
-            pa.field("format", pa.string()),
-        ]
-    )
 
 
 @dataclass(frozen=True)

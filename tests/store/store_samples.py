@@ -146,9 +146,12 @@ def shard_commit(
     )
 
 
-def manifest_batches() -> list[pa.RecordBatch]:
-    rows = [{"row": n, "path": f"{SOURCE}/{n}.jpg"} for n in range(SHARDS * SHARD_ROWS)]
-    return [pa.RecordBatch.from_pylist(rows[n : n + 3], MANIFEST) for n in range(0, len(rows), 3)]
+def manifest_batches(sizes: Sequence[int] = (3, 3, 2)) -> Iterator[pa.RecordBatch]:
+    """The rows of a manifest, so many in each batch."""
+    numbers = itertools.count()
+    for size in sizes:
+        rows = [{"row": n, "path": f"{SOURCE}/{n}.jpg"} for n in itertools.islice(numbers, size)]
+        yield pa.RecordBatch.from_pylist(rows, MANIFEST)
 
 
 def person(name: str, **changed: object) -> PersonRecord:

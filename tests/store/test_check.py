@@ -223,7 +223,7 @@ def test_a_merge_chain_is_not_a_cycle_and_has_one_root(filled: LocalStore) -> No
 
 
 @pytest.mark.parametrize(
-    ("ids", "scale", "metadata", "told"),
+    ("ids", "scale", "metadata", "detail"),
     [
         ([1, 3, 5, 8], 1.0, {}, "face ids are not those of the catalog"),
         ([1, 3, 5, 7], 1.1, {}, "norm is not 1"),
@@ -232,17 +232,17 @@ def test_a_merge_chain_is_not_a_cycle_and_has_one_root(filled: LocalStore) -> No
     ],
 )
 def test_an_embedding_shard_with_other_metadata_or_contents_is_found(
-    client: LocalStore, run: RunRow, ids: list[int], scale: float, metadata: dict[str, str], told: str
+    client: LocalStore, run: RunRow, ids: list[int], scale: float, metadata: dict[str, str], detail: str
 ) -> None:
     """The hash is right and the contents are wrong, as a faulty writer would leave them."""
     client.commit_shard(shard_commit(client, run, 0))
     file = first(client.path, "embeddings/*/*")
-    said = json.loads(pq.read_schema(file).metadata[b"facepipe"])
-    data = parquet_bytes(embedding_rows(ids, unit_vectors(4, 0) * np.float32(scale)), {**said, **metadata})
+    written = json.loads(pq.read_schema(file).metadata[b"facepipe"])
+    data = parquet_bytes(embedding_rows(ids, unit_vectors(4, 0) * np.float32(scale)), {**written, **metadata})
     file.write_bytes(data)
     values = [len(data), hashlib.sha256(data).hexdigest()]
     execute(client, "UPDATE core.embedding_shards SET bytes = ?, sha256 = ?", values)
-    assert any(told in p.detail for p in check_store(client).problems if p.kind == "embedding")
+    assert any(detail in p.detail for p in check_store(client).problems if p.kind == "embedding")
 
 
 def test_an_object_that_is_not_an_image_is_found(client: LocalStore, run: RunRow) -> None:

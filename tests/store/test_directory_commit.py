@@ -57,6 +57,10 @@ def test_an_insertion_is_read_back(client: LocalStore, account: int) -> None:
     assert found.boxes.tolist() == [[10, 20, 60, 80]] * 2
     for one in change.references:
         assert client.read_image(account, one.image_guid) == (one.image, "image/jpeg")
+    (media,) = client.read("SELECT * FROM main.media").to_pylist()
+    assert (media["path"], media["status"], media["sha256"]) == (None, "ok", posted(1).sha256)
+    faces = client.read("SELECT path, outcome, similarity_score FROM main.faces").to_pylist()
+    assert faces == [{"path": None, "outcome": "inserted", "similarity_score": 1.5}] * 2
     assert check_store(client).problems == []
 
 
@@ -69,14 +73,6 @@ def test_an_insertion_survives_a_killed_process(tmp_path: Path) -> None:
             (tmp_path / "copy" / name).write_bytes((client.path / name).read_bytes())
     with LocalStore.open(tmp_path / "copy", command="test") as client:
         assert [record.name for record in client.references(account, "main").persons] == ["A"]
-
-
-def test_the_views_show_a_posted_image_without_path(client: LocalStore, account: int) -> None:
-    client.commit_directory(insertion(account, "main", 1, "A"))
-    (media,) = client.read("SELECT * FROM main.media").to_pylist()
-    (face,) = client.read("SELECT * FROM main.faces").to_pylist()
-    assert (media["path"], media["status"], media["sha256"]) == (None, "ok", sha("posted 1"))
-    assert (face["path"], face["outcome"], face["similarity_score"]) == (None, "inserted", 1.5)
 
 
 def test_a_replaced_reference_is_removed_with_its_image_and_face(client: LocalStore, account: int) -> None:

@@ -13,12 +13,10 @@ import pytest
 
 from pipeline.errors import StoreFull, StoreUnwritable
 from pipeline.store.files.durable import Folder, disk_errors
-from tests.store import store_samples
 
-PRELUDE = f"""
+PRELUDE = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(store_samples.__file__).parent)!r})
 from tests.store.store_samples import *
 from pipeline.errors import *
 store = Path(sys.argv[1]) / "store"

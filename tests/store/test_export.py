@@ -29,11 +29,10 @@ PUBLIC = {
 }
 
 
-def test_the_export_has_the_public_columns(store: Path, tmp_path: Path) -> None:
+def test_the_export_has_the_public_columns(filled: LocalStore, tmp_path: Path) -> None:
     target = tmp_path / "new" / "export"
-    with LocalStore.open(store, command="test") as client:
-        rows = export_store(client, target)
-        views = {view: client.read(f"SELECT * FROM main.{view}") for view in schema.VIEWS}
+    rows = export_store(filled, target)
+    views = {view: filled.read(f"SELECT * FROM main.{view}") for view in schema.VIEWS}
     assert rows == {"media": 8, "faces": 16, "persons": 8, "embeddings": 8}
     assert sorted(path.name for path in target.iterdir()) == sorted(f"{name}.parquet" for name in PUBLIC)
     for name, columns in PUBLIC.items():
@@ -46,15 +45,14 @@ def test_the_export_has_the_public_columns(store: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors, np.concatenate([unit_vectors(4, seed=0), unit_vectors(4, seed=1)]))
 
 
-def test_only_into_a_new_or_empty_folder(store: Path, tmp_path: Path) -> None:
+def test_only_into_a_new_or_empty_folder(filled: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "media.parquet").write_bytes(b"mine")
-    with LocalStore.open(store, command="test") as client:
-        for target in (tmp_path / "full", tmp_path / "full" / "media.parquet"):
-            with pytest.raises(UsageError, match="not an empty folder"):
-                export_store(client, target)
-        (tmp_path / "it's empty").mkdir()
-        export_store(client, tmp_path / "it's empty")
+    for target in (tmp_path / "full", tmp_path / "full" / "media.parquet"):
+        with pytest.raises(UsageError, match="not an empty folder"):
+            export_store(filled, target)
+    (tmp_path / "it's empty").mkdir()
+    export_store(filled, tmp_path / "it's empty")
     assert (tmp_path / "full" / "media.parquet").read_bytes() == b"mine"
 
 

@@ -20,6 +20,7 @@ from pipeline.store.records import DirectoryCommit, RunRow
 from tests.store.store_samples import SHARD_ROWS, SHARDS, SIZE, insertion, replacement, shard_commit, unit_vectors
 
 STEM = "references/g0001/1"
+Between = Callable[[Callable[[], object]], None]
 
 
 def seq_file(client: LocalStore) -> Path:
@@ -104,7 +105,7 @@ def test_a_commit_of_a_shard_adds_the_posts_before_it(client: LocalStore, run: R
 
 
 @pytest.fixture
-def between(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+def between(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> Between:
     """Arranges that `work` is done once between reading new rows and appending them."""
 
     def arrange(work: Callable[[], object]) -> None:
@@ -120,9 +121,7 @@ def between(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[Ca
     return arrange
 
 
-def test_a_person_who_is_deleted_while_it_grows_leaves_no_vector(
-    client: LocalStore, run: RunRow, between: Callable[[Callable[[], object]], None]
-) -> None:
+def test_a_person_deleted_while_it_grows_leaves_no_vector(client: LocalStore, run: RunRow, between: Between) -> None:
     def delete() -> None:
         gone = client.references(run.account_id, "main").persons[1]
         client.commit_directory(DirectoryCommit(run.account_id, "main", deleted=[gone.person_id]))
@@ -133,18 +132,14 @@ def test_a_person_who_is_deleted_while_it_grows_leaves_no_vector(
     assert np.fromfile(seq_file(client), "<i8").tolist() == [1, *range(3, SHARD_ROWS + 1)]
 
 
-def test_a_directory_that_is_deleted_while_it_grows_leaves_no_file(
-    client: LocalStore, run: RunRow, between: Callable[[Callable[[], object]], None]
-) -> None:
+def test_a_directory_deleted_while_it_grows_leaves_no_file(client: LocalStore, run: RunRow, between: Between) -> None:
     between(lambda: client.delete_directory(run.account_id, "main"))
     client.commit_shard(shard_commit(client, run, 0))
     assert not list((client.path / "references").rglob("*.*"))
     assert check_store(client).problems == []
 
 
-def test_rows_that_a_reader_adds_while_it_grows_are_added_once(
-    client: LocalStore, run: RunRow, between: Callable[[Callable[[], object]], None]
-) -> None:
+def test_rows_a_reader_adds_while_it_grows_are_added_once(client: LocalStore, run: RunRow, between: Between) -> None:
     between(lambda: client.references(run.account_id, "main"))
     client.commit_shard(shard_commit(client, run, 0))
     assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, SHARD_ROWS + 1))

@@ -17,12 +17,10 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, StoreIdentity
 from pipeline.store.schema import SCHEMA_VERSION
-from tests.store import store_samples
-from tests.store.store_samples import identity, insertion, replacement, unit_vectors, version_1
+from tests.store.store_samples import identity, insertion, replacement, shard_commit, unit_vectors, version_1
 
-OPEN_AND_DIE = f"""
+OPEN_AND_DIE = """
 import os, signal, sys
-sys.path.insert(0, {str(Path(store_samples.__file__).parent)!r})
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 faults.install(lambda name: name == sys.argv[2] and os.kill(os.getpid(), signal.SIGKILL))
@@ -113,7 +111,7 @@ def test_a_newer_store_is_refused_before_its_tables_are_checked(store: Path, col
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "message"),
     [
         ("DROP TABLE core.objects", "core.objects is missing"),
         ("ALTER TABLE core.media DROP COLUMN path", r"core\.media\.path is missing"),
@@ -123,9 +121,9 @@ def test_a_newer_store_is_refused_before_its_tables_are_checked(store: Path, col
         ("DROP TABLE core.store", "core.store|store does not exist"),
     ],
 )
-def test_a_catalog_with_another_schema(store: Path, sql: str, told: str) -> None:
+def test_a_catalog_with_another_schema(store: Path, sql: str, message: str) -> None:
     edit(store, sql)
-    with pytest.raises(StoreDamaged, match=told):
+    with pytest.raises(StoreDamaged, match=message):
         LocalStore.open(store, command="test")
     with pytest.raises(StoreDamaged):  # and no lock is left behind
         LocalStore.open(store, command="test")
@@ -187,7 +185,7 @@ def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
         ann = client.account_id("ann")
         run = client.begin_run("/more", "folder", ann, "main", {})
         client.plan_run(run.run_id, 2, 1)
-        client.commit_shard(store_samples.shard_commit(client, run, 0, rows=2))
+        client.commit_shard(shard_commit(client, run, 0, rows=2))
         client.finish_run(run.run_id, {})
         people = client.references(ann, "main").persons
         assert [(record.seq, record.name) for record in people] == [

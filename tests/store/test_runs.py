@@ -72,14 +72,6 @@ def test_runs_are_told_apart_by_source_and_account(client: LocalStore) -> None:
     assert found("/c", ann) is None
 
 
-def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
-    start = 0
-    for size in sizes:
-        rows = [{"row": n, "path": f"/p/{n}"} for n in range(start, start + size)]
-        yield pa.RecordBatch.from_pylist(rows, MANIFEST)
-        start += size
-
-
 @given(
     sizes=st.lists(st.integers(0, 9), max_size=8),
     written=st.integers(1, 7),
@@ -89,7 +81,7 @@ def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
 def test_a_manifest_is_read_back_by_shards(client: LocalStore, sizes: list[int], written: int, shard_rows: int) -> None:
     """Also where shards are not the row groups."""
     total = sum(sizes)
-    assert client.write_manifest("run", batches(sizes), MANIFEST, shard_rows=written) == total
+    assert client.write_manifest("run", manifest_batches(sizes), MANIFEST, shard_rows=written) == total
     rows: list[int] = []
     for shard in range(-(-total // shard_rows)):
         table = client.read_manifest("run", shard_rows, shard)
@@ -100,7 +92,7 @@ def test_a_manifest_is_read_back_by_shards(client: LocalStore, sizes: list[int],
 
 
 def test_one_shard_is_one_row_group(client: LocalStore) -> None:
-    client.write_manifest("run", batches([3, 3, 3, 1]), MANIFEST, shard_rows=4)
+    client.write_manifest("run", manifest_batches([3, 3, 3, 1]), MANIFEST, shard_rows=4)
     client.read_manifest("run", 4, 0)
     assert client._manifest is not None
     metadata = client._manifest[1].metadata
@@ -109,7 +101,7 @@ def test_one_shard_is_one_row_group(client: LocalStore) -> None:
 
 def test_a_manifest_whose_rows_fail_is_not_written(client: LocalStore) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
-        yield from batches([2])
+        yield from manifest_batches([2])
         raise LookupError("the source went away")
 
     with pytest.raises(LookupError):

@@ -48,7 +48,8 @@ def hash_password(password: str) -> str:
     """`scrypt$n$r$p$salt$hash`, salt and hash in base64, the salt random."""
     salt = os.urandom(16)
     key = _scrypt(password, salt, _N, _R, _P)
-    return "$".join(["scrypt", str(_N), str(_R), str(_P), _encode(salt), _encode(key)])
+    encoded = [base64.b64encode(data).decode() for data in (salt, key)]
+    return "$".join(["scrypt", str(_N), str(_R), str(_P), *encoded])
 
 
 def verify_password(password: str, encoded: str | None) -> bool:
@@ -67,10 +68,6 @@ def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     # Clients send "é" as one character or as two (RFC 8265).
     text = unicodedata.normalize("NFC", password).encode()
     return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=memory, dklen=_KEY_BYTES)
-
-
-def _encode(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def user_ids(catalog: Catalog) -> list[str]:

@@ -13,8 +13,7 @@ from pipeline.store.records import Counters
 
 def counters(catalog: Catalog) -> Counters:
     """The next numbers that no row has."""
-    row = catalog.rows("SELECT next_media_id, next_face_id, next_person_seq FROM core.store")[0]
-    return Counters(*(int(value) for value in row))
+    return Counters(*catalog.rows("SELECT next_media_id, next_face_id, next_person_seq FROM core.store")[0])
 
 
 class PromisedIds:

@@ -9,33 +9,30 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import ImageChanged
-from pipeline.store.catalog import runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.shards import embedding_rows
-from pipeline.store.records import COMMITTED_FILES_SCHEMA, QUALITIES, PhotoRecord, faces_of_media_schema
+from pipeline.store.records import QUALITIES, PhotoRecord
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
 
 def committed_files(catalog: Catalog, source: str, account_id: int) -> pa.Table:
-    """COMMITTED_FILES_SCHEMA: every (path, directory, sha256) committed from this source, the latest last.
+    """path, directory, sha256: every such row committed from this source, the latest last.
 
     A file that could not be read has no hash and is listed all the same, so that no run tries it again. Only a file
     that changed while a run was at work is left out, so that the next run takes it.
     """
-    condition, params = runs.of_source(source, account_id)
-    table = catalog.read(
+    return catalog.read(
         f"""
         SELECT path, directory, sha256 FROM core.media
         WHERE (sha256 IS NOT NULL OR status <> '{ImageChanged.status}')
-        AND run_id IN (SELECT run_id FROM core.runs WHERE {condition})
+        AND run_id IN (SELECT run_id FROM core.runs WHERE source = ? AND account_id = ?)
         GROUP BY path, directory, sha256 ORDER BY max(media_id)
         """,
-        params,
+        [source, account_id],
     )
-    return table.cast(COMMITTED_FILES_SCHEMA)
 
 
 def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) -> dict[str, int]:
@@ -68,7 +65,8 @@ def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) ->
 
 
 def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
-    """faces_of_media_schema(d): all faces of these media that have detections, by media_id and ordinal.
+    """media_id, ordinal, the detection's columns, pixel_sha256, width, height, format, embedding: all faces of these
+    media that have detections, by media_id and ordinal.
 
     Raises StoreDamaged where a face has no stored embedding.
     """
@@ -87,8 +85,7 @@ def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
         )
     face_ids = table["face_id"].to_numpy()
     embeddings = embedding_rows(face_ids, load_embeddings(catalog, face_ids))["embedding"]
-    columns = faces_of_media_schema(catalog.identity.embedding_size)
-    return table.append_column("embedding", embeddings).select(columns.names).cast(columns)
+    return table.drop_columns(["face_id"]).append_column("embedding", embeddings)
 
 
 def media_with_removed_faces(catalog: Catalog, media_ids: Sequence[int]) -> set[int]:

@@ -21,6 +21,7 @@ OPEN = "open"
 FINISHED = "finished"
 
 _COLUMNS = ", ".join(TABLES["runs"])
+_OF_SOURCE = "coalesce(source = $1, true) AND coalesce(account_id = $2, true)"  # null: of any
 
 
 def find_runs(catalog: Catalog, condition: str, params: list[object]) -> list[RunRow]:
@@ -45,28 +46,17 @@ def run_row(catalog: Catalog, run_id: str) -> RunRow:
 
 def unfinished_run(catalog: Catalog, source: str | None, account_id: int | None) -> RunRow | None:
     """The latest run that is not finished, of this source and account (None: of any)."""
-    condition, params = of_source(source, account_id)
-    return next(iter(find_runs(catalog, f"state <> '{FINISHED}' AND {condition}", params)), None)
+    return next(iter(find_runs(catalog, f"{_OF_SOURCE} AND state <> '{FINISHED}'", [source, account_id])), None)
 
 
 def last_run(catalog: Catalog, source: str | None, account_id: int | None) -> RunRow | None:
     """The latest run in any state, of this source and account (None: of any)."""
-    return next(iter(find_runs(catalog, *of_source(source, account_id))), None)
+    return next(iter(find_runs(catalog, _OF_SOURCE, [source, account_id])), None)
 
 
 def run_key(catalog: Catalog, run_id: str) -> bytes | None:
     """The key of what extraction leaves of a run, its account's; None in a store that is not encrypted."""
     return image_key(catalog, run_row(catalog, run_id).account_id)
-
-
-def of_source(source: str | None, account_id: int | None) -> tuple[str, list[object]]:
-    """The SQL condition, and its parameters, for runs of a source and an account (None: of any)."""
-    parts: list[tuple[str, object]] = []
-    if source is not None:
-        parts.append(("source = ?", source))
-    if account_id is not None:
-        parts.append(("account_id = ?", account_id))
-    return " AND ".join(["true", *(text for text, _ in parts)]), [value for _, value in parts]
 
 
 def begin_run(

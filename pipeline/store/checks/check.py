@@ -10,14 +10,7 @@ from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import references
 from pipeline.store.catalog_thread import CatalogThread
-from pipeline.store.checks.files import (
-    check_embeddings,
-    check_matrices,
-    check_objects,
-    check_orphans,
-    check_pending,
-    list_files,
-)
+from pipeline.store.checks import files
 from pipeline.store.checks.tables import check_tables
 from pipeline.store.files import matrix
 from pipeline.store.records import CheckReport, Problem
@@ -43,11 +36,13 @@ def check_store(store: CatalogThread, progress: Callable[[str], None] | None = N
         return CheckReport(problems, {})
     tell("orphans")
     with store.embeddings_lock:
-        files = list(list_files(store.path))
-        problems += store.submit(lambda catalog: check_orphans(catalog, files))
+        listed = list(files.list_files(store.path))
+        problems += store.submit(lambda catalog: files.check_orphans(catalog, listed))
     # Deletes that became pending meanwhile are at work.
     problems += [_waits(path) for path in store.submit(deletes.pending) if path in waiting]
-    return CheckReport(problems, store.submit(_counts))
+    counted = [table for table in TABLES if table != "store"]
+    counts = store.submit(lambda catalog: [catalog.one(f"SELECT count(*) FROM core.{table}") for table in counted])
+    return CheckReport(problems, dict(zip(counted, counts, strict=True)))
 
 
 def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) -> Iterator[list[Problem]]:
@@ -60,21 +55,16 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) ->
     if any(problem.kind == "catalog" for problem in problems):
         return  # only sound tables tell what the files should be
     waiting.update(deletes.pending(catalog))
-    yield from check_embeddings(catalog, tell)
+    yield from files.check_embeddings(catalog, tell)
     if not any("pending embedding" in problem.detail for problem in problems):
-        yield check_pending(catalog)
-    yield from check_objects(catalog, tell)
-    yield from check_matrices(catalog, tell)
+        yield files.check_pending(catalog)
+    yield from files.check_objects(catalog, tell)
+    yield from files.check_matrices(catalog, tell)
 
 
 def _waits(path: str) -> Problem:
     detail = "waits to be deleted" if deletes.is_deletable(path) else "is not the path of a file of the store"
     return Problem("pending_delete", path, detail, "`facepipe check --repair` clears it.")
-
-
-def _counts(catalog: Catalog) -> dict[str, int]:
-    names = [name for name in TABLES if name != "store"]
-    return {name: int(catalog.one(f"SELECT count(*) FROM core.{name}")) for name in names}
 
 
 def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
@@ -86,7 +76,7 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
 
     def work(catalog: Catalog) -> None:
         # Checked again: a commit may have made a file of that name since.
-        for orphan in check_orphans(catalog, [problem.where for problem in repaired if problem.kind == "orphan"]):
+        for orphan in files.check_orphans(catalog, [problem.where for problem in repaired if problem.kind == "orphan"]):
             catalog.folder.unlink(orphan.where)
         for problem in repaired:
             if problem.kind == "matrix":

@@ -153,20 +153,12 @@ def _object_problems(
     progress(file)
     details = list(_file_faults(catalog, file, size, sha256))
     if not details:
-        details = _cipher_faults(size) if encrypted else list(_magic_faults(catalog, file, media_type))
+        # Of an encrypted image only the length can be checked without the key.
+        if encrypted and not looks_encrypted(size):
+            details = ["does not have the length of an encrypted image"]
+        elif not encrypted and not catalog.folder.path(file).read_bytes().startswith(_MAGIC.get(media_type, b"")):
+            details = [f"is not {media_type}"]
     return [Problem("object", file, detail, RESTORE) for detail in details]
-
-
-def _cipher_faults(size: int) -> list[str]:
-    """What can be checked without the key."""
-    return [] if looks_encrypted(size) else ["does not have the length of an encrypted image"]
-
-
-def _magic_faults(catalog: Catalog, file: str, media_type: str) -> Iterator[str]:
-    with catalog.folder.path(file).open("rb") as opened:
-        begin = opened.read(16)
-    if not begin.startswith(_MAGIC.get(media_type, b"")):
-        yield f"is not {media_type}"
 
 
 def check_matrices(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:

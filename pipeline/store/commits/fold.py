@@ -23,17 +23,8 @@ import pyarrow.compute as pc
 from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog, Submit
 from pipeline.store.catalog.references import add_embedding_shard
-from pipeline.store.files import matrix
+from pipeline.store.files import matrix, shards
 from pipeline.store.files.durable import Folder, disk_errors
-from pipeline.store.files.shards import (
-    WrittenFile,
-    damaged_file,
-    embedding_metadata,
-    embedding_rows,
-    read_parquet,
-    vectors_of_bytes,
-    write_embeddings,
-)
 from pipeline.store.records import StoreIdentity
 
 # 8 MiB of 512 float32: written in a moment, so that a server's commits never wait long.
@@ -44,7 +35,7 @@ _NAME = re.compile(r"(.+?)(?:\.(\d+))?\.parquet")
 
 def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: int, min_pending: int) -> int:
     """Does all of it; returns how many embeddings moved. One at a time. Raises StoreDamaged, StoreFull."""
-    metadata = embedding_metadata(identity, generation)
+    metadata = shards.embedding_metadata(identity, generation)
     moved = 0
     waiting = submit(count_pending)
     while moved < waiting and waiting >= min_pending:
@@ -52,7 +43,7 @@ def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: in
         if table.num_rows == 0:  # the rest was removed meanwhile
             break
         file = f"embeddings/g{generation:04d}/folded-{table['face_id'][0]}.parquet"
-        written = write_embeddings(folder, file, table, metadata)
+        written = shards.write_embeddings(folder, file, table, metadata)
         submit(partial(_commit_pending, table=table, file=written))
         moved += table.num_rows
     for rewriting in submit(plan_rewritings):
@@ -87,11 +78,11 @@ def _pending(catalog: Catalog) -> pa.Table:
         "SELECT face_id, embedding FROM core.pending_embeddings WHERE generation = ? ORDER BY face_id LIMIT ?",
         [catalog.generation, SHARD_ROWS],
     )
-    vectors = vectors_of_bytes(table["embedding"], catalog.identity.embedding_size)
-    return embedding_rows(table["face_id"].to_numpy(), vectors)
+    vectors = shards.vectors_of_bytes(table["embedding"], catalog.identity.embedding_size)
+    return shards.embedding_rows(table["face_id"].to_numpy(), vectors)
 
 
-def _commit_pending(catalog: Catalog, table: pa.Table, file: WrittenFile) -> None:
+def _commit_pending(catalog: Catalog, table: pa.Table, file: shards.WrittenFile) -> None:
     """The transaction: these embeddings are in the shard from now on."""
     generation = catalog.generation
     with catalog.tables(folded=table.select(["face_id"])), catalog.transaction("fold"):
@@ -146,21 +137,23 @@ def _small_shards(catalog: Catalog) -> Iterator[tuple[int, str, str]]:
         yield shard, file, sha256
 
 
-def _rewriting(catalog: Catalog, shards: Sequence[tuple[int, str, str]]) -> Rewriting:
-    ids, files, hashes = zip(*shards, strict=True)
+def _rewriting(catalog: Catalog, rows: Sequence[tuple[int, str, str]]) -> Rewriting:
+    ids, files, hashes = zip(*rows, strict=True)
     faces = catalog.read("SELECT face_id FROM core.embeddings WHERE list_contains(?, embedding_shard_id)", [list(ids)])
     return Rewriting(ids, files, hashes, faces["face_id"].combine_chunks())
 
 
-def _rewrite(folder: Folder, rewriting: Rewriting, metadata: dict[str, object]) -> WrittenFile | None:
+def _rewrite(folder: Folder, rewriting: Rewriting, metadata: dict[str, object]) -> shards.WrittenFile | None:
     """The new shard; None where no vector is needed any more. Raises StoreDamaged, StoreFull, StoreUnwritable."""
     if len(rewriting.face_ids) == 0:
         return None
     for file, sha256 in zip(rewriting.files, rewriting.hashes, strict=True):
         _require_unchanged(folder, file, sha256)
-    table = pa.concat_tables([read_parquet(folder, file) for file in rewriting.files])
+    table = pa.concat_tables([shards.read_parquet(folder, file) for file in rewriting.files])
     kept = table.filter(pc.is_in(table["face_id"], rewriting.face_ids))
-    return write_embeddings(folder, _next_name(rewriting.files[0]), kept, metadata)
+    match = _NAME.fullmatch(rewriting.files[0])
+    stem, count = match.groups() if match else (rewriting.files[0], None)
+    return shards.write_embeddings(folder, f"{stem}.{int(count or 0) + 1}.parquet", kept, metadata)
 
 
 def _require_unchanged(folder: Folder, file: str, sha256: str) -> None:
@@ -168,18 +161,12 @@ def _require_unchanged(folder: Folder, file: str, sha256: str) -> None:
     try:
         actual = hashlib.sha256(folder.path(file).read_bytes()).hexdigest()
     except OSError as exc:
-        raise damaged_file(folder, file, f"cannot be read: {exc.strerror}") from exc
+        raise shards.damaged_file(folder, file, f"cannot be read: {exc.strerror}") from exc
     if actual != sha256:
-        raise damaged_file(folder, file, "its SHA-256 is not the recorded one")
+        raise shards.damaged_file(folder, file, "its SHA-256 is not the recorded one")
 
 
-def _next_name(file: str) -> str:
-    match = _NAME.fullmatch(file)
-    stem, count = match.groups() if match else (file, None)
-    return f"{stem}.{int(count or 0) + 1}.parquet"
-
-
-def _commit_rewriting(catalog: Catalog, rewriting: Rewriting, file: WrittenFile | None) -> None:
+def _commit_rewriting(catalog: Catalog, rewriting: Rewriting, file: shards.WrittenFile | None) -> None:
     """The transaction: the first shard is the new file, the others are gone; without a file all are."""
     first, *others = rewriting.shard_ids
     gone = others if file else [first, *others]

@@ -22,17 +22,9 @@ from pipeline.store.catalog.directories import directory_id, make_directories
 from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import add_embedding_shard, load_embeddings
-from pipeline.store.files import matrix
+from pipeline.store.files import matrix, shards
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import OBJECTS_SCHEMA, write_objects
-from pipeline.store.files.shards import (
-    WrittenFile,
-    embedding_file,
-    embedding_metadata,
-    run_shard_file,
-    vectors_of,
-    write_embeddings,
-)
 from pipeline.store.records import (
     FACES_SCHEMA,
     MEDIA_SCHEMA,
@@ -53,7 +45,7 @@ class PreparedShard:
     commit: ShardCommit
     generation: int
     tables: dict[str, pa.Table]
-    embeddings: WrittenFile | None  # None: no face of this shard has one
+    embeddings: shards.WrittenFile | None  # None: no face of this shard has one
 
 
 def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
@@ -114,8 +106,9 @@ def write_files(
     objects = pa.Table.from_pylist(write_objects(folder, commit.objects, image_key), OBJECTS_SCHEMA)
     written = None
     if tables["embeddings"].num_rows:
-        file = embedding_file(generation, commit.run_id, commit.shard)
-        written = write_embeddings(folder, file, tables["embeddings"], embedding_metadata(identity, generation))
+        file = shards.embedding_file(generation, commit.run_id, commit.shard)
+        metadata = shards.embedding_metadata(identity, generation)
+        written = shards.write_embeddings(folder, file, tables["embeddings"], metadata)
     return PreparedShard(commit, generation, {**tables, "objects": objects}, written)
 
 
@@ -221,7 +214,7 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
         " next_person_seq = greatest(next_person_seq, ?)",
         [_next(tables["media"]["media_id"]), _next(tables["faces"]["face_id"]), _next(tables["persons"]["seq"])],
     )
-    deletes.add(catalog, [run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
+    deletes.add(catalog, [shards.run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
 
 
 def _next(ids: pa.ChunkedArray) -> int:
@@ -272,7 +265,7 @@ def _new_rows(catalog: Catalog, account_id: int, directory: str, embeddings: pa.
     in_memory = embeddings["face_id"].to_numpy()
     own = np.isin(faces, in_memory)
     vectors = np.empty((len(faces), size), np.float32)
-    vectors[own] = vectors_of(embeddings["embedding"], size)[np.searchsorted(in_memory, faces[own])]
+    vectors[own] = shards.vectors_of(embeddings["embedding"], size)[np.searchsorted(in_memory, faces[own])]
     if not own.all():
         vectors[~own] = load_embeddings(catalog, faces[~own])
     return NewRows(name, table["seq"].to_numpy(), vectors)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from pipeline.errors import StoreFull, StoreUnwritable
 from pipeline.store.files.faults import point
@@ -85,22 +85,22 @@ class Folder:
 
     def append(self, relative: str, data: bytes, kind: str) -> None:
         """Appends to a file in place. Not atomic: for derived files whose readers notice a torn end."""
-        with disk_errors(self.root):
-            point(f"{kind}.write")
-            with self.path(relative).open("ab") as file:
-                file.write(data)
-                file.flush()
-                point(f"{kind}.fsync")
-                os.fsync(file.fileno())
+        with self._in_place(relative, "ab", kind) as file:
+            file.write(data)
 
     def overwrite(self, relative: str, offsets: Sequence[int], data: bytes, kind: str) -> None:
         """Writes `data` at each of `offsets` of a file in place. Not atomic: for rows that nobody reads any more."""
+        with self._in_place(relative, "r+b", kind) as file:
+            for offset in offsets:
+                file.seek(offset)
+                file.write(data)
+
+    @contextmanager
+    def _in_place(self, relative: str, mode: Literal["ab", "r+b"], kind: str) -> Iterator[IO[bytes]]:
         with disk_errors(self.root):
             point(f"{kind}.write")
-            with self.path(relative).open("r+b") as file:
-                for offset in offsets:
-                    file.seek(offset)
-                    file.write(data)
+            with self.path(relative).open(mode) as file:
+                yield file
                 file.flush()
                 point(f"{kind}.fsync")
                 os.fsync(file.fileno())

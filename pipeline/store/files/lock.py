@@ -55,7 +55,9 @@ class StoreLock:
         except BlockingIOError:
             os.close(fd)
             raise _locked(root, path) from None
-        lock = cls(path, fd, _holder(command))
+        since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        holder = {"pid": os.getpid(), "host": platform.node(), "boot_id": _boot_id(), "url": None, "since": since}
+        lock = cls(path, fd, {**holder, "command": command})
         _all_held.add(lock)
         try:
             lock._write_holder()
@@ -109,17 +111,6 @@ os.register_at_fork(after_in_child=_drop_in_child)
 
 def _boot_id() -> str:
     return _BOOT_ID.read_text("ascii").strip() if _BOOT_ID.exists() else ""
-
-
-def _holder(command: str) -> dict[str, Any]:
-    return {
-        "pid": os.getpid(),
-        "host": platform.node(),
-        "boot_id": _boot_id(),
-        "url": None,
-        "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": command,
-    }
 
 
 def _locked(root: Path, path: Path) -> StoreLocked:
