@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 2  # of the tables; migrate.py upgrades older ones
+SCHEMA_VERSION: Final = 2  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 # The columns of each table, with their types.
