@@ -261,6 +261,10 @@ class ParameterInvalid(RequestError):
     """The parameter {name} must be {expected}."""
 
 
+class ParameterUnsupported(RequestError):
+    """The parameter {name} asks for something that this server does not have; nothing was done."""
+
+
 class HeaderInvalid(RequestError):
     """The header {name} must be {expected}."""
 

@@ -4,7 +4,7 @@ and answer in JSON."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -15,9 +15,9 @@ from starlette.responses import Response
 from pipeline.errors import BodyInvalid, NotReady, ObjectUnknown, PersonUnknown
 from pipeline.identities.batcher import RETRY_AFTER_S
 from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PersonChange, StoredImage
+from pipeline.identities.types import PersonChange, PersonView, StoredImage
 from pipeline.serve.auth import Authenticator
-from pipeline.serve.listing import Listing
+from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, Listing
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.request_body import BodyReader
 from pipeline.serve.request_parsing import (
@@ -37,7 +37,6 @@ from pipeline.serve.responses import encoded_response, json_bytes, json_response
 from pipeline.serve.serializer import Serializer
 from pipeline.serve.thread_pool import BoundedThreadPool
 
-MAX_PEOPLE: Final = 1_000  # in one answer of `GET /people`
 EXTERNAL_PREFIX: Final = "/people/external/"
 _MAX_JSON_BYTES: Final = 1 << 20
 _MAY_CHANGE: Final = "private, no-cache"  # the face of a person can be replaced: ask each time
@@ -79,22 +78,10 @@ class Handlers:
         return json_response(self.serializer.post(result), 201)
 
     async def people(self, request: Request) -> Response:
-        caller = await self._caller(request)
-        return await self._json(lambda: self.serializer.people(self.service.people(*caller)[:MAX_PEOPLE]))
+        return await self._listed(request, self.service.people, PEOPLE_COUNT)
 
     async def roots(self, request: Request) -> Response:
-        caller = await self._caller(request)
-        listing = Listing.from_query(Query(request))
-
-        def work() -> dict[str, Any]:
-            page = listing.page(self.service.roots(*caller))
-            position: dict[str, Any] = {"startIndex": page.start_index}
-            if page.next_state is not None:
-                position["nextIndexState"] = page.next_state
-            position |= {"countReturned": len(page.views), "totalCount": page.total}
-            return {**self.serializer.people(page.views), "personCollectionResponse": position}
-
-        return await self._json(work)
+        return await self._listed(request, self.service.roots, ROOTS_COUNT)
 
     async def person(self, request: Request) -> Response:
         caller = await self._caller(request)
@@ -183,6 +170,22 @@ class Handlers:
     async def _accepted(self, work: Callable[[], None]) -> Response:
         await self.calls.run(work)
         return json_response({}, 202)
+
+    async def _listed(
+        self, request: Request, listed: Callable[[int, str], Sequence[PersonView]], default_count: int
+    ) -> Response:
+        caller = await self._caller(request)
+        listing = Listing.from_query(Query(request), default_count)
+
+        def work() -> dict[str, Any]:
+            page = listing.page(listed(*caller))
+            position: dict[str, Any] = {"startIndex": page.start_index}
+            if page.next_state is not None:
+                position["nextIndexState"] = page.next_state
+            position |= {"countReturned": len(page.views), "totalCount": page.total}
+            return {**self.serializer.people(page.views), "personCollectionResponse": position}
+
+        return await self._json(work)
 
     async def _json(self, work: Callable[[], dict[str, Any]]) -> Response:
         """What `work` returns, encoded on the same thread: a large directory must not hold up other requests."""

@@ -1,11 +1,11 @@
-"""The filters, the order and the pages of `GET /rootpeople`."""
+"""The filters, the order and the pages of `GET /people` and `GET /rootpeople`."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,12 +14,25 @@ import re2  # type: ignore[import-untyped]
 from pipeline.errors import ParameterInvalid
 from pipeline.identities.types import PersonView
 from pipeline.identities.views import epoch_ms
+from pipeline.serve.client_parameters import check_filters
 from pipeline.serve.request_parsing import Query
 
-DEFAULT_COUNT: Final = 100
+PEOPLE_COUNT: Final = 1_000  # on a page of `GET /people`, unless `count` says another number
+ROOTS_COUNT: Final = 100  # of `GET /rootpeople`
 MAX_PATTERN: Final = 1_000  # characters
 _PATTERN_BYTES: Final = 1 << 20  # the memory a compiled pattern may take
 _CHECK_BYTES: Final = 6
+_DESCENDING: Final = {"ascending": False, "asc": False, "descending": True, "desc": True}
+# Filters by equality, with the field of a record that each looks at.
+EQUALITIES: Final = {
+    "first-name": "firstName",
+    "last-name": "lastName",
+    "person-type": "personType",
+    "id-class": "idClass",
+    "moniker": "moniker",
+    "home-location": "homeLocation",
+    "groups": "groups",
+}
 
 # The position of a record in the order of a listing: its sort key, then its number in the order of insertion.
 Place = tuple[str | int, int]
@@ -44,7 +57,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Listing:
-    """The parameters of a `GET /rootpeople`."""
+    """The parameters of a listing."""
 
     sort: str
     descending: bool
@@ -53,13 +66,16 @@ class Listing:
     count: int  # 0: all
     name_matches: Callable[[str], bool] | None
     external_ids: frozenset[str]
+    short_id: str  # the first letters of the id
+    equalities: Mapping[str, str]  # field -> value
 
     @classmethod
-    def from_query(cls, query: Query) -> Listing:
-        """Raises ParameterInvalid."""
+    def from_query(cls, query: Query, default_count: int) -> Listing:
+        """Raises ParameterInvalid, ParameterUnsupported."""
+        check_filters(query)
         sort = query.text("sort") or _INSERTION
         sort = sort if sort in _KEYS else _INSERTION
-        descending = (query.text("sort-order") or "").lower() == "desc"
+        descending = _descending(query.text("sort-order"))
         state = query.text("startIndexState")
         query.flag("include-expired", True)  # nothing expires
         return cls(
@@ -67,9 +83,11 @@ class Listing:
             descending=descending,
             start=query.whole("start-index", 0, 0),
             after=_place(state, sort, descending) if state else None,
-            count=query.whole("count", DEFAULT_COUNT, 0),
+            count=query.whole("count", default_count, 0),
             name_matches=_pattern(query.text("name-pattern")),
             external_ids=frozenset(query.all("external-id")),
+            short_id=(query.text("short-id") or "").lower(),
+            equalities={field: value for name, field in EQUALITIES.items() if (value := query.text(name))},
         )
 
     def page(self, views: Sequence[PersonView]) -> Page:
@@ -82,9 +100,12 @@ class Listing:
         return Page(chosen[start:end], start, len(chosen), next_state)
 
     def _passes(self, view: PersonView) -> bool:
-        if self.external_ids and view.record.external_id not in self.external_ids:
+        record = view.record
+        if self.external_ids and record.external_id not in self.external_ids:
             return False
-        return self.name_matches is None or (view.record.name is not None and self.name_matches(view.record.name))
+        if not record.person_id.startswith(self.short_id) or self.equalities:  # no record has these fields yet
+            return False
+        return self.name_matches is None or (record.name is not None and self.name_matches(record.name))
 
     def _start(self, chosen: Sequence[PersonView]) -> int:
         """The first index behind the cursor. Insertions and deletions since the page before shift nothing."""
@@ -96,6 +117,15 @@ class Listing:
 
     def _place(self, view: PersonView) -> Place:
         return _KEYS[self.sort](view), view.record.seq
+
+
+def _descending(order: str | None) -> bool:
+    """Raises ParameterInvalid."""
+    if not order:
+        return False
+    if order.lower() not in _DESCENDING:
+        raise ParameterInvalid(name="sort-order", expected="ascending or descending")
+    return _DESCENDING[order.lower()]
 
 
 def _pattern(pattern: str | None) -> Callable[[str], bool] | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -114,6 +115,9 @@ class Query:
 
     def text(self, name: str) -> str | None:
         return self._last.get(name)
+
+    def items(self) -> Iterable[tuple[str, str]]:
+        return self._last.items()
 
     def all(self, name: str) -> list[str]:
         """Every value of a parameter that may be repeated."""

@@ -1,4 +1,4 @@
-"""`GET /rootpeople`: nameless people, ties and wrong cursors. The conformance tests prove the rest."""
+"""Listings: nameless people, ties and wrong cursors. The conformance tests prove the rest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VIEWS = [
 
 
 def page(query: str, views: list[PersonView] | None = None) -> Page:
-    return Listing.from_query(Query(make_request(query=query))).page(VIEWS if views is None else views)
+    return Listing.from_query(Query(make_request(query=query)), 100).page(VIEWS if views is None else views)
 
 
 def seqs(listed: Page) -> list[int]:
@@ -50,6 +50,12 @@ def seqs(listed: Page) -> list[int]:
     [
         ("sort=name", [3, 1, 5, 2, 8]),
         ("sort=name&sort-order=DESC", [8, 2, 5, 1, 3]),
+        ("sort=name&sort-order=descending&startIndexState=", [8, 2, 5, 1, 3]),
+        ("sort=name&sort-order=Ascending", [3, 1, 5, 2, 8]),
+        ("sort=name&sort-order=", [3, 1, 5, 2, 8]),
+        ("person-type=&groups=&face-id=&access-level=", [1, 2, 3, 5, 8]),
+        (f"short-id={VIEWS[3].record.person_id[:8].upper()}", [5]),
+        ("short-id=z", []),
         ("sort=update-date", [8, 5, 3, 2, 1]),
         ("name-pattern=ob", [1, 5]),
         ("name-pattern=%C3%84l", [8]),
@@ -124,6 +130,12 @@ def test_a_changed_cursor_is_refused() -> None:
 def test_another_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ParameterInvalid):
         page(f"name-pattern={pattern}")
+
+
+@pytest.mark.parametrize("order", ["down", "descend", "0", "descending,ascending"])
+def test_another_order_is_refused(order: str) -> None:
+    with pytest.raises(ParameterInvalid):
+        page(f"sort-order={order}")
 
 
 def test_include_expired_is_a_boolean() -> None:

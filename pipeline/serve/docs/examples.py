@@ -112,7 +112,7 @@ _RECORD: Final[Json] = {
     "ignore": False,
 }
 PEOPLE: Final[Json] = {"people": [_RECORD]}
-ROOT_PEOPLE: Final[Json] = {
+PEOPLE_PAGE: Final[Json] = {
     **PEOPLE,
     "personCollectionResponse": {"startIndex": 0, "countReturned": 1, "totalCount": 1},
 }

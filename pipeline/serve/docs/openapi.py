@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from pipeline.serve.docs import examples, schemas
+from pipeline.serve.listing import EQUALITIES, PEOPLE_COUNT, ROOTS_COUNT
 from pipeline.serve.request_parsing import MAX_SIMILAR
 
 Json = dict[str, Any]
@@ -122,14 +123,25 @@ def _post_people() -> Json:
 
 
 def _list_people() -> Json:
-    text = "All records of the directory, at most 1,000, in the order of insertion."
-    return _route("List people", text, {"200": _people_answer()}, _COMMON_ERRORS)
+    text = "All records of the directory, in pages."
+    return _listing("List people", text, PEOPLE_COUNT)
 
 
 def _list_roots() -> Json:
     text = "The persons of the directory, without the records merged into them, in pages."
-    answer = _json_answer("A page.", "RootPeople", {"page": examples.ROOT_PEOPLE})
-    return _route("List persons", text, {"200": answer}, _COMMON_ERRORS, _LISTING_PARAMETERS)
+    return _listing("List persons", text, ROOTS_COUNT)
+
+
+def _listing(summary: str, text: str, default_count: int) -> Json:
+    answer = _json_answer("A page.", "PeoplePage", {"page": examples.PEOPLE_PAGE})
+    count = _query(
+        "count", {"type": "integer", "minimum": 0, "default": default_count}, "So many at most; 0: all.", 100
+    )
+    text += (
+        " A record passes a filter if its field is equal to the value, or is a list that has it; it must pass all of "
+        "them. An empty filter is none. A filter that other servers have and this one has not is refused."
+    )
+    return _route(summary, text, {"200": answer}, _COMMON_ERRORS, [count, *_LISTING_PARAMETERS])
 
 
 def _get_person() -> Json:
@@ -162,9 +174,10 @@ def _put_person() -> Json:
 def _delete_person() -> Json:
     text = "Everything of the record goes: its reference, its embedding, its image. Its oldest child becomes root."
     recursive = _query("recursive", {"type": "boolean", "default": False}, "Deletes the whole merged person.", True)
+    asynchronous = _query("async", {"type": "boolean"}, "Accepted; the record is gone when the answer comes.", True)
     answers = {"204": {"description": "It is gone."}}
     errors = _COMMON_ERRORS | _STORE_ERRORS | _NO_PERSON
-    return _route("Delete a record", text, answers, errors, [_PERSON_ID, recursive])
+    return _route("Delete a record", text, answers, errors, [_PERSON_ID, recursive, asynchronous])
 
 
 def _merging(summary: str, text: str) -> Json:
@@ -331,12 +344,13 @@ _POST_PARAMETERS: Final = (
 _LISTING_PARAMETERS: Final = (
     _query("startIndexState", {"type": "string"}, "The nextIndexState of the page before.", ""),
     _query("start-index", {"type": "integer", "minimum": 0, "default": 0}, "Where to start.", 0),
-    _query("count", {"type": "integer", "minimum": 0, "default": 100}, "So many at most; 0: all.", 100),
     _query("sort", {"type": "string"}, "name, create-date or update-date; else the order of insertion.", "name"),
-    _query("sort-order", {"type": "string"}, "asc or desc.", "asc"),
+    _query("sort-order", {"type": "string"}, "ascending or descending; asc and desc mean the same.", "ascending"),
     _query(
         "name-pattern", {"type": "string", "maxLength": 1000}, "A regular expression (RE2) found in the name.", "^G"
     ),
     _query("external-id", {"type": "array", "items": {"type": "string"}}, "Any of these.", ["employee-1815"]),
+    _query("short-id", _TEXT, "The first letters of the id.", "8a1f0a5e"),
+    *(_query(name, _TEXT, f"`{field}` has this value.", "") for name, field in EQUALITIES.items()),
     _query("include-expired", {"type": "boolean"}, "Accepted; nothing expires.", True),
 )

@@ -112,7 +112,7 @@ SCHEMAS: Final[dict[str, Json]] = {
         ignore=_FLAG,
     ),
     "People": _object("people", people=_list("Person")),
-    "RootPeople": _object(
+    "PeoplePage": _object(
         "people personCollectionResponse", people=_list("Person"), personCollectionResponse=_ref("Page")
     ),
     "Page": _object(

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.serve.conformance.client import UNKNOWN_ID, Account, Directory, external_path
+from tests.serve.conformance.client import UNKNOWN_ID, Account, Directory, assert_error, external_path
 from tests.serve.conformance.conftest import Gallery
 from tests.serve.conformance.photos import other, photo
 
 DATES = ("lastOccurrenceDate", "rootPersonAddDate", "addDate", "modDate")
 NAMES = ["Dora", "anna", "Carla", "Bea", "Anna"]
+LISTINGS = ["/people", "/rootpeople"]
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +124,28 @@ def test_external_id_in_a_path_may_hold_anything_encoded(directory: Directory, e
 # GET /people, GET /rootpeople
 
 
-def test_listings_are_in_the_order_of_insertion(five: Directory) -> None:
-    """GET /people: `{"people": [record...]}`, all records. GET /rootpeople: `{"people": [...],
-    "personCollectionResponse": {...}}`. Insertion order by default."""
-    people, roots = five.get("/people"), five.get("/rootpeople")
-    assert people.status_code == 200
-    assert set(people.json()) == {"people"}
-    assert [person["name"] for person in people.json()["people"]] == NAMES
-    assert set(roots.json()) == {"people", "personCollectionResponse"}
-    assert roots.json()["people"] == people.json()["people"]
-    assert roots.json()["personCollectionResponse"] == {"startIndex": 0, "countReturned": 5, "totalCount": 5}
+@pytest.mark.parametrize("path", LISTINGS)
+def test_listings_are_in_the_order_of_insertion(five: Directory, path: str) -> None:
+    """`{"people": [record...], "personCollectionResponse": {...}}`, all records. Insertion order by default."""
+    answer = five.get(path)
+    assert answer.status_code == 200
+    assert set(answer.json()) == {"people", "personCollectionResponse"}
+    assert [person["name"] for person in answer.json()["people"]] == NAMES
+    assert answer.json()["personCollectionResponse"] == {"startIndex": 0, "countReturned": 5, "totalCount": 5}
+
+
+def test_people_pages_and_counts_all_records(directory: Directory, alike: list[str]) -> None:
+    """GET /people: all records, paged and filtered as /rootpeople, so that nobody takes a part for the whole."""
+    directory.merge(*alike)
+    first = directory.get("/people", count=2).json()
+    state = first["personCollectionResponse"].pop("nextIndexState")
+    assert first["personCollectionResponse"] == {"startIndex": 0, "countReturned": 2, "totalCount": 3}
+    rest = directory.get("/people", startIndexState=state).json()
+    assert rest["personCollectionResponse"] == {"startIndex": 2, "countReturned": 1, "totalCount": 3}
+    assert [person["personId"] for person in first["people"] + rest["people"]] == alike
+    filtered = directory.get("/people", **{"external-id": "P-1"}).json()
+    assert [person["personId"] for person in filtered["people"]] == [alike[1]]
+    assert filtered["personCollectionResponse"]["totalCount"] == 1
 
 
 def test_rootpeople_next_index_state_is_absent_on_the_last_page(five: Directory) -> None:
@@ -186,6 +199,8 @@ def test_rootpeople_start_index(five: Directory) -> None:
         ({"include-expired": "true"}, NAMES),
         ({"sort": "name"}, sorted(NAMES)),
         ({"sort": "name", "sort-order": "asc"}, sorted(NAMES)),
+        ({"sort": "name", "sort-order": "ascending"}, sorted(NAMES)),
+        ({"sort": "name", "sort-order": "descending"}, sorted(NAMES, reverse=True)),
         ({"sort": "name", "sort-order": "desc"}, sorted(NAMES, reverse=True)),
         ({"sort": "create-date"}, NAMES),
         ({"sort": "create-date", "sort-order": "desc"}, NAMES[::-1]),
@@ -215,6 +230,7 @@ def test_rootpeople_query(five: Directory, query: dict[str, Any], expected: list
         *({"start-index": value} for value in ("x", "-1")),
         *({"startIndexState": value} for value in ("abc", "%%%", "AAAA")),
         *({"name-pattern": value} for value in ("(", "[", "*", "a{999999}")),
+        {"sort-order": "downwards"},
     ],
     ids=str,
 )
@@ -245,3 +261,36 @@ def test_rootpeople_filters_and_pages_together(five: Directory) -> None:
     answer = five.get("/rootpeople", count=1, **{"external-id": "x-0", "name-pattern": "a"}).json()
     assert answer["personCollectionResponse"]["totalCount"] == 3
     assert len(answer["people"]) == 1
+
+
+def test_a_script_that_deletes_what_a_filter_answers_deletes_nobody_else(five: Directory) -> None:
+    """A parameter that selects is never ignored: `/rootpeople?person-type=visitor`, delete all that is answered."""
+    for listing in LISTINGS:
+        for person in five.get(listing, **{"person-type": "visitor"}).json()["people"]:
+            five.delete(person["personId"])
+    assert [person["name"] for person in five.people()] == NAMES
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "home-location-pattern",
+        "access-level",
+        "access-clearance-level",
+        "min-access-clearance-level",
+        "max-access-clearance-level",
+        "face-id",
+        "has-docs",
+        "has-notes",
+        "invite-account-role",
+        "zones",
+        "minimum-center-pose-quality",
+    ],
+)
+def test_a_filter_that_nobody_has_is_refused_unless_empty(five: Directory, listing: str, name: str) -> None:
+    """Every other filter that clients know: `400`, `parameter-unsupported`, the name in the message."""
+    refused = five.get(listing, **{name: "1"})
+    assert_error(refused, 400, "parameter-unsupported")
+    assert name in refused.json()["message"]
+    assert len(five.get(listing, **{name: ""}).json()["people"]) == len(NAMES)
