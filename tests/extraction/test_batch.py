@@ -83,6 +83,20 @@ def test_smooth_crops_are_the_same_with_and_without_compiled_loops(device: str) 
     assert batch.smooth_crops(index[:0], corners[:0], 32).shape == (0, 3, 32, 32)
 
 
+def test_sampling_gives_the_same_bits_with_and_without_compiled_loops(device: str) -> None:
+    """Inside, across each edge and corner, on pixel centres, far outside, at infinity and at no number."""
+    rng = np.random.default_rng(4)
+    batch = ImageBatch([rng.integers(0, 256, (h, w, 3), dtype=np.uint8) for h, w in ((40, 33), (5, 9), (1, 1))], device)
+    points = rng.uniform(-3, 44, (60, 50, 2)).astype(np.float32)
+    points[::3] = points[::3].round()
+    strange = [np.nan, np.inf, -np.inf, 1e30, -1e30, -0.0]
+    points[0, : len(strange) ** 2] = [(x, y) for x in strange for y in strange]
+    index = torch.arange(60, device=device) % 3
+    places = torch.from_numpy(points).to(device)
+    assert torch.equal(batch.sample(index, places).nan_to_num(-1), batch._sample(index, places).nan_to_num(-1))
+    assert batch.sample(index[:0], places[:0]).shape == (0, 50, 3)
+
+
 def test_pillow_crops_equal_pillows(device: str) -> None:
     """Shrinking and enlarging, to the edge and inside, one pixel and one row."""
     rng = np.random.default_rng(3)

@@ -93,8 +93,13 @@ class ImageBatch:
 
     def _cut(self, kernel: Callable[..., None], image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         """The crops [n, 3, size, size] that a compiled loop makes of the host's pixels."""
-        out = torch.empty((len(image), 3, size, size))
-        arrays = [np.ascontiguousarray(a.numpy()) for a in (image, boxes, out)]
+        return self._filled(kernel, image, boxes, torch.empty((len(image), 3, size, size)))
+
+    def _filled(
+        self, kernel: Callable[..., None], image: torch.Tensor, places: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        """`out` [n, ...], filled by a compiled loop from the host's pixels: at `places` [n, ...] of the images [n]."""
+        arrays = [np.ascontiguousarray(a.numpy()) for a in (image, places, out)]
         flat, sizes, starts = self._pixels.view(-1).numpy(), self.sizes.numpy(), self._host_base * 3
         over_threads(lambda part: kernel(flat, sizes, starts, *(a[part] for a in arrays)), parts(len(image)))
         return out
@@ -168,9 +173,15 @@ class ImageBatch:
         """The images [n] at `points` [n, m, 2] float32 (x, y), interpolated: [n, m, 3] float32 in [0, 255].
 
         Bilinear; pixel centres lie at whole numbers, and outside the image is black: the same as torch's `grid_sample`
-        (zeros, align_corners) and OpenCV's `warpAffine` (linear, constant border), but in one gather for images of any
-        sizes.
+        (zeros, align_corners) and OpenCV's `warpAffine` (linear, constant border), but for images of any sizes at once:
+        in a compiled loop, or with the same bits in one gather.
         """
+        kernels = load_kernels(self.device)
+        if kernels is None:
+            return self._sample(image, points)
+        return self._filled(kernels.sample, image, points, torch.empty((*points.shape[:2], 3)))
+
+    def _sample(self, image: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         height, width = self.sizes[image][:, :, None].unbind(1)
         # From one pixel outside on everything is black; clamped there, every coordinate fits an index.
         x = torch.minimum(points[:, :, 0].clamp(min=-1), width)
