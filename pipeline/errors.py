@@ -285,6 +285,10 @@ class MediaTypeUnsupported(RequestError, http_status=415):
     """The Content-Type must be {expected}."""
 
 
+class MetadataTooLarge(RequestError):
+    """The further fields of a person would take more than {limit_bytes} bytes as JSON; nothing was stored."""
+
+
 class PersonHeadersRequired(RequestError):
     """An insertion needs X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID; nothing was stored."""
 
@@ -299,6 +303,10 @@ class PersonUnknown(RequestError, http_status=404):
 
 class ObjectUnknown(RequestError, http_status=404):
     """There is no such object."""
+
+
+class ObjectReplaced(RequestError, http_status=410):
+    """This image was replaced by a newer one. The person's record has its address."""
 
 
 class RouteUnknown(RequestError, http_status=404):

@@ -21,6 +21,7 @@ from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.decide import Decision, Sighting, commit_decided, decide_faces, failed_measures, seen_again
 from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.locks import Footprint, SharedLock
+from pipeline.identities.person_changes import changed
 from pipeline.identities.types import FaceResult, PostRequest, PostResult, SimilarPerson
 from pipeline.identities.views import most_similar, root_view
 from pipeline.matching.calibration import Calibration
@@ -164,7 +165,7 @@ class Poster:
         return commit_decided(lambda: _decide(directory, post), lock, commit)
 
     def _changes(self, directory: Directory, post: _Post, decided: _Decided) -> _Changes:
-        """What the post changes. Raises PersonHeadersRequired, ExternalIdTaken; then nothing is changed."""
+        """What it changes. Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge: nothing is changed."""
         changes = _Changes(utc_now())
         for sighting in decided.sightings:
             if sighting.outcome == "inserted":
@@ -185,7 +186,8 @@ class Poster:
         person_id, guid = sighting.new_id, post.guids[sighting.ordinal]
         changes.references.append(_new_reference(post, sighting))
         changes.inserted.append(person_id)
-        changes.records[person_id] = PersonRecord.new(person_id, name, external_id, guid, changes.now)
+        record = PersonRecord.new(person_id, name, external_id, guid, changes.now)
+        changes.records[person_id] = changed(record, request.details) if sighting.ordinal == 0 else record
         changes.account_updated = True
 
     def _update(
@@ -200,7 +202,7 @@ class Poster:
             request = post.request
             if request.external_id not in (None, old.external_id):
                 self.check_external_id(directory, request.external_id, person_id)
-            record = replace(old, name=request.name or old.name, external_id=request.external_id or old.external_id)
+            record = changed(old, replace(request.details, name=request.name, external_id=request.external_id))
         if sighting.ordinal not in decided.identical:
             changes.references.append(_new_reference(post, sighting))
             record = replace(record, image_guid=post.guids[sighting.ordinal])

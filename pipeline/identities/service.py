@@ -11,15 +11,24 @@ from dataclasses import replace
 from datetime import datetime
 
 from pipeline.config import Settings
-from pipeline.errors import ObjectUnknown, PersonUnknown, StoreDamaged
+from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities import merging
 from pipeline.identities.background import Housekeeper, ShardEnroller
 from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.directory import Directories, Directory
+from pipeline.identities.person_changes import changed
 from pipeline.identities.posts import Poster
-from pipeline.identities.types import PersonChange, PersonView, PostRequest, PostResult, ServiceStats, StoredImage
+from pipeline.identities.types import (
+    NO_CHANGE,
+    PersonChange,
+    PersonView,
+    PostRequest,
+    PostResult,
+    ServiceStats,
+    StoredImage,
+)
 from pipeline.identities.views import all_views, person_view
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now
@@ -98,11 +107,19 @@ class IdentityService:
                             raise
 
     def stored_object(self, account_id: int, directory: str, guid: str, *, at_rest: bool) -> StoredImage:
-        """The picture `guid`, or the bytes at rest (encrypted in an encrypted store). Raises ObjectUnknown."""
+        """The picture `guid`, or the bytes at rest (encrypted in an encrypted store).
+
+        Raises ObjectUnknown, and ObjectReplaced for a day after an update took the picture away.
+        """
         with self._directories.using(account_id, directory) as opened:
-            if opened.person_of_image(guid) is None:
-                raise ObjectUnknown
-            return StoredImage(guid, *self._client.read_image(account_id, guid, at_rest=at_rest))
+            try:
+                if opened.person_of_image(guid) is None:
+                    raise ObjectUnknown
+                return StoredImage(guid, *self._client.read_image(account_id, guid, at_rest=at_rest))
+            except ObjectUnknown:
+                if self._client.image_was_replaced(account_id, directory, guid):
+                    raise ObjectReplaced from None
+                raise
 
     def image_key(self, account_id: int) -> bytes:
         """The account's 32 byte AES key. Raises ObjectUnknown where the store is not encrypted."""
@@ -114,14 +131,10 @@ class IdentityService:
     # Changing
 
     def update_person(self, account_id: int, directory: str, person_id: str, change: PersonChange) -> None:
-        """Raises PersonUnknown, ExternalIdTaken."""
+        """Raises PersonUnknown, ExternalIdTaken, MetadataTooLarge."""
 
         def work(opened: Directory, now: datetime) -> DirectoryCommit:
-            record = _record(opened, person_id)
-            changed = _changed(record, change)
-            if changed.external_id != record.external_id:
-                self._poster.check_external_id(opened, changed.external_id, person_id)
-            return _updating(opened, [replace(changed, modified_at=now)] if changed != record else [])
+            return _updating(opened, self._changed(opened, _record(opened, person_id), change, now))
 
         self._change(account_id, directory, work)
 
@@ -138,13 +151,33 @@ class IdentityService:
 
         self._change(account_id, directory, work)
 
-    def merge(self, account_id: int, directory: str, person_ids: Sequence[str]) -> None:
-        """Makes several persons one; see `merging`. Raises PersonUnknown."""
-        self._change(account_id, directory, lambda d, now: _updating(d, merging.merged(d, person_ids, now)))
+    def merge(
+        self, account_id: int, directory: str, person_ids: Sequence[str], change: PersonChange = NO_CHANGE
+    ) -> None:
+        """Makes several persons one, and changes the record that stands for them; see `merging`.
+
+        Raises PersonUnknown, ExternalIdTaken, MetadataTooLarge.
+        """
+
+        def work(opened: Directory, now: datetime) -> DirectoryCommit:
+            root = merging.root_of_merge(opened, person_ids)
+            records = merging.merged(opened, person_ids, now) + self._changed(opened, root, change, now)
+            return _updating(opened, records)
+
+        self._change(account_id, directory, work)
 
     def unmerge(self, account_id: int, directory: str, person_ids: Sequence[str]) -> None:
         """Undoes a merge; see `merging`. Raises PersonUnknown."""
         self._change(account_id, directory, lambda d, now: _updating(d, merging.unmerged(d, person_ids, now)))
+
+    def _changed(
+        self, directory: Directory, record: PersonRecord, change: PersonChange, now: datetime
+    ) -> list[PersonRecord]:
+        """The record as it is after the change, unless it stays the same. Raises ExternalIdTaken, MetadataTooLarge."""
+        new = changed(record, change)
+        if new.external_id != record.external_id:
+            self._poster.check_external_id(directory, new.external_id, record.person_id)
+        return [replace(new, modified_at=now)] if new != record else []
 
     def _change(self, account_id: int, directory: str, work: Callable[[Directory, datetime], DirectoryCommit]) -> None:
         """Decides and commits what one request changes, in one step."""
@@ -190,16 +223,6 @@ def _record(directory: Directory, person_id: str) -> PersonRecord:
     if record is None:
         raise PersonUnknown
     return record
-
-
-def _changed(record: PersonRecord, change: PersonChange) -> PersonRecord:
-    return replace(
-        record,
-        name=record.name if change.name is None else change.name or None,
-        external_id=record.external_id if change.external_id is None else change.external_id or None,
-        tags=record.tags if change.tags is None else change.tags,
-        ignored=record.ignored if change.ignored is None else change.ignored,
-    )
 
 
 def _updating(directory: Directory, records: Sequence[PersonRecord]) -> DirectoryCommit:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.store.records import PersonRecord
+
+
+@dataclass(frozen=True)
+class PersonChange:
+    """What a request says of a person: None leaves a field as it is, "" or an empty list removes it."""
+
+    name: str | None = None
+    first_name: str | None = None
+    last_name: str | None = None
+    external_id: str | None = None
+    tags: tuple[str, ...] | None = None
+    ignored: bool | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # further fields as JSON has them; None removes one
+
+
+NO_CHANGE: Final = PersonChange()
 
 
 @dataclass(frozen=True)
@@ -16,6 +33,7 @@ class PostRequest:
 
     name: str | None = None
     external_id: str | None = None
+    details: PersonChange = NO_CHANGE  # what else is said of the person
     threshold: float | None = None  # T in [0, 4]
     min_cpq: float | None = None
     min_fsq: float | None = None
@@ -69,16 +87,6 @@ class PostResult:
     media_id: str  # UUID text derived from the image's SHA-256
     account_updated: bool
     detection_ms: int
-
-
-@dataclass(frozen=True)
-class PersonChange:
-    """What `PUT /people/{id}` changes: None leaves a field as it is, "" or an empty list removes it."""
-
-    name: str | None = None
-    external_id: str | None = None
-    tags: tuple[str, ...] | None = None
-    ignored: bool | None = None
 
 
 @dataclass(frozen=True)

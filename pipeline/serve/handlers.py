@@ -15,10 +15,11 @@ from starlette.responses import Response
 from pipeline.errors import BodyInvalid, NotReady, ObjectUnknown, PersonUnknown
 from pipeline.identities.batcher import RETRY_AFTER_S
 from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PersonChange, PersonView, StoredImage
+from pipeline.identities.types import PersonView, StoredImage
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, Listing
 from pipeline.serve.metrics import Metrics
+from pipeline.serve.person_parsing import person_change, person_headers
 from pipeline.serve.request_body import BodyReader
 from pipeline.serve.request_parsing import (
     Query,
@@ -26,8 +27,6 @@ from pipeline.serve.request_parsing import (
     directory_name,
     header_text,
     json_object,
-    person_change,
-    person_headers,
     person_id,
     person_ids,
     post_request,
@@ -68,7 +67,7 @@ class Handlers:
 
     async def post(self, request: Request) -> Response:
         caller = await self._caller(request)
-        options = post_request(request)
+        options = post_request(request, person_headers(request))
         check_media_type(request)
         async with self.bodies.body(request) as data:
             if not data:
@@ -104,7 +103,7 @@ class Handlers:
         caller = await self._caller(request)
         person = person_id(request)
         async with self.bodies.body(request, _MAX_JSON_BYTES) as data:
-            change = person_change(json_object(data)) if data else PersonChange(*person_headers(request))
+            change = person_change(json_object(data)) if data else person_headers(request)
         return await self._accepted(lambda: self.service.update_person(*caller, person, change))
 
     async def delete(self, request: Request) -> Response:
@@ -115,11 +114,14 @@ class Handlers:
         return Response(status_code=204)
 
     async def merge(self, request: Request) -> Response:
-        caller, ids = await self._caller_and_ids(request)
-        return await self._accepted(lambda: self.service.merge(*caller, ids))
+        caller = await self._caller(request)
+        body = await self._object(request)
+        ids, change = person_ids(body), person_change(body, ("personIds",))
+        return await self._accepted(lambda: self.service.merge(*caller, ids, change))
 
     async def unmerge(self, request: Request) -> Response:
-        caller, ids = await self._caller_and_ids(request)
+        caller = await self._caller(request)
+        ids = person_ids(await self._object(request))
         return await self._accepted(lambda: self.service.unmerge(*caller, ids))
 
     # Images
@@ -162,10 +164,10 @@ class Handlers:
         account_id = await self.auth.account(request)
         return Caller(account_id, directory_name(request))
 
-    async def _caller_and_ids(self, request: Request) -> tuple[Caller, list[str]]:
-        caller = await self._caller(request)
+    async def _object(self, request: Request) -> dict[str, Any]:
+        """The JSON object in the body. Raises BodyInvalid."""
         async with self.bodies.body(request, _MAX_JSON_BYTES) as data:
-            return caller, person_ids(json_object(data))
+            return json_object(data)
 
     async def _accepted(self, work: Callable[[], None]) -> Response:
         await self.calls.run(work)

@@ -16,6 +16,7 @@ from pipeline.identities.types import PersonView
 from pipeline.identities.views import epoch_ms
 from pipeline.serve.client_parameters import check_filters
 from pipeline.serve.request_parsing import Query
+from pipeline.store.records import PersonRecord
 
 PEOPLE_COUNT: Final = 1_000  # on a page of `GET /people`, unless `count` says another number
 ROOTS_COUNT: Final = 100  # of `GET /rootpeople`
@@ -103,7 +104,9 @@ class Listing:
         record = view.record
         if self.external_ids and record.external_id not in self.external_ids:
             return False
-        if not record.person_id.startswith(self.short_id) or self.equalities:  # no record has these fields yet
+        if not record.person_id.startswith(self.short_id):
+            return False
+        if not all(_holds(_field(record, field), value) for field, value in self.equalities.items()):
             return False
         return self.name_matches is None or (record.name is not None and self.name_matches(record.name))
 
@@ -117,6 +120,15 @@ class Listing:
 
     def _place(self, view: PersonView) -> Place:
         return _KEYS[self.sort](view), view.record.seq
+
+
+def _field(record: PersonRecord, name: str) -> object:
+    own = {"firstName": record.first_name, "lastName": record.last_name}
+    return own[name] if name in own else record.further_fields.get(name)
+
+
+def _holds(value: object, wanted: str) -> bool:
+    return wanted in value if isinstance(value, list) else value == wanted
 
 
 def _descending(order: str | None) -> bool:

@@ -1,12 +1,12 @@
-"""Turns headers, parameters and JSON bodies into the service's types. All checks of requests are here, by hand: their
-order and their errors are part of the contract."""
+"""Turns headers, parameters and JSON bodies into the service's types. All checks of requests are here and in
+`person_parsing`, by hand: their order and their errors are part of the contract."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -25,14 +25,8 @@ from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.serve.responses import sent_path
 
 DIRECTORY: Final = "X-RPC-DIRECTORY"
-NAME: Final = "X-RPC-PERSON-NAME"
-NAME_BASE64: Final = "X-RPC-PERSON-NAME-BASE64"
-EXTERNAL_ID: Final = "X-RPC-EXTERNAL-ID"
-EXTERNAL_ID_BASE64: Final = "X-RPC-EXTERNAL-ID-BASE64"
 THRESHOLD: Final = "X-RPC-FACES-GROUPING-THRESHOLD"
-MAX_TEXT: Final = 1_000  # characters of a name, an external id, a tag
 MAX_SIMILAR: Final = 1_000
-MAX_TAGS: Final = 100
 MAX_MERGED: Final = 1_000
 
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -76,33 +70,6 @@ def check_media_type(request: Request) -> None:
     media_type = (header_text(request, "Content-Type") or _OCTETS).partition(";")[0].strip().lower()
     if media_type != _OCTETS and not _IMAGE.fullmatch(media_type):
         raise MediaTypeUnsupported(expected=f"{_OCTETS} or image/*")
-
-
-def person_headers(request: Request) -> tuple[str | None, str | None]:
-    """Name and external id. Raises HeaderInvalid."""
-    return _person_text(request, NAME, NAME_BASE64), _person_text(request, EXTERNAL_ID, EXTERNAL_ID_BASE64)
-
-
-def _person_text(request: Request, plain: str, encoded: str) -> str | None:
-    base64_text = header_text(request, encoded)
-    if base64_text is None:
-        return _checked_text(header_text(request, plain) or "", plain) or None
-    try:
-        text = text_of(base64.b64decode(base64_text, validate=True))
-    except ValueError:
-        raise HeaderInvalid(name=encoded, expected="base64") from None
-    return _checked_text(text, encoded) or None
-
-
-def _checked_text(text: str, header: str) -> str:
-    if not _is_text(text):
-        raise HeaderInvalid(name=header, expected=f"at most {MAX_TEXT:,} characters, none of them NUL")
-    return text
-
-
-def _is_text(text: str) -> bool:
-    """Whether a store can keep `text`: JSON can contain NUL and halves of surrogate pairs."""
-    return len(text) <= MAX_TEXT and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 class Query:
@@ -173,13 +140,13 @@ def threshold(request: Request) -> float | None:
     return number
 
 
-def post_request(request: Request) -> PostRequest:
-    """The options of a `POST /people`. Raises HeaderInvalid, ParameterInvalid."""
+def post_request(request: Request, person: PersonChange) -> PostRequest:
+    """The options of a `POST /people`; `person` is what its headers say. Raises HeaderInvalid, ParameterInvalid."""
     query = Query(request)
-    name, external_id = person_headers(request)
     return PostRequest(
-        name=name,
-        external_id=external_id,
+        name=person.name,
+        external_id=person.external_id,
+        details=replace(person, name=None, external_id=None),
         threshold=threshold(request),
         min_cpq=query.number("min-cpq", 1),
         min_fsq=query.number("min-fsq", 1),
@@ -227,35 +194,6 @@ def json_object(data: bytes) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)  # NaN and Infinity are not JSON
-
-
-def person_change(body: dict[str, Any]) -> PersonChange:
-    """The changes of a `PUT /people/{id}`: omitted or null is unchanged, blank is removed. Raises BodyInvalid."""
-    tags = body.get("tags")
-    if tags is not None:
-        if not isinstance(tags, list) or len(tags) > MAX_TAGS:
-            raise BodyInvalid(detail=f"tags must be a list of at most {MAX_TAGS} texts")
-        tags = tuple(_text("tags", tag) for tag in tags)
-    ignored = body.get("ignore")
-    if ignored is not None and not isinstance(ignored, bool):
-        raise BodyInvalid(detail="ignore must be true or false")
-    external_id = body.get("externalId", body.get("personExternalId"))
-    return PersonChange(
-        name=_optional_text("name", body.get("name")),
-        external_id=_optional_text("externalId", external_id),
-        tags=tags,
-        ignored=ignored,
-    )
-
-
-def _optional_text(key: str, value: object) -> str | None:
-    return None if value is None else _text(key, value)
-
-
-def _text(key: str, value: object) -> str:
-    if not isinstance(value, str) or not _is_text(value):
-        raise BodyInvalid(detail=f"{key} must be text of at most {MAX_TEXT:,} characters")
-    return value.strip()
 
 
 def person_ids(body: dict[str, Any]) -> list[str]:

@@ -62,12 +62,15 @@ class Serializer:
         return {"people": [self.record(view) for view in views]}
 
     def record(self, view: PersonView) -> Json:
-        """An identity record of 2.2. The image is the root's; a child shows its own beside it."""
+        """An identity record of 2.2, with what else clients keep in it. The image is the root's; a child shows its own
+        beside it."""
         own, root = view.record, view.root
-        return _present(
+        return own.further_fields | _present(
             personId=own.person_id,
             rootPersonId=root.person_id,
             name=own.name,
+            firstName=own.first_name,
+            lastName=own.last_name,
             externalId=own.external_id,
             imageURI=self.image_prefix + root.image_guid,
             unmergedImageURIs=[self.image_prefix + guid for guid in view.children_images] or None,
@@ -134,6 +137,8 @@ def _identity(person: PersonView, score: float | None) -> Json:
         personExternalId=root.external_id,
         externalId=root.external_id,
         name=root.name,
+        firstName=root.first_name,
+        lastName=root.last_name,
         similarityScore=score,
         occurrence=person.occurrence,
         lastOccurrenceDate=person.last_occurrence_at_ms,
@@ -146,6 +151,8 @@ def _similar(similar: SimilarPerson) -> Json:
     return _present(
         personId=root.person_id,
         name=root.name,
+        firstName=root.first_name,
+        lastName=root.last_name,
         externalId=root.external_id,
         similarityScore=similar.score,
         ignore=root.ignored,

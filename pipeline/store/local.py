@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged, StoreError, StoreMissing
-from pipeline.store.catalog import accounts, deletes, media, opening, references
+from pipeline.store.catalog import accounts, deletes, media, opening, references, replaced_images
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
@@ -97,6 +97,7 @@ class LocalStore(CatalogThread, Store):
     images_of_media = Operation(media.images_of_media)
     media_of_rows = Operation(media.media_of_rows)
     media_with_removed_faces = Operation(media.media_with_removed_faces)
+    image_was_replaced = Operation(replaced_images.was_replaced)
     references = Operation(references.references)
     pending_embeddings = Operation(fold.count_pending)
 

@@ -7,6 +7,7 @@ name and belong to the account of the commit.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -151,9 +152,12 @@ class PersonRecord:
     person_id: str  # UUID text
     seq: int  # the order of insertion; 0 in a commit that inserts the person: the store draws the number
     name: str | None
+    first_name: str | None
+    last_name: str | None
     external_id: str | None
     parent_id: str | None  # set by a merge
     tags: tuple[str, ...]
+    metadata: str | None  # a JSON object: what else clients keep of the person, as they sent it
     ignored: bool
     occurrence: int
     last_occurrence_at: datetime
@@ -178,9 +182,12 @@ class PersonRecord:
             person_id=person_id,
             seq=seq,
             name=name,
+            first_name=None,
+            last_name=None,
             external_id=external_id,
             parent_id=None,
             tags=(),
+            metadata=None,
             ignored=False,
             occurrence=occurrence,
             last_occurrence_at=now,
@@ -188,6 +195,11 @@ class PersonRecord:
             modified_at=now,
             image_guid=image_guid,
         )
+
+    @property
+    def further_fields(self) -> dict[str, Any]:
+        """The metadata by name."""
+        return dict(json.loads(self.metadata)) if self.metadata else {}
 
 
 @dataclass(frozen=True)

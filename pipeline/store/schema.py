@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 2  # of the tables; opening a store upgrades older ones
+SCHEMA_VERSION: Final = 3  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 # The columns of each table, with their types.
@@ -57,13 +57,15 @@ _COLUMNS: Final = {
     "pending_embeddings": "generation INTEGER, face_id BIGINT, embedding BLOB",
     "persons": """
         person_id UUID, seq BIGINT, directory_id INTEGER, parent_id UUID,
-        name VARCHAR, external_id VARCHAR, tags VARCHAR, ignored BOOLEAN,
+        name VARCHAR, first_name VARCHAR, last_name VARCHAR, external_id VARCHAR,
+        tags VARCHAR, metadata VARCHAR, ignored BOOLEAN,
         occurrence BIGINT, last_occurrence_at TIMESTAMP, added_at TIMESTAMP, modified_at TIMESTAMP
     """,
     "reference_faces": """
         generation INTEGER, person_id UUID, face_id BIGINT, image_guid VARCHAR, seq BIGINT
     """,
     "objects": "image_guid VARCHAR, bytes BIGINT, sha256 VARCHAR, media_type VARCHAR, encrypted BOOLEAN",
+    "replaced_images": "image_guid VARCHAR, person_id UUID, replaced_at TIMESTAMP",
     "pending_deletes": "path VARCHAR, added_at TIMESTAMP",
 }
 # table -> column -> type
@@ -91,7 +93,8 @@ _PERSONS_VIEW: Final = """
         WHERE p.parent_id IS NULL
     )
     SELECT p.person_id::VARCHAR AS person_id, coalesce(t.ancestor_id, p.person_id)::VARCHAR AS root_person_id,
-        p.name, p.external_id, a.user_id AS account, d.name AS directory, p.occurrence, r.image_guid, p.added_at
+        p.name, p.external_id, a.user_id AS account, d.name AS directory, p.occurrence, r.image_guid, p.added_at,
+        p.first_name, p.last_name, p.tags, p.metadata
     FROM core.persons p
     JOIN core.directories d ON d.directory_id = p.directory_id
     JOIN core.accounts a ON a.account_id = d.account_id
@@ -121,8 +124,12 @@ def statements() -> list[str]:
     for table, columns in TABLES.items():
         parts = [f'"{name}" {kind}' for name, kind in columns.items()] + list(_KEYS.get(table, ()))
         sql.append(f"CREATE TABLE core.{table} ({', '.join(parts)})")
-    sql.extend(f"CREATE VIEW main.{view} AS {query}" for view, query in VIEWS.items())
-    return sql
+    return sql + view_statements()
+
+
+def view_statements() -> list[str]:
+    """The statements that make the views, in place of those of an older version."""
+    return [f"CREATE OR REPLACE VIEW main.{view} AS {query}" for view, query in VIEWS.items()]
 
 
 def differences(columns: dict[str, dict[str, str]], views: set[str]) -> list[str]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,14 +14,12 @@ from pipeline.errors import (
     ParameterInvalid,
     PersonUnknown,
 )
-from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.identities.types import NO_CHANGE, PersonChange, PostRequest
 from pipeline.serve.handlers import EXTERNAL_PREFIX
 from pipeline.serve.request_parsing import (
     checked_person_id,
     directory_name,
     json_object,
-    person_change,
-    person_headers,
     person_ids,
     post_request,
     rest_of_path,
@@ -34,10 +29,6 @@ from tests.serve.asking import make_request
 
 ID = "8a1f0a5e-1c34-4f0e-9b8e-2b7d9f6d3a10"
 T = "X-RPC-FACES-GROUPING-THRESHOLD"
-
-
-def b64(data: str | bytes) -> str:
-    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-RPC-DIRECTORY": ""}, {"X-RPC-DIRECTORY": "  "}])
@@ -60,30 +51,17 @@ def test_what_float_may_take_and_the_contract_does_not_is_refused(text: str) -> 
         threshold(make_request({T: text}))
 
 
-@pytest.mark.parametrize(
-    ("value", "name"), [(b64("李 Jürgen"), "李 Jürgen"), (b64("Jürgen".encode("latin-1")), "Jürgen"), ("", "plain")]
-)
-def test_base64_wins_over_the_plain_name(value: str, name: str) -> None:
-    headers = {"X-RPC-PERSON-NAME": "plain", "X-RPC-PERSON-NAME-BASE64": value}
-    assert person_headers(make_request(headers)) == (name, None)
-
-
-@pytest.mark.parametrize("value", ["====", "QQ", b64("a\0b"), b64("x" * 1001)])
-def test_another_base64_name_is_refused(value: str) -> None:
-    with pytest.raises(HeaderInvalid):
-        person_headers(make_request({"X-RPC-PERSON-NAME": "plain", "X-RPC-PERSON-NAME-BASE64": value}))
-
-
 def test_the_parameters_of_a_post() -> None:
-    assert post_request(make_request()) == PostRequest()
+    assert post_request(make_request(), NO_CHANGE) == PostRequest()
     query = (
         "insert=FALSE&update=false&similar_limit=7&min-cpq=0&min-fsq=-1&min-fcq=.5&insert_all=True"
         "&largest-only=true&min-size=40.5&max-occlusion=0.2&unheard=of"
     )
-    headers = {"X-RPC-PERSON-NAME": "n", "X-RPC-EXTERNAL-ID": "e", T: "1"}
-    assert post_request(make_request(headers, query)) == PostRequest(
+    person = PersonChange(name="n", external_id="e", first_name="f")
+    assert post_request(make_request({T: "1"}, query), person) == PostRequest(
         name="n",
         external_id="e",
+        details=PersonChange(first_name="f"),
         threshold=1,
         min_cpq=0,
         min_fsq=None,
@@ -102,13 +80,13 @@ def test_the_parameters_of_a_post() -> None:
 )
 def test_another_value_of_a_parameter_is_refused(query: str) -> None:
     with pytest.raises(ParameterInvalid):
-        post_request(make_request(query=query))
+        post_request(make_request(query=query), NO_CHANGE)
 
 
 @given(query=st.binary(max_size=60))
 def test_no_query_is_an_unexpected_error(query: bytes) -> None:
     try:
-        post_request(make_request(query=query))
+        post_request(make_request(query=query), NO_CHANGE)
     except FacepipeError as error:
         assert error.http_status == 400  # noqa: PT017  most queries are fine
 
@@ -134,31 +112,6 @@ def test_a_person_id_is_a_uuid() -> None:
 )
 def test_an_external_id_in_a_path(sent: str, external_id: str) -> None:
     assert rest_of_path(make_request(path=EXTERNAL_PREFIX + sent), EXTERNAL_PREFIX) == external_id
-
-
-def test_what_a_put_changes() -> None:
-    body = {"name": " New ", "externalId": "", "tags": ["a", "b"], "ignore": True, "unheard": {"of": 1}}
-    assert person_change(body) == PersonChange("New", "", ("a", "b"), True)
-    assert person_change({}) == PersonChange()
-    assert person_change({"name": None, "tags": None, "personExternalId": "e"}) == PersonChange(external_id="e")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"name": ["a"]},
-        {"name": "x" * 1001},
-        {"name": "\ud800"},
-        {"externalId": "a\0"},
-        {"tags": [1]},
-        {"tags": ["x"] * 101},
-        {"ignore": "true"},
-        {"ignore": 1},
-    ],
-)
-def test_another_change_is_refused(body: dict[str, Any]) -> None:
-    with pytest.raises(BodyInvalid):
-        person_change(body)
 
 
 @pytest.mark.parametrize(

@@ -251,11 +251,12 @@ def finish(client: LocalStore, run: RunRow) -> None:
     client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
 
 
-def version_1(folder: Path) -> Path:
-    """A store with tables of version 1: an account, and a run of two photos with a person each."""
-    with tarfile.open(Path(__file__).parent / "data" / "store-v1.tar.gz") as archive:
-        archive.extractall(folder / "version-1", filter="data")
-    return folder / "version-1" / "store"
+def of_version(version: int, folder: Path) -> Path:
+    """A store with tables of an older version: an account, and a run of two photos with a person each; in version 2
+    also A and B, who were posted. A has tags and a flag. B is merged with A, and had the reference replaced."""
+    with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
+        archive.extractall(folder / f"version-{version}", filter="data")
+    return folder / f"version-{version}" / "store"
 
 
 def execute(client: LocalStore, sql: str, params: Sequence[object] = ()) -> None:
@@ -297,7 +298,7 @@ def failing_at(point: str, error: Exception) -> Iterator[None]:
 
 
 # Differ between two undisturbed runs.
-_VOLATILE = ("run_id", "file", "created_at", "added_at", "modified_at", "last_occurrence_at")
+_VOLATILE = ("run_id", "file", "created_at", "added_at", "modified_at", "last_occurrence_at", "replaced_at")
 _VOLATILE += ("started_at", "finished_at", "committed_at")
 
 

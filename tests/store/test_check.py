@@ -163,6 +163,11 @@ BROKEN_POSTED = {
     ),
     "INSERT INTO core.directories VALUES (9, 1, 'empty', now()::TIMESTAMP)": "a directory without identity",
     "UPDATE core.persons SET tags = 'x' WHERE name = 'A'": "tags that are not a list",
+    "UPDATE core.persons SET metadata = '[1]' WHERE name = 'A'": "metadata that is not an object",
+    "UPDATE core.persons SET metadata = '{' WHERE name = 'A'": "metadata that is not an object",
+    "INSERT INTO core.replaced_images VALUES ('abcd0000', uuid(), now()::TIMESTAMP)": (
+        "replaced_images.person_id refers to a missing persons.person_id"
+    ),
     "UPDATE core.store SET next_person_seq = 11": "next_person_seq is not above reference_faces.seq",
     "UPDATE core.reference_faces SET seq = 3 WHERE face_id = 17": "two rows of reference_faces with one",
 }

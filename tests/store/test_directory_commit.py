@@ -95,6 +95,34 @@ def test_a_replaced_reference_is_removed_with_its_image_and_face(client: LocalSt
     assert check_store(client).problems == []
 
 
+def test_a_replaced_image_is_remembered_for_a_day(client: LocalStore, account: int) -> None:
+    (record,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    (other,) = client.commit_directory(insertion(account, "other", 2, "B"))
+    client.commit_directory(replacement(account, "main", 9, record))
+    bob = client.create_account("bob", None)
+
+    def remembered() -> list[bool]:
+        asked = [(account, "main"), (account, "other"), (bob, "main")]
+        return [client.image_was_replaced(*place, record.image_guid) for place in asked]
+
+    assert remembered() == [True, False, False]
+    assert not client.image_was_replaced(account, "other", other.image_guid)
+    client.fold()
+    assert remembered() == [True, False, False]
+    execute(client, "UPDATE core.replaced_images SET replaced_at = replaced_at - INTERVAL 1 DAY")
+    assert remembered() == [False, False, False]
+    client.fold()
+    assert rows_of(client)["replaced_images"] == 0
+    assert check_store(client).problems == []
+
+
+def test_a_replaced_image_is_forgotten_with_its_person(client: LocalStore, account: int) -> None:
+    (record,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    client.commit_directory(replacement(account, "main", 9, record))
+    client.commit_directory(DirectoryCommit(account, "main", deleted=[record.person_id]))
+    assert rows_of(client)["replaced_images"] == 0
+
+
 def test_the_face_of_a_replaced_reference_of_a_run_stays(filled: LocalStore) -> None:
     record = filled.references(1, "main").persons[0]
     before = filled.read("SELECT * FROM main.faces WHERE face_id = 1").to_pylist()
@@ -109,11 +137,14 @@ def test_the_face_of_a_replaced_reference_of_a_run_stays(filled: LocalStore) -> 
 def test_only_updated_persons_are_written(client: LocalStore, account: int) -> None:
     a, b, c = client.commit_directory(insertion(account, "main", 1, "A", "B", "C"))
     a = replace(a, parent_id=b.person_id, name=None, external_id="new", tags=("t",), occurrence=7)
+    a = replace(a, first_name="A", last_name="Z", metadata='{"ä":"\\u0000"}')
     b = replace(b, ignored=True)
     assert client.commit_directory(DirectoryCommit(account, "main", updated=[a, b])) == [a, b]
     assert list(client.references(account, "main").persons) == [a, b, c]
     (view,) = client.read("SELECT * FROM main.persons WHERE external_id = 'new'").to_pylist()
     assert (view["root_person_id"], view["name"]) == (b.person_id, None)
+    assert (view["first_name"], view["last_name"], view["tags"]) == ("A", "Z", '["t"]')
+    assert view["metadata"] == a.metadata
     assert check_store(client).problems == []
 
 

@@ -24,7 +24,8 @@ PUBLIC = {
     "media": "media_id path sha256 status reason width height",
     "faces": "face_id media_id path person_id outcome x1 y1 x2 y2 confidence center_pose_quality sharpness_quality"
     " contrast_quality similarity_score",
-    "persons": "person_id root_person_id name external_id account directory occurrence image_guid added_at",
+    "persons": "person_id root_person_id name external_id account directory occurrence image_guid added_at"
+    " first_name last_name tags metadata",
     "embeddings": "face_id embedding",
 }
 

@@ -12,14 +12,14 @@ from pipeline.store.files import faults
 from pipeline.store.files.faults import FAULT_POINTS
 from pipeline.store.local import LocalStore
 from tests.store import store_samples
-from tests.store.store_samples import at_fault_points, version_1
+from tests.store.store_samples import at_fault_points, of_version
 
 
 def test_every_declared_point_is_met(tmp_path: Path) -> None:
     seen: set[str] = set()
     with at_fault_points(seen.add):
         store_samples.play(tmp_path / "store", posts=True)
-        LocalStore.open(version_1(tmp_path), command="migrate").close()
+        LocalStore.open(of_version(1, tmp_path), command="migrate").close()
     assert seen == set(FAULT_POINTS)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -17,7 +18,7 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, StoreIdentity
 from pipeline.store.schema import SCHEMA_VERSION
-from tests.store.store_samples import identity, insertion, replacement, shard_commit, unit_vectors, version_1
+from tests.store.store_samples import identity, insertion, of_version, replacement, shard_commit, unit_vectors
 
 OPEN_AND_DIE = """
 import os, signal, sys
@@ -160,7 +161,7 @@ def version_of(store: Path) -> int:
 
 
 def test_a_store_of_version_1_is_upgraded_and_keeps_its_contents(tmp_path: Path) -> None:
-    store = version_1(tmp_path)
+    store = of_version(1, tmp_path)
     assert version_of(store) == 1
     with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
@@ -175,9 +176,30 @@ def test_a_store_of_version_1_is_upgraded_and_keeps_its_contents(tmp_path: Path)
         assert check_store(client).problems == []
 
 
+def test_a_store_of_version_2_is_upgraded_and_keeps_its_contents(tmp_path: Path) -> None:
+    store = of_version(2, tmp_path)
+    assert version_of(store) == 2
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+        found = list(client.references(1, "main").persons)
+        assert [record.name for record in found] == ["Person 0", "Person 1", "A", "B"]
+        *_, a, b = found
+        assert (a.tags, a.ignored, b.parent_id) == (("vip", "nörth"), True, a.person_id)
+        assert {(record.first_name, record.last_name, record.metadata) for record in found} == {(None, None, None)}
+        assert client.read("SELECT tags, metadata FROM main.persons WHERE name = 'A'").num_rows == 1
+        changed = replace(a, first_name="Ann", metadata='{"gender":"f"}')
+        client.commit_directory(DirectoryCommit(1, "main", updated=[changed]))
+        client.commit_directory(replacement(1, "main", 201, changed))
+        assert client.image_was_replaced(1, "main", a.image_guid)
+    assert version_of(store) == SCHEMA_VERSION
+    with LocalStore.open(store, command="again") as client:
+        assert check_store(client).problems == []
+        assert [record.first_name for record in client.references(1, "main").persons] == [None, None, "Ann", None]
+
+
 def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
     """Upgraded tables have new columns at the end, so this also proves that no statement relies on the order."""
-    with LocalStore.open(version_1(tmp_path), command="test") as client:
+    with LocalStore.open(of_version(1, tmp_path), command="test") as client:
         account = client.create_account("bob", None)
         (added,) = client.commit_directory(insertion(account, "main", 1, "A"))
         client.commit_directory(replacement(account, "main", 2, added))
@@ -201,10 +223,10 @@ def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["begin", "commit", "committed"])
 def test_a_killed_upgrade_leaves_the_old_or_the_new_version(tmp_path: Path, step: str) -> None:
-    store = version_1(tmp_path)
+    store = of_version(1, tmp_path)
     command = [sys.executable, "-c", OPEN_AND_DIE, str(store), f"migrate.{step}"]
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
-    assert version_of(store) == (SCHEMA_VERSION if step == "committed" else 1)
+    assert version_of(store) == (2 if step == "committed" else 1)  # one transaction for each version
     with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
     assert version_of(store) == SCHEMA_VERSION
@@ -212,7 +234,7 @@ def test_a_killed_upgrade_leaves_the_old_or_the_new_version(tmp_path: Path, step
 
 
 def test_an_unknown_version_is_an_error(tmp_path: Path) -> None:
-    store = version_1(tmp_path)
+    store = of_version(1, tmp_path)
     edit(store, "UPDATE core.store SET schema_version = 0")
     with pytest.raises(StoreDamaged, match="version 0"):
         LocalStore.open(store, command="test")

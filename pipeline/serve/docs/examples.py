@@ -12,6 +12,7 @@ from pipeline.errors import (
     FacepipeError,
     HeaderInvalid,
     MediaTypeUnsupported,
+    ObjectReplaced,
     Overloaded,
     PersonUnknown,
     TooManyAttempts,
@@ -25,7 +26,7 @@ OTHER_ID: Final = "0d5cbd0b-6f8e-4f63-8f5e-5e0a3c1b7b42"
 GUID: Final = "5f0c7bd29e6d4d0f8b1c7a3e2d9f4a61"
 OTHER_GUID: Final = "c19d4b8e07f34a52a6d8e1f0b3c25d7e"
 IMAGE_KEY: Final[Json] = {"key": "3q2+7wABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhs="}
-PERSON_CHANGE: Final[Json] = {"name": "Rear Admiral Grace Hopper", "tags": ["navy"]}
+PERSON_CHANGE: Final[Json] = {"name": "Rear Admiral Grace Hopper", "tags": ["navy"], "personType": "staff"}
 PERSON_IDS: Final[Json] = {"personIds": [PERSON_ID, OTHER_ID]}
 
 _TIME: Final = 1_790_000_000_000
@@ -100,6 +101,8 @@ _RECORD: Final[Json] = {
     "personId": PERSON_ID,
     "rootPersonId": PERSON_ID,
     "name": "Grace Hopper",
+    "firstName": "Grace",
+    "lastName": "Hopper",
     "externalId": "employee-1815",
     "imageURI": f"cvos://obj/{GUID}",
     "unmergedImageURIs": [f"cvos://obj/{OTHER_GUID}"],
@@ -110,6 +113,7 @@ _RECORD: Final[Json] = {
     "modDate": _TIME,
     "tags": [],
     "ignore": False,
+    "personType": "staff",
 }
 PEOPLE: Final[Json] = {"people": [_RECORD]}
 PEOPLE_PAGE: Final[Json] = {
@@ -123,6 +127,7 @@ _ERRORS: Final[dict[int, FacepipeError]] = {
     404: PersonUnknown(),
     408: BodyTimeout(timeout_s=30),
     409: ExternalIdTaken(),
+    410: ObjectReplaced(),
     413: BodyTooLarge(limit_bytes=33_554_432),
     415: MediaTypeUnsupported(expected="application/octet-stream or image/*"),
     429: TooManyAttempts(retry_after_s=42),

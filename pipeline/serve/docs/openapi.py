@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pipeline.serve.docs import examples, schemas
 from pipeline.serve.listing import EQUALITIES, PEOPLE_COUNT, ROOTS_COUNT
+from pipeline.serve.person_parsing import FURTHER_HEADERS
 from pipeline.serve.request_parsing import MAX_SIMILAR
 
 Json = dict[str, Any]
@@ -29,6 +30,8 @@ _BODY_ERRORS: Final = {
 }
 _STORE_ERRORS: Final = {507: "The server's disk is full; nothing was stored."}
 _NO_PERSON: Final = {404: "There is no such person in this directory."}
+_ID_IN_USE: Final = {409: "The external id is in use (only where the server keeps them unique); nothing was stored."}
+_CHANGE_ERRORS: Final = _COMMON_ERRORS | _BODY_ERRORS | _STORE_ERRORS | _NO_PERSON
 
 
 def description() -> Json:
@@ -41,14 +44,8 @@ def description() -> Json:
             "/rootpeople": {"get": _list_roots()},
             "/people/{personId}": {"get": _get_person(), "put": _put_person(), "delete": _delete_person()},
             "/people/external/{externalId}": {"get": _by_external_id()},
-            "/merge": {
-                "put": _merging(
-                    "Merge",
-                    "Makes one person of several records: the one that is a root already is the root, else the oldest. "
-                    "All data stay with their records.",
-                )
-            },
-            "/unmerge": {"put": _merging("Unmerge", "Takes records out of their merged person, each as it was.")},
+            "/merge": {"put": _merge()},
+            "/unmerge": {"put": _unmerge()},
             "/person/{personId}/face": {"get": _face()},
             "/obj/{guid}": {"get": _object()},
             "/obj/imagekey": {"get": _image_key()},
@@ -110,7 +107,7 @@ def _post_people() -> Json:
         **_BODY_ERRORS,
         **_STORE_ERRORS,
         403: "The account has as many directories as it may; nothing was stored.",
-        409: "The external id is in use (only where the server keeps them unique); nothing was stored.",
+        **_ID_IN_USE,
         415: "The Content-Type is neither application/octet-stream nor image/*.",
     }
     text = (
@@ -156,16 +153,11 @@ def _by_external_id() -> Json:
 
 def _put_person() -> Json:
     text = (
-        "Changes what the body names: omitted is unchanged, blank is removed. Without a body the headers "
-        "X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID serve."
+        "Changes what the body names: omitted is unchanged; blank, null or empty is removed. Fields that the server "
+        "computes are ignored, so that a record can be sent back; any other field is kept as it was sent, of all "
+        "together at most 8 KB. Without a body the headers serve."
     )
-    errors = {
-        **_COMMON_ERRORS,
-        **_BODY_ERRORS,
-        **_STORE_ERRORS,
-        **_NO_PERSON,
-        409: "The external id is in use (only where the server keeps them unique).",
-    }
+    errors = _CHANGE_ERRORS | _ID_IN_USE
     body = _json_body("PersonChange", examples.PERSON_CHANGE, required=False)
     parameters = [_PERSON_ID, *_PERSON_HEADERS]
     return _route("Change a record", text, {"202": _accepted()}, errors, parameters, body)
@@ -180,9 +172,19 @@ def _delete_person() -> Json:
     return _route("Delete a record", text, answers, errors, [_PERSON_ID, recursive, asynchronous])
 
 
-def _merging(summary: str, text: str) -> Json:
-    errors = _COMMON_ERRORS | _BODY_ERRORS | _STORE_ERRORS | _NO_PERSON
-    return _route(summary, text, {"202": _accepted()}, errors, (), _json_body("PersonIds", examples.PERSON_IDS))
+def _merge() -> Json:
+    text = (
+        "Makes one person of several records: the one that is a root already is the root, else the oldest. All data "
+        "stay with their records. Other fields of the body change the root, as in `PUT /people/{personId}`."
+    )
+    body = _json_body("Merge", examples.PERSON_IDS)
+    return _route("Merge", text, {"202": _accepted()}, _CHANGE_ERRORS | _ID_IN_USE, (), body)
+
+
+def _unmerge() -> Json:
+    text = "Takes records out of their merged person, each as it was."
+    body = _json_body("PersonIds", examples.PERSON_IDS)
+    return _route("Unmerge", text, {"202": _accepted()}, _CHANGE_ERRORS, (), body)
 
 
 def _face() -> Json:
@@ -197,7 +199,10 @@ def _object() -> Json:
         "bytes of IV, then AES-256-CBC with PKCS#7 padding under the account's image key."
     )
     parameters = [_path("guid", "The last part of the imageURI.", examples.GUID), _IF_NONE_MATCH]
-    errors = _COMMON_ERRORS | {404: "There is no such object in this directory."}
+    errors = _COMMON_ERRORS | {
+        404: "There is no such object in this directory.",
+        410: "A newer image took the place of this one less than a day ago: look at the record again.",
+    }
     return _route("Get an object", text, _image_answers("*/*"), errors, parameters)
 
 
@@ -313,6 +318,14 @@ _PERSON_HEADERS: Final = (
     _header("X-RPC-PERSON-NAME-BASE64", "The name as base64; wins over the plain one.", _TEXT, "R3JhY2UgSG9wcGVy"),
     _header("X-RPC-EXTERNAL-ID", "The external id. An insertion needs one.", _TEXT, "employee-1815"),
     _header("X-RPC-EXTERNAL-ID-BASE64", "The same as base64.", _TEXT, "ZW1wbG95ZWUtMTgxNQ=="),
+    _header("X-RPC-PERSON-FIRST-NAME", "The first name. Without a name, first and last are it.", _TEXT, "Grace"),
+    _header("X-RPC-PERSON-FIRST-NAME-BASE64", "The same as base64.", _TEXT, "R3JhY2U="),
+    _header("X-RPC-PERSON-LAST-NAME", "The last name.", _TEXT, "Hopper"),
+    _header("X-RPC-PERSON-LAST-NAME-BASE64", "The same as base64.", _TEXT, "SG9wcGVy"),
+    _header("X-RPC-PERSON-TAGS", "Tags, separated by commas.", _TEXT, "navy,pioneer"),
+    _header("X-RPC-GROUPS", "Kept as `groups`; separated by commas.", _TEXT, "staff,visitors"),
+    _header("X-RPC-GROUPS-BASE64", "The same as base64.", _TEXT, "c3RhZmYsdmlzaXRvcnM="),
+    *(_header(name, f"Kept as `{field}`.", _TEXT, "") for name, field in FURTHER_HEADERS.items()),
 )
 _POST_PARAMETERS: Final = (
     *_PERSON_HEADERS,
@@ -345,7 +358,7 @@ _LISTING_PARAMETERS: Final = (
     _query("startIndexState", {"type": "string"}, "The nextIndexState of the page before.", ""),
     _query("start-index", {"type": "integer", "minimum": 0, "default": 0}, "Where to start.", 0),
     _query("sort", {"type": "string"}, "name, create-date or update-date; else the order of insertion.", "name"),
-    _query("sort-order", {"type": "string"}, "ascending or descending; asc and desc mean the same.", "ascending"),
+    _query("sort-order", {"type": "string"}, "ascending or descending, or asc or desc.", "ascending"),
     _query(
         "name-pattern", {"type": "string", "maxLength": 1000}, "A regular expression (RE2) found in the name.", "^G"
     ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pipeline.serve.request_parsing import MAX_MERGED, MAX_TAGS, MAX_TEXT
+from pipeline.serve.person_parsing import MAX_TAGS, MAX_TEXT
+from pipeline.serve.request_parsing import MAX_MERGED
 from pipeline.serve.serializer import LANDMARK_NAMES
 
 Json = dict[str, Any]
@@ -40,6 +41,15 @@ def _ref(name: str) -> Json:
 
 
 _POINT: Final = _object("x y", x=_NUMBER, y=_NUMBER)
+_CHANGES: Final[Json] = {
+    "name": _GIVEN_TEXT,
+    "firstName": _GIVEN_TEXT,
+    "lastName": _GIVEN_TEXT,
+    "externalId": _GIVEN_TEXT,
+    "tags": {"type": ["array", "null"], "items": {"type": "string", "maxLength": MAX_TEXT}, "maxItems": MAX_TAGS},
+    "ignore": {"type": ["boolean", "null"]},
+}
+_IDS: Final[Json] = {"type": "array", "items": _ID, "minItems": 1, "maxItems": MAX_MERGED}
 
 SCHEMAS: Final[dict[str, Json]] = {
     "PostAnswer": _object(
@@ -54,6 +64,8 @@ SCHEMAS: Final[dict[str, Json]] = {
         personExternalId=_TEXT,
         externalId=_TEXT,
         name=_TEXT,
+        firstName=_TEXT,
+        lastName=_TEXT,
         similarityScore=_SCORE,
         newId={"const": True},
         attributes=_ref("Attributes"),
@@ -88,6 +100,8 @@ SCHEMAS: Final[dict[str, Json]] = {
         "personId similarityScore ignore occurrence lastOccurrenceDate",
         personId=_ID,
         name=_TEXT,
+        firstName=_TEXT,
+        lastName=_TEXT,
         externalId=_TEXT,
         similarityScore=_SCORE,
         ignore=_FLAG,
@@ -99,6 +113,8 @@ SCHEMAS: Final[dict[str, Json]] = {
         personId=_ID,
         rootPersonId=_ID,
         name=_TEXT,
+        firstName=_TEXT,
+        lastName=_TEXT,
         externalId=_TEXT,
         imageURI=_TEXT,
         unmergedImageURIs={"type": "array", "items": _TEXT, "minItems": 1},
@@ -110,7 +126,8 @@ SCHEMAS: Final[dict[str, Json]] = {
         modDate=_TIME,
         tags=_TAGS,
         ignore=_FLAG,
-    ),
+    )
+    | {"additionalProperties": True, "description": "With what else clients keep of the person."},
     "People": _object("people", people=_list("Person")),
     "PeoplePage": _object(
         "people personCollectionResponse", people=_list("Person"), personCollectionResponse=_ref("Page")
@@ -124,21 +141,17 @@ SCHEMAS: Final[dict[str, Json]] = {
     ),
     "PersonChange": {
         "type": "object",
-        "properties": {
-            "name": _GIVEN_TEXT,
-            "externalId": _GIVEN_TEXT,
-            "tags": {
-                "type": ["array", "null"],
-                "items": {"type": "string", "maxLength": MAX_TEXT},
-                "maxItems": MAX_TAGS,
-            },
-            "ignore": {"type": ["boolean", "null"]},
-        },
+        "properties": _CHANGES,
+        "additionalProperties": True,
+        "description": "Fields that the server computes are ignored; any other is kept as it was sent.",
     },
-    "PersonIds": {
+    "PersonIds": {"type": "object", "properties": {"personIds": _IDS}, "required": ["personIds"]},
+    "Merge": {
         "type": "object",
-        "properties": {"personIds": {"type": "array", "items": _ID, "minItems": 1, "maxItems": MAX_MERGED}},
+        "properties": {"personIds": _IDS, **_CHANGES},
         "required": ["personIds"],
+        "additionalProperties": True,
+        "description": "Other fields than the ids change the root, as in PersonChange.",
     },
     "ImageKey": _object("key", key={"type": "string", "description": "32 bytes in base64."}),
     "Status": _object("status", status=_TEXT),

@@ -45,6 +45,13 @@ _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
         "INSERT INTO core.pending_deletes SELECT 'runs/' || run_id || '/manifest.parquet', finished_at FROM core.runs"
         " WHERE state = 'finished'",
     ),
+    # 3: a person has a first and a last name and what else clients keep; replaced images are remembered for a day.
+    2: (
+        "ALTER TABLE core.persons ADD COLUMN first_name VARCHAR",
+        "ALTER TABLE core.persons ADD COLUMN last_name VARCHAR",
+        "ALTER TABLE core.persons ADD COLUMN metadata VARCHAR",
+        "CREATE TABLE core.replaced_images (image_guid VARCHAR, person_id UUID, replaced_at TIMESTAMP)",
+    ),
 }
 
 
@@ -221,7 +228,8 @@ def _upgrade(catalog: Catalog, version: int) -> None:
     """Upgrades tables of `version`. Raises StoreFull, StoreUnwritable; then the store is as before."""
     while version < schema.SCHEMA_VERSION:
         with catalog.transaction("migrate"):
-            for statement in _UPGRADES[version]:
+            last = version + 1 == schema.SCHEMA_VERSION
+            for statement in (*_UPGRADES[version], *(schema.view_statements() if last else ())):
                 catalog.execute(statement)
             catalog.execute("UPDATE core.store SET schema_version = ?", [version + 1])
         version += 1

@@ -18,7 +18,8 @@ from pipeline.store.records import PersonRecord, References
 from pipeline.types import FloatArray, IntArray
 
 _REFERENCES = """
-    SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.external_id, p.parent_id::VARCHAR AS parent_id, p.tags,
+    SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.first_name, p.last_name, p.external_id,
+        p.parent_id::VARCHAR AS parent_id, p.tags, p.metadata,
         coalesce(p.ignored, false) AS ignored, p.occurrence, p.last_occurrence_at, p.added_at, p.modified_at,
         r.image_guid, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_sha256, t.x1, t.y1, t.x2, t.y2
     FROM core.persons p

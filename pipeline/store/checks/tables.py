@@ -40,6 +40,7 @@ _REFERENCES = (
     ("reference_faces.person_id", "persons.person_id"),
     ("reference_faces.face_id", "faces.face_id"),
     ("reference_faces.image_guid", "objects.image_guid"),
+    ("replaced_images.person_id", "persons.person_id"),
 )
 _UNIQUE = (
     ("media", "media_id"),
@@ -123,6 +124,8 @@ _RULES = {
     " IN (SELECT directory_id FROM core.persons)",
     "tags that are not a list": "SELECT 'person ' || person_id FROM core.persons WHERE tags IS NOT NULL AND"
     " try_cast(tags AS VARCHAR[]) IS NULL",
+    "metadata that is not an object": "SELECT 'person ' || person_id FROM core.persons WHERE metadata IS NOT NULL AND"
+    " (NOT json_valid(metadata) OR json_type(metadata) <> 'OBJECT')",
     "an account with too many directories": "SELECT 'account ' || account_id FROM core.directories WHERE directory_id"
     f" IN (SELECT directory_id FROM core.persons) GROUP BY account_id HAVING count(*) > {MAX_DIRECTORIES}",
     "an account without an image key in an encrypted store, or with one in another": "SELECT 'account ' || account_id"

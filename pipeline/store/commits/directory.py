@@ -38,7 +38,19 @@ from pipeline.types import OK
 _DETECTION = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
 _MOST: Final = 32  # changes in one transaction; more would delay the first
 # All columns of a person but those that the insertion fixes.
-_CHANGEABLE = ("parent_id", "name", "external_id", "tags", "ignored", "occurrence", "last_occurrence_at", "modified_at")
+_CHANGEABLE = (
+    "parent_id",
+    "name",
+    "first_name",
+    "last_name",
+    "external_id",
+    "tags",
+    "metadata",
+    "ignored",
+    "occurrence",
+    "last_occurrence_at",
+    "modified_at",
+)
 _IMAGE_TABLES = ("media", "faces", "detections", "pending_embeddings", "reference_faces", "objects")
 
 

@@ -1,4 +1,5 @@
 """Folding: embeddings of posted faces move from the catalog into shards, vectors of removed faces out of the files.
+Replaced images are forgotten after their day.
 
 Files are written first, then one transaction for each shard is committed, then what the shard replaces is unlinked.
 Between two transactions other commits go on, so a face may be removed while its new shard is written: the next fold
@@ -20,7 +21,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.store.catalog import deletes
+from pipeline.store.catalog import deletes, replaced_images
 from pipeline.store.catalog.connection import Catalog, Submit
 from pipeline.store.catalog.references import add_embedding_shard
 from pipeline.store.files import matrix, shards
@@ -50,6 +51,7 @@ def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: in
         rewritten = _rewrite(folder, rewriting, metadata)
         submit(partial(_commit_rewriting, rewriting=rewriting, file=rewritten))
     submit(_blank_matrices)
+    submit(replaced_images.forget_old)
     return moved
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes
+from pipeline.store.catalog import deletes, replaced_images
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.files.objects import object_file
 
@@ -28,7 +28,8 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     if not person_ids:
         return
     old = catalog.rows(
-        "SELECT r.face_id, r.image_guid FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
+        "SELECT r.face_id, r.image_guid, r.person_id::VARCHAR FROM core.reference_faces r"
+        " JOIN core.persons p ON p.person_id = r.person_id"
         f" WHERE r.generation = ? AND p.directory_id = ? AND r.{_THESE_PERSONS}",
         [catalog.generation, directory, list(person_ids)],
     )
@@ -37,11 +38,12 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
         f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}",
         [catalog.generation, list(person_ids)],
     )
-    _remove_images(catalog, [guid for _, guid in old])
+    _remove_images(catalog, [guid for _, guid, _ in old])
+    replaced_images.add(catalog, [(guid, person_id) for _, guid, person_id in old])
     faces = catalog.rows(
         "SELECT f.face_id, f.media_id, f.ordinal FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
         f" WHERE m.run_id IS NULL AND f.{_THESE_FACES}",
-        [[face for face, _ in old]],
+        [[face for face, _, _ in old]],
     )
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
     _forget_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
@@ -61,6 +63,7 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
         raise StoreError(message="A person to be deleted is the parent of another.")
     images = catalog.rows(f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
     catalog.execute(f"DELETE FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
+    catalog.execute(f"DELETE FROM core.replaced_images WHERE {_THESE_PERSONS}", ids)
     _remove_images(catalog, [guid for (guid,) in images])
     faces = catalog.rows(
         "SELECT f.face_id, f.media_id, f.ordinal, m.run_id IS NULL FROM core.faces f"

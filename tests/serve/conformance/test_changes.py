@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.conformance.client import BEA, UNKNOWN_ID, Directory, Json, external_path
+from tests.serve.conformance.client import BEA, UNKNOWN_ID, Directory, Json, assert_error, external_path
 from tests.serve.conformance.photos import other, photo
 
 
@@ -31,12 +31,13 @@ def roots(directory: Directory) -> dict[str, str]:
         ({"name": "Bea"}, {"name": "Bea"}),
         ({"name": "Bea", "externalId": "B/2", "tags": ["vip", "north"], "ignore": True}, None),
         ({"name": "", "externalId": "", "tags": []}, {"name": None, "externalId": None}),
-        ({"shoeSize": 43, "personType": {"deep": []}, "name": "Bea"}, {"name": "Bea"}),
+        ({"firstName": "Be", "lastName": "A", "shoeSize": 43, "personType": {"deep": []}}, None),
+        ({"moniker": "bee", "personId": UNKNOWN_ID, "occurrence": 99, "addDate": 5}, {"moniker": "bee"}),
     ],
-    ids=["one field", "every field", "blank", "unknown fields"],
+    ids=["one field", "every field", "blank", "further fields", "computed fields"],
 )
 def test_put_changes_what_the_body_has(directory: Directory, person: Json, body: Json, changed: Json | None) -> None:
-    """JSON body; omitted = unchanged, blank = removed. Unknown fields accepted. `202`."""
+    """JSON body; omitted = unchanged, blank = removed. Computed fields are ignored, others kept as sent. `202`."""
     assert directory.put(f"/people/{person['personId']}", body).status_code == 202
     after = directory.record(person["personId"])
     assert after["modDate"] >= person["modDate"]
@@ -55,6 +56,38 @@ def test_put_person_headers_serve_without_a_body(directory: Directory, person: J
     assert (after["name"], after["externalId"]) == ("Header", "B-2")
 
 
+def test_put_a_record_that_is_sent_back_changes_nothing(directory: Directory, merged: list[str]) -> None:
+    """Computed fields of the record are ignored, so that a record can be sent back: a root and a child."""
+    for person_id in merged[:2]:
+        directory.put(f"/people/{person_id}", {"lastName": "Hopper", "gender": "f", "groups": ["a"], "tags": ["x"]})
+    for record in directory.people():
+        assert directory.put(f"/people/{record['personId']}", record).status_code == 202
+        assert directory.record(record["personId"]) == record
+
+
+@pytest.mark.parametrize("nothing", ["", " ", None, [], {}], ids=repr)
+def test_put_removes_a_further_field_that_is_blank_null_or_empty(
+    directory: Directory, person: Json, nothing: object
+) -> None:
+    """Every other field is kept as sent (blank, null or empty = removed)."""
+    path = f"/people/{person['personId']}"
+    directory.put(path, {"moniker": "bee", "shoeSize": 0})
+    directory.put(path, {"moniker": nothing})
+    after = directory.record(person["personId"])
+    assert after == {**person, "shoeSize": 0, "modDate": after["modDate"]}
+
+
+def test_put_keeps_at_most_8_kb_of_further_fields(directory: Directory, person: Json) -> None:
+    """At most 8 KB, else `400`; nothing is stored."""
+    path = f"/people/{person['personId']}"
+    assert directory.put(path, {"a": "x" * 8000}).status_code == 202
+    before = directory.record(person["personId"])
+    for body in ({"name": "Bea", "b": "é" * 100}, {"a": "x" * 8200}):
+        assert_error(directory.put(path, body), 400, "metadata-too-large")
+    assert directory.record(person["personId"]) == before
+    assert directory.put(path, {"a": "", "b": "é" * 4000}).status_code == 202
+
+
 def test_put_is_seen_by_recognition(directory: Directory, person: Json) -> None:
     directory.put(f"/people/{person['personId']}", {"name": "Bea", "tags": ["vip"], "ignore": True})
     (face,) = directory.recognise(other("hopper"), similar_limit=1)
@@ -63,7 +96,10 @@ def test_put_is_seen_by_recognition(directory: Directory, person: Json) -> None:
     assert face["similar"][0]["ignore"] is True
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b"42", b'"x"', b'{"name": 5}', b'{"tags": "x"}', b"\xff", b"[" * 9999])
+@pytest.mark.parametrize(
+    "body",
+    [b"[]", b"{", b"42", b'"x"', b'{"name": 5}', b'{"tags": "x"}', b"\xff", b"[" * 9999, b'{"a": 1e999}'],
+)
 def test_put_json_of_the_wrong_shape_is_400(directory: Directory, person: Json, body: bytes) -> None:
     assert directory.request("PUT", f"/people/{person['personId']}", content=body).status_code == 400
     assert directory.record(person["personId"]) == person
@@ -150,6 +186,20 @@ def test_identities_the_oldest_becomes_root(directory: Directory, alike: list[st
     assert set(roots(directory).values()) == {first}
     assert [person["personId"] for person in directory.people()] == alike
     assert [person["personId"] for person in directory.roots()] == [first]
+
+
+def test_merge_applies_further_fields_to_the_root(directory: Directory, alike: list[str]) -> None:
+    """`PUT /merge` with further fields applies them to the root likewise."""
+    first, *others = alike
+    body = {"personIds": [*others, first], "name": "One", "lastName": "Hopper", "idClass": "staff", "occurrence": 7}
+    assert directory.put("/merge", body).status_code == 202
+    root, *children = directory.people()
+    assert root["personId"] == first
+    assert (root["name"], root["lastName"], root["idClass"], root["occurrence"]) == ("One", "Hopper", "staff", 3)
+    assert [child["name"] for child in children] == ["P1", "P2"]
+    assert not any("idClass" in child or "lastName" in child for child in children)
+    assert not any("personIds" in record for record in (root, *children))
+    assert directory.put("/merge", {"personIds": alike, "name": 5}).status_code == 400
 
 
 def test_identities_a_root_stays_root(directory: Directory, alike: list[str]) -> None:

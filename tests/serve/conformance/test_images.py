@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 from PIL import Image
 
-from tests.serve.conformance.client import OCTET_STREAM, UNKNOWN_ID, Account, Directory, Json
+from tests.serve.conformance.client import OCTET_STREAM, UNKNOWN_ID, Account, Directory, Json, assert_error
 from tests.serve.conformance.conftest import Gallery
 from tests.serve.conformance.launch import Launched
 from tests.serve.conformance.photos import encoded, opened, other, padded, pair, photo, portrait, turned
@@ -97,6 +97,17 @@ def test_4_5_rules_1_and_2_local_host_by_the_last_part_of_the_address(gallery: G
 @pytest.mark.parametrize("guid", [UNKNOWN_ID, "CURRENT", "x" * 500])
 def test_images_unknown_object_is_404(gallery: Gallery, guid: str) -> None:
     assert gallery.directory.stored(f"cvos://obj/{guid}").status_code == 404
+
+
+def test_images_a_replaced_image_is_410(directory: Directory, second_directory: Directory, person: Json) -> None:
+    """After an update the old guid of the reference answers `410` for a day, in its directory; `404` once the person is
+    gone."""
+    second_directory.insert(photo("collins"))
+    directory.answer(other("hopper"), update="true")
+    assert_error(directory.stored(person["imageURI"]), 410, "object-replaced")
+    assert second_directory.stored(person["imageURI"]).status_code == 404
+    directory.delete(person["personId"])
+    assert directory.stored(person["imageURI"]).status_code == 404
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.conformance.client import ANNA, BEA, FORCED, Directory, assert_error
+from tests.serve.conformance.client import ANNA, BEA, FORCED, Directory, Json, assert_error
 from tests.serve.conformance.photos import (
     encoded,
     faceless,
@@ -338,3 +338,78 @@ def test_requests_a_later_face_may_match_one_just_inserted(directory: Directory)
     assert second["personId"] == first["personId"]
     assert "newId" not in second
     assert len(directory.people()) == 1
+
+
+# Person headers
+
+PERSON_HEADERS = {
+    "X-RPC-PERSON-FIRST-NAME-BASE64": base64.b64encode("Gräce".encode()).decode(),
+    "X-RPC-PERSON-LAST-NAME": "Hopper",
+    "X-RPC-PERSON-TAGS": "navy, pioneer",
+    "X-RPC-PERSON-TYPE": "visitor",
+    "X-RPC-GENDER": "female",
+    "X-RPC-AGE": "36",
+    "X-RPC-DATE-OF-BIRTH": "1906-12-09",
+    "X-RPC-GROUPS": "staff,blue",
+}
+SAID = {
+    "name": "Gräce Hopper",
+    "firstName": "Gräce",
+    "lastName": "Hopper",
+    "externalId": "N-1906",
+    "tags": ["navy", "pioneer"],
+    "personType": "visitor",
+    "gender": "female",
+    "age": "36",
+    "dateOfBirth": "1906-12-09",
+    "groups": ["staff", "blue"],
+}
+
+
+def test_person_headers_are_stored_and_answered(directory: Directory) -> None:
+    """First and last name, in entries and `similar` too; without a name, both joined are the name. Tags. The others are
+    kept and answered in records, and filters find them."""
+    (face,) = directory.faces(photo("hopper"), external_id="N-1906", headers=PERSON_HEADERS)
+    record = directory.record(face["personId"])
+    assert {key: record.get(key) for key in SAID} == SAID
+    (seen,) = directory.recognise(other("hopper"), similar_limit=1)
+    for entry in (face, seen, seen["similar"][0]):
+        assert (entry["name"], entry["firstName"], entry["lastName"]) == ("Gräce Hopper", "Gräce", "Hopper")
+    assert face["tags"] == seen["tags"] == ["navy", "pioneer"]
+    for query in ({"person-type": "visitor"}, {"groups": "blue"}, {"first-name": "Gräce"}):
+        assert [person["personId"] for person in directory.roots(**query)] == [face["personId"]]
+
+
+def test_person_headers_of_an_update_change_what_they_say(directory: Directory, person: Json) -> None:
+    """update=true brings the metadata of the request; what is not sent stays. The same in a PUT without a body."""
+    directory.put(f"/people/{person['personId']}", {"moniker": "anne", "gender": "f", "tags": ["x"]})
+    directory.answer(other("hopper"), external_id="A-1", update="true", headers={"X-RPC-GENDER": "female"})
+    after = directory.record(person["personId"])
+    assert (after["name"], after["moniker"], after["gender"], after["tags"]) == ("Anna", "anne", "female", ["x"])
+    directory.put(f"/people/{person['personId']}", headers={"X-RPC-AGE": "7", "X-RPC-PERSON-LAST-NAME": "Z"})
+    after = directory.record(person["personId"])
+    assert (after["name"], after["lastName"], after["age"], after["gender"]) == ("Z", "Z", "7", "female")
+
+
+def test_person_headers_of_the_largest_face_are_not_those_of_others(lenient_directory: Directory) -> None:
+    image = pair("hopper", "collins")
+    lenient_directory.answer(
+        image, name="G", external_id="N", insert_all="true", headers={"X-RPC-PERSON-TYPE": "visitor"}
+    )
+    assert [person.get("personType") for person in lenient_directory.people()] == ["visitor", None]
+
+
+def test_person_headers_are_at_most_8_kb_together(directory: Directory) -> None:
+    """At most 8 KB, else `400`; nothing is stored."""
+    directory.insert(photo("collins"), "Eileen", "N-1956")
+    headers = {f"X-RPC-{name}": "é" * 999 for name in ("PERSON-TYPE", "GENDER", "AGE", "DATE-OF-BIRTH", "GROUPS")}
+    answer = directory.post(photo("hopper"), name="G", external_id="N", headers=headers)
+    assert_error(answer, 400, "metadata-too-large")
+    assert len(directory.people()) == 1
+
+
+@pytest.mark.parametrize("header", ["X-RPC-PERSON-FIRST-NAME-BASE64", "X-RPC-GROUPS-BASE64"])
+def test_person_headers_that_are_no_base64_are_400(directory: Directory, header: str) -> None:
+    answer = directory.post(photo("hopper"), name="G", external_id="N", headers={header: "%"})
+    assert_error(answer, 400, "header-invalid")
+    assert directory.people() == []

@@ -29,6 +29,16 @@ def five(account: Account) -> Iterator[Directory]:
         yield directory
 
 
+@pytest.fixture(scope="module")
+def three(account: Account) -> Iterator[tuple[Directory, list[str]]]:
+    """Three identities with the fields of FURTHER, and their ids."""
+    with account.fresh_directory() as directory:
+        person_ids = directory.force_all(*(other("hopper", number) for number in range(3)))
+        for person_id, fields in zip(person_ids, FURTHER, strict=True):
+            assert directory.put(f"/people/{person_id}", fields).status_code == 202
+        yield directory, person_ids
+
+
 def names(directory: Directory, **query: Any) -> list[str]:
     return [person["name"] for person in directory.roots(**query)]
 
@@ -261,6 +271,50 @@ def test_rootpeople_filters_and_pages_together(five: Directory) -> None:
     answer = five.get("/rootpeople", count=1, **{"external-id": "x-0", "name-pattern": "a"}).json()
     assert answer["personCollectionResponse"]["totalCount"] == 3
     assert len(answer["people"]) == 1
+
+
+FURTHER: list[dict[str, Any]] = [
+    {"firstName": "Ada", "personType": "visitor", "groups": ["blue", "red"], "homeLocation": "Rome"},
+    {"lastName": "Ada", "personType": "staff", "groups": "blue", "idClass": "visitor"},
+    {"moniker": "ada", "personType": ["visitor", "guest"], "groups": {"blue": 1}},
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"first-name": "Ada"}, [0]),
+        ({"last-name": "Ada"}, [1]),
+        ({"moniker": "ada"}, [2]),
+        ({"person-type": "visitor"}, [0, 2]),
+        ({"person-type": "Visitor"}, []),
+        ({"person-type": "visit"}, []),
+        ({"groups": "blue"}, [0, 1]),
+        ({"groups": "blue", "person-type": "visitor"}, [0]),
+        ({"home-location": "Rome"}, [0]),
+        ({"id-class": "visitor"}, [1]),
+        ({"first-name": "P0"}, []),
+        ({"person-type": ""}, [0, 1, 2]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_filters_compare_with_the_field_of_that_name(
+    three: tuple[Directory, list[str]], listing: str, query: dict[str, str], expected: list[int]
+) -> None:
+    """Equality with the field of that name in the record or its metadata; a list matches if it contains the value."""
+    directory, person_ids = three
+    people = directory.get(listing, **query).json()["people"]
+    assert [person["personId"] for person in people] == [person_ids[which] for which in expected]
+
+
+def test_filter_by_the_first_letters_of_the_id(three: tuple[Directory, list[str]]) -> None:
+    """`short-id` (first letters of the id)."""
+    directory, person_ids = three
+    for person_id in person_ids:
+        (person,) = directory.roots(**{"short-id": person_id[:8].upper()})
+        assert person["personId"] == person_id
+    assert directory.roots(**{"short-id": "zz"}) == []
 
 
 def test_a_script_that_deletes_what_a_filter_answers_deletes_nobody_else(five: Directory) -> None:

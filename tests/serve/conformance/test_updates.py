@@ -30,7 +30,7 @@ def test_4_2_rule_6_update_true_replaces_image_and_metadata(
     assert (after["name"], after["externalId"], after["addDate"]) == ("Bea", "B-2", person["addDate"])
     assert after["modDate"] >= person["modDate"]
     assert after["imageURI"] != person["imageURI"]
-    assert directory.stored(person["imageURI"]).status_code == 404
+    assert directory.stored(person["imageURI"]).status_code == 410
     assert directory.stored(after["imageURI"]).status_code == 200
     new_image = directory.face_image(person_id, **{"If-None-Match": image.headers["etag"]})
     assert new_image.status_code == 200

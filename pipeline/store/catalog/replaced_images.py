@@ -1,0 +1,38 @@
+"""The pictures that an update took away: for a day a client that listed one learns that there is a newer one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.opening import utc_now
+
+_REMEMBERED: Final = timedelta(days=1)
+
+
+def add(catalog: Catalog, images: Sequence[tuple[str, str]]) -> None:
+    """Inside a transaction: remembers these images, each (guid, person id)."""
+    now = utc_now()
+    catalog.insert(
+        "replaced_images",
+        [{"image_guid": guid, "person_id": person_id, "replaced_at": now} for guid, person_id in images],
+    )
+
+
+def was_replaced(catalog: Catalog, account_id: int, directory: str, guid: str) -> bool:
+    """Whether a person of the directory had this picture less than a day ago."""
+    rows = catalog.rows(
+        "SELECT 1 FROM core.replaced_images r JOIN core.persons p ON p.person_id = r.person_id"
+        " JOIN core.directories d ON d.directory_id = p.directory_id"
+        " WHERE r.image_guid = ? AND r.replaced_at > ? AND d.account_id = ? AND d.name = ?",
+        [guid, utc_now() - _REMEMBERED, account_id, directory],
+    )
+    return bool(rows)
+
+
+def forget_old(catalog: Catalog) -> None:
+    """A part of folding: forgets those that were replaced more than a day ago."""
+    with catalog.transaction("fold"):
+        catalog.execute("DELETE FROM core.replaced_images WHERE replaced_at <= ?", [utc_now() - _REMEMBERED])
