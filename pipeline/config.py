@@ -44,6 +44,8 @@ class SourceSettings:
     labels: str = "none"  # none | parent: the parent folder's name is the person's name
     root: str | None = None  # files outside this folder are refused; None: only `..` in relative paths is
     follow_symlinks: bool = True
+    include: str | None = None  # patterns, separated by commas: only what they match is taken
+    exclude: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from typing import Any
 
 import click
 
-from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE, drop_output, show_error
+from pipeline.cli.groups import CommandGroup
+from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE, drop_output, printable, show_error
 from pipeline.errors import FacepipeError, UsageError
 from pipeline.runtime.allocator import settle_allocator
 
@@ -27,6 +28,7 @@ COMMANDS = {
     "scan": "pipeline.cli.run",
     "extract": "pipeline.cli.run",
     "group": "pipeline.cli.run",
+    "abandon": "pipeline.cli.run",
     "search": "pipeline.cli.search",
     "serve": "pipeline.cli.serve",
     "check": "pipeline.cli.store",
@@ -41,7 +43,7 @@ COMMANDS = {
 }
 
 
-class FacepipeGroup(click.Group):
+class FacepipeGroup(CommandGroup):
     """Loads commands by name, and turns every failure into a message and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -70,8 +72,8 @@ class FacepipeGroup(click.Group):
         **extra: Any,
     ) -> Any:
         """Runs the command line and exits; with `standalone_mode=False` behaves as click's own."""
-        run = partial(super().main, prog_name=prog_name or "facepipe", complete_var=complete_var, **extra)
         words = list(sys.argv[1:] if args is None else args)
+        run = partial(super().main, prog_name=prog_name or "facepipe", complete_var=complete_var, obj=words, **extra)
         if not standalone_mode:
             return run(words, standalone_mode=False)
         _prepare()
@@ -110,7 +112,8 @@ def _exit_code(run: Callable[[], object], words: list[str]) -> int:
 
 def _show_unexpected(error: Exception, with_traceback: bool, as_json: bool) -> int:
     if with_traceback:
-        traceback.print_exc()
+        for line in traceback.format_exc().splitlines():
+            click.echo(printable(line), err=True)
     message = " ".join(f"{type(error).__name__}: {error}".split())
     hint = "" if with_traceback else " (--traceback shows all)"
     return show_error("unexpected", f"unexpected error: {message}{hint}", FacepipeError.exit_code, as_json)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.flags import ACCOUNT_FLAGS, account_option, settings_options, store_option
+from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import emit, output_options
 from pipeline.config import Settings
 from pipeline.errors import UsageError
@@ -22,7 +23,7 @@ password_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup, former={"rotate": "password"})
 def account() -> None:
     """Manage the accounts of a store."""
 
@@ -80,7 +81,7 @@ def list_accounts(store: Path, as_json: bool) -> None:
 
 
 def _line(row: AccountSummary) -> str:
-    password = "" if row.password_set else "  (no password: `facepipe account rotate` sets one)"
+    password = "" if row.password_set else "  (no password: `facepipe account password` sets one)"
     return f"{row.account}  {_directories(row.directories)}, {_identities(row.identities)}{password}"
 
 
@@ -89,24 +90,24 @@ def _line(row: AccountSummary) -> str:
 @store_option
 @password_option
 @output_options
-def rotate(userid: str, store: Path, password_stdin: bool, as_json: bool) -> None:
-    """Give the account USERID a new password.
+def password(userid: str, store: Path, password_stdin: bool, as_json: bool) -> None:
+    """Give the account USERID its first or a new password.
 
-    The old one stops at once, also in a running server. Without --password-stdin a password is generated and shown
-    once. The account's image key stays as it is.
+    An old one stops at once, also in a running server. Without --password-stdin a password is generated and shown
+    once. The account's image key stays as it is. `rotate` is the former name of this command.
 
     \b
     Examples:
-      facepipe account rotate alice --store ~/people
-      facepipe account rotate alice --store ~/people --password-stdin < password.txt
+      facepipe account password alice --store ~/people
+      facepipe account password alice --store ~/people --password-stdin < password.txt
     """
-    password = _new_password(password_stdin)
+    new = _new_password(password_stdin)
     from pipeline.store.catalog.accounts import hash_password
     from pipeline.store.connect import open_store
 
-    with open_store(store, command="account rotate") as client:
-        client.set_password(userid, hash_password(password))
-    emit(*_password_shown(userid, store, None if password_stdin else password), as_json)
+    with open_store(store, command="account password") as client:
+        client.set_password(userid, hash_password(new))
+    emit(*_password_shown(userid, store, None if password_stdin else new), as_json)
 
 
 def _password_shown(userid: str, store: Path, password: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -139,7 +140,7 @@ def _new_password(from_stdin: bool) -> str:
     return check_password(password)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def directory() -> None:
     """Manage the directories of a store's accounts.
 

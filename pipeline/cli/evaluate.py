@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +22,7 @@ from pipeline.cli.flags import (
     settings_options,
     source_argument,
 )
+from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import dumps, emit, output_options
 from pipeline.cli.progress import open_progress
 from pipeline.config import Settings
@@ -49,7 +53,7 @@ stored_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def evaluate() -> None:
     """Measure accuracy on labelled photos.
 
@@ -218,6 +222,8 @@ def calibrate(fmr: float, out: Path | None, as_json: bool, **inputs: Any) -> Non
     if out is not None:
         if out.is_dir():
             raise UsageError(message=f"--out takes a file, and {shown(out)} is a folder.")
+        if out.exists():
+            raise UsageError(message=f"{shown(out)} is there already: name another file with --out, or move it.")
         _make_folder(out.absolute().parent)
     from pipeline.evaluation.calibration import CalibrationRequest, check_rate, report_calibration
 
@@ -299,13 +305,25 @@ def _experiment(
     """
     with closing(open_progress()) as progress:
         report = measure(request, progress)
-    figures = report.as_dict()
+    origin = _origin()
+    figures = {**report.as_dict(), **origin}
     written: list[Path] = []
     if out is not None:
-        from pipeline.evaluation.report import write_page
+        from pipeline.evaluation.report import Row, Section, write_page
         from pipeline.store.files.durable import Folder
 
+        rows = [Row(label, text) for label, text in {"weights": figures["weights"] or "none", **origin}.items()]
         written = [out / f"{name}.json", out / f"{name}.html"]
         Folder(out).write(written[0].name, (dumps(figures) + "\n").encode(), "figures")
-        write_page(written[1], title, report.sections)
+        write_page(written[1], title, [*report.sections, Section("How this page was made", rows)])
     emit(figures, [*report.lines(), *(f"written     {file}" for file in written)], as_json)
+
+
+def _origin() -> dict[str, str]:
+    """Where and when figures were made: the version, the time and the command line."""
+    words = click.get_current_context().find_root().obj or ()
+    return {
+        "facepipe": version("facepipe"),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": shlex.join(["facepipe", *words]),
+    }

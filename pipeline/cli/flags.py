@@ -35,6 +35,8 @@ set_option = click.option(
 _FLAGS = {
     "source.labels": ("none|parent", "parent: a photo's folder is the name of the person in it."),
     "source.root": ("DIR", "Refuse files outside this folder; a manifest's relative paths start here."),
+    "source.include": ("PATTERN", "Take only files that match or lie in a folder that does; repeatable."),
+    "source.exclude": ("PATTERN", "Leave out files and folders that match, as in '*.gif'; repeatable."),
     "detect.min_face_px": ("N", "Faces smaller than this are not looked for."),
     "detect.min_confidence": ("X", "Faces the detector is less sure of are dropped."),
     "match.threshold": ("T", "Grouping threshold in [0, 4], higher joins more; or fmr:RATE."),
@@ -63,7 +65,8 @@ _FLAGS = {
     "serve.queue_images": ("N", "Images that may wait; more get 503."),
 }
 
-_SOURCE = ("source.labels", "source.root")
+_SOURCE = ("source.labels", "source.root", "source.include", "source.exclude")
+_LISTS = frozenset({"source.include", "source.exclude"})  # repeatable: the setting holds them separated by commas
 _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
 _MACHINE = ("run.device", "run.threads")
@@ -91,13 +94,15 @@ def settings_options(keys: tuple[str, ...]) -> Callable[[Callable[..., None]], C
         @functools.wraps(function)
         def command(config: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
             flags = {key: options.pop(_argument(key)) for key in keys}
+            flags.update({key: ",".join(flags[key]) or None for key in _LISTS.intersection(keys)})
             function(settings=settings_from(config, assignments, flags), **options)
 
         command = config_option(set_option(command))
         for key in reversed(keys):
             metavar, text = _FLAGS[key]
             # Without the switch its value is None, like any other flag's: the file or the environment may set it.
-            kind = {"metavar": metavar} if metavar else {"is_flag": True, "default": None}
+            kind: dict[str, Any] = {"metavar": metavar} if metavar else {"is_flag": True, "default": None}
+            kind |= {"multiple": True} if key in _LISTS else {}
             command = click.option(f"--{_argument(key).replace('_', '-')}", help=text, **kind)(command)
         return command
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.flags import PATH, settings_options
+from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import open_progress
 from pipeline.config import Settings
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.models.registry import WeightSet
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def models() -> None:
     """List, fetch and verify the weights of the networks."""
 

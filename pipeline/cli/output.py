@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
@@ -19,6 +21,24 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 EXIT_ABORTED = 130
 EXIT_BROKEN_PIPE = 141
 
+# Control characters, ends of lines, and what turns the direction of text: a name with them could forge what is printed.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""`text` as one line that does nothing to a terminal: control characters as `\x1b`, `\n` or `\u202e`."""
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """One line for each record; those of a traceback begin with a bar."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return "\n".join(f"| {printable(line)}" for line in super().formatException(ei).split("\n"))
+
 
 def output_options(function: Command) -> Command:
     """Adds `--json` (argument `as_json`) and `--traceback` (read from the command line by the group)."""
@@ -32,7 +52,7 @@ def output_options(function: Command) -> Command:
 
 def emit(report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
     """Prints `report` as JSON, or `lines` as text, on standard output, and flushes it."""
-    for line in [dumps(report)] if as_json else lines:
+    for line in [dumps(report)] if as_json else map(printable, lines):
         click.echo(line)
     # Here, where a closed pipe can still be reported, and not at the interpreter's end.
     sys.stdout.flush()
@@ -67,14 +87,14 @@ def end_with(
     """
     message = f"{subject}: {error}" if subject else str(error)
     emit({**report, **error_report(error.code, message, error.exit_code)}, lines, as_json)
-    click.echo(f"facepipe: {message}", err=True)
+    click.echo(printable(f"facepipe: {message}"), err=True)
     raise click.exceptions.Exit(error.exit_code)
 
 
 def show_error(code: str, message: str, exit_code: int, as_json: bool) -> int:
     """Says on standard error what went wrong, with --json also on standard output; returns `exit_code`."""
     try:
-        click.echo(f"facepipe: {message}", err=True)
+        click.echo(printable(f"facepipe: {message}"), err=True)
         if as_json:
             emit(error_report(code, message, exit_code), (), as_json)
     except BrokenPipeError:  # nobody reads it; the exit code remains

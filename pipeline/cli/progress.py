@@ -7,11 +7,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TextIO
 
+from pipeline.cli.output import printable
+
 LINE_EVERY_S = 60.0
+FIRST_LINE_S = 10.0
 SHOW_CURSOR = b"\x1b[?25h"  # the bars hide it
 STOPPING = b"\nFinishing the shard in hand; a second Ctrl-C ends at once.\n"
 
@@ -23,7 +27,7 @@ def open_progress(stream: TextIO | None = None) -> BarProgress | LineProgress:
 
 
 class LineProgress:
-    """One line a minute, for logs. Safe to call from any thread."""
+    """A line when a phase begins, one after ten seconds, then one a minute, for logs. Safe to call from any thread."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -34,18 +38,21 @@ class LineProgress:
     def start(self, phase: str, total: int | None) -> None:
         with self._lock:
             self._begin(phase, total)
+            self._write(phase if total is None else f"{phase}: {total}")
 
     def _begin(self, phase: str, total: int | None) -> None:
         self._phase, self._total = phase, total
         self._done = self._shown_done = 0
         self._shown_at = self._clock()
+        self._wait = FIRST_LINE_S
 
     def advance(self, count: int = 1) -> None:
         with self._lock:
             self._done += count
             now = self._clock()
-            if now - self._shown_at >= LINE_EVERY_S:
+            if now - self._shown_at >= self._wait:
                 self._show(now)
+                self._wait = LINE_EVERY_S
 
     def _show(self, now: float) -> None:
         # The rate since the last line: a resumed run skips finished shards in no time, and a mean over the whole
@@ -63,48 +70,72 @@ class LineProgress:
             self._write(text)
 
     def _write(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(printable(text), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 class BarProgress:
-    """One bar a phase, with rate and time left (rich). Safe to call from any thread."""
+    """One bar a phase, with its rate, its time and the time left (rich). Safe to call from any thread."""
 
     def __init__(self, stream: TextIO) -> None:
         # Late: a short command need not wait for this import.
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[so_far]}"),
+            TimeElapsedColumn(),
             console=Console(file=stream),
         )
         self._task: Any = None
+        self._lock = threading.Lock()
 
     def start(self, phase: str, total: int | None) -> None:
-        self._bars.start()
-        if self._task is not None:
-            self._bars.stop_task(self._task)
-        self._task = self._bars.add_task(phase, total=total, rate="")
+        with self._lock:
+            self._bars.start()
+            self._end_phase()
+            for task in self._bars.tasks:
+                if task.description == printable(phase):  # it goes on after an interruption
+                    self._bars.remove_task(task.id)
+            self._task = self._bars.add_task(
+                printable(phase), total=total, so_far="" if total is None else f"0/{total}"
+            )
 
-    def advance(self, count: int = 1) -> None:
+    def _end_phase(self) -> None:
+        """The bar of a phase where nothing was counted goes; one that nobody knew the end of becomes full."""
         if self._task is None:
             return
-        speed = self._bars.tasks[-1].speed
-        self._bars.update(self._task, advance=count, rate="" if speed is None else f"{speed:.1f}/s")
+        task = self._bars.tasks[-1]
+        self._bars.stop_task(self._task)
+        if not task.completed:
+            self._bars.remove_task(self._task)
+        elif task.total is None:
+            self._bars.update(self._task, total=task.completed)
+        self._task = None
+
+    def advance(self, count: int = 1) -> None:
+        with self._lock:
+            if self._task is None:
+                return
+            self._bars.update(self._task, advance=count)
+            task = self._bars.tasks[-1]
+            parts = [f"{task.completed:.0f}" + ("" if task.total is None else f"/{task.total:.0f}")]
+            parts += [f"{task.speed:.1f}/s"] if task.speed else []
+            parts += [f"{duration(task.time_remaining)} left"] if task.time_remaining else []
+            self._bars.update(self._task, so_far=", ".join(parts))
 
     def note(self, text: str) -> None:
         # Markup off: a file name may hold brackets.
-        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._bars.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        self._bars.stop()
+        with self._lock:
+            self._end_phase()
+            self._bars.stop()
 
 
 def duration(seconds: float) -> str:
@@ -112,6 +143,17 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+@contextmanager
+def loading_models() -> Iterator[None]:
+    """Says that the models are being loaded, for as long as the block takes, of a command without other progress."""
+    progress = open_progress()
+    progress.start("loading the models", None)
+    try:
+        yield
+    finally:
+        progress.close()
 
 
 class LongWork:

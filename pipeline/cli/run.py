@@ -1,8 +1,10 @@
-"""`facepipe run`, and its stages alone: `facepipe scan`, `extract` and `group`."""
+"""`facepipe run`, its stages alone (`scan`, `extract` and `group`), and `abandon`."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +12,7 @@ from pipeline.cli.flags import (
     ALL_FLAGS,
     EXTRACT_FLAGS,
     GROUP_FLAGS,
+    PATH,
     account_option,
     directory_option,
     optional_source_argument,
@@ -19,6 +22,10 @@ from pipeline.cli.flags import (
 )
 from pipeline.cli.output import emit, output_options
 from pipeline.cli.progress import LongWork
+
+if TYPE_CHECKING:
+    from pipeline.jobs.dry_run import DryRunReport
+    from pipeline.jobs.run_report import RunReport
 
 EXIT_REJECTED_INPUTS = 1
 
@@ -31,29 +38,36 @@ strict_option = click.option("--strict", is_flag=True, help="End with exit code 
 
 
 @click.command()
-@source_argument
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=PATH)
 @store_option
 @account_option
 @directory_option
 @settings_options(ALL_FLAGS)
+@click.option("--dry-run", is_flag=True, help="Only tell what a run would take; write nothing.")
 @profile_option
 @strict_option
 @output_options
-def run(**options: Any) -> None:
-    """Bring the photos of SOURCE into a store.
+def run(sources: tuple[Path, ...], **options: Any) -> None:
+    """Bring the photos of each SOURCE into a store.
 
     SOURCE is a folder, or a manifest (CSV, JSON Lines or Parquet with a column `path` or `uri`). The store is made
     when there is none. The same command again takes up only what is new or changed, and goes on where a stopped
     run was.
 
+    Hidden files and folders, thumbnail folders, RAW, video and sidecar files are left alone, and counted. A pattern of
+    --include and --exclude has * and ?; with a slash it is the path below SOURCE. `--include @eaDir` brings such a
+    folder back.
+
     \b
     Examples:
       facepipe run ~/photos --store ~/people
+      facepipe run ~/photos /mnt/scans --store ~/people --exclude '*.gif' --exclude private --dry-run
       facepipe run people.csv --store ~/people --device cuda --strict
       facepipe run ~/photos --store ~/people --profile
       facepipe run ~/by-person --store ~/people --labels parent --json
     """
-    _work("run", **options)
+    source, *further = sources
+    _work("run", source=source, further_sources=tuple(further), **options)
 
 
 @click.command()
@@ -114,14 +128,38 @@ def group(**options: Any) -> None:
     _work("group", **options)
 
 
-def _work(command: str, *, as_json: bool, strict: bool = False, **inputs: Any) -> None:
+@click.command()
+@optional_source_argument
+@store_option
+@account_option
+@output_options
+def abandon(source: Path | None, store: Path, account: str | None, as_json: bool) -> None:
+    """Give up an unfinished run.
+
+    What it brought into the store stays. The next run of the source plans the rest anew, with the settings of then.
+    Without SOURCE it takes the latest unfinished run.
+
+    \b
+    Example:
+      facepipe abandon ~/photos --store ~/people
+    """
+    from pipeline.jobs import run as library
+
+    ended = library.abandon(store, source, account)
+    line = f"gave up the run {ended.run_id} of {ended.source}; {ended.rows} of its photos are in and stay"
+    emit({"run_id": ended.run_id, "source": ended.source, "images": ended.rows}, [line], as_json)
+
+
+def _work(command: str, *, as_json: bool, strict: bool = False, dry_run: bool = False, **inputs: Any) -> None:
     """Calls the function of `pipeline.jobs.run` that has the command's name, and prints its report."""
     from pipeline.jobs import run as library
+    from pipeline.jobs.dry_run import dry_run as try_run
 
     stages = {"run": library.run, "scan": library.scan, "extract": library.extract, "group": library.group}
     request = library.RunRequest(command=command, **inputs)
     with LongWork() as long:
-        report = stages[command](request, long.progress, long.stop)
+        work: Callable[..., RunReport | DryRunReport] = try_run if dry_run else stages[command]
+        report = work(request, long.progress, long.stop)
     emit(report.as_dict(), report.lines(), as_json)
     if strict and report.rejected_inputs:
         count = report.rejected_inputs

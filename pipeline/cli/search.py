@@ -17,11 +17,15 @@ from pipeline.cli.flags import (
     store_option,
 )
 from pipeline.cli.output import emit, end_with, output_options
+from pipeline.cli.progress import loading_models
 from pipeline.config import Settings
 from pipeline.errors import ImageRejected
 
 if TYPE_CHECKING:
     from pipeline.store.records import Candidate, FaceAnswer
+
+
+_STRONG = 1.15  # by default settings a distance of three quarters of the threshold's
 
 
 @click.command()
@@ -39,32 +43,36 @@ def search(
 ) -> None:
     """Find out who is in IMAGE. Changes nothing.
 
-    For each face, the largest first, prints the identity it matches (a score of 1 or more) and the most similar
-    ones.
+    For each face, the largest first, prints the identity that it matches and the most similar other ones, each with
+    the photo that the identity is known by: strong (a score of 1.15 or more) and likely (1 or more) are matches, weak
+    is none.
 
     \b
     Examples:
       facepipe search party.jpg --store ~/people
       facepipe search party.jpg --store ~/people --top 1 --json
     """
-    from pipeline.jobs.search import search as search_store
-
     try:
-        faces = search_store(image, store, settings, account, directory, top)
+        with loading_models():
+            from pipeline.jobs.search import search as search_store
+
+            faces = search_store(image, store, settings, account, directory, top)
     except ImageRejected as error:
         end_with(error, {"image": str(image)}, (), as_json, subject=str(image))
-    emit({"image": str(image), "faces": [face.as_dict() for face in faces]}, _lines(faces), as_json)
+    emit({"image": str(image), "faces": [face.as_dict() for face in faces]}, _lines(image, faces), as_json)
 
 
-def _lines(faces: Sequence[FaceAnswer]) -> Iterator[str]:
-    if not faces:
-        yield "no face found"
+def _lines(image: Path, faces: Sequence[FaceAnswer]) -> Iterator[str]:
+    yield f"{image}: {len(faces) or 'no'} face{'s' * (len(faces) > 1)}"
     for number, face in enumerate(faces, 1):
         x1, y1, x2, y2 = (round(v) for v in face.box)
         yield f"face {number} at {x1},{y1} to {x2},{y2}: {_who(face.identity) if face.identity else 'matches nobody'}"
-        yield from (f"    {_who(candidate)}" for candidate in face.similar)
+        matched = face.identity and face.identity.person_id
+        yield from (f"    {_who(candidate)}" for candidate in face.similar if candidate.person_id != matched)
 
 
 def _who(candidate: Candidate) -> str:
+    score = candidate.similarity_score
+    strength = "strong" if score >= _STRONG else "likely" if score >= 1 else "weak"
     name = candidate.name or candidate.external_id or "(no name)"
-    return f"{name}  score {candidate.similarity_score:.3f}  {candidate.person_id}"
+    return f"{name}  {strength} {score:.3f}  {candidate.photo or '(posted)'}  {candidate.person_id}"

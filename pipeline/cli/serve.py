@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.flags import SERVE_FLAGS, settings_options, store_option
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import PrintableFormatter, emit, output_options
 from pipeline.config import Settings
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def serve(store: Path, quiet: bool, as_json: bool, settings: Settings) -> None:
     from pipeline.serve.server import serve as serve_store
 
     _log_to_stderr(quiet)
+    if not quiet:
+        click.echo("loading the models", err=True)
 
     def announce(listening: Listening) -> None:
         report = {
@@ -57,8 +59,8 @@ def _lines(listening: Listening) -> Iterator[str]:
 
 def _log_to_stderr(quiet: bool) -> None:
     """One line per request and per failure; of the libraries, warnings."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every malformed request
     logging.getLogger("facepipe").setLevel(logging.WARNING if quiet else logging.INFO)

@@ -36,11 +36,9 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
     """
     from pipeline.store.connect import open_store
 
-    def tell(what: str) -> None:
-        long.progress.start(f"checking {what}", None)
-
     with open_store(store, command="check") as opened, LongWork() as long:
-        checked = opened.check(repair=repair, progress=tell)
+        long.progress.start("check", None)
+        checked = opened.check(repair=repair, progress=lambda _: long.progress.advance())
     report = checked.report
     result = {
         "problems": [asdict(problem) for problem in report.problems],

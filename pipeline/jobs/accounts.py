@@ -12,7 +12,7 @@ DEFAULT_ACCOUNT = "default"
 def settle_account(store: Store, account: str | None) -> tuple[str, int]:
     """The account to work in, by name and id: the one named, or the only one there is.
 
-    In a store without accounts it is made, without a password: `facepipe account rotate` gives it one.
+    In a store without accounts it is made, without a password: `facepipe account password` gives it one.
     Raises AccountUnknown, and UsageError where there are several and none was named.
     """
     if not store.accounts():

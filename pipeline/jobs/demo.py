@@ -68,7 +68,7 @@ class DemoResult:
             f"  facepipe check --store {self.store}",
             f"  facepipe export --store {self.store} --to {self.store}-parquet",
             "  facepipe run YOUR-PHOTOS --store YOUR-STORE",
-            f"  facepipe account rotate default --store {self.store} && facepipe serve --store {self.store}",
+            f"  facepipe account password default --store {self.store} && facepipe serve --store {self.store}",
         ]
 
     def _speed(self) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -26,36 +28,78 @@ from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.session import Session
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store.operations import Store
-from pipeline.store.records import RunRow
+from pipeline.store.records import DirectoryRow, RunRow
 from pipeline.store.schema import MAX_DIRECTORIES
-from pipeline.types import DUPLICATE_ROW, ImageRef
+from pipeline.types import DUPLICATE_ROW, ImageRef, Progress
 
+RowKey: TypeAlias = tuple[str, str]  # path and directory
 _CHUNK_ROWS = 1024
 _HASH_THREADS = 8  # where the settings name no number: reading waits for the disk more than for a core
 
 
 @dataclass
 class PlanCounts:
-    """Rows of the source, by what a scan found."""
+    """What a scan found: rows of the source, and what it left alone. An unfinished run keeps it."""
 
     new: int = 0
     changed: int = 0  # at a known path, with other bytes
     already_in: int = 0
+    other_files: int = 0  # that are left alone
+    left_alone: dict[str, int] = field(default_factory=dict)  # the same by kind: raw, video, sidecar, hidden, ...
+    left_out: dict[str, int] = field(default_factory=dict)  # folders: hidden, thumbnails, excluded
+    left_out_folders: list[str] = field(default_factory=list)  # the first thousand of them
+
+    def then(self, later: PlanCounts) -> PlanCounts:
+        """With a later scan of the same source, which met all but the rows of the first again."""
+        return dataclasses.replace(later, new=self.new + later.new, changed=self.changed + later.changed)
+
+    def with_scan(self, scanned: ScanCounts) -> PlanCounts:
+        """With what the scan left alone."""
+        return dataclasses.replace(
+            self,
+            other_files=scanned.other_files,
+            left_alone=dict(scanned.left_alone),
+            left_out=dict(scanned.left_out),
+            left_out_folders=scanned.left_out_folders,
+        )
+
+    def __add__(self, other: PlanCounts) -> PlanCounts:
+        """With those of another source."""
+        return PlanCounts(
+            self.new + other.new,
+            self.changed + other.changed,
+            self.already_in + other.already_in,
+            self.other_files + other.other_files,
+            dict(Counter(self.left_alone) + Counter(other.left_alone)),
+            dict(Counter(self.left_out) + Counter(other.left_out)),
+            [*self.left_out_folders, *other.left_out_folders],
+        )
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a scan found, and the run that it planned: None where the store has everything."""
 
+    counts: PlanCounts
     run: RunRow | None = None
-    counts: PlanCounts = field(default_factory=PlanCounts)
-    other_files: int = 0  # in the source's folder, and no images
 
 
-def plan_run(session: Session) -> Plan:
+def counts_of(run: RunRow) -> PlanCounts:
+    """What the scan that planned an unfinished run found; versions that did not write it down leave its rows."""
+    return PlanCounts(**run.summary) if run.summary else PlanCounts(new=run.rows or 0)
+
+
+def rows_of(store: Store, run: RunRow) -> set[RowKey]:
+    """The rows of a planned run."""
+    table = store.read_manifest_columns(run.run_id, ["path", "directory"])
+    return set(zip(table["path"].to_pylist(), table["directory"].to_pylist(), strict=True))
+
+
+def plan_run(session: Session, counted: Collection[RowKey] = ()) -> Plan:
     """Scans the session's source and writes down a run of what its store does not have.
 
-    Raises UsageError without a source, InputError, TooManyDirectories, and Interrupted once the session's stop is set.
+    Rows that the command has `counted` before are not counted as being in already. Raises UsageError without a source,
+    InputError, TooManyDirectories, and Interrupted once the session's stop is set.
     """
     path, source = session.request.source, session.source
     if path is None or source is None:
@@ -67,25 +111,37 @@ def plan_run(session: Session) -> Plan:
         session.account,
         session.account_id,
         session.request.directory,
-        session.settings.run.threads or _HASH_THREADS,
+        session.settings.run.threads,
+        watcher(session.progress, session.stop),
+        counted,
     )
     with session.profiler.times.stage(SCAN):
-        batches = planner.batches(source, _watched_rows(session, path, scanned))
+        refs = scan_source(path, session.settings.source, scanned, leave_out=session.store.path)
+        batches = planner.batches(source, refs)
         first = next(batches, None)
-        run = None if first is None else _write_plan(session, path, source, chain([first], batches))
-    return Plan(run, planner.counts, scanned.other_files)
+        if first is not None:
+            run, rows = _write_manifest(session, path, source, chain([first], batches))
+        counts = planner.counts.with_scan(scanned)
+    if first is None:
+        return Plan(counts)
+    shards = -(-rows // int(run.settings["shard_rows"]))
+    session.store.plan_run(run.run_id, rows, shards, dataclasses.asdict(counts))
+    return Plan(counts, session.store.run_row(run.run_id))
 
 
-def _watched_rows(session: Session, source: Path, scanned: ScanCounts) -> Iterator[ImageRef]:
-    """The rows of the source, with progress, until somebody stops the scan."""
-    for ref in scan_source(source, session.settings.source, scanned, leave_out=session.store.path):
-        if session.stop.is_set():
+def watcher(progress: Progress, stop: threading.Event) -> Callable[[], None]:
+    """What a scan calls for each row that is read: shows progress, until somebody stops it."""
+
+    def watch() -> None:
+        if stop.is_set():
             raise Interrupted(detail="the scan was not finished, and nothing was changed")
-        session.progress.advance()
-        yield ref
+        progress.advance()
+
+    return watch
 
 
-def _write_plan(session: Session, path: Path, source: str, batches: Iterator[pa.RecordBatch]) -> RunRow:
+def _write_manifest(session: Session, path: Path, source: str, batches: Iterator[pa.RecordBatch]) -> tuple[RunRow, int]:
+    """A run with its manifest, and the number of its rows."""
     store, directory = session.store, session.request.directory
     shard_rows = session.settings.run.shard_rows
     settings = {"shard_rows": shard_rows, "match": dataclasses.asdict(session.settings.match)}
@@ -94,9 +150,7 @@ def _write_plan(session: Session, path: Path, source: str, batches: Iterator[pa.
         run = store.rebegin_run(cut_off.run_id, source_kind(path), directory, settings)
     else:
         run = store.begin_run(source, source_kind(path), session.account_id, directory, settings)
-    rows = store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, shard_rows=shard_rows)
-    store.plan_run(run.run_id, rows, -(-rows // shard_rows))
-    return store.run_row(run.run_id)
+    return run, store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, shard_rows=shard_rows)
 
 
 @dataclass(frozen=True)
@@ -110,16 +164,31 @@ class _HashedRow:
     problem: ImageRejected | None = None
 
 
+class NoStore:
+    """What there is to know of a store that is not made yet, or of an account in it."""
+
+    def committed_files(self, _source: str, _account_id: int) -> pa.Table:
+        return pa.table({"path": [], "directory": [], "sha256": []})
+
+    def media_of_hashes(self, _account_id: int, _hashes: Sequence[str]) -> dict[str, int]:
+        return {}
+
+    def directories(self) -> list[DirectoryRow]:
+        return []
+
+
 @dataclass
 class Planner:
     """Turns the source's rows into manifest rows. Memory: about 0.5 KB per row of the source and of its rows
     in the store."""
 
-    store: Store
+    store: Store | NoStore
     account: str
     account_id: int
     directory: str  # of rows that name none
-    threads: int
+    threads: int  # that read and hash; 0: enough to wait for the disk
+    watch: Callable[[], None] = lambda: None
+    counted: Collection[RowKey] = ()
     counts: PlanCounts = field(default_factory=PlanCounts)
 
     def batches(self, source: str, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
@@ -128,21 +197,25 @@ class Planner:
         Raises TooManyDirectories when the account would hold more than it may.
         """
         self._stored = self._stored_hashes(source)
-        self._rows: dict[tuple[str, str], tuple[int, str | None]] = {}  # of this run, by path and directory
+        self._rows: dict[RowKey, tuple[int, str | None]] = {}  # of this run
         self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
         self._directories = {row.name for row in self.store.directories() if row.account_id == self.account_id}
         self._next_row = 0
         iterator = iter(refs)
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="hash") as pool:
+        with ThreadPoolExecutor(self.threads or _HASH_THREADS, thread_name_prefix="hash") as pool:
             while chunk := list(islice(iterator, _CHUNK_ROWS)):
-                rows = self._plan_chunk(list(pool.map(self._hash, chunk)))
+                hashed = []
+                for row in pool.map(self._hash, chunk):
+                    self.watch()
+                    hashed.append(row)
+                rows = self._plan_chunk(hashed)
                 if rows:
                     yield pa.RecordBatch.from_pylist(rows, MANIFEST_SCHEMA)
 
-    def _stored_hashes(self, source: str) -> dict[tuple[str, str], set[str | None]]:
+    def _stored_hashes(self, source: str) -> dict[RowKey, set[str | None]]:
         """The hashes that were committed of each path and directory; None: it could not be read."""
         table = self.store.committed_files(source, self.account_id)
-        hashes: dict[tuple[str, str], set[str | None]] = {}
+        hashes: dict[RowKey, set[str | None]] = {}
         for path, directory, sha256 in zip(*(column.to_pylist() for column in table.columns), strict=True):
             hashes.setdefault((path, directory), set()).add(sha256)
         return hashes
@@ -167,7 +240,7 @@ class Planner:
         if key not in self._stored:
             self.counts.new += 1
         elif hashed.sha256 in self._stored[key]:
-            self.counts.already_in += 1
+            self.counts.already_in += key not in self.counted
             return False
         else:
             self.counts.changed += 1

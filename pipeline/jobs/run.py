@@ -11,12 +11,15 @@ import dataclasses
 import json
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.jobs.plan import Plan, plan_run
+from pipeline.jobs.plan import PlanCounts, RowKey, counts_of, plan_run, rows_of
 from pipeline.jobs.run_report import RunReport, WorkDone, make_report
-from pipeline.jobs.session import RunRequest, Session, open_session
+from pipeline.jobs.session import RunRequest, Session, open_session, source_name
+from pipeline.store.connect import open_store
+from pipeline.store.files.shards import damaged_file, manifest_file
 from pipeline.store.operations import Store
 from pipeline.store.records import RunRow
 from pipeline.types import Progress
@@ -24,7 +27,7 @@ from pipeline.types import Progress
 if TYPE_CHECKING:
     from pipeline.jobs.shard_stages import ShardStages
 
-__all__ = ["RunRequest", "extract", "group", "run", "scan"]
+__all__ = ["RunRequest", "abandon", "extract", "group", "run", "scan"]
 
 _SCANNING = "scanning"
 
@@ -35,20 +38,15 @@ def run(
     stop: threading.Event | None = None,
     opened: Store | None = None,
 ) -> RunReport:
-    """Does everything: goes on with an unfinished run of the source, then takes up what is new or changed in it.
+    """Does everything, source after source: goes on with its unfinished run, then takes up what is new or changed.
 
     Once `stop` is set, the shard in hand is finished and Interrupted raised. `opened`: the request's store where it is
     open already. Raises InputError, ModelError, DeviceError, StoreError.
     """
     with open_session(request, progress, stop, opened=opened) as session:
         command = _Command(session)
-        unfinished = session.unfinished_run()
-        if unfinished is not None and unfinished.state != _SCANNING:
-            session.progress.note(_going_on(session, unfinished))
-            command.work(unfinished)
-        plan = command.scan()
-        if plan.run is not None:
-            command.work(plan.run)
+        for source in request.sources:
+            command.bring_in(session.of_source(source))
         session.store.fold()
         return command.report()
 
@@ -56,14 +54,14 @@ def run(
 def scan(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> RunReport:
     """Plans a run: hashes the source's files and writes the manifest of what is new or changed."""
     with open_session(request, progress, stop) as session:
-        unfinished = session.unfinished_run()
-        if unfinished is not None and unfinished.state != _SCANNING:
+        planned = _sound_run(session)
+        if planned is not None:
             raise UsageError(
-                message=f"The run {unfinished.run_id} of this source is planned already. "
-                "Go on with `facepipe extract` and `facepipe group`, or with `facepipe run`."
+                message=f"The run {planned.run_id} of this source is planned already. Go on with `facepipe extract` "
+                "and `facepipe group`, or with `facepipe run`; `facepipe abandon` gives it up."
             )
         command = _Command(session)
-        command.scan()
+        command.counts = plan_run(session).counts
         return command.report()
 
 
@@ -71,7 +69,9 @@ def extract(request: RunRequest, progress: Progress | None = None, stop: threadi
     """Extracts the shards of the planned run, and commits nothing."""
     with open_session(request, progress, stop, create=False) as session:
         command = _Command(session)
-        command.work(_planned(session), commit=False)
+        planned = _planned(session)
+        command.counts = counts_of(planned)
+        command.work(planned, command.counts, commit=False)
         return command.report()
 
 
@@ -79,26 +79,75 @@ def group(request: RunRequest, progress: Progress | None = None, stop: threading
     """Groups and commits the extracted shards of the planned run. Raises UsageError while one is missing."""
     with open_session(request, progress, stop, create=False) as session:
         command = _Command(session)
-        command.work(_planned(session), extract=False)
+        planned = _planned(session)
+        command.counts = counts_of(planned)
+        command.work(planned, command.counts, extract=False)
         return command.report()
 
 
+def abandon(store: Path, source: Path | None = None, account: str | None = None) -> RunRow:
+    """Gives up the unfinished run of a source and an account, or without them the latest; returns it as it ended.
+
+    What it committed stays, and the next run of the source plans the rest anew. Raises UsageError where there is none.
+    """
+    with open_store(store, command="abandon") as opened, opened.lock_runs("abandon"):
+        account_id = None if account is None else opened.account_id(account)
+        unfinished = opened.unfinished_run(None if source is None else source_name(source), account_id)
+        if unfinished is None:
+            raise UsageError(message="There is no unfinished run.")
+        return opened.abandon_run(unfinished.run_id)
+
+
+def _sound_run(session: Session) -> RunRow | None:
+    """The source's planned, unfinished run; one whose manifest is damaged is given up, so that it is planned anew."""
+    unfinished = session.unfinished_run()
+    if unfinished is None or unfinished.state == _SCANNING:
+        return None
+    damage = session.store.manifest_damage(unfinished)
+    if damage is None:
+        return unfinished
+    ended = session.store.abandon_run(unfinished.run_id)
+    session.progress.note(
+        f"The manifest of the unfinished run {ended.run_id} cannot be used ({damage}): {ended.shards} of its"
+        f" {unfinished.shards} shards are in, the rest is planned anew."
+    )
+    return None
+
+
 def _planned(session: Session) -> RunRow:
-    """The unfinished, planned run. Raises UsageError where there is none."""
+    """The unfinished, planned run. Raises UsageError where there is none, StoreDamaged where its manifest is."""
     unfinished = session.unfinished_run()
     if unfinished is None or unfinished.state == _SCANNING:
         raise UsageError(message="No run is planned. Begin with `facepipe scan SOURCE --store DIR`.")
+    damage = session.store.manifest_damage(unfinished)
+    if damage is not None:
+        raise damaged_file(session.store.folder, manifest_file(unfinished.run_id), damage)
     return unfinished
 
 
 def _going_on(session: Session, run: RunRow) -> str:
     """The note on an unfinished run, which keeps the thresholds and the directory that it was planned with."""
     note = f"Going on with the unfinished run {run.run_id}."
-    match = dataclasses.asdict(session.settings.match)
-    planned = {key: run.settings["match"].get(key) for key in match}
-    kept = [f"{key} = {value}" for key, value in planned.items() if value != match[key]]
+    kept = _other_settings(session, run)
     kept += [f"directory = {run.directory}"] if run.directory != session.request.directory else []
     return f"{note} It keeps what it was planned with: {', '.join(kept)}." if kept else note
+
+
+def _other_settings(session: Session, run: RunRow) -> list[str]:
+    """The run's threshold and gate, where they are not the command's."""
+    match = dataclasses.asdict(session.settings.match)
+    planned = {key: run.settings["match"].get(key) for key in match if key != "threshold_fmr"}  # its T says it
+    return [f"{key} = {value}" for key, value in planned.items() if value != match[key]]
+
+
+def _note_for_new_photos_only(session: Session, last: RunRow | None) -> None:
+    """Says that what is in stays as it was decided, where that was with other settings."""
+    others = [] if last is None else _other_settings(session, last)
+    if others:
+        session.progress.note(
+            f"The threshold and the gate that are asked for hold for new photos only: those that are in were decided "
+            f"with {', '.join(others)}, and stay so."
+        )
 
 
 class _Command:
@@ -106,26 +155,38 @@ class _Command:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._plan = Plan()
+        self.counts = PlanCounts()
         self._run_ids: list[str] = []
         self._stages: ShardStages | None = None
 
-    def scan(self) -> Plan:
-        """Plans a run of what the store does not have."""
-        self._plan = plan_run(self._session)
-        return self._plan
+    def bring_in(self, session: Session) -> None:
+        """Brings the session's source into the store."""
+        planned = _sound_run(session)
+        found, counted = PlanCounts(), set[RowKey]()
+        if planned is not None:
+            session.progress.note(_going_on(session, planned))
+            found, counted = counts_of(planned), rows_of(session.store, planned)
+            self.work(planned, found)
+        last = session.store.last_run(session.source, session.account_id)
+        plan = plan_run(session, counted)
+        if plan.counts.already_in:
+            _note_for_new_photos_only(session, last)
+        if plan.run is not None:
+            self.work(plan.run, plan.counts)
+        self.counts += found.then(plan.counts)
 
-    def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
-        """Extracts and commits the shards of a planned run, and finishes it."""
+    def work(self, run: RunRow, found: PlanCounts, *, extract: bool = True, commit: bool = True) -> None:
+        """Extracts and commits the shards of a planned run, of which a scan `found` these counts, and finishes it."""
         if self._stages is None:
-            # Late: it loads torch, and a run that finds nothing new does without.
+            # Late: it loads torch, which takes seconds, and a run that finds nothing new does without.
+            self._session.progress.start("loading the models", None)
             from pipeline.jobs.shard_stages import ShardStages
 
             self._stages = ShardStages(self._session)
         self._run_ids.append(run.run_id)
         self._stages.work(run, extract=extract, commit=commit)
         if commit:
-            summary = self._report([run.run_id]).without_names()
+            summary = self._report([run.run_id], found).without_names()
             # Written first, so that a finished run always has it.
             content = json.dumps(summary, indent=1, ensure_ascii=False).encode()
             self._session.store.write_report(run.run_id, "run.json", content)
@@ -133,17 +194,16 @@ class _Command:
 
     def report(self) -> RunReport:
         """The command's report; where there was nothing to do, it names the source's last run."""
-        report = self._report(self._run_ids)
+        report = self._report(self._run_ids, self.counts)
         if not self._run_ids:
             last = self._session.store.last_run(self._session.source, self._session.account_id)
             return dataclasses.replace(report, run_id=last.run_id if last else None)
         return report
 
-    def _report(self, run_ids: list[str]) -> RunReport:
+    def _report(self, run_ids: list[str], counts: PlanCounts) -> RunReport:
         work = dataclasses.replace(
             self._stages.work_done() if self._stages else WorkDone(),
             seconds=round(time.monotonic() - self._session.started, 3),
             profile=self._session.profiler.profile(),
         )
-        counts = {**dataclasses.asdict(self._plan.counts), "other_files": self._plan.other_files}
         return make_report(self._session.store, self._session.account_id, run_ids, counts, work)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.jobs.plan import PlanCounts
 from pipeline.jobs.profile import RunProfile
 from pipeline.store.operations import Store
 from pipeline.types import ACCEPTED_STATUSES
+
+_SHOWN_FOLDERS = 5
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,17 @@ class WorkDone:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What `run`, `scan`, `extract` and `group` answer."""
+    """What `run`, `scan`, `extract` and `group` answer, with all that a run brought that they went on with."""
 
     run_id: str | None  # None: the source was never run
-    images: int  # rows of the runs that this command worked on
+    images: int  # rows of the runs that this command worked on, as far as they are in: after `run`, new + changed
     new: int
     changed: int
-    already_in: int
-    other_files: int  # no images: the scan ignores them
+    already_in: int  # before the runs that this command worked on
+    other_files: int  # that the scan left alone
+    left_alone: dict[str, int]  # the same by kind: raw, video, sidecar, hidden, excluded, other
+    left_out: dict[str, int]  # folders: hidden, thumbnails, excluded
+    left_out_folders: list[str]  # the first thousand of each source
     faces: int
     persons: int  # identities of the account's directories, after the command
     new_persons: int
@@ -77,21 +83,28 @@ class RunReport:
             report[key] = [{name: entry[name] for name in entry if name in unnamed} for entry in report[key]]
         return report
 
+    def _rejections(self) -> str:
+        files = {reason: count for reason, count in self.rejected.items() if reason in self.statuses}
+        measures = {reason: count for reason, count in self.rejected.items() if reason not in self.statuses}
+        several = sum(measures.values()) > self.outcomes.get("rejected", 0)
+        parts = [f"files: {listed(files)}"] if files else []
+        parts += [f"faces: {listed(measures)}" + " (some for several reasons)" * several] if measures else []
+        return "; ".join(parts) or "none"
+
     def lines(self) -> list[str]:
         """For people."""
-        rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(self.rejected.items())) or "none"
+        waiting = self.new + self.changed - self.images
         lines = [
-            f"images      {self.images} ({self.new} new, {self.changed} changed; {self.already_in} were in already)",
-            f"            {', '.join(f'{count} {status}' for status, count in sorted(self.statuses.items())) or '-'}",
+            f"images      {self.new} new, {self.changed} changed; {self.already_in} were in already",
+            f"            {listed(self.statuses)}" + (f"; {waiting} not in yet" if waiting else ""),
             f"faces       {self.faces}",
-            f"            {', '.join(f'{count} {outcome}' for outcome, count in sorted(self.outcomes.items())) or '-'}",
+            f"            {listed(self.outcomes)}",
             f"identities  {self.persons} ({self.new_persons} new)",
-            f"rejected    {rejected}",
+            f"rejected    {self._rejections()}",
             f"time        {self.work.seconds:.1f} s; {self.work}",
             f"weights     {self.weights}",
         ]
-        if self.other_files:
-            lines.append(f"left alone  {self.other_files:,} files that are no images")
+        lines += left_alone_lines(self)
         if self.label_conflicts:
             lines.append(f"conflicts   {len(self.label_conflicts)} named photos match a person of another name")
         if self.shared_external_id:
@@ -101,10 +114,25 @@ class RunReport:
         return lines
 
 
-def make_report(
-    store: Store, account_id: int, run_ids: Sequence[str], counts: dict[str, int], work: WorkDone
-) -> RunReport:
-    """Counts the rows of `run_ids`. `counts`: new, changed, already_in and other_files of the scan."""
+def listed(counts: Mapping[str, int]) -> str:
+    """As in "3 ok, 1 truncated"."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def left_alone_lines(found: RunReport | PlanCounts) -> Iterator[str]:
+    """The files and folders of the sources that were left alone."""
+    if found.other_files:
+        yield f"left alone  files: {listed(found.left_alone)}"
+    if found.left_out:
+        yield f"left out    folders: {listed(found.left_out)}"
+        yield from (f"            {folder}" for folder in found.left_out_folders[:_SHOWN_FOLDERS])
+        more = sum(found.left_out.values()) - _SHOWN_FOLDERS
+        if more > 0:
+            yield f"            and {more} more"
+
+
+def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: PlanCounts, work: WorkDone) -> RunReport:
+    """Counts the rows of `run_ids`. `counts`: what the scans found that planned them."""
     rows = store.run_counts(account_id, run_ids)
     rejected = Counter(rows.rejections)
     rejected.update({status: n for status, n in rows.statuses.items() if status not in ACCEPTED_STATUSES})
@@ -121,5 +149,5 @@ def make_report(
         shared_external_id=rows.shared_external_ids,
         weights=store.identity.weights,
         work=work,
-        **counts,
+        **dataclasses.asdict(counts),
     )

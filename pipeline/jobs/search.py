@@ -6,6 +6,7 @@ The answer is that of the identity service, in this process or, while a server h
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.config import Settings
@@ -52,7 +53,7 @@ class Recogniser:
         """
         _, account_id = find_account(self._store, account)
         query = SearchQuery(image, account_id, directory, top, self._settings.match.threshold)
-        return self._store.search(query, self._answers_here)
+        return _with_photos(self._store, self._store.search(query, self._answers_here))
 
     def _answers_here(self, store: LocalStore, query: SearchQuery) -> list[FaceAnswer]:
         if self._service is None:
@@ -81,6 +82,20 @@ def _answer(result: FaceResult) -> FaceAnswer:
         identity=None if result.person is None else _candidate(result.person, result.score or 0.0),
         similar=[_candidate(match.person, match.score) for match in result.similar or ()],
     )
+
+
+def _with_photos(store: Store, faces: list[FaceAnswer]) -> list[FaceAnswer]:
+    """The same, each candidate with the photo that its identity is known by."""
+    found = [candidate for face in faces for candidate in (face.identity, *face.similar) if candidate is not None]
+    photos = store.reference_photos(sorted({candidate.person_id for candidate in found}))
+
+    def shown(candidate: Candidate) -> Candidate:
+        return replace(candidate, photo=photos.get(candidate.person_id))
+
+    return [
+        replace(face, identity=face.identity and shown(face.identity), similar=[shown(c) for c in face.similar])
+        for face in faces
+    ]
 
 
 def _candidate(person: PersonView, score: float) -> Candidate:

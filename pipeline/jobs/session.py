@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -34,6 +35,13 @@ class RunRequest:
     directory: str = "main"
     command: str = "run"
     profile: bool = False  # whether the report tells where the time went
+    further_sources: tuple[Path, ...] = ()  # that `run` takes after the first
+
+    @property
+    def sources(self) -> list[Path]:
+        """All sources, each once."""
+        named = [self.source, *self.further_sources] if self.source is not None else []
+        return list({source_name(source): source for source in named}.values())
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,11 @@ class Session:
         """The source's run that was not finished, planned or still scanning; without a source, the latest."""
         return self.store.unfinished_run(self.source, self.account_id)
 
+    def of_source(self, source: Path) -> Session:
+        """The same for one of the request's sources."""
+        request = dataclasses.replace(self.request, source=source)
+        return dataclasses.replace(self, request=request, source=source_name(source))
+
 
 @contextmanager
 def open_session(
@@ -72,7 +85,7 @@ def open_session(
     """
     started = time.monotonic()
     progress = progress or SilentProgress()
-    _require_source(request)
+    require_sources(request)
     with (
         closing(Profiler(request.profile, request.settings.run)) as profiler,
         _open(request, create) if opened is None else nullcontext(opened) as store,
@@ -86,19 +99,23 @@ def open_session(
             progress.note("A server holds the store: its faces are decided and stored there.")
         if store.master_key is not None and store.master_key.made:
             progress.note(store.master_key.notice)
-        # Without "..", but with its links: the name that the rows' own paths begin with.
-        source = None if request.source is None else shown(os.path.abspath(request.source))  # noqa: PTH100
+        source = None if request.source is None else source_name(request.source)
         stop = stop or threading.Event()
         yield Session(request, progress, stop, store, settings, account, account_id, source, profiler, started=started)
 
 
-def _require_source(request: RunRequest) -> None:
-    """A source that is missing, empty or no manifest must not leave an empty store behind."""
-    if request.source is None:
-        return
-    source_kind(request.source)
-    if not has_store(request.store.absolute()):
-        next(scan_source(request.source, request.settings.source), None)
+def source_name(path: Path) -> str:
+    """A source as the store and the reports name it: without "..", but with its links, as its rows' paths begin."""
+    return shown(os.path.abspath(path))  # noqa: PTH100
+
+
+def require_sources(request: RunRequest) -> None:
+    """A source that is missing, empty or no manifest must not leave an empty store behind, nor be met after others."""
+    for source in request.sources:
+        source_kind(source)
+    if len(request.sources) > 1 or not has_store(request.store.absolute()):
+        for source in request.sources:
+            next(scan_source(source, request.settings.source), None)
 
 
 def _open(request: RunRequest, create: bool) -> Store:

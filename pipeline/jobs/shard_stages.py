@@ -21,6 +21,7 @@ from pipeline.identities.shards import Enroller
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
+from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.runtime.device import describe
 from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE
 from pipeline.store.local import LocalStore
@@ -35,6 +36,7 @@ class ShardStages:
         self._session = session
         self._store = session.store
         self._times = session.profiler.times
+        self._progress = ShardProgress(session.progress, session.stop)
         self._decoder = Decoder(session.settings.decode)
         self._extractor: BatchExtractor | None = None
         self._image_seconds = 0.0
@@ -56,7 +58,7 @@ class ShardStages:
         if not commit:
             pending = missing
         phase = "extract" if not commit else "group" if not extract else "run"
-        self._session.progress.start(phase, _row_count(run, pending))
+        self._progress.start(phase, _row_count(run, pending))
         commit_shard = self._store.shard_committer(run, self._commit_here) if commit else None
         # Closed in any case, so that no decoder thread goes on working after an error.
         with closing(self._extracted(run, pending, set(missing))) as extracted:
@@ -99,13 +101,14 @@ class ShardStages:
             self._session.settings, identity.embedding_size, self._decoder, self._load_extractor, self._times
         )
         rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
-        results = engine.run_shards(rows, self._session.progress.advance)
+        results = engine.run_shards(rows, self._progress.advance)
         try:
             for shard in pending:
                 manifest = self._manifest(run, shard)
+                self._progress.begin_shard(len(manifest))
                 if shard not in missing:
                     table = self._store.read_run_shard(run.run_id, shard)
-                    self._session.progress.advance(len(manifest))
+                    self._progress.advance(len(manifest))
                 else:
                     begun = time.monotonic()
                     number, table = next(results)
@@ -119,7 +122,7 @@ class ShardStages:
     def _load_extractor(self) -> BatchExtractor:
         if self._extractor is None:
             session = self._session
-            with self._times.stage(LOAD):
+            with self._progress.loading_models(), self._times.stage(LOAD):
                 self._extractor = load_extractor(
                     session.settings, self._store.identity, session.request.store, NETWORK_THREADS
                 )

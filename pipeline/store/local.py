@@ -80,7 +80,7 @@ class LocalStore(CatalogThread, Store):
         return cls(root, make_identity, command)
 
     def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if operation.name == "finish_run":
+        if operation.name in ("finish_run", "abandon_run"):
             self.forget_manifest()  # its file goes
         return self.submit(lambda catalog: operation.function(catalog, *args, **kwargs))
 

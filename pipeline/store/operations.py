@@ -101,6 +101,7 @@ class Store(RunFiles):
     rebegin_run = Operation(runs.rebegin_run)
     plan_run = Operation(runs.plan_run)
     finish_run = Operation(runs.finish_run)
+    abandon_run = Operation(runs.abandon_run)
     run_row = Operation(runs.run_row)
     unfinished_run = Operation(runs.unfinished_run)
     last_run = Operation(runs.last_run)
@@ -112,6 +113,7 @@ class Store(RunFiles):
 
     # Photos and their faces
     photo_records = Operation(media.photo_records)
+    reference_photos = Operation(media.reference_photos)
     named_photos = Operation(media.named_photos)
     detected_faces = Operation(media.detected_faces)
     central_faces = Operation(media.central_faces)

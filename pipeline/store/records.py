@@ -306,6 +306,7 @@ class Candidate:
     name: str | None
     external_id: str | None
     similarity_score: float
+    photo: str | None = None  # the path of the photo that the reference is from; None: it was posted
 
 
 @dataclass(frozen=True)
@@ -345,7 +346,10 @@ class ShardCommit:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. `kind`: catalog, reference, view, embedding, object, matrix, orphan, pending_delete."""
+    """One thing that is wrong.
+
+    `kind`: catalog, reference, view, embedding, object, matrix, run, orphan, pending_delete.
+    """
 
     kind: str
     where: str

@@ -56,7 +56,7 @@ def test_account_list(store: Path) -> None:
 
 def test_a_generated_password_is_shown_once(store: Path) -> None:
     passwords = []
-    for command, name in (("create", "dan"), ("rotate", "cid"), ("rotate", "cid")):
+    for command, name in (("create", "dan"), ("password", "cid"), ("rotate", "cid")):  # rotate: its former name
         report = answer("account", command, name, "--store", store)
         assert report.keys() == {"account", "store", "password"}
         assert verify_password(report["password"], stored_hash(store, name))
@@ -64,7 +64,7 @@ def test_a_generated_password_is_shown_once(store: Path) -> None:
     assert len(set(passwords)) == 3
     assert not verify_password(passwords[1], stored_hash(store, "cid"))
     assert stored_hash(store, "ann") == "scrypt$x"
-    for command, name in (("create", "eve"), ("rotate", "cid")):
+    for command, name in (("create", "eve"), ("password", "cid")):
         plain = facepipe("account", command, name, "--store", store)
         (shown,) = [line.split()[1] for line in plain.stdout.splitlines() if line.startswith("password")]
         assert verify_password(shown, stored_hash(store, name))
@@ -72,7 +72,7 @@ def test_a_generated_password_is_shown_once(store: Path) -> None:
 
 @pytest.mark.parametrize("password", ["p:w:d", "pässwörd 密码", " x", "s3cret phrase"])
 def test_a_password_from_standard_input_is_taken_and_not_shown(store: Path, password: str) -> None:
-    for command, name in (("create", "dan"), ("rotate", "ann")):
+    for command, name in (("create", "dan"), ("password", "ann")):
         words = ("account", command, name, "--store", store, "--password-stdin", "--json")
         result = facepipe(*words, stdin=f"{password}\r\nsecond line\n")
         assert report_of(result).keys() == {"account", "store"}
@@ -82,7 +82,7 @@ def test_a_password_from_standard_input_is_taken_and_not_shown(store: Path, pass
 
 @pytest.mark.parametrize("stdin", [b"", b"\n", b"p\xe4ss\n", b"a\x00b\n", b"trailing \n", b"x" * 1001])
 def test_what_is_no_password_is_refused(store: Path, stdin: bytes) -> None:
-    for command, name in (("create", "dan"), ("rotate", "ann")):
+    for command, name in (("create", "dan"), ("password", "ann")):
         result = facepipe("account", command, name, "--store", store, "--password-stdin", stdin=stdin)
         assert result.exit_code == 2
     assert stored_hash(store, "ann") == "scrypt$x"
@@ -95,8 +95,8 @@ def test_account_create_refuses_a_name_in_use_or_with_spaces(store: Path, tmp_pa
     assert not (tmp_path / "new").exists()
 
 
-def test_account_rotate_of_nobody(store: Path) -> None:
-    assert "ann, bob, cid" in answer("account", "rotate", "dan", "--store", store, exit_code=46)["message"]
+def test_the_password_of_nobody(store: Path) -> None:
+    assert "ann, bob, cid" in answer("account", "password", "dan", "--store", store, exit_code=46)["message"]
 
 
 def test_directory_list(store: Path) -> None:
@@ -174,7 +174,7 @@ def test_an_encrypted_store_wants_its_key_for_a_new_account_and_for_nothing_else
     assert base64.b64encode(MASTER.data).decode() not in plain.output
     monkeypatch.delenv("FACEPIPE_SECURITY__MASTER_KEY")
 
-    for words in (("account", "list"), ("account", "rotate", "ann"), ("directory", "list"), ("check",)):
+    for words in (("account", "list"), ("account", "password", "ann"), ("directory", "list"), ("check",)):
         answer(*words, "--store", path)
     assert not (tmp_path / "config").exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import click
 import pytest
 
 from pipeline.cli import COMMANDS, main
-from pipeline.cli.output import dumps
+from pipeline.cli.output import PrintableFormatter, dumps, printable
 from pipeline.errors import SourceMissing, StoreMissing
 from tests.cli.report import facepipe
 
@@ -82,7 +83,9 @@ def test_without_a_command_the_help_and_exit_code_2() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("rum",), "No such command 'rum'"),
+        (("rum",), "No such command 'rum'. Did you mean 'run'?"),
+        (("account", "pasword"), "No such command 'pasword'. Did you mean 'password'?"),
+        (("unheard-of",), "No such command 'unheard-of'."),
         (("run", "x", "--stor", "y"), "No such option"),
         (("run", "x"), "Missing option '--store'"),
         (("search", "x", "--store", "y", "--top", "-1"), "--top"),
@@ -180,6 +183,31 @@ def test_a_reader_that_goes_away_is_no_traceback(words: list[str], exit_code: in
     assert done.returncode == exit_code
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_what_is_printed_does_nothing_to_a_terminal(tmp_path: Path) -> None:
+    hostile = "gone\x1b[2J\nfacepipe: forged \u202eline\x9b\r.jpg"
+    result = facepipe("run", tmp_path / hostile, "--store", tmp_path / "store")
+    assert result.exit_code == SourceMissing.exit_code
+    (line,) = result.stderr.splitlines()
+    assert "gone\\x1b[2J\\nfacepipe: forged \\u202eline\\x9b\\r.jpg" in line
+
+
+def test_other_scripts_are_printed_as_they_are() -> None:
+    for name in ("Ännie Ζωή", "小林　花子", "علی‌رضا", "👩\u200d🚀", "a\xa0b"):
+        assert printable(name) == name
+
+
+def test_a_log_record_is_one_line_and_a_traceback_has_bars() -> None:
+    formatter = PrintableFormatter("%(levelname)s %(message)s")
+    try:
+        raise ValueError("x\n2026 ERROR forged\x1b")
+    except ValueError:
+        record = logging.LogRecord("n", logging.ERROR, "", 0, "of %s", ("a\nb",), sys.exc_info())
+    first, *rest = formatter.format(record).split("\n")
+    assert first == "ERROR of a\\nb"
+    assert all(line.startswith("| ") for line in rest)
+    assert rest[-1] == "| 2026 ERROR forged\\x1b"
 
 
 def test_json_is_standard_json() -> None:

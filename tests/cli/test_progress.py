@@ -38,7 +38,11 @@ def test_one_line_a_minute(log: Log) -> None:
     for _ in range(240):
         log.now += 0.5
         log.progress.advance()
-    assert log.lines() == ["run: 120 of 1000, 2.0/s, 7:20 left", "run: 240 of 1000, 2.0/s, 6:20 left"]
+    assert log.lines() == [
+        "run: 1000",
+        "run: 20 of 1000, 2.0/s, 8:10 left",  # the first after ten seconds
+        "run: 140 of 1000, 2.0/s, 7:10 left",
+    ]
 
 
 def test_the_rate_is_of_the_last_minute_and_not_of_what_was_there_before(log: Log) -> None:
@@ -57,9 +61,9 @@ def test_an_unknown_total_has_no_time_left_and_a_new_phase_counts_from_0(log: Lo
     log.progress.advance(60)
     log.progress.start("run", 10)
     log.progress.advance(5)
-    log.progress.note("shown at once")
+    log.progress.note("shown at\x1b once")
     log.progress.close()
-    assert log.lines() == ["scan: 60, 1.0/s", "shown at once"]
+    assert log.lines() == ["scan", "scan: 60, 1.0/s", "run: 10", "shown at\\x1b once"]
 
 
 def test_lines_from_many_threads_count_everything(log: Log) -> None:
@@ -71,7 +75,7 @@ def test_lines_from_many_threads_count_everything(log: Log) -> None:
         thread.join()
     log.now += 60
     log.progress.advance(4)
-    assert log.lines()[0].startswith("run: 4000 of 4000")
+    assert log.lines()[1].startswith("run: 4000 of 4000")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (754, "12:34"), (11220, "3:07:00")])
@@ -88,15 +92,44 @@ def test_bars_on_a_terminal_lines_elsewhere() -> None:
         progress.start("run", 10)
         progress.advance(4)
         progress.note("a file [red].jpg")
-        progress.start("next", None)
+        progress.start("a [b] \x1b]0;title\x07", None)
+        progress.note("\x1b[2Jgone")
         progress.close()
+    shown = _screen(main_end)
+    assert b"4/10" in shown
+    assert b"?" not in shown.replace(b"\x1b[?25", b"")
+    assert b"a file [red].jpg" in shown
+    assert b"a [b] \\x1b]0;title\\x07" in shown
+    assert b"\\x1b[2Jgone" in shown
+    assert isinstance(open_progress(io.StringIO()), LineProgress)
+
+
+def test_a_phase_that_is_over_is_full_or_gone() -> None:
+    main_end, terminal_end = pty.openpty()
+    with open(terminal_end, "w", encoding="utf-8") as terminal:  # noqa: PTH123  a descriptor, not a path
+        progress = open_progress(terminal)
+        progress.start("scan", None)
+        progress.advance(7)
+        progress.start("run", 10)
+        progress.start("loading the models", None)
+        progress.start("run", 10)
+        progress.advance(10)
+        progress.close()
+    last = _screen(main_end).rpartition(b"scan")[2].split(b"\r\n")
+    assert b" 7 " in last[0]
+    assert b"run" in last[1]
+    assert b"10/10" in last[1]
+    assert b"loading" not in b"".join(last)
+    assert b"run" not in b"".join(last[2:])
+
+
+def _screen(descriptor: int) -> bytes:
+    """What a closed terminal has shown."""
     shown = b""
-    with suppress(OSError), open(main_end, "rb", buffering=0) as screen:  # noqa: PTH123  it ends with an error
+    with suppress(OSError), open(descriptor, "rb", buffering=0) as screen:
         while part := screen.read(65536):
             shown += part
-    assert b"4/10" in shown
-    assert b"a file [red].jpg" in shown
-    assert isinstance(open_progress(io.StringIO()), LineProgress)
+    return shown
 
 
 def test_the_first_signal_sets_stop_and_the_handlers_come_back() -> None:

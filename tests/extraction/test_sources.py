@@ -52,6 +52,10 @@ def names(refs: list[ImageRef], folder: Path) -> list[str]:
     return [os.path.relpath(ref.path, folder) for ref in refs]
 
 
+def names_of(paths: list[str], folder: Path) -> list[str]:
+    return [os.path.relpath(path, folder) for path in paths]
+
+
 def statuses(refs: list[ImageRef]) -> list[str]:
     return ["ok" if ref.rejected is None else ref.rejected.status for ref in refs]
 
@@ -80,11 +84,49 @@ def test_images_are_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
     plant(tmp_path, "notes.txt", "empty", data=b"no image")
     plant(tmp_path, "empty.png", data=b"")
     plant(tmp_path, "raw.cr2", "raw.DNG", data=b"II*\0\x10\0\0\0CR\x02\0")
+    plant(tmp_path, "clip.MOV", "photo.JPG.xmp", "photo.json")
     plant(tmp_path, ".hidden.jpg", "._photo.JPG", ".thumbnails/1.jpg", ".thumbnails/2.jpg")
+    plant(tmp_path, "2020/@eaDir/photo.JPG/SYNOPHOTO.jpg", "Catalog Previews.lrdata/0/1.jpg", "lrdata/1.jpg")
     counts = ScanCounts()
     found = names(list(scan_source(tmp_path, PLAIN, counts)), tmp_path)
-    assert found == ["empty.png", "live.heic", "no-suffix", "odd.dat", "photo.JPG", "scan.TIFF"]
-    assert counts == ScanCounts(images=6, rejected=0, other_files=6, hidden_folders=1, loops=0)
+    assert found == ["empty.png", "live.heic", "lrdata/1.jpg", "no-suffix", "odd.dat", "photo.JPG", "scan.TIFF"]
+    assert (counts.images, counts.rejected, counts.other_files) == (7, 0, 9)
+    assert counts.left_alone == {"raw": 2, "video": 1, "sidecar": 2, "hidden": 2, "other": 2}
+    assert counts.left_out == {"hidden": 1, "thumbnails": 2}
+    assert names_of(counts.left_out_folders, tmp_path) == [".thumbnails", "2020/@eaDir", "Catalog Previews.lrdata"]
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "taken"),
+    [
+        (None, "*.PNG", ["a.jpg", "sub/c.jpg", "sub/deep/d.jpg"]),
+        (None, "sub", ["a.jpg", "b.png"]),
+        (None, "sub/deep", ["a.jpg", "b.png", "sub/c.jpg"]),
+        (None, "deep/, *.png", ["a.jpg", "sub/c.jpg"]),
+        (None, "sub/*.jpg", ["a.jpg", "b.png"]),
+        ("*.JPG", None, ["a.jpg", "sub/c.jpg", "sub/deep/d.jpg"]),
+        ("deep", None, ["sub/deep/d.jpg"]),
+        ("sub/*", "deep", ["sub/c.jpg"]),
+        ("*", None, ["a.jpg", "b.png", "sub/c.jpg", "sub/deep/d.jpg"]),
+        ("@eaDir,*.png", None, ["b.png", "sub/@eaDir/e.jpg"]),
+        (".h*", None, [".h/f.jpg", ".hid.jpg"]),
+    ],
+)
+def test_patterns_choose_files(include: str | None, exclude: str | None, taken: list[str], tmp_path: Path) -> None:
+    plant(tmp_path, "a.jpg", "b.png", "sub/c.jpg", "sub/deep/d.jpg", "sub/@eaDir/e.jpg", ".h/f.jpg", ".hid.jpg")
+    counts = ScanCounts()
+    refs = scan_source(tmp_path, SourceSettings(include=include, exclude=exclude), counts)
+    assert names(list(refs), tmp_path) == taken
+
+
+def test_patterns_choose_rows_of_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("path\na.jpg\nsub/.b.jpg\nsub/c.png\n\n/elsewhere/d.jpg\n")
+    counts = ScanCounts()
+    refs = list(scan_source(tmp_path / "rows.csv", SourceSettings(include="*.jpg", exclude="elsewhere"), counts))
+    assert names(refs, tmp_path) == ["a.jpg", "sub/.b.jpg"]
+    assert counts.left_alone == {"excluded": 2}
+    with pytest.raises(SourceEmpty, match="4 other files left alone"):
+        scan(tmp_path / "rows.csv", SourceSettings(include="*.tiff"))
 
 
 def test_pipes_sockets_and_devices_are_never_opened(tmp_path: Path) -> None:
@@ -284,6 +326,17 @@ def test_csv_quotes_case_and_blanks(archive: Path) -> None:
     assert (ref.name, ref.file.name, ref.extra) == ('Lee, "Ann"', "b c.jpg", {"a note": "x"})
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_what_spreadsheets_save_is_read(separator: str, encoding: str, archive: Path) -> None:
+    rows = [["Path", '"name"', "note"], ["a.jpg", '"Zoë; Lee, Ann"', "x"], ["b c.jpg", "", ""]]
+    path = archive / "list.csv"
+    path.write_text("".join(separator.join(row) + "\r\n" for row in rows), encoding, newline="")
+    first, second = scan(path)
+    assert (first.name, first.file.name, first.extra) == ("Zoë; Lee, Ann", "a.jpg", {"note": "x"})
+    assert (second.name, second.file.name) == (None, "b c.jpg")
+
+
 def test_numbers_and_dates_become_plain_values(archive: Path) -> None:
     table = pa.table(
         {
@@ -368,7 +421,7 @@ def test_file_names_that_are_not_utf8(archive: Path) -> None:
     [
         ("m.csv", b"", "it is empty"),
         ("m.csv", b"file,name\na.jpg,Ann\n", "no path or uri .but: file, name"),
-        ("m.csv", b"path;name\na.jpg;Ann\n", "columns are separated by commas"),
+        ("m.csv", b"file;name\na.jpg;Ann\n", "no path or uri .but: file;name"),
         ("m.csv", b"path,name,Name\n", 'has "name" more than once'),
         ("m.csv", b"path,name\na.jpg,Ann\na.jpg\n", "line 3 has 1 fields, the header has 2"),
         ("m.csv", b"path,name\na.jpg,Ann,Lee\n", "line 2 has 3 fields"),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
+import shlex
 import shutil
+from datetime import datetime, timedelta, timezone
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +143,11 @@ def test_pairs_from_a_store(photos: Path, filled: Path, tmp_path: Path) -> None:
     assert report["weights"] == "casia-webface"
     assert json.loads((tmp_path / "out" / "pairs.json").read_text()) == report
     page = (tmp_path / "out" / "pairs.html").read_text()
+    assert report["facepipe"] == version("facepipe")
+    assert report["command"] == shlex.join(["facepipe", *map(str, words), "--json"])
+    assert abs(datetime.fromisoformat(report["date"]) - datetime.now(timezone.utc)) < timedelta(minutes=5)
+    for told in ("casia-webface", report["facepipe"], report["date"], html.escape(report["command"])):
+        assert f"<td>{told}</td>" in page
     assert page.count("<svg") == 3
     assert "not in the store" in page
     shown = facepipe(*words)
@@ -171,6 +180,11 @@ def test_what_cannot_be_measured_is_refused(photos: Path, filled: Path, tmp_path
     assert "at most 0.1" in answer("calibrate", *words, "--fmr", "0.5", exit_code=2)["message"]
     folder = answer("calibrate", *words, "--out", tmp_path, exit_code=2)
     assert "is a folder" in folder["message"]
+    (tmp_path / "calibration.json").write_text("mine")
+    assert (
+        "there already" in answer("calibrate", *words, "--out", tmp_path / "calibration.json", exit_code=2)["message"]
+    )
+    assert (tmp_path / "calibration.json").read_text() == "mine"
     # A threshold as a rate, which needs a calibration, does not keep anybody from making one.
     rate = answer("calibrate", *words, "--fmr", "1e-2", "--set", "match.threshold=fmr:1e-4", exit_code=17)
     assert "Left out: 1: " in rate["message"]

@@ -114,9 +114,14 @@ def test_scan_extract_group_are_the_run_in_steps(
         group(rest)
     with pytest.raises(UsageError, match="planned already"):
         scan(steps)
-    assert extract(rest).persons == 0
+    extracted = extract(rest)
+    assert (extracted.new, extracted.images, extracted.persons) == (10, 0, 0)
+    assert extracted.lines()[:2] == [
+        "images      10 new, 0 changed; 0 were in already",
+        "            none; 10 not in yet",
+    ]
     report = group(rest)
-    assert (report.persons, report.work.decoded) == (2, 0)
+    assert (report.new, report.images, report.persons, report.work.decoded) == (10, 10, 2, 0)
     assert snapshot(tmp_path / "steps") == snapshot(tmp_path / "store")
 
 
@@ -137,7 +142,7 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
         run(request, StopSoon(), stop)
     progress = RecordedProgress()
     report = run(request, progress, threading.Event())
-    assert (report.images, report.persons, report.already_in) == (10, 2, 10)
+    assert (report.images, report.new, report.changed, report.already_in, report.persons) == (10, 10, 0, 0, 2)
     assert report.work.decoded == 6
     assert "unfinished run" in progress.notes[0]
 

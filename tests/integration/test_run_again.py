@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -13,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config import Settings
-from pipeline.errors import Interrupted, SourceEmpty, StoreFull, StoreMissing
-from pipeline.jobs.run import RunRequest, extract, run, scan
+from pipeline.errors import Interrupted, SourceEmpty, StoreDamaged, StoreFull, StoreMissing, UsageError
+from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
+from pipeline.store.checks.check import check_store
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 from tests.integration.conftest import RecordedProgress, Runner
-from tests.integration.snapshot import assert_whole, snapshot
+from tests.integration.snapshot import assert_whole, occurrences, snapshot
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
@@ -42,7 +44,19 @@ class _AtStart(RecordedProgress):
 
     def start(self, phase: str, total: int | None) -> None:
         super().start(phase, total)
-        if phase == "run":
+        if phase == "run" and self.phases.count("run") == 1:
+            self._act()
+
+
+class _AtFirstImage(_AtStart):
+    """Does it when the first images are done."""
+
+    def start(self, phase: str, total: int | None) -> None:
+        self.phases.append(phase)
+
+    def advance(self, count: int = 1) -> None:
+        super().advance(count)
+        if self.phases[-1] == "run":
             self._act()
 
 
@@ -147,7 +161,106 @@ def test_a_planned_run_keeps_its_thresholds_and_says_so(two: Path, settings: Set
     # where at T = 4 everybody is one.
     people = [(p[3], p[4]) for p in snapshot(tmp_path / "store")["persons"]]
     assert sorted(people) == [("main", 1), ("main", 2), ("second", 3)]
-    assert report.new == 3
+    assert (report.images, report.new, report.already_in) == (6, 6, 0)
+
+
+def _stopped_run(photos: Path, store: Path, settings: Settings) -> RunRequest:
+    """A run of four shards that was stopped after its first; its request."""
+    request = RunRequest(photos, store, settings)
+    stop = threading.Event()
+    with pytest.raises(Interrupted, match="1 of 4 shards"):
+        run(request, _AtFirstImage(stop.set), stop)
+    return request
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-9]), _flip],
+    ids=["missing", "cut", "flipped"],
+)
+def test_a_run_whose_manifest_is_damaged_is_planned_anew(
+    photos: Path, settings: Settings, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    store = tmp_path / "store"
+    request = _stopped_run(photos, store, settings)
+    (manifest,) = store.glob("runs/*/manifest.parquet")
+    damage(manifest)
+    with LocalStore.open(store, command="test") as client:
+        (problem,) = check_store(client).problems
+        assert (problem.kind, problem.where) == ("run", manifest.relative_to(store).as_posix())
+        assert "facepipe run SOURCE" in problem.cure
+        assert "facepipe abandon" in problem.cure
+    with pytest.raises(StoreDamaged, match="`facepipe run SOURCE` plans its source anew"):
+        group(dataclasses.replace(request, source=None))
+    progress = RecordedProgress()
+    report = run(request, progress, threading.Event())
+    assert "1 of its 4 shards are in, the rest is planned anew" in progress.notes[0]
+    assert (report.new, report.already_in, report.persons) == (7, 3, 2)
+    assert occurrences(store) == {("a1.jpg", "main"): 5, ("b1.jpg", "main"): 4}
+    assert_whole(store)
+    assert run(request).already_in == 10
+
+
+def test_an_abandoned_run_keeps_what_is_in_and_binds_nobody(photos: Path, settings: Settings, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    request = _stopped_run(photos, store, settings)
+    ended = abandon(store)
+    assert (ended.source, ended.state, ended.rows, ended.shards) == (str(photos), "finished", 3, 1)
+    assert list(store.glob("runs/*/manifest.parquet")) == []
+    assert_whole(store)
+    with pytest.raises(UsageError, match="no unfinished run"):
+        abandon(store, photos)
+    everybody = dataclasses.replace(request, settings=_other(settings, 4.0))
+    report = run(everybody)
+    assert (report.new, report.already_in, report.outcomes) == (7, 3, {"matched": 6})
+    assert_whole(store)
+
+
+def test_another_threshold_holds_for_new_photos_only_and_the_run_says_so(
+    two: Path, settings: Settings, tmp_path: Path
+) -> None:
+    request = RunRequest(two, tmp_path / "store", settings)
+    first, same, other = RecordedProgress(), RecordedProgress(), RecordedProgress()
+    run(request, first)
+    run(request, same)
+    assert first.notes == same.notes == []
+    report = run(dataclasses.replace(request, settings=_other(settings, 4.0)), other)
+    assert (report.already_in, report.persons) == (3, 2)
+    (note,) = other.notes
+    assert "new photos only" in note
+    assert "decided with threshold = 0.54" in note
+
+
+def test_a_resumed_run_counts_each_photo_once(
+    two: Path, photos: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    """Between the two commands a photo that is in goes, one changes and one comes."""
+    runner(two)
+    for name in ("a2.png", "b2.jpg", "c-both.png", "g1.webp", "h1.bmp"):
+        shutil.copy(photos / name, two / name)
+    (two / "notes.txt").write_text("no image")
+    request = RunRequest(two, tmp_path / "store", settings)
+    stop = threading.Event()
+    with pytest.raises(Interrupted, match="1 of 2 shards"):
+        run(request, _AtFirstImage(stop.set), stop)
+    (two / "a2.png").unlink()
+    shutil.copy(photos / "e-noise.png", two / "b2.jpg")
+    shutil.copy(photos / "e-noise.png", two / "i-new.png")
+    report = run(request)
+    assert (report.new, report.changed, report.already_in, report.other_files) == (6, 1, 3, 1)
+    assert report.images == sum(report.statuses.values()) == report.new + report.changed
+    kept = [json.loads(file.read_text()) for file in (tmp_path / "store").glob("runs/*/run.json")]
+    assert sorted((r["images"], r["new"], r["changed"], r["already_in"]) for r in kept) == [
+        (2, 1, 1, 3),  # what came after the stop
+        (3, 3, 0, 0),
+        (5, 5, 0, 3),
+    ]
 
 
 @pytest.fixture

@@ -275,7 +275,7 @@ def test_commands_answer_the_same_with_and_without_a_server(
             _facepipe("directory", "list", "--store", store),
             _facepipe("directory", "delete", "none", "--store", store, "--yes"),
             _facepipe("account", "create", "default", "--store", store),
-            _facepipe("account", "rotate", "nobody", "--store", store),
+            _facepipe("account", "password", "nobody", "--store", store),
             {**_facepipe("export", "--store", store, "--to", to), "to": None},
         ]
 
@@ -345,7 +345,7 @@ def test_a_check_does_not_report_an_image_that_is_being_stored(served: Served, s
 
 def test_a_running_server_takes_a_new_password_at_once(store: Path, tmp_path: Path) -> None:
     with server_process(store, tmp_path / "log", environ=os.environ) as (server, listening):
-        first = _facepipe("account", "rotate", "default", "--store", store)["password"]
+        first = _facepipe("account", "password", "default", "--store", store)["password"]
         with httpx.Client(base_url=listening["url"], trust_env=False) as http:
 
             def people(password: str) -> httpx.Response:
@@ -353,7 +353,7 @@ def test_a_running_server_takes_a_new_password_at_once(store: Path, tmp_path: Pa
                 return http.get("/people", headers=headers)
 
             assert len(people(first).json()["people"]) == 2
-            second = _facepipe("account", "rotate", "default", "--store", store)["password"]
+            second = _facepipe("account", "password", "default", "--store", store)["password"]
             assert (people(first).status_code, people(second).status_code) == (401, 200)
             assert http.get("/admin/hello").status_code == http.post("/admin/shards").status_code == 404
         server.send_signal(signal.SIGTERM)

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow
-from tests.store.store_samples import SOURCE, identity, play
+from tests.store.store_samples import MANIFEST, SHARD_ROWS, SOURCE, identity, manifest_batches, play
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +45,7 @@ def run(client: LocalStore) -> RunRow:
     """An open run of ten shards."""
     account = client.create_account("ann", None)
     begun = client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54})
+    client.write_manifest(begun.run_id, manifest_batches([40]), MANIFEST, shard_rows=SHARD_ROWS)
     client.plan_run(begun.run_id, 40, 10)
     return client.run_row(begun.run_id)
 

@@ -29,6 +29,7 @@ filler.write_bytes(bytes(8 * 2**20))
 client = LocalStore.open_or_create(store, identity, command="fill")
 account = client.create_account("ann", None)
 run = client.begin_run(SOURCE, "folder", account, "main", {})
+client.write_manifest(run.run_id, manifest_batches([400]), MANIFEST, shard_rows=4)
 client.plan_run(run.run_id, 400, 100)
 for shard in range(100):
     commit = shard_commit(client, run, shard)

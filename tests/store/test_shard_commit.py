@@ -20,11 +20,13 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import Counters, RunRow, ShardCommit
 from pipeline.store.schema import MAX_DIRECTORIES
 from tests.store.store_samples import (
+    MANIFEST,
     SHARD_ROWS,
     SIZE,
     execute,
     failing_at,
     identity,
+    manifest_batches,
     rows_of,
     shard_commit,
     unit_vectors,
@@ -164,6 +166,7 @@ def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: 
     with LocalStore.open_or_create(tmp_path / "s", identity, command="test") as client:
         account = client.create_account("ann", None)
         run = client.begin_run("/x", "folder", account, "main", {})
+        client.write_manifest(run.run_id, manifest_batches([4]), MANIFEST)
         client.plan_run(run.run_id, 4, 1)
         client.write_run_shard(run.run_id, 0, pa.table({"a": [1]}), {})
         with failing_at("unlink", RuntimeError("unlink")), pytest.raises(RuntimeError, match="unlink"):

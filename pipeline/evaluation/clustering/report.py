@@ -66,7 +66,7 @@ def report_clustering(request: ClusteringRequest, progress: Progress) -> Report[
     skipped = Skipped()
     progress.start("labels", None)
     labels = read_labels(request.labels, request.settings.source, skipped, advance=progress.advance)
-    origin: dict[str, Any] = {"identities_from": shown(source)}
+    origin: dict[str, Any] = {"identities_from": shown(source), "weights": None}
     if request.clusters is not None:
         identities = table_identities(source, request.settings.source, labels.paths, skipped)
     else:

@@ -30,6 +30,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store
+from pipeline.models.registry import DETECTOR
 from pipeline.models.weights import detector_files
 from pipeline.runtime.device import halving, resolve_device
 from pipeline.runtime.threads import set_threads
@@ -87,6 +88,7 @@ def report_detection(request: DetectionRequest, progress: Progress) -> Report[De
     figures = {
         **asdict(result),
         "f": result.f,
+        "weights": DETECTOR,
         "boxes": [shown(file) for file in request.boxes],
         "faces_from": "the detector" if request.store is None else shown(request.store),
         "iou": IOU,

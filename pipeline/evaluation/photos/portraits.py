@@ -81,6 +81,7 @@ def embed_photos(
             return Embedded(stored_portraits(opened, list(files)), opened.identity, settled)
     identity = make_identity(settings)
     settled = settle_threshold(settings, identity)
+    progress.start("loading the models", None)
     extractor = load_extractor(settled, identity, Path())
     progress.start("embedding", len(files))
     portraits = extract_portraits(extractor, Decoder(settled.decode), files, progress.advance)

@@ -6,41 +6,50 @@ The order is that of the relative paths, compared component by component as byte
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pipeline.config import SourceSettings
 from pipeline.errors import ImageOutside, ImageRejected, ImageUnreadable, InputError
 from pipeline.extraction.images.files import (
     IMAGE_SUFFIXES,
-    RAW_SUFFIXES,
     SNIFF_BYTES,
     file_problem,
     read_head,
     shown,
     sniff,
 )
+from pipeline.extraction.sources.selection import OTHER, Selection, kind_by_suffix
 
 FILE: Final = "file"
 FOLDER: Final = "folder"
 LINK: Final = "link"
-OTHER: Final = "other"  # a pipe, a socket, a device
+_LISTED: Final = 1000  # folders that are left out
 
 
 @dataclass
 class ScanCounts:
-    """What a scan met. `images` and `rejected` become rows; the others are ignored."""
+    """What a scan met. `images` and `rejected` become rows."""
 
     images: int = 0
     rejected: int = 0
-    other_files: int = 0  # not an image, hidden, or not a regular file
-    hidden_folders: int = 0
+    left_alone: Counter[str] = field(default_factory=Counter)  # files, by kind: raw, video, sidecar, hidden, ...
+    left_out: Counter[str] = field(default_factory=Counter)  # folders: hidden, thumbnails, excluded
+    left_out_folders: list[str] = field(default_factory=list)  # the first of them
     loops: int = 0  # links to a folder that contains them
 
-    def left_alone(self) -> str:
-        """In words, for reports."""
-        return f"{self.other_files:,} other files left alone"
+    def leave_out(self, folder: str, why: str) -> None:
+        self.left_out[why] += 1
+        if len(self.left_out_folders) < _LISTED:
+            self.left_out_folders.append(shown(folder))
+
+    @property
+    def other_files(self) -> int:
+        """Files that are left alone."""
+        return self.left_alone.total()
 
 
 @dataclass(frozen=True)
@@ -53,32 +62,34 @@ class FolderEntry:
 
 
 def walk_folder(
-    folder: Path, root: str | None, follow_symlinks: bool, counts: ScanCounts, leave_out: Path | None = None
+    folder: Path, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None = None
 ) -> Iterator[FolderEntry]:
-    """Every image file below `folder`, and every folder below it that cannot be listed, in byte order.
+    """Every image file below `folder` that the settings select, and every folder below it that cannot be listed, in
+    byte order.
 
-    Files outside `root` (links resolved) are rejected. The folder `leave_out` is skipped, whatever path leads to it.
-    Memory: the names in the folders on the way down. Raises InputError where `folder` itself cannot be listed.
+    Files outside `settings.root` (links resolved) are rejected. The folder `leave_out` is skipped, whatever path leads
+    to it. Memory: the names in the folders on the way down. Raises InputError where `folder` itself cannot be listed.
     """
-    walk = _Walk(None if root is None else os.path.realpath(root), follow_symlinks, counts, leave_out)
-    yield from walk.run(os.path.abspath(folder))
+    yield from _Walk(os.path.abspath(folder), settings, counts, leave_out).run()
 
 
 class _Walk:
     """A depth-first walk with its own stack: a tree may be deeper than Python's recursion limit."""
 
-    def __init__(self, root: str | None, follow_symlinks: bool, counts: ScanCounts, leave_out: Path | None) -> None:
-        self.root = root
-        self.follow_symlinks = follow_symlinks
+    def __init__(self, top: str, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None) -> None:
+        self.top = top
+        self.root = None if settings.root is None else os.path.realpath(settings.root)
+        self.follow_symlinks = settings.follow_symlinks
+        self.selection = Selection(settings.include, settings.exclude)
         self.counts = counts
         self.left_out = _identity(os.stat(leave_out)) if leave_out is not None and leave_out.exists() else None
         self.ancestors: list[tuple[int, int]] = []
         self.stack: list[tuple[str, Iterator[tuple[bytes, str]]]] = []
 
-    def run(self, top: str) -> Iterator[FolderEntry]:
-        problem = self._enter(top)
+    def run(self) -> Iterator[FolderEntry]:
+        problem = self._enter(self.top)
         if problem is not None:
-            raise InputError(message=f"The folder {shown(top)} {problem.reason}.")
+            raise InputError(message=f"The folder {shown(self.top)} {problem.reason}.")
         while self.stack:
             folder, entries = self.stack[-1]
             entry = next(entries, None)
@@ -110,22 +121,23 @@ class _Walk:
         return None
 
     def _visit(self, path: str, kind: str) -> FolderEntry | None:
-        hidden = os.path.basename(path).startswith(".")
         if kind == LINK:
             kind = self._kind_of_target(path)
+        below = path[len(self.top) :].lstrip(os.sep)
         if kind == FOLDER:
-            return self._visit_folder(path, hidden)
-        if hidden or kind == OTHER or not _is_image(path):
-            self.counts.other_files += 1
+            return self._visit_folder(path, self.selection.why_no_folder(below))
+        why = OTHER if kind == OTHER else self.selection.why_no_file(below) or _why_no_image(path)
+        if why is not None:
+            self.counts.left_alone[why] += 1
             return None
         problem = file_problem(Path(path)) if os.path.islink(path) else None
         if problem is None and self._is_outside(path):
             problem = ImageOutside(root=shown(self.root or ""))
         return FolderEntry(path, len(self.stack) - 1, problem)
 
-    def _visit_folder(self, path: str, hidden: bool) -> FolderEntry | None:
-        if hidden:
-            self.counts.hidden_folders += 1
+    def _visit_folder(self, path: str, why_not: str | None) -> FolderEntry | None:
+        if why_not is not None:
+            self.counts.leave_out(path, why_not)
             return None
         depth = len(self.stack) - 1
         problem = self._enter(path)
@@ -160,14 +172,14 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return FILE if entry.is_file(follow_symlinks=False) else OTHER
 
 
-def _is_image(path: str) -> bool:
-    """By its suffix; where that is inconclusive, by its first bytes."""
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix in IMAGE_SUFFIXES:
-        return True
-    if suffix in RAW_SUFFIXES:
-        return False
+def _why_no_image(path: str) -> str | None:
+    """What a file is that is no image, by its suffix; where that is inconclusive, by its first bytes."""
+    if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES:
+        return None
+    kind = kind_by_suffix(path)
+    if kind is not None:
+        return kind
     try:
-        return sniff(read_head(Path(path), SNIFF_BYTES)) is not None
+        return None if sniff(read_head(Path(path), SNIFF_BYTES)) is not None else OTHER
     except ImageRejected:  # unreadable, and not named like an image
-        return False
+        return OTHER

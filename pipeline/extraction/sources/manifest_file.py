@@ -7,6 +7,7 @@ is not valid CSV, JSON Lines or Parquet stops the scan.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -26,8 +27,9 @@ _COLUMNS = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
 MAX_TEXT: Final = 1000  # characters of a name or an external id
 _DIRECTORY = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_HEADER_CHARACTERS = 2**17
 _PARQUET_BATCH_ROWS = 8192
-_READ_ERRORS = (OSError, UnicodeDecodeError, csv.Error)
+_READ_ERRORS = (OSError, UnicodeError, csv.Error)
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,8 @@ def _columns(path: Path, names: Iterable[str], where: str = "it") -> list[str]:
     names = list(names)
     columns = [name.strip().lower() if name.strip().lower() in _COLUMNS else name.strip() for name in names]
     if not any(column in LOCATION_COLUMNS for column in columns):
-        hint = "; columns are separated by commas" if any(";" in name or "\t" in name for name in names) else ""
         listed = ", ".join(shown(column) for column in columns[:20]) or "none"
-        _invalid(path, f"{where} has no path or uri (but: {listed}){hint}")
+        _invalid(path, f"{where} has no path or uri (but: {listed})")
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
         _invalid(path, f'{where} has "{shown(twice[0])}" more than once')
@@ -128,8 +129,10 @@ def _columns(path: Path, names: Iterable[str], where: str = "it") -> list[str]:
 def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     line = 0
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+        with path.open(encoding=_encoding(path), newline="") as file:
+            delimiter = _delimiter(file.readline(_HEADER_CHARACTERS))
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
             header = next(reader, None)
             if header is None:
                 _invalid(path, "it is empty; it needs a header line with path or uri")
@@ -146,8 +149,23 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         _invalid(path, f"line {line + 1} cannot be read ({_reason(exc)})")
 
 
+def _encoding(path: Path) -> str:
+    """UTF-8 with or without a byte order mark; UTF-16 with one, as spreadsheets save "Unicode text"."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
+def _delimiter(header: str) -> str:
+    """What separates the columns: spreadsheets write semicolons where the comma is the decimal sign, or tabs."""
+    for delimiter in ",;\t":
+        names = {name.strip().strip('"').strip().lower() for name in header.split(delimiter)}
+        if not names.isdisjoint(LOCATION_COLUMNS):
+            return delimiter
+    return ","
+
+
 def _reason(exc: Exception) -> str:
-    return "it is not UTF-8 text" if isinstance(exc, UnicodeDecodeError) else str(exc)
+    return "it is not UTF-8 text" if isinstance(exc, UnicodeError) else str(exc)
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

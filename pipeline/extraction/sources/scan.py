@@ -27,6 +27,7 @@ from pipeline.errors import (
 from pipeline.extraction.images.files import file_problem, shown
 from pipeline.extraction.sources.folder import ScanCounts, is_within, walk_folder
 from pipeline.extraction.sources.manifest_file import read_manifest
+from pipeline.extraction.sources.selection import EXCLUDED, Selection
 from pipeline.types import ImageRef
 
 SourceKind: TypeAlias = Literal["folder", "csv", "jsonl", "parquet"]
@@ -67,13 +68,13 @@ def scan_source(
 
     A folder is walked in the byte order of its relative paths, without the folder `leave_out`; a manifest's rows keep
     their order. Relative paths in a manifest start at `settings.root`, or without one at the manifest's own folder, and
-    may not lead out of it.
+    may not lead out of it. `settings.include` and `settings.exclude` choose among either.
     Raises SourceMissing, ManifestInvalid and InputError, and SourceEmpty after the end of a source without rows.
     """
     kind = source_kind(path)  # raises at the call, not at the first row
     counts = ScanCounts() if counts is None else counts
     folder = kind == "folder"
-    refs = _folder_refs(path, settings, counts, leave_out) if folder else _manifest_refs(path, kind, settings)
+    refs = _folder_refs(path, settings, counts, leave_out) if folder else _manifest_refs(path, kind, settings, counts)
     return _counted(refs, path, kind, counts)
 
 
@@ -85,24 +86,31 @@ def _counted(refs: Iterator[ImageRef], path: Path, kind: SourceKind, counts: Sca
             counts.rejected += 1
         yield ref
     if not counts.images and not counts.rejected:
-        raise SourceEmpty(path=shown(path), detail=counts.left_alone() if kind == "folder" else "it has no rows")
+        nothing = kind != "folder" and not counts.other_files
+        detail = "it has no rows" if nothing else f"{counts.other_files:,} other files left alone"
+        raise SourceEmpty(path=shown(path), detail=detail)
 
 
 def _folder_refs(
     path: Path, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None
 ) -> Iterator[ImageRef]:
-    for entry in walk_folder(path, settings.root, settings.follow_symlinks, counts, leave_out):
+    for entry in walk_folder(path, settings, counts, leave_out):
         # The source's own name is not a person's, so that files directly in it get no name.
         has_label = settings.labels == "parent" and entry.depth > 0
         name = shown(os.path.basename(os.path.dirname(entry.file))).strip() or None if has_label else None
         yield ImageRef(path=shown(entry.file), file=Path(entry.file), name=name, rejected=entry.rejected)
 
 
-def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings) -> Iterator[ImageRef]:
+def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings, counts: ScanCounts) -> Iterator[ImageRef]:
     base = os.path.abspath(settings.root or os.path.dirname(os.path.abspath(path)))
     real_root = None if settings.root is None else os.path.realpath(settings.root)
+    selection = Selection(settings.include, settings.exclude, hidden=True)
     for row in read_manifest(path, kind):
         file, problem = _resolve(row.location, base)
+        below = os.path.relpath(file, base) if is_within(file, base) else file
+        if file and selection.why_no_file(below) is not None:
+            counts.left_alone[EXCLUDED] += 1
+            continue
         problem = problem or _problem(file, real_root)
         # A row without a path is shown as its place in the manifest, so that a report can point to it.
         shown_path = shown(file) or f"{shown(os.path.abspath(path))} ({row.where})"

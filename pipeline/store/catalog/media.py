@@ -195,6 +195,19 @@ def named_photos(catalog: Catalog, account_id: int, directory: str) -> dict[str,
     return dict(rows)
 
 
+def reference_photos(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, str]:
+    """person_id -> path of the photo that the person's reference is from; a posted one has none."""
+    rows = catalog.rows(
+        """
+        SELECT r.person_id::VARCHAR, m.path FROM core.reference_faces r
+        JOIN core.faces f ON f.face_id = r.face_id JOIN core.media m ON m.media_id = f.media_id
+        WHERE r.generation = ? AND m.path IS NOT NULL AND r.person_id IN (SELECT unnest(?::VARCHAR[])::UUID)
+        """,
+        [catalog.generation, list(person_ids)],
+    )
+    return dict(rows)
+
+
 def photo_records(catalog: Catalog) -> dict[str, PhotoRecord]:
     """What became of each file of every account and directory, by path: its last row."""
     rows = catalog.rows(

@@ -87,12 +87,16 @@ def rebegin_run(catalog: Catalog, run_id: str, source_kind: str, directory: str,
     return run_row(catalog, run_id)
 
 
-def plan_run(catalog: Catalog, run_id: str, rows: int, shards: int) -> None:
-    """Once the manifest is written: the run goes from `scanning` to `open`. Raises StoreError in any other state."""
+def plan_run(catalog: Catalog, run_id: str, rows: int, shards: int, found: Mapping[str, Any] | None = None) -> None:
+    """Once the manifest is written: the run goes from `scanning` to `open`, its summary being what the scan `found`.
+
+    Raises StoreError in any other state.
+    """
     with catalog.transaction("plan_run"):
         _require_state(catalog, run_id, SCANNING)
         catalog.execute(
-            "UPDATE core.runs SET state = ?, rows = ?, shards = ? WHERE run_id = ?", [OPEN, rows, shards, run_id]
+            "UPDATE core.runs SET state = ?, rows = ?, shards = ?, summary = ? WHERE run_id = ?",
+            [OPEN, rows, shards, None if found is None else to_json(found), run_id],
         )
 
 
@@ -112,6 +116,26 @@ def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> Non
         # It is no longer needed, and it names persons who could not be deleted from it.
         deletes.add(catalog, [manifest_file(run_id)])
     deletes.replay_committed(catalog)
+
+
+def abandon_run(catalog: Catalog, run_id: str) -> RunRow:
+    """Ends an unfinished run with the shards that are in; the rows of the others are new to the next run.
+
+    What a crash left of a commit becomes an orphan, for `check --repair`. Raises StoreError for a finished run.
+    """
+    with catalog.transaction("finish_run"):
+        if run_row(catalog, run_id).state == FINISHED:
+            raise StoreError(message=f"Run {run_id} is finished.")
+        rows = catalog.one("SELECT count(*) FROM core.media WHERE run_id = ?", [run_id])
+        catalog.execute(
+            "UPDATE core.runs SET state = ?, rows = ?, shards = ?, finished_at = ?, summary = ? WHERE run_id = ?",
+            [FINISHED, rows, len(committed_shards(catalog, run_id)), utc_now(), to_json({"abandoned": True}), run_id],
+        )
+        root = catalog.folder.root
+        left = [*root.glob(manifest_file(run_id)), *root.glob(f"runs/{run_id}/shards/*")]
+        deletes.add(catalog, [path.relative_to(root).as_posix() for path in left if path.is_file()])
+    deletes.replay_committed(catalog)
+    return run_row(catalog, run_id)
 
 
 def _require_state(catalog: Catalog, run_id: str, state: str) -> RunRow:

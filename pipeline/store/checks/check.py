@@ -60,6 +60,7 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) ->
         yield files.check_pending(catalog)
     yield from files.check_objects(catalog, tell)
     yield from files.check_matrices(catalog, tell)
+    yield files.check_manifests(catalog, tell)
 
 
 def _waits(path: str) -> Problem:

@@ -25,12 +25,21 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import counters
 from pipeline.store.catalog.opening import CURRENT_NAME, PARTS
 from pipeline.store.catalog.references import load_embeddings, reference_rows
+from pipeline.store.catalog.runs import OPEN, find_runs
 from pipeline.store.checks.tables import RESTORE
 from pipeline.store.files import matrix
 from pipeline.store.files.crypto import looks_encrypted
 from pipeline.store.files.durable import TEMPORARY
 from pipeline.store.files.objects import object_file
-from pipeline.store.files.shards import embedding_metadata, read_metadata, vectors_of, vectors_of_bytes
+from pipeline.store.files.shards import (
+    PLAN_ANEW,
+    embedding_metadata,
+    manifest_damage,
+    manifest_file,
+    read_metadata,
+    vectors_of,
+    vectors_of_bytes,
+)
 from pipeline.store.records import Problem, embeddings_schema
 from pipeline.types import BoolArray, FloatArray
 
@@ -194,6 +203,18 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
         if expected.astype(matrix.VECTOR_TYPE).tobytes() != vectors[rows[chunk]].tobytes():
             yield Problem("matrix", stem + ".f32", "it differs from the embeddings", _REBUILD)
             return
+
+
+def check_manifests(catalog: Catalog, progress: Progress) -> list[Problem]:
+    """The manifest of every planned run that is not finished."""
+    problems = []
+    for run in find_runs(catalog, "state = ?", [OPEN]):
+        file = manifest_file(run.run_id)
+        progress(file)
+        damage = manifest_damage(catalog.folder, run)
+        if damage is not None:
+            problems.append(Problem("run", file, f"of the unfinished run of {run.source}: {damage}", PLAN_ANEW))
+    return problems
 
 
 def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:

@@ -19,6 +19,7 @@ from pipeline.store.files import shards
 from pipeline.store.files.crypto import encrypt_image
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
+from pipeline.store.records import RunRow
 
 
 class RunFiles(ABC):
@@ -55,7 +56,7 @@ class RunFiles(ABC):
         self.folder.make(file.rpartition("/")[0])
         rows = 0
         with self.folder.replacing(file, "manifest") as out:
-            writer = pq.ParquetWriter(out, schema, compression=shards.COMPRESSION)
+            writer = pq.ParquetWriter(out, schema, compression=shards.COMPRESSION, write_page_checksum=True)
             try:
                 for group in _regrouped(batches, schema, shard_rows):
                     with disk_errors(self.folder.root):
@@ -80,6 +81,10 @@ class RunFiles(ABC):
     def read_manifest_columns(self, run_id: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of the whole manifest."""
         return shards.read_parquet(self.folder, shards.manifest_file(run_id), columns)
+
+    def manifest_damage(self, run: RunRow) -> str | None:
+        """What is wrong with the manifest of a planned run; None where every row can be read."""
+        return shards.manifest_damage(self.folder, run)
 
     def forget_manifest(self) -> None:
         """Closes the manifest that was read last."""

@@ -21,11 +21,12 @@ from pipeline.errors import StoreDamaged
 from pipeline.store import schema
 from pipeline.store.files.crypto import decrypt_image
 from pipeline.store.files.durable import Folder
-from pipeline.store.records import StoreIdentity, embeddings_schema
+from pipeline.store.records import RunRow, StoreIdentity, embeddings_schema
 from pipeline.types import FloatArray, IntArray
 
 METADATA_KEY = b"facepipe"
 COMPRESSION = "zstd"
+PLAN_ANEW = "`facepipe run SOURCE` plans its source anew; `facepipe abandon` gives the run up."
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,22 @@ def read_parquet(folder: Folder, file: str, columns: Sequence[str] | None = None
         raise damaged_file(folder, file, str(exc).split("\n")[0]) from exc
 
 
+def manifest_damage(folder: Folder, run: RunRow) -> str | None:
+    """What is wrong with the manifest of a planned run; None where every row can be read."""
+    try:
+        with pq.ParquetFile(folder.path(manifest_file(run.run_id)), page_checksum_verification=True) as manifest:
+            rows = sum(manifest.read_row_group(group).num_rows for group in range(manifest.metadata.num_row_groups))
+    except FileNotFoundError:
+        return "it is missing"
+    except (OSError, ValueError, pa.ArrowException) as exc:
+        return str(exc).split("\n")[0]
+    return None if rows == run.rows else f"it has {rows} rows instead of {run.rows}"
+
+
 def damaged_file(folder: Folder, file: str, detail: str) -> StoreDamaged:
     cure = "Restore the file from a backup."
     if file.startswith("runs/"):
-        cure = "Delete the file: the same command makes it again."
+        cure = "Delete the file: `facepipe run` makes it again."
+    if file.endswith("/manifest.parquet"):
+        cure = PLAN_ANEW
     return StoreDamaged(path=folder.root, detail=f"{file}: {detail}", cure=cure)

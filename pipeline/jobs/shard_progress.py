@@ -1,0 +1,49 @@
+"""Progress over the rows of a run's shards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pipeline.types import Progress
+
+
+class ShardProgress:
+    """Passes progress on; once `stop` is set, it says how long the shard in hand will take."""
+
+    def __init__(self, progress: Progress, stop: threading.Event, clock: Callable[[], float] = time.monotonic) -> None:
+        self._progress = progress
+        self._stop = stop
+        self._clock = clock
+        self._said = False
+        self._phase, self._total, self._done = "", 0, 0
+        self.begin_shard(0)
+
+    def start(self, phase: str, total: int) -> None:
+        self._phase, self._total, self._done = phase, total, 0
+        self._progress.start(phase, total)
+
+    def begin_shard(self, rows: int) -> None:
+        """The rows that advance from now on are those of one shard."""
+        self._rows, self._rows_done, self._begun = rows, 0, self._clock()
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        self._rows_done += count
+        self._progress.advance(count)
+        if self._stop.is_set() and not self._said and 0 < self._rows_done < self._rows:
+            self._said = True
+            seconds = (self._clock() - self._begun) / self._rows_done * (self._rows - self._rows_done)
+            self._progress.note(f"The shard in hand takes about {max(1, round(seconds))} s more.")
+
+    @contextmanager
+    def loading_models(self) -> Iterator[None]:
+        """The phase of the block; the former one goes on afterwards."""
+        self._progress.start("loading the models", None)
+        yield
+        self._progress.start(self._phase, self._total)
+        if self._done:
+            self._progress.advance(self._done)
+        self._begun = self._clock()
