@@ -267,6 +267,10 @@ MUTANTS: dict[str, Mutant] = {
         "test_requests.py::test_requests_every_error_has_the_one_shape",
         around("pipeline.serve.responses", "error_body", lambda body: {k: v for k, v in body.items() if k != "verb"}),
     ),
+    "filters-ignored": Mutant(
+        "test_records.py::test_a_script_that_deletes_what_a_filter_answers_deletes_nobody_else",
+        returning("pipeline.serve.listing", "Listing._passes", True),
+    ),
     "iv-at-the-end": Mutant(
         "test_images.py::test_4_6_rules_1_to_4_decrypt_the_image",
         around("pipeline.identities.service", "IdentityService.stored_object", iv_at_the_end),
