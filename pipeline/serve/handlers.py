@@ -17,6 +17,7 @@ from pipeline.identities.batcher import RETRY_AFTER_S
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PersonView, StoredImage
 from pipeline.serve.auth import Authenticator
+from pipeline.serve.client_parameters import POST_PEOPLE, refuse_unsupported
 from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, Listing
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.person_parsing import person_change, person_headers
@@ -67,6 +68,7 @@ class Handlers:
 
     async def post(self, request: Request) -> Response:
         caller = await self._caller(request)
+        refuse_unsupported(POST_PEOPLE, Query(request), request.scope["headers"])
         options = post_request(request, person_headers(request))
         check_media_type(request)
         async with self.bodies.body(request) as data:

@@ -14,7 +14,7 @@ import re2  # type: ignore[import-untyped]
 from pipeline.errors import ParameterInvalid
 from pipeline.identities.types import PersonView
 from pipeline.identities.views import epoch_ms
-from pipeline.serve.client_parameters import check_filters
+from pipeline.serve.client_parameters import FILTERS, refuse_unsupported
 from pipeline.serve.request_parsing import Query
 from pipeline.store.records import PersonRecord
 
@@ -73,7 +73,7 @@ class Listing:
     @classmethod
     def from_query(cls, query: Query, default_count: int) -> Listing:
         """Raises ParameterInvalid, ParameterUnsupported."""
-        check_filters(query)
+        refuse_unsupported(FILTERS, query)
         sort = query.text("sort") or _INSERTION
         sort = sort if sort in _KEYS else _INSERTION
         descending = _descending(query.text("sort-order"))

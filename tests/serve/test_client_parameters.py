@@ -1,0 +1,144 @@
+"""Every name that clients know, with a neutral, a meaningful and a bad value, over a real server: each is done, harmless
+or refused as serve/client_parameters.py says. `test_every_name_has_its_cases` says how many cases there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from pipeline.serve.client_parameters import POST_PEOPLE, ClientParameter
+from tests.serve.conformance.client import ANNA, READ_ONLY, Account, Directory, Json, Server, assert_error
+from tests.serve.conformance.photos import pair, photo
+from tests.serve.live import PASSWORD, LiveServer
+
+ROWS = {row.name: row for row in POST_PEOPLE}
+KINDS = ("neutral", "meaningful", "bad")
+CASES = [(name, kind) for name in ROWS for kind in KINDS]
+SENT = {"X-RPC-ACCESS-*": "X-RPC-ACCESS-LEVEL", "X-RPC-MASK-*": "X-RPC-MASK-MODEL"}  # a name for each pattern
+
+
+@dataclass(frozen=True)
+class Done:
+    """A post into a directory with Anna (`photo("hopper")`), to which the meaningful value makes a difference."""
+
+    image: bytes
+    neutral: str | None  # None: not sent
+    meaningful: str  # {anna}: her id
+    bad: str
+    differs: Callable[[Json], bool]  # whether the answer is the one to the meaningful value
+    query: Mapping[str, str] = field(default_factory=dict)
+    who: Mapping[str, Any] = field(default_factory=lambda: ANNA)
+    error: tuple[int, str] = (400, "parameter-invalid")
+
+
+def faces(answer: Json) -> list[Json]:
+    return list(answer["identifiedFaces"])
+
+
+BOTH = pair("hopper", "collins")
+DONE = {
+    "largest-only": Done(BOTH, "false", "true", "yes", lambda a: len(faces(a)) == 1, READ_ONLY),
+    "min-size": Done(photo("collins"), "-1", "5000", "tall", lambda a: "newId" not in faces(a)[0]),
+}
+
+
+@pytest.fixture(scope="module")
+def account(live: LiveServer) -> Iterator[Account]:
+    server = Server.at(live.url)
+    with server.http:
+        yield Account(server, "alice", PASSWORD)
+
+
+@pytest.fixture
+def directory(account: Account) -> Iterator[Directory]:
+    with account.fresh_directory() as fresh:
+        yield fresh
+
+
+@pytest.fixture(scope="module")
+def known(account: Account) -> Iterator[Directory]:
+    """A directory with Anna, for tests that only read."""
+    with account.fresh_directory() as fresh:
+        fresh.insert(photo("hopper"))
+        yield fresh
+
+
+def post(directory: Directory, row: ClientParameter, value: str | None, image: bytes, **options: Any) -> httpx.Response:
+    name = SENT.get(row.name, row.name)
+    if row.is_header:
+        return directory.post(image, headers={name: value}, **options)
+    return directory.post(image, **options, **({} if value is None else {name: value}))
+
+
+def answer_of(response: httpx.Response) -> Json:
+    assert response.status_code == 201, response.text
+    return {key: value for key, value in response.json().items() if key != "detectionTime"}
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if ROWS[case[0]].verdict == "harmless"])
+def test_a_harmless_name_changes_no_answer(known: Directory, name: str, kind: str) -> None:
+    value = {"neutral": "", "meaningful": "true", "bad": "~?"}[kind]
+    answer = answer_of(post(known, ROWS[name], value, photo("hopper"), **READ_ONLY, similar_limit=1))
+    assert answer == answer_of(known.post(photo("hopper"), **READ_ONLY, similar_limit=1))
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if ROWS[case[0]].verdict == "refused"])
+def test_a_refused_name_stores_nothing_unless_it_asks_for_nothing(directory: Directory, name: str, kind: str) -> None:
+    row = ROWS[name]
+    if kind == "neutral":
+        for value in (None, "", *row.neutral, *(f"{same}.0" for same in row.neutral if same[-1].isdigit())):
+            answer_of(post(directory, row, value, photo("hopper"), **READ_ONLY))
+        return
+    response = post(directory, row, {"meaningful": "0.5", "bad": "~?"}[kind], photo("hopper"), **ANNA)
+    assert_error(response, 400, "parameter-unsupported")
+    assert name.rstrip("*") in response.json()["message"]
+    assert directory.people() == []
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if ROWS[case[0]].verdict == "done"])
+def test_a_name_that_is_done_makes_its_difference(directory: Directory, name: str, kind: str) -> None:
+    row, done = ROWS[name], DONE[name]
+    anna = str(directory.insert(photo("hopper"))["personId"])
+    if kind != "bad":
+        value = done.neutral if kind == "neutral" else done.meaningful.format(anna=anna)
+        answer = answer_of(post(directory, row, value, done.image, **done.who, **done.query))
+        assert done.differs(answer) is (kind == "meaningful")
+        return
+    before = directory.people()
+    for value in ("", done.bad) if not row.is_header else (done.bad,):
+        assert_error(post(directory, row, value, done.image, **done.who, **done.query), *done.error)
+    assert directory.people() == before
+
+
+def test_every_name_has_its_cases(record_property: Callable[[str, object], None]) -> None:
+    assert set(DONE) == {name for name, row in ROWS.items() if row.verdict == "done"}
+    assert len(CASES) == 3 * len(POST_PEOPLE)
+    record_property("cases", len(CASES))
+
+
+def test_parameters_come_after_the_directory_and_before_the_type(directory: Directory) -> None:
+    """The order of checks: 401, directory 400, parameters 400, 415, 413, decoding 400."""
+    bad = {"max-occlusion": "0.5"}
+    other_type = {"Content-Type": "text/plain"}
+    no_directory = directory.post(b"no image", headers={"X-RPC-DIRECTORY": None, **other_type}, **bad)
+    assert_error(no_directory, 400, "directory-required")
+    stranger = directory.post(b"no image", headers={"X-RPC-AUTHORIZATION": "a:b", **other_type}, **bad)
+    assert_error(stranger, 401, "unauthorized")
+    assert_error(directory.post(b"no image", headers=other_type, **bad), 400, "parameter-unsupported")
+    assert_error(directory.post(b"no image", headers=other_type), 415, "media-type-unsupported")
+
+
+def test_of_a_repeated_name_the_last_counts(directory: Directory) -> None:
+    def post_twice(first: str, last: str) -> httpx.Response:
+        query = [("max-occlusion", first), ("max-occlusion", last), *READ_ONLY.items()]
+        return directory.request("POST", "/people", content=photo("hopper"), params=query)
+
+    assert post_twice("0.5", "-1").status_code == 201
+    assert_error(post_twice("-1", "0.5"), 400, "parameter-unsupported")
+    assert_error(
+        directory.post(photo("hopper"), headers={"x-rpc-access-zone": "7"}, **READ_ONLY), 400, "parameter-unsupported"
+    )
