@@ -34,6 +34,7 @@ ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_P
 
 AREA, PILLOW = "area", "pillow"  # how crops are resampled
 EXACT, FAST = "exact", "fast"  # modes
+REFUSE, APPLY = "refuse", "apply"  # updates that the names speak against
 CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
 OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
@@ -130,6 +131,7 @@ class ServeSettings:
     object_scheme: str | None = None  # of image addresses; None: cvos (local), https (cloud)
     person_headers: str = "required"  # required | optional: name and external id of an insertion
     unique_external_ids: bool = False
+    update_conflicts: str = REFUSE  # refuse | apply: an update of a person whom the headers call somebody else
     max_body_bytes: int = 32 * 2**20
     body_timeout_s: float = 30.0
     queue_images: int = 64  # requests that may wait for the models; more get 503
@@ -210,6 +212,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "run.precision": (AUTO, FLOAT32, FLOAT16, BFLOAT16),
     "serve.hosting": ("local", "cloud"),
     "serve.person_headers": ("required", "optional"),
+    "serve.update_conflicts": (REFUSE, APPLY),
 }
 # Values of old configurations, which mean what came in their place.
 _FORMER: Mapping[tuple[str, Any], Any] = MappingProxyType({("run.backend", "onnxruntime"): OPENVINO})

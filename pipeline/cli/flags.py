@@ -61,6 +61,7 @@ _FLAGS = {
     "serve.object_scheme": ("NAME", "Scheme of image addresses; else cvos, in the cloud https."),
     "serve.person_headers": ("required|optional", "Whether an insertion needs name and id."),
     "serve.unique_external_ids": ("", "Refuse an external id in use with 409."),
+    "serve.update_conflicts": ("refuse|apply", "Updates of a person by another name or id."),
     "serve.max_body_bytes": ("N", "Larger images are refused."),
     "serve.queue_images": ("N", "Images that may wait; more get 503."),
 }

@@ -20,6 +20,7 @@ import numpy as np
 from pipeline.config import MatchSettings
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.identities.directory import Directory, DirectoryView, ReferenceFace
+from pipeline.identities.types import Conflict, PersonChange
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import changes_since
@@ -127,6 +128,26 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
                 outcome: Outcome = "inserted" if is_new else "matched"
                 decided.append(replace(s, outcome=outcome, person_id=person_id, score=score))
         return Decision(directory, view, decided, faces, grouped.position, matcher)
+
+
+def updaters(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """The faces that may update the person they matched: good enough, and the best of those of the same person."""
+    inserted = {sighting.person_id for sighting in sightings if sighting.outcome == "inserted"}
+    best: dict[str | None, Sighting] = {}
+    for sighting in sightings:
+        if sighting.outcome == "matched" and sighting.fit and sighting.person_id not in inserted:
+            rival = best.setdefault(sighting.person_id, sighting)
+            if (sighting.score or 0.0) > (rival.score or 0.0):
+                best[sighting.person_id] = sighting
+    return sorted(best.values(), key=lambda sighting: sighting.ordinal)
+
+
+def label_conflict(record: PersonRecord, said: PersonChange) -> Conflict | None:
+    """What in the headers says that a face is not this person, whatever its score. External ids decide where both
+    have one, else names do."""
+    if said.external_id is not None and record.external_id is not None:
+        return "external-id" if said.external_id != record.external_id else None
+    return "name" if said.name is not None and record.name and said.name != record.name else None
 
 
 def seen_again(directory: Directory, occurrences: Mapping[str, int], at: datetime) -> list[PersonRecord]:

@@ -17,6 +17,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.identities import merging
 from pipeline.identities.background import Housekeeper, ShardEnroller
 from pipeline.identities.batcher import MicroBatcher
+from pipeline.identities.changes import ChangeRules
 from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.person_changes import changed
 from pipeline.identities.posts import Poster
@@ -51,7 +52,8 @@ class IdentityService:
             max_pixels=settings.run.batch_pixels,
             queue_images=settings.serve.queue_images,
         )
-        self._poster = Poster(client, self._directories, self._batcher, decoder, settings)
+        self._rules = ChangeRules(settings.serve)
+        self._poster = Poster(client, self._directories, self._batcher, decoder, settings, self._rules)
         self._shards = ShardEnroller(client, self._directories, decoder, settings)
         self._housekeeper = Housekeeper(client)
 
@@ -176,7 +178,7 @@ class IdentityService:
         """The record as it is after the change, unless it stays the same. Raises ExternalIdTaken, MetadataTooLarge."""
         new = changed(record, change)
         if new.external_id != record.external_id:
-            self._poster.check_external_id(directory, new.external_id, record.person_id)
+            self._rules.check_external_id(directory, new.external_id, record.person_id)
         return [replace(new, modified_at=now)] if new != record else []
 
     def _change(self, account_id: int, directory: str, work: Callable[[Directory, datetime], DirectoryCommit]) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.store.records import PersonRecord
+
+
+# What says that a matched face must not update the person: another external id, or another name.
+Conflict: TypeAlias = Literal["external-id", "name"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class FaceResult:
     score: float | None = None
     inserted: bool = False
     rejected: tuple[str, ...] = ()  # quality measures (types.CENTER_POSE ...) that kept it from being inserted
+    conflict: Conflict | None = None  # why it updated nobody
     similar: Sequence[SimilarPerson] | None = None  # None unless asked for
 
 

@@ -20,6 +20,7 @@ from pipeline.serve.auth import Authenticator
 from pipeline.serve.client_parameters import POST_PEOPLE, refuse_unsupported
 from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, Listing
 from pipeline.serve.metrics import Metrics
+from pipeline.serve.middleware import access_log
 from pipeline.serve.person_parsing import person_change, person_headers
 from pipeline.serve.request_body import BodyReader
 from pipeline.serve.request_parsing import (
@@ -33,7 +34,7 @@ from pipeline.serve.request_parsing import (
     post_request,
     rest_of_path,
 )
-from pipeline.serve.responses import encoded_response, json_bytes, json_response
+from pipeline.serve.responses import encoded_response, json_bytes, json_response, request_id
 from pipeline.serve.serializer import Serializer
 from pipeline.serve.thread_pool import BoundedThreadPool
 
@@ -76,6 +77,8 @@ class Handlers:
                 raise BodyInvalid(detail="it is empty")
             result = await self.posts.run(lambda: self.service.post(*caller, data, options))
         self.metrics.posted(result)
+        for conflict in filter(None, (face.conflict for face in result.faces)):
+            access_log.warning("id=%s conflict=%s", request_id(request.scope), conflict)
         return json_response(self.serializer.post(result), 201)
 
     async def people(self, request: Request) -> Response:

@@ -37,6 +37,7 @@ class Metrics:
         self._matches = self._counter("matches", "Faces recognised as an identity.")
         self._insertions = self._counter("insertions", "Faces inserted as an identity.")
         self._rejections = self._counter("rejections", "Faces not inserted for their quality.")
+        self._conflicts = self._counter("conflicts", "Faces that updated nobody, by what spoke against it.", ("reason",))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts a request; `route` is a template."""
@@ -49,6 +50,9 @@ class Metrics:
         self._insertions.inc(sum(face.inserted for face in result.faces))
         self._matches.inc(sum(face.person is not None and not face.inserted for face in result.faces))
         self._rejections.inc(sum(bool(face.rejected) for face in result.faces))
+        for face in result.faces:
+            if face.conflict is not None:
+                self._conflicts.labels(face.conflict).inc()
 
     def text(self) -> bytes:
         """The exposition format, version 0.0.4."""

@@ -101,6 +101,8 @@ class Serializer:
             entry["newId"] = True
         if face.rejected:
             entry["rejectionReasons"] = list(face.rejected)
+        if face.conflict is not None:
+            entry["conflict"] = face.conflict
         if face.similar is not None:
             entry["similar"] = [_similar(person) for person in face.similar]
         return entry

@@ -138,6 +138,7 @@ def test_an_insertion_without_its_headers_is_refused_as_a_whole(poster: Poster, 
     assert not poster.one(near(0, 0.1)).inserted
 
 
+@pytest.mark.parametrize("people", [{"update_conflicts": "apply"}], indirect=True)
 def test_update_replaces_the_reference_and_takes_the_headers(poster: Poster, client: LocalStore) -> None:
     first = person_of(poster.one(somebody(0), name="Ann", external_id="e")).record
     assert poster.post(Face(near(0, 0.6)), name="Anna").account_updated
@@ -162,6 +163,7 @@ def test_update_false_or_a_poor_face_updates_nothing(poster: Poster, face: Face,
     assert (record.name, record.image_guid) == ("Ann", first.image_guid)
 
 
+@pytest.mark.parametrize("people", [{"update_conflicts": "apply"}], indirect=True)
 def test_the_identical_image_changes_only_what_its_headers_change(poster: Poster) -> None:
     photo = poster.extractor.photo(Face(somebody(0)))
     first = poster.send(photo, name="Ann", external_id="e")
@@ -173,6 +175,64 @@ def test_the_identical_image_changes_only_what_its_headers_change(poster: Poster
     assert (view.record.name, view.record.external_id, view.occurrence) == ("Anna", "e", 4)
 
 
+@pytest.mark.parametrize(
+    ("stored", "sent", "conflict"),
+    [
+        (("Ann", "e"), ("Ann", "e"), None),
+        (("Ann", "e"), ("Anna", "e"), None),  # the same id: a new name for the same person
+        (("Ann", "e"), ("Ann", "f"), "external-id"),
+        (("Ann", "e"), (None, "f"), "external-id"),
+        (("Ann", "e"), ("Anna", None), "name"),
+        (("Ann", None), ("Anna", "f"), "name"),
+        (("Ann", None), ("Ann", "f"), None),
+        ((None, "e"), ("Anna", None), None),
+        (("Ann", "e"), (None, None), None),
+    ],
+)
+def test_update_refuses_whom_the_headers_call_somebody_else(
+    poster: Poster,
+    stored: tuple[str | None, str | None],
+    sent: tuple[str | None, str | None],
+    conflict: str | None,
+) -> None:
+    before = person_of(poster.one(somebody(0), name=stored[0], external_id=stored[1])).record
+    result = poster.post(Face(near(0, 0.4)), name=sent[0], external_id=sent[1])
+    (face,), (after,) = result.faces, poster.records()
+    assert face.conflict == conflict
+    assert person_of(face).record == after
+    assert (person_of(face).occurrence, result.account_updated) == (2, conflict is None)
+    names = (sent[0] or stored[0], sent[1] or stored[1]) if conflict is None else stored
+    assert (after.name, after.external_id) == names
+    unchanged = (after.image_guid, after.modified_at) == (before.image_guid, before.modified_at)
+    assert unchanged is (conflict is not None)
+
+
+def test_without_update_nothing_is_a_conflict(poster: Poster) -> None:
+    poster.one(somebody(0), name="Ann")
+    assert poster.one(near(0, 0.4), name="Bob", update=False).conflict is None
+    assert poster.one(near(0, 0.4), name="Bob", **RECOGNISE).conflict is None
+
+
+def test_a_conflict_keeps_another_face_of_the_photo_from_the_person_too(poster: Poster) -> None:
+    poster.one(somebody(0), name="Ann")
+    poster.one(somebody(1), name="Bob")
+    ann, bob = poster.records()
+    faces = Face(near(0, 0.5), side=90), Face(near(0, 0.2), x=100), Face(near(1, 0.2), x=200)
+    result = poster.post(*faces, name="Cleo")
+    assert [face.conflict for face in result.faces] == ["name", None, None]
+    after = poster.records()
+    assert after[0].image_guid == ann.image_guid
+    assert after[1].image_guid != bob.image_guid, "the headers say nothing of the third face"
+
+
+def test_a_conflict_is_about_the_record_that_matched(poster: Poster) -> None:
+    for vector, name in ((somebody(0), "Ann"), (somebody(1), "Ann with glasses")):
+        poster.one(vector, name=name)
+    poster.people.merge(poster.account, "main", ids(poster.all()))
+    assert poster.one(near(1, 0.4), name="Ann with glasses").conflict is None
+    assert poster.one(near(1, 0.4), name="Ann").conflict == "name"
+
+
 def test_of_two_faces_of_one_person_the_better_one_updates(poster: Poster) -> None:
     poster.one(somebody(0))
     poster.post(Face(near(0, 0.5), side=90), Face(near(0, 0.2), x=100), name="not of the better one")
@@ -182,7 +242,7 @@ def test_of_two_faces_of_one_person_the_better_one_updates(poster: Poster) -> No
     assert view.occurrence == 2, "one more, though two faces showed the person"
 
 
-@pytest.mark.parametrize("people", [{"unique_external_ids": True}], indirect=True)
+@pytest.mark.parametrize("people", [{"unique_external_ids": True, "update_conflicts": "apply"}], indirect=True)
 def test_an_external_id_may_be_kept_unique(poster: Poster) -> None:
     poster.one(somebody(0), external_id="e")
     with pytest.raises(ExternalIdTaken):
@@ -225,6 +285,7 @@ def test_the_identical_image_stands_first_among_the_similar(poster: Poster) -> N
     assert len(face.similar) == 2
 
 
+@pytest.mark.parametrize("people", [{"update_conflicts": "apply"}], indirect=True)
 def test_a_merged_person_answers_as_its_root(poster: Poster) -> None:
     for vector, name in ((somebody(0), "Ann"), (somebody(1), "Ann with glasses")):
         poster.one(vector, name=name)

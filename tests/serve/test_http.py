@@ -180,6 +180,19 @@ def samples(live: LiveServer) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
+def test_a_conflict_is_counted_and_logged(
+    live: LiveServer, http: httpx.Client, grace: str, hopper: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = samples(live)
+    with caplog.at_level("INFO", "facepipe.access"):
+        answer = http.post("/people", content=hopper, headers={"X-RPC-PERSON-NAME": "Somebody else"})
+    assert answer.json()["identifiedFaces"][0]["conflict"] == "name"
+    name = 'facepipe_conflicts_total{reason="name"}'
+    assert samples(live)[name] - before.get(name, 0) == 1
+    lines = [record.getMessage() for record in caplog.records if "conflict=" in record.getMessage()]
+    assert lines == [f"id={answer.headers['X-Request-Id']} conflict=name"]
+
+
 def test_metrics_count(live: LiveServer, http: httpx.Client, hopper: bytes) -> None:
     before = samples(live)
     http.post("/people", content=hopper, headers=GRACE)

@@ -93,6 +93,10 @@ POSTS: Final[Json] = {
         },
         updated=False,
     ),
+    "somebody else by name": _post(
+        {**_WHO, **_PLACE, "similarityScore": 1.0712, "occurrence": 3, "lastOccurrenceDate": _TIME, "conflict": "name"},
+        updated=False,
+    ),
     "unknown": _post({**_PLACE, "similar": [{**_SIMILAR, "similarityScore": 0.5123}]}, updated=False),
     "quality too low": _post({**_PLACE, "rejectionReasons": ["sharpness"]}, updated=False),
     "no face": {"accountUpdated": False, "detectionTime": 61, "identifiedFaces": []},

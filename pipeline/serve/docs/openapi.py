@@ -113,7 +113,7 @@ def _post_people() -> Json:
     text = (
         "Every face found is matched against the directory. With `insert=false&update=false` nothing is stored. "
         "Else the largest face becomes a new identity if it matches nobody and its quality suffices, or, with "
-        "`update`, the reference of the identity it matches."
+        "`update`, the reference of the identity it matches, unless the headers give it another external id or name."
     )
     answer = _json_answer("What was found, the largest face first.", "PostAnswer", examples.POSTS)
     return _route("Insert or recognise", text, {"201": answer}, errors, _POST_PARAMETERS, body)

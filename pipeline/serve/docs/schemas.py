@@ -80,6 +80,7 @@ SCHEMAS: Final[dict[str, Json]] = {
         similar=_list("Similar"),
         tags=_TAGS,
         rejectionReasons={"type": "array", "items": {"enum": ["center-pose", "sharpness", "contrast"]}},
+        conflict={"enum": ["external-id", "name"], "description": "Why the matched person was not updated."},
     ),
     "Attributes": _object(
         "centerPoseQuality sharpnessQuality contrastQuality confidence detectionVersion dimension landmarks provider",

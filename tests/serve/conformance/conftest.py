@@ -73,6 +73,7 @@ def cloud_process(running: Running, tmp_path_factory: pytest.TempPathFactory) ->
     settings = {
         "serve.person_headers": "optional",
         "serve.unique_external_ids": "true",
+        "serve.update_conflicts": "apply",
         "serve.queue_images": "3",
         "serve.workers": "2",
     }
@@ -138,7 +139,7 @@ def cloud_directory(cloud_account: Account) -> Iterator[Directory]:
 
 @pytest.fixture
 def lenient_directory(cloud_process: Launched) -> Iterator[Directory]:
-    """A directory of a server with person_headers=optional and unique_external_ids."""
+    """A directory of a server with person_headers=optional, unique_external_ids and update_conflicts=apply."""
     with cloud_process.account("alice").fresh_directory() as fresh:
         yield fresh
 
@@ -147,6 +148,12 @@ def lenient_directory(cloud_process: Launched) -> Iterator[Directory]:
 def person(directory: Directory) -> Json:
     """The record of the only identity of `directory`."""
     return directory.record(directory.insert(photo("hopper"), "Anna", "A-1")["personId"])
+
+
+@pytest.fixture
+def applying_person(lenient_directory: Directory) -> Json:
+    """The record of the only identity of `lenient_directory`, whose server applies updates by another name."""
+    return lenient_directory.record(lenient_directory.insert(photo("hopper"), "Anna", "A-1")["personId"])
 
 
 @pytest.fixture

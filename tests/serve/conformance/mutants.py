@@ -204,8 +204,16 @@ MUTANTS: dict[str, Mutant] = {
         created_is_ok,
     ),
     "update-ignored": Mutant(
-        "test_updates.py::test_4_2_rule_6_update_true_replaces_image_and_metadata[update=true]",
+        "test_updates.py::test_4_2_rule_6_update_true_replaces_the_image[update=true]",
         asked(update=False),
+    ),
+    "conflicts-ignored": Mutant(
+        "test_updates.py::test_identities_update_refuses_somebody_else[only a name]",
+        returning("pipeline.identities.changes", "label_conflict", None),
+    ),
+    "every-other-name-conflicts": Mutant(
+        "test_updates.py::test_identities_update_takes_the_same_person[another name with the same id]",
+        returning("pipeline.identities.changes", "label_conflict", "name"),
     ),
     "update-false-updates": Mutant(
         "test_updates.py::test_4_2_rule_6_update_false_changes_neither",

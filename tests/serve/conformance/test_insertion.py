@@ -305,12 +305,12 @@ def test_requests_never_a_fallback_to_the_next_face(directory: Directory, next_f
     assert directory.people() == []
 
 
-def test_requests_header_metadata_go_to_the_largest_face_only(directory: Directory) -> None:
+def test_requests_header_metadata_go_to_the_largest_face_only(lenient_directory: Directory) -> None:
     """Only the largest of all detected faces takes header metadata."""
-    collins = directory.insert(photo("collins"), "Eileen", "E-1")["personId"]
-    directory.insert(photo("hopper"), "Grace", "G-1")
-    directory.answer(pair("hopper", "collins"), name="Renamed", external_id="R-1", update="true")
-    names = {person["personId"]: person["name"] for person in directory.people()}
+    collins = lenient_directory.insert(photo("collins"), "Eileen", "E-1")["personId"]
+    lenient_directory.insert(photo("hopper"), "Grace", "G-1")
+    lenient_directory.answer(pair("hopper", "collins"), name="Renamed", external_id="R-1", update="true")
+    names = {person["personId"]: person["name"] for person in lenient_directory.people()}
     assert names.pop(collins) == "Eileen"
     assert list(names.values()) == ["Renamed"]
 

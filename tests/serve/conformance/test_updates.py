@@ -7,27 +7,38 @@ import time
 
 import pytest
 
-from tests.serve.conformance.client import BEA, READ_ONLY, Directory, Json
+from tests.serve.conformance.client import ANNA, BEA, READ_ONLY, Directory, Json
 from tests.serve.conformance.photos import other, pair, photo, poor
 
 CONTENT = ("name", "externalId", "imageURI", "modDate")
 
 
 @pytest.mark.parametrize("query", [{"update": "true"}, {}], ids=["update=true", "default"])
-def test_4_2_rule_6_update_true_replaces_image_and_metadata(
-    directory: Directory, person: Json, query: dict[str, str]
-) -> None:
+def test_4_2_rule_6_update_true_replaces_the_image(directory: Directory, person: Json, query: dict[str, str]) -> None:
     """update=true: the last posted face updates the existing matching reference (4.1). [decided] The default is true.
     Reference, embedding and image are replaced by the new face; the old reference and its guid go; answers show the
     identity after the call."""
+    check_replaced(directory, person, ANNA, query)
+
+
+@pytest.mark.parametrize("query", [{"update": "true"}, {}], ids=["update=true", "default"])
+def test_4_2_rule_6_update_true_replaces_image_and_metadata(
+    lenient_directory: Directory, applying_person: Json, query: dict[str, str]
+) -> None:
+    """[decided] Setting `update_conflicts: apply` follows 4.1 to the letter: another name and id are taken, too."""
+    check_replaced(lenient_directory, applying_person, BEA, query)
+
+
+def check_replaced(directory: Directory, person: Json, names: Json, query: dict[str, str]) -> None:
+    """Posts another image of the person with these names, which becomes the reference."""
     person_id = person["personId"]
     image = directory.face_image(person_id)
-    answer = directory.answer(other("hopper"), **BEA, **query)
+    answer = directory.answer(other("hopper"), **names, **query)
     (face,), after = answer["identifiedFaces"], directory.record(person_id)
     assert answer["accountUpdated"] is True
-    assert (face["personId"], face["name"], face["personExternalId"]) == (person_id, "Bea", "B-2")
-    assert "newId" not in face
-    assert (after["name"], after["externalId"], after["addDate"]) == ("Bea", "B-2", person["addDate"])
+    assert (face["personId"], face["name"], face["personExternalId"]) == (person_id, *names.values())
+    assert not {"newId", "conflict"} & set(face)
+    assert (after["name"], after["externalId"], after["addDate"]) == (*names.values(), person["addDate"])
     assert after["modDate"] >= person["modDate"]
     assert after["imageURI"] != person["imageURI"]
     assert directory.stored(person["imageURI"]).status_code == 410
@@ -39,6 +50,61 @@ def test_4_2_rule_6_update_true_replaces_image_and_metadata(
     assert directory.recognise(other("hopper"), threshold=0)[0]["personId"] == person_id
     # The replaced image is no longer identical to a current reference.
     assert "personId" not in directory.recognise(photo("hopper"), threshold=0)[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "conflict"),
+    [
+        (BEA, "external-id"),
+        ({"name": "Anna", "external_id": "B-2"}, "external-id"),
+        ({"external_id": "B-2"}, "external-id"),
+        ({"name": "Bea"}, "name"),
+    ],
+    ids=["both", "id", "only an id", "only a name"],
+)
+def test_identities_update_refuses_somebody_else(
+    directory: Directory, person: Json, names: dict[str, str], conflict: str
+) -> None:
+    """A face that the client says is somebody else is no match to update: the match is answered with `conflict`, neither
+    reference nor metadata change, accountUpdated is false, and occurrence still counts."""
+    image = directory.face_image(person["personId"]).content
+    for post in (other("hopper"), photo("hopper")):  # the identical image too
+        answer = directory.answer(post, **names, update="true")
+        (face,), after = answer["identifiedFaces"], directory.record(person["personId"])
+        assert (face["conflict"], face["personId"], face["name"]) == (conflict, person["personId"], "Anna")
+        assert answer["accountUpdated"] is False
+        assert {key: after[key] for key in CONTENT} == {key: person[key] for key in CONTENT}
+    assert (face["occurrence"], after["occurrence"]) == (3, 3)
+    assert directory.face_image(person["personId"]).content == image
+    assert directory.stored(person["imageURI"]).status_code == 200
+    assert len(directory.people()) == 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [ANNA, {"name": "Bea", "external_id": "A-1"}, {"name": "Anna"}, {"external_id": "A-1"}, {}],
+    ids=["both", "another name with the same id", "only the name", "only the id", "none"],
+)
+def test_identities_update_takes_the_same_person(directory: Directory, person: Json, names: dict[str, str]) -> None:
+    """External ids decide where both are there, else names; nothing sent is no conflict."""
+    answer = directory.answer(other("hopper"), **names, update="true")
+    after = directory.record(person["personId"])
+    assert answer["accountUpdated"] is True
+    assert "conflict" not in answer["identifiedFaces"][0]
+    assert (after["name"], after["externalId"]) == (names.get("name", "Anna"), "A-1")
+    assert after["imageURI"] != person["imageURI"]
+
+
+def test_identities_update_gives_a_person_without_name_or_id_theirs(directory: Directory, person: Json) -> None:
+    """A stored name that is empty is no conflict, nor is an external id where none is stored."""
+    person_id = person["personId"]
+    directory.put(f"/people/{person_id}", {"name": "", "externalId": ""})
+    assert directory.answer(other("hopper"), **BEA, update="true")["accountUpdated"] is True
+    assert (directory.record(person_id)["name"], directory.record(person_id)["externalId"]) == ("Bea", "B-2")
+    directory.put(f"/people/{person_id}", {"externalId": ""})
+    (face,) = directory.faces(other("hopper", 1), **ANNA, update="true")
+    assert face["conflict"] == "name"
+    assert "externalId" not in directory.record(person_id)
 
 
 def test_4_2_rule_6_update_false_changes_neither(directory: Directory, person: Json) -> None:
@@ -53,23 +119,23 @@ def test_4_2_rule_6_update_false_changes_neither(directory: Directory, person: J
 
 @pytest.mark.parametrize(("reason", "parameter"), [("center-pose", "min-cpq"), ("contrast", "min-fcq")])
 def test_4_2_rule_6_no_update_where_the_quality_is_not_met(
-    directory: Directory, person: Json, reason: str, parameter: str
+    lenient_directory: Directory, applying_person: Json, reason: str, parameter: str
 ) -> None:
     """Quality not met: recognised, not updated. With the check switched off it is updated."""
     image = poor("hopper", reason)
-    answer = directory.answer(image, **BEA, update="true")
-    after = directory.record(person["personId"])
-    assert answer["identifiedFaces"][0]["personId"] == person["personId"]
+    answer = lenient_directory.answer(image, **BEA, update="true")
+    after = lenient_directory.record(applying_person["personId"])
+    assert answer["identifiedFaces"][0]["personId"] == applying_person["personId"]
     assert answer["accountUpdated"] is False
-    assert {key: after[key] for key in CONTENT} == {key: person[key] for key in CONTENT}
-    assert directory.answer(image, **BEA, update="true", **{parameter: 0})["accountUpdated"] is True
-    assert directory.record(person["personId"])["imageURI"] != person["imageURI"]
+    assert {key: after[key] for key in CONTENT} == {key: applying_person[key] for key in CONTENT}
+    assert lenient_directory.answer(image, **BEA, update="true", **{parameter: 0})["accountUpdated"] is True
+    assert lenient_directory.record(applying_person["personId"])["imageURI"] != applying_person["imageURI"]
 
 
-def test_identities_update_takes_metadata_only_if_sent(directory: Directory, person: Json) -> None:
+def test_identities_update_takes_metadata_only_if_sent(lenient_directory: Directory, applying_person: Json) -> None:
     """The largest face also brings its header metadata, if sent."""
-    directory.answer(other("hopper"), name="Bea", update="true")
-    record = directory.record(person["personId"])
+    lenient_directory.answer(other("hopper"), name="Bea", update="true")
+    record = lenient_directory.record(applying_person["personId"])
     assert (record["name"], record["externalId"]) == ("Bea", "A-1")
 
 
@@ -88,15 +154,15 @@ def test_identities_of_two_faces_on_one_person_the_best_updates(directory: Direc
     ("names", "updated"), [({"name": "Anna", "external_id": "A-1"}, False), (BEA, True)], ids=["same", "other"]
 )
 def test_identities_update_with_the_identical_image(
-    directory: Directory, person: Json, names: dict[str, str], updated: bool
+    lenient_directory: Directory, applying_person: Json, names: dict[str, str], updated: bool
 ) -> None:
     """Identical image and metadata: nothing changes. `accountUpdated: true` iff something did."""
-    answer = directory.answer(photo("hopper"), **names, update="true")
-    after = directory.record(person["personId"])
+    answer = lenient_directory.answer(photo("hopper"), **names, update="true")
+    after = lenient_directory.record(applying_person["personId"])
     assert answer["accountUpdated"] is updated
-    assert after["imageURI"] == person["imageURI"]
+    assert after["imageURI"] == applying_person["imageURI"]
     assert (after["name"], after["externalId"]) == (names["name"], names["external_id"])
-    assert updated or after["modDate"] == person["modDate"]
+    assert updated or after["modDate"] == applying_person["modDate"]
 
 
 def test_identities_update_without_insert(directory: Directory, person: Json) -> None:

@@ -1,0 +1,161 @@
+"""What a decided post changes: new identities, the references and metadata of those it updates, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from pipeline.config import REFUSE, ServeSettings
+from pipeline.errors import ExternalIdTaken, PersonHeadersRequired
+from pipeline.extraction.stored_picture import MEDIA_TYPE
+from pipeline.identities.decide import Decision, Sighting, label_conflict, seen_again, updaters
+from pipeline.identities.directory import Directory
+from pipeline.identities.person_changes import changed
+from pipeline.identities.types import NO_CHANGE, Conflict, PersonChange, PostRequest, SimilarPerson
+from pipeline.matching.match import Matcher
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.records import NewReference, PersonRecord, PostedImage
+
+
+@dataclass(frozen=True)
+class Post:
+    """A posted image with its faces, and what is asked for."""
+
+    image: PostedImage
+    request: PostRequest
+    matcher: Matcher  # with the request's threshold
+    sightings: Sequence[Sighting]  # from the largest face to the smallest
+    guids: Sequence[str]  # of the faces' pictures, in case they are stored
+
+    def said_of(self, sighting: Sighting) -> PersonChange:
+        """What the headers say of the person of this face: they describe the largest one."""
+        request = self.request
+        described = sighting.ordinal == 0
+        return replace(request.details, name=request.name, external_id=request.external_id) if described else NO_CHANGE
+
+
+@dataclass(frozen=True)
+class DecidedPost:
+    """The decision, and what an answer shows of the directory as it was then."""
+
+    decision: Decision
+    similar: list[list[SimilarPerson]] | None
+    identical: frozenset[int]  # faces that are themselves the reference they matched: the same image again
+
+    @property
+    def sightings(self) -> Sequence[Sighting]:
+        return self.decision.sightings
+
+    def is_outdated(self) -> bool:
+        return self.decision.is_outdated()
+
+
+@dataclass
+class Changes:
+    """What a post changes, collected for its commit."""
+
+    now: datetime
+    records: dict[str, PersonRecord] = field(default_factory=dict)  # as they are afterwards
+    inserted: list[str] = field(default_factory=list)
+    references: list[NewReference] = field(default_factory=list)
+    conflicts: dict[int, Conflict] = field(default_factory=dict)  # by face: why it updates nobody
+    account_updated: bool = False
+
+
+class ChangeRules:
+    """Says what decided posts change, by the settings of the server."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+
+    def changes(self, directory: Directory, post: Post, decided: DecidedPost) -> Changes:
+        """All that the post changes. Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge; then nothing is
+        changed."""
+        changes = Changes(utc_now())
+        for sighting in decided.sightings:
+            if sighting.outcome == "inserted":
+                self._insert(directory, post, sighting, changes)
+        seen = seen_again(directory, decided.decision.occurrences(), changes.now)
+        changes.records.update((record.person_id, record) for record in seen)
+        changes.conflicts = self._conflicts(directory, post, decided)
+        for sighting in self._updating(post, decided, changes.conflicts):
+            self._update(directory, post, decided, sighting, changes)
+        return changes
+
+    def new_pictures(self, directory: Directory, post: Post, decided: DecidedPost) -> list[tuple[str, bytes, str]]:
+        """(guid, bytes, media type) of the faces that become references if nothing comes in meanwhile."""
+        new = [sighting for sighting in decided.sightings if sighting.outcome == "inserted"]
+        updating = self._updating(post, decided, self._conflicts(directory, post, decided))
+        new += [sighting for sighting in updating if sighting.ordinal not in decided.identical]
+        return [(post.guids[s.ordinal], s.face.crop, MEDIA_TYPE) for s in new if s.face.crop]
+
+    def check_external_id(self, directory: Directory, external_id: str | None, owner_id: str | None) -> None:
+        """Raises ExternalIdTaken where ids are kept unique and somebody else than the owner has this one."""
+        if not self._settings.unique_external_ids or external_id is None:
+            return
+        if any(person.person_id != owner_id for person in directory.with_external_id(external_id)):
+            raise ExternalIdTaken
+
+    def _conflicts(self, directory: Directory, post: Post, decided: DecidedPost) -> dict[int, Conflict]:
+        """The matched faces that the headers call somebody else."""
+        conflicts: dict[int, Conflict] = {}
+        if post.request.update and self._settings.update_conflicts == REFUSE:
+            for sighting in decided.sightings:
+                record = directory.get(str(sighting.person_id)) if sighting.outcome == "matched" else None
+                conflict = label_conflict(record, post.said_of(sighting)) if record is not None else None
+                if conflict is not None:
+                    conflicts[sighting.ordinal] = conflict
+        return conflicts
+
+    def _updating(self, post: Post, decided: DecidedPost, conflicts: dict[int, Conflict]) -> list[Sighting]:
+        """The faces that update the person they matched. One in conflict keeps the other faces from it, too."""
+        in_conflict = {decided.sightings[ordinal].person_id for ordinal in conflicts}
+        found = updaters(decided.sightings) if post.request.update else []
+        return [sighting for sighting in found if sighting.person_id not in in_conflict]
+
+    def _insert(self, directory: Directory, post: Post, sighting: Sighting, changes: Changes) -> None:
+        said = post.said_of(sighting)
+        if self._settings.person_headers == "required" and (said.name is None or said.external_id is None):
+            raise PersonHeadersRequired
+        self.check_external_id(directory, said.external_id, None)
+        person_id, guid = sighting.new_id, post.guids[sighting.ordinal]
+        changes.references.append(_new_reference(post, sighting))
+        changes.inserted.append(person_id)
+        changes.records[person_id] = changed(PersonRecord.new(person_id, None, None, guid, changes.now), said)
+        changes.account_updated = True
+
+    def _update(
+        self, directory: Directory, post: Post, decided: DecidedPost, sighting: Sighting, changes: Changes
+    ) -> None:
+        """Replaces the reference of the matched record, and its name and id where the request has them for this face."""
+        person_id = str(sighting.person_id)
+        old = changes.records[person_id] if person_id in changes.records else directory.get(person_id)
+        assert old is not None
+        said = post.said_of(sighting)
+        if said.external_id not in (None, old.external_id):
+            self.check_external_id(directory, said.external_id, person_id)
+        record = changed(old, said)
+        if sighting.ordinal not in decided.identical:
+            changes.references.append(_new_reference(post, sighting))
+            record = replace(record, image_guid=post.guids[sighting.ordinal])
+        if record != old:
+            changes.records[person_id] = replace(record, modified_at=changes.now)
+            changes.account_updated = True
+
+
+def _new_reference(post: Post, sighting: Sighting) -> NewReference:
+    face = sighting.face
+    assert face.crop is not None
+    assert sighting.score is not None
+    return NewReference(
+        person_id=str(sighting.person_id),
+        ordinal=sighting.ordinal,
+        outcome=sighting.outcome,
+        similarity_score=sighting.score,
+        fields=face.fields,
+        embedding=face.embedding,
+        image_guid=post.guids[sighting.ordinal],
+        image=face.crop,
+        media_type=MEDIA_TYPE,
+    )
