@@ -293,6 +293,10 @@ class PersonHeadersRequired(RequestError):
     """An insertion needs X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID; nothing was stored."""
 
 
+class SeveralFaces(RequestError):
+    """The photo shows several faces, and the request is about one: select it by closest-only-x and closest-only-y, or by largest-only; nothing was stored."""  # noqa: E501
+
+
 class ExternalIdTaken(RequestError, http_status=409):
     """The external id is in use in this directory; nothing was stored."""
 

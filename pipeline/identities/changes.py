@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipeline.config import REFUSE, ServeSettings
 from pipeline.errors import ExternalIdTaken, PersonHeadersRequired
 from pipeline.extraction.stored_picture import MEDIA_TYPE
-from pipeline.identities.decide import Decision, Sighting, label_conflict, seen_again, updaters
+from pipeline.identities.decide import Decision, Sighting, gives_way, label_conflict, seen_again, updaters
 from pipeline.identities.directory import Directory
+from pipeline.identities.merging import merged
 from pipeline.identities.person_changes import changed
 from pipeline.identities.types import NO_CHANGE, Conflict, PersonChange, PostRequest, SimilarPerson
 from pipeline.matching.match import Matcher
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import NewReference, PersonRecord, PostedImage
+from pipeline.store.records import NewReference, PersonRecord, PostedImage, ReferenceOrigin
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,12 @@ class Post:
     matcher: Matcher  # with the request's threshold
     sightings: Sequence[Sighting]  # from the largest face to the smallest
     guids: Sequence[str]  # of the faces' pictures, in case they are stored
+    described: int | None  # the face that the headers describe
 
     def said_of(self, sighting: Sighting) -> PersonChange:
-        """What the headers say of the person of this face: they describe the largest one."""
+        """What the headers say of the person of this face: nothing unless they describe it."""
         request = self.request
-        described = sighting.ordinal == 0
+        described = sighting.ordinal == self.described
         return replace(request.details, name=request.name, external_id=request.external_id) if described else NO_CHANGE
 
 
@@ -42,6 +44,7 @@ class DecidedPost:
     decision: Decision
     similar: list[list[SimilarPerson]] | None
     identical: frozenset[int]  # faces that are themselves the reference they matched: the same image again
+    origins: Mapping[str, ReferenceOrigin] | None  # of the matched references; None: the request has no conditions
 
     @property
     def sightings(self) -> Sequence[Sighting]:
@@ -60,6 +63,7 @@ class Changes:
     inserted: list[str] = field(default_factory=list)
     references: list[NewReference] = field(default_factory=list)
     conflicts: dict[int, Conflict] = field(default_factory=dict)  # by face: why it updates nobody
+    merged: set[str] = field(default_factory=set)  # the persons that a merge joins, and their roots
     account_updated: bool = False
 
 
@@ -70,8 +74,8 @@ class ChangeRules:
         self._settings = settings
 
     def changes(self, directory: Directory, post: Post, decided: DecidedPost) -> Changes:
-        """All that the post changes. Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge; then nothing is
-        changed."""
+        """All that it changes. Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge, PersonUnknown; then
+        nothing is changed."""
         changes = Changes(utc_now())
         for sighting in decided.sightings:
             if sighting.outcome == "inserted":
@@ -81,13 +85,15 @@ class ChangeRules:
         changes.conflicts = self._conflicts(directory, post, decided)
         for sighting in self._updating(post, decided, changes.conflicts):
             self._update(directory, post, decided, sighting, changes)
+        if post.request.merge_with is not None:
+            self._merge(directory, post.request.merge_with, decided, changes)
         return changes
 
     def new_pictures(self, directory: Directory, post: Post, decided: DecidedPost) -> list[tuple[str, bytes, str]]:
         """(guid, bytes, media type) of the faces that become references if nothing comes in meanwhile."""
         new = [sighting for sighting in decided.sightings if sighting.outcome == "inserted"]
         updating = self._updating(post, decided, self._conflicts(directory, post, decided))
-        new += [sighting for sighting in updating if sighting.ordinal not in decided.identical]
+        new += [sighting for sighting in updating if _replaces(post, decided, sighting, utc_now())]
         return [(post.guids[s.ordinal], s.face.crop, MEDIA_TYPE) for s in new if s.face.crop]
 
     def check_external_id(self, directory: Directory, external_id: str | None, owner_id: str | None) -> None:
@@ -98,7 +104,9 @@ class ChangeRules:
             raise ExternalIdTaken
 
     def _conflicts(self, directory: Directory, post: Post, decided: DecidedPost) -> dict[int, Conflict]:
-        """The matched faces that the headers call somebody else."""
+        """The faces that are not of the named person; else those that the headers call somebody else."""
+        if post.request.update_person_id is not None:
+            return {sighting.ordinal: "person" for sighting in decided.sightings if sighting.outcome == "recognised"}
         conflicts: dict[int, Conflict] = {}
         if post.request.update and self._settings.update_conflicts == REFUSE:
             for sighting in decided.sightings:
@@ -128,7 +136,7 @@ class ChangeRules:
     def _update(
         self, directory: Directory, post: Post, decided: DecidedPost, sighting: Sighting, changes: Changes
     ) -> None:
-        """Replaces the reference of the matched record, and its name and id where the request has them for this face."""
+        """Replaces the reference of the matched record, and the name and id where the headers give some."""
         person_id = str(sighting.person_id)
         old = changes.records[person_id] if person_id in changes.records else directory.get(person_id)
         assert old is not None
@@ -136,12 +144,35 @@ class ChangeRules:
         if said.external_id not in (None, old.external_id):
             self.check_external_id(directory, said.external_id, person_id)
         record = changed(old, said)
-        if sighting.ordinal not in decided.identical:
+        if _replaces(post, decided, sighting, changes.now):
             changes.references.append(_new_reference(post, sighting))
             record = replace(record, image_guid=post.guids[sighting.ordinal])
         if record != old:
             changes.records[person_id] = replace(record, modified_at=changes.now)
             changes.account_updated = True
+
+    def _merge(self, directory: Directory, with_id: str, decided: DecidedPost, changes: Changes) -> None:
+        """Makes the person of the face and another one person, as `PUT /merge` does. A conflict is no match."""
+        (sighting,) = decided.sightings
+        if sighting.person_id is None or sighting.ordinal in changes.conflicts:
+            return
+        new = changes.records[sighting.person_id] if sighting.outcome == "inserted" else None
+        changes.merged = {with_id, sighting.person_id}
+        for top in merged(directory, [with_id, sighting.person_id], changes.now, new):
+            record = changes.records.get(top.person_id, top)
+            changes.records[top.person_id] = replace(record, parent_id=top.parent_id, modified_at=changes.now)
+            changes.merged |= {top.person_id, str(top.parent_id)}
+            changes.account_updated = True
+
+
+def _replaces(post: Post, decided: DecidedPost, sighting: Sighting, now: datetime) -> bool:
+    """Whether the face takes the place of the reference that it matched."""
+    if sighting.ordinal in decided.identical:
+        return False
+    if decided.origins is None:
+        return True
+    origin = decided.origins.get(str(sighting.person_id))
+    return origin is not None and gives_way(origin, sighting.face, post.request, now)
 
 
 def _new_reference(post: Post, sighting: Sighting) -> NewReference:

@@ -11,20 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
 from pipeline.config import MatchSettings
+from pipeline.errors import PersonUnknown
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.identities.directory import Directory, DirectoryView, ReferenceFace
-from pipeline.identities.types import Conflict, PersonChange
+from pipeline.identities.types import Conflict, PersonChange, PostRequest
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
-from pipeline.matching.references import changes_since
-from pipeline.store.records import PersonRecord
+from pipeline.matching.references import changes_since, check_embeddings
+from pipeline.store.records import PersonRecord, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
 
 _QUALITY_COLUMNS: Final = {
@@ -103,14 +104,18 @@ class Decision:
         return Counter(counted.values())
 
 
-def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: Matcher) -> Decision:
-    """Decides each of n >= 1 faces in turn: a match, a new identity, or neither. Takes no lock."""
-    faces = FaceBatch(
+def _batch(sightings: Sequence[Sighting]) -> FaceBatch:
+    return FaceBatch(
         embeddings=np.stack([s.face.embedding for s in sightings]),
         insertable=np.array([s.allowed and s.fit for s in sightings]),
         image_hashes=[s.image_hashes for s in sightings],
         boxes=np.array([s.face.box for s in sightings], dtype=np.float32),
     )
+
+
+def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: Matcher) -> Decision:
+    """Decides each of n >= 1 faces in turn: a match, a new identity, or neither. Takes no lock."""
+    faces = _batch(sightings)
     while True:
         view = directory.view()
         grouped = group_faces(faces, view.index, matcher)
@@ -128,6 +133,28 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
                 outcome: Outcome = "inserted" if is_new else "matched"
                 decided.append(replace(s, outcome=outcome, person_id=person_id, score=score))
         return Decision(directory, view, decided, faces, grouped.position, matcher)
+
+
+def decide_person(directory: Directory, sighting: Sighting, person_id: str, matcher: Matcher) -> Decision:
+    """Decides whether a face is this person's, whoever else it may be like. One that is not fit to be the reference is
+    rejected, as an insertion would be. Takes no lock. Raises PersonUnknown."""
+    view, position = directory.reference_of(person_id)
+    if position is None:
+        raise PersonUnknown
+    faces = _batch([sighting])
+    check_embeddings(faces.embeddings, view.index.embedding_size)
+    same = view.index.is_of(position, sighting.image_hashes, sighting.face.box)
+    stored = view.index.host_vectors[position : position + 1]
+    distances = np.zeros(1) if same else matcher.distances(faces.embeddings, stored)
+    if not sighting.fit:
+        decided = replace(sighting, outcome="rejected")
+    elif same or matcher.matches(distances)[0]:
+        score = float(matcher.scores(distances)[0])
+        decided = replace(sighting, outcome="matched", person_id=person_id, score=score)
+    else:
+        decided = replace(sighting, outcome="recognised")
+    positions = np.array([position if decided.outcome == "matched" else -1], dtype=np.int64)
+    return Decision(directory, view, [decided], faces, positions, matcher)
 
 
 def updaters(sightings: Sequence[Sighting]) -> list[Sighting]:
@@ -148,6 +175,16 @@ def label_conflict(record: PersonRecord, said: PersonChange) -> Conflict | None:
     if said.external_id is not None and record.external_id is not None:
         return "external-id" if said.external_id != record.external_id else None
     return "name" if said.name is not None and record.name and said.name != record.name else None
+
+
+def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequest, now: datetime) -> bool:
+    """Whether the reference may be replaced by this face, as far as the request has conditions."""
+    own = (face.fields[column] for column in _QUALITY_COLUMNS.values())
+    lower = all(old < new for old, new in zip(reference.qualities, own, strict=True))
+    if request.update_if_lower_quality and not lower:
+        return False
+    days = request.update_if_older_days
+    return not days or now - reference.added_at > timedelta(days=days)
 
 
 def seen_again(directory: Directory, occurrences: Mapping[str, int], at: datetime) -> list[PersonRecord]:

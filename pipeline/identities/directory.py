@@ -94,6 +94,11 @@ class Directory:
     def view(self) -> DirectoryView:
         return self._view
 
+    def reference_of(self, person_id: str) -> tuple[DirectoryView, int | None]:
+        """A view, and where in its index the person's reference is; None for an unknown person."""
+        with self._maps:
+            return self._view, self._positions.get(person_id)
+
     # Reading
 
     def records(self) -> list[PersonRecord]:

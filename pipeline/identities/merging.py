@@ -15,34 +15,37 @@ from pipeline.identities.directory import Directory
 from pipeline.store.records import PersonRecord
 
 
-def _records(directory: Directory, person_ids: Sequence[str]) -> list[PersonRecord]:
-    """Distinct records, the oldest first. Raises PersonUnknown."""
+def _records(directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None) -> list[PersonRecord]:
+    """Distinct records, the oldest first; `new` is about to be inserted. Raises PersonUnknown."""
     records = {}
     for person_id in person_ids:
-        record = directory.get(person_id)
+        record = new if new is not None and new.person_id == person_id else directory.get(person_id)
         if record is None:
             raise PersonUnknown
         records[person_id] = record
-    return sorted(records.values(), key=lambda person: person.seq)
+    return sorted(records.values(), key=lambda person: (person is new, person.seq))
 
 
 def _root(directory: Directory, person: PersonRecord) -> PersonRecord:
     return directory.root(person.person_id) or person
 
 
-def root_of_merge(directory: Directory, person_ids: Sequence[str]) -> PersonRecord:
+def root_of_merge(directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None) -> PersonRecord:
     """The record that stands for the persons after a merge: the oldest of those that are roots with children already,
     else the oldest without a parent; if all have one, the root above the oldest. Raises PersonUnknown."""
-    persons = _records(directory, person_ids)
+    persons = _records(directory, person_ids, new)
     roots = [person for person in persons if person.parent_id is None]
     root = next((p for p in roots if directory.children(p.person_id)), roots[0] if roots else None)
     return root or _root(directory, persons[0])
 
 
-def merged(directory: Directory, person_ids: Sequence[str], now: datetime) -> list[PersonRecord]:
-    """The records that a merge changes, as they are afterwards; its root is not one of them. Raises PersonUnknown."""
-    root = root_of_merge(directory, person_ids)
-    persons = _records(directory, person_ids)
+def merged(
+    directory: Directory, person_ids: Sequence[str], now: datetime, new: PersonRecord | None = None
+) -> list[PersonRecord]:
+    """The records that a merge changes, as they are afterwards; its root is not one of them. `new`: one of the persons,
+    who is being inserted. Raises PersonUnknown."""
+    root = root_of_merge(directory, person_ids, new)
+    persons = _records(directory, person_ids, new)
     tops = {top.person_id: top for top in (_root(directory, person) for person in persons)}
     return [
         replace(top, parent_id=root.person_id, modified_at=now)

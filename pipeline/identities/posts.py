@@ -9,23 +9,34 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pipeline.config import MatchSettings, Settings
+from pipeline.errors import PersonUnknown
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import ExtractedFace, faces_of_table
 from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.changes import ChangeRules, Changes, DecidedPost, Post
-from pipeline.identities.decide import Sighting, commit_decided, decide_faces, failed_measures
+from pipeline.identities.decide import (
+    Decision,
+    Sighting,
+    commit_decided,
+    decide_faces,
+    decide_person,
+    failed_measures,
+)
 from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.locks import Footprint, SharedLock
+from pipeline.identities.selection import select_faces
 from pipeline.identities.types import Conflict, FaceResult, PostRequest, PostResult
 from pipeline.identities.views import most_similar, root_view
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.runtime.threads import usable_cores
+from pipeline.store.catalog.references import reference_origins
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit, PostedImage
+from pipeline.store.records import DirectoryCommit, PostedImage, ReferenceOrigin
 
 
 class Poster:
@@ -57,11 +68,12 @@ class Poster:
             post, detection_ms = self._extract(data, request)
         results: list[FaceResult] = []
         updated = False
-        if post.sightings:
-            with self._directories.using(account_id, directory) as opened:
+        with self._directories.using(account_id, directory) as opened:
+            _require_persons(opened, request)
+            if post.sightings:
                 results, updated = self._answer(opened, post)
         return PostResult(
-            faces=results[:1] if request.largest_only else results,
+            faces=results,
             width=post.image.width,
             height=post.image.height,
             media_id=str(uuid.UUID(post.image.sha256[:32])),
@@ -73,8 +85,10 @@ class Poster:
         """The image's faces, without its pixels, and the milliseconds that finding them took."""
         decoded = self._decoder(data)
         begun = time.monotonic()
-        faces = faces_of_table(self._batcher.extract(decoded))
+        found = faces_of_table(self._batcher.extract(decoded))
         detection_ms = round((time.monotonic() - begun) * 1000)
+        selected = select_faces(found, request, decoded.width, decoded.height)
+        described = selected.described is not None
         gate = self._gate(request)
         image = PostedImage(
             sha256=hashlib.sha256(data).hexdigest(),
@@ -83,12 +97,16 @@ class Poster:
             width=decoded.width,
             height=decoded.height,
             format=decoded.format,
-            name=request.name,
-            external_id=request.external_id,
+            name=request.name if described else None,
+            external_id=request.external_id if described else None,
         )
-        sightings = [_sighting(image, request, gate, ordinal, face) for ordinal, face in enumerate(faces)]
+        sightings = [
+            _sighting(image, request, gate, ordinal, face, described=ordinal == selected.described)
+            for ordinal, face in enumerate(selected.faces)
+        ]
+        guids = [str(uuid.uuid4()) for _ in sightings]
         matcher = Matcher(self._calibration, gate.threshold)
-        return Post(image, request, matcher, sightings, [str(uuid.uuid4()) for _ in faces]), detection_ms
+        return Post(image, request, matcher, sightings, guids, selected.described), detection_ms
 
     def _gate(self, request: PostRequest) -> MatchSettings:
         asked = {
@@ -102,7 +120,7 @@ class Poster:
     def _answer(self, directory: Directory, post: Post) -> tuple[list[FaceResult], bool]:
         """The answer for each face, and whether the account changed."""
         if not (post.request.insert or post.request.update):
-            return _results(_decide(directory, post), {}), False
+            return _results(self._decide(directory, post), {}), False
 
         @contextmanager
         def lock(decided: DecidedPost) -> Iterator[tuple[SharedLock, dict[str, Any]]]:
@@ -124,13 +142,40 @@ class Poster:
                 self._commit(shared, directory, post, decided, changes, ahead)
             return _results(decided, changes.conflicts), changes.account_updated
 
-        return commit_decided(lambda: _decide(directory, post), lock, commit)
+        return commit_decided(lambda: self._decide(directory, post), lock, commit)
+
+    def _decide(self, directory: Directory, post: Post) -> DecidedPost:
+        """Raises PersonUnknown."""
+        request = post.request
+        if request.update_person_id is None:
+            decision = decide_faces(directory, post.sightings, post.matcher)
+        else:
+            decision = decide_person(directory, post.sightings[0], request.update_person_id, post.matcher)
+        index = decision.view.index
+        identical = [index.find_identical(s.image_hashes, s.face.box) for s in post.sightings]
+        return DecidedPost(
+            decision,
+            similar=most_similar(decision, identical, request.similar_limit) if request.similar_limit else None,
+            identical=frozenset(
+                s.ordinal
+                for s, position in zip(post.sightings, decision.positions.tolist(), strict=True)
+                if index.is_of(position, s.image_hashes, s.face.box)
+            ),
+            origins=self._origins(decision, request),
+        )
+
+    def _origins(self, decision: Decision, request: PostRequest) -> Mapping[str, ReferenceOrigin] | None:
+        """Of the references that the matched faces may replace, where the request has conditions about them."""
+        if not (request.update_if_lower_quality or request.update_if_older_days):
+            return None
+        matched = [s.person_id for s in decision.sightings if s.outcome == "matched" and s.person_id is not None]
+        return self._client.submit(partial(reference_origins, person_ids=matched))
 
     def _footprint(self, post: Post, decided: DecidedPost, changes: Changes) -> Footprint:
         matched = {sighting.person_id for sighting in decided.sightings if sighting.person_id is not None}
         external_ids = {record.external_id for record in changes.records.values() if record.external_id is not None}
         return Footprint(
-            person_ids=frozenset(matched | set(changes.records)),
+            person_ids=frozenset(matched | set(changes.records) | changes.merged),
             external_ids=frozenset(external_ids if self._unique_external_ids else ()),
             image_hashes=frozenset(decided.sightings[0].image_hashes),
             faces=decided.decision.faces.embeddings,
@@ -161,8 +206,21 @@ class Poster:
         directory.apply(committed, references=new)
 
 
+def _require_persons(directory: Directory, request: PostRequest) -> None:
+    """Raises PersonUnknown, whatever the photo shows."""
+    for person_id in (request.update_person_id, request.merge_with):
+        if person_id is not None and directory.get(person_id) is None:
+            raise PersonUnknown
+
+
 def _sighting(
-    image: PostedImage, request: PostRequest, gate: MatchSettings, ordinal: int, face: ExtractedFace
+    image: PostedImage,
+    request: PostRequest,
+    gate: MatchSettings,
+    ordinal: int,
+    face: ExtractedFace,
+    *,
+    described: bool,
 ) -> Sighting:
     failed = failed_measures(face, gate)
     x1, y1, x2, y2 = face.box
@@ -171,20 +229,11 @@ def _sighting(
         ordinal=ordinal,
         face=face,
         image_hashes=(image.sha256, image.pixel_sha256),
-        allowed=request.insert and (ordinal == 0 or request.insert_all),
+        allowed=request.insert and request.update_person_id is None and (described or request.insert_all),
         failed=failed,
         fit=max(x2 - x1, y2 - y1) >= request.min_size_px and not failed,
         new_id=str(uuid.uuid4()),
     )
-
-
-def _decide(directory: Directory, post: Post) -> DecidedPost:
-    decision = decide_faces(directory, post.sightings, post.matcher)
-    identical = [decision.view.index.find_identical(s.image_hashes, s.face.box) for s in post.sightings]
-    limit = post.request.similar_limit
-    similar = most_similar(decision, identical, limit) if limit else None
-    same = frozenset(ordinal for ordinal, position in enumerate(identical) if position is not None)
-    return DecidedPost(decision, similar, same)
 
 
 def _results(decided: DecidedPost, conflicts: Mapping[int, Conflict]) -> list[FaceResult]:
@@ -197,7 +246,7 @@ def _results(decided: DecidedPost, conflicts: Mapping[int, Conflict]) -> list[Fa
                 person=person,
                 score=sighting.score if person is not None else None,
                 inserted=sighting.outcome == "inserted",
-                rejected=sighting.failed if person is None and sighting.allowed else (),
+                rejected=sighting.failed if sighting.outcome == "rejected" else (),
                 conflict=conflicts.get(sighting.ordinal),
                 similar=decided.similar[sighting.ordinal] if decided.similar is not None else None,
             )

@@ -9,9 +9,8 @@ from typing import Any, Final, Literal, TypeAlias
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.store.records import PersonRecord
 
-
-# What says that a matched face must not update the person: another external id, or another name.
-Conflict: TypeAlias = Literal["external-id", "name"]
+# What says that a face must not update the person: another external id or name; or the person named is another one.
+Conflict: TypeAlias = Literal["external-id", "name", "person"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,20 @@ class PostRequest:
     insert: bool = True
     update: bool = True
     insert_all: bool = False  # every unmatched face that passes the gate, not only the largest
-    largest_only: bool = False  # answer the largest face only
+    closest_x: float | None = None  # only the face whose centre is nearest to this fraction of the width
+    closest_y: float | None = None  # and of the height; either or both
+    largest_only: bool = False  # only the largest face
+    larger_than: float = 0.0  # only faces of at least this fraction of the height
     min_size_px: float = 0.0  # a face whose longer side is shorter is only recognised, whatever its quality
+    update_person_id: str | None = None  # the only record that may be updated; nothing is inserted
+    merge_with: str | None = None  # the person that becomes one with the person of the face
+    update_if_lower_quality: bool = False  # only a reference that is lower in all three qualities is replaced
+    update_if_older_days: float = 0.0  # only a reference that is older is replaced
     similar_limit: int = 0
+
+    @property
+    def is_about_one_face(self) -> bool:
+        return self.update_person_id is not None or self.merge_with is not None
 
 
 @dataclass(frozen=True)

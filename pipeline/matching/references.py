@@ -77,6 +77,10 @@ class IndexView:
         image), the one of lowest order if there are several; None if there is none."""
         return self.images.find(hashes, box, self.is_alive)
 
+    def is_of(self, position: int, hashes: Iterable[str], box: Sequence[float]) -> bool:
+        """Whether the reference at `position` is alive and of this very image and face, as in `find_identical`."""
+        return self.is_alive(position) and self.images.find(hashes, box, lambda place: place == position) is not None
+
 
 @dataclass(frozen=True)
 class Changes:

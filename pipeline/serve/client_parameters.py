@@ -1,6 +1,6 @@
 """The names that clients of this header set know, and what they get; docs/clients.md says what each means.
 
-A name that selects, filters or guards a write is never ignored: a server that ignores one destroys data while it answers
+A name that selects, filters or guards a write is never ignored: a server that ignores one destroys data while it says
 success. So each is done, or harmless (accepted, without effect on what is stored or answered), or refused unless its
 value is neutral. Names that are not here are ignored.
 """
@@ -21,8 +21,8 @@ _SHOWN: Final = 100  # characters of a name in a message
 
 @dataclass(frozen=True)
 class ClientParameter:
-    """A parameter of the query, or a header: X-... The `neutral` values of a refused one ask for nothing, and so does an
-    empty one."""
+    """A parameter of the query, or a header (X-...). The `neutral` values of a refused one ask for nothing, as an empty
+    one does."""
 
     name: str  # a * at its end stands for any ending
     verdict: Verdict
@@ -48,18 +48,16 @@ def _all(verdict: Verdict, names: str) -> Iterator[ClientParameter]:
 
 
 POST_PEOPLE: Final[Sequence[ClientParameter]] = (
-    *_all("done", "largest-only min-size"),
-    *_all("refused", "closest-only-x closest-only-y update-person-id merge-with X-RPC-ROOT-PERSON-ID"),
-    ClientParameter("larger-than", "refused", ("0",)),
-    ClientParameter("X-RPC-MIN-SIZE", "refused", ("0", "-1")),
-    ClientParameter("update-if-lower-quality", "refused", ("false",)),
-    ClientParameter("update-if-older-than", "refused", ("0",)),
-    ClientParameter("provide-face-id", "refused", ("true",)),
+    *_all(
+        "done",
+        "closest-only-x closest-only-y largest-only larger-than update-person-id merge-with X-RPC-ROOT-PERSON-ID"
+        " min-size X-RPC-MIN-SIZE update-if-lower-quality update-if-older-than provide-face-id",
+    ),
     *_all(
         "harmless",
-        "merge differentiate regroup linear-match insert-profile insert-unconfirmed match-unconfirmed verbose detect-age"
-        " detect-gender detect-sentiment detect-mask detect-occlusion site source X-RPC-SITE X-RPC-SOURCE event event-id"
-        " start-time end-time context type include-expired X-FEED-ID X-RPC-MASK-* X-RPC-FACES-DETECTED",
+        "merge differentiate regroup linear-match insert-profile insert-unconfirmed match-unconfirmed verbose"
+        " detect-age detect-gender detect-sentiment detect-mask detect-occlusion site source X-RPC-SITE X-RPC-SOURCE"
+        " event event-id start-time end-time context type include-expired X-FEED-ID X-RPC-MASK-* X-RPC-FACES-DETECTED",
     ),
     ClientParameter("max-occlusion", "refused", ("-1", "1")),
     ClientParameter("detect-liveness", "refused", ("none",)),
@@ -76,8 +74,8 @@ POST_PEOPLE: Final[Sequence[ClientParameter]] = (
 FILTERS: Final[Sequence[ClientParameter]] = tuple(
     _all(
         "refused",
-        "home-location-pattern access-* min-access-clearance-level max-access-clearance-level face-id has-docs has-notes"
-        " invite-account-role zones minimum-center-pose-quality",
+        "home-location-pattern access-* min-access-clearance-level max-access-clearance-level face-id has-docs"
+        " has-notes invite-account-role zones minimum-center-pose-quality",
     )
 )
 

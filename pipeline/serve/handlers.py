@@ -71,6 +71,7 @@ class Handlers:
         caller = await self._caller(request)
         refuse_unsupported(POST_PEOPLE, Query(request), request.scope["headers"])
         options = post_request(request, person_headers(request))
+        with_ids = Query(request).flag("provide-face-id", True)
         check_media_type(request)
         async with self.bodies.body(request) as data:
             if not data:
@@ -79,7 +80,7 @@ class Handlers:
         self.metrics.posted(result)
         for conflict in filter(None, (face.conflict for face in result.faces)):
             access_log.warning("id=%s conflict=%s", request_id(request.scope), conflict)
-        return json_response(self.serializer.post(result), 201)
+        return json_response(self.serializer.post(result, with_ids=with_ids), 201)
 
     async def people(self, request: Request) -> Response:
         return await self._listed(request, self.service.people, PEOPLE_COUNT)

@@ -37,7 +37,7 @@ class Metrics:
         self._matches = self._counter("matches", "Faces recognised as an identity.")
         self._insertions = self._counter("insertions", "Faces inserted as an identity.")
         self._rejections = self._counter("rejections", "Faces not inserted for their quality.")
-        self._conflicts = self._counter("conflicts", "Faces that updated nobody, by what spoke against it.", ("reason",))
+        self._conflicts = self._counter("conflicts", "Faces that updated nobody, by the reason.", ("reason",))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts a request; `route` is a template."""

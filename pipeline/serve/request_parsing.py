@@ -26,7 +26,11 @@ from pipeline.serve.responses import sent_path
 
 DIRECTORY: Final = "X-RPC-DIRECTORY"
 THRESHOLD: Final = "X-RPC-FACES-GROUPING-THRESHOLD"
+MIN_SIZE: Final = "X-RPC-MIN-SIZE"
+ROOT_PERSON: Final = "X-RPC-ROOT-PERSON-ID"
 MAX_SIMILAR: Final = 1_000
+MAX_SIZE_PX: Final = 1e6
+MAX_DAYS: Final = 36_500
 MAX_MERGED: Final = 1_000
 
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -110,16 +114,17 @@ class Query:
             raise ParameterInvalid(name=name, expected=f"a whole number {limits}")
         return number
 
-    def number(self, name: str, high: float) -> float | None:
-        """A number in [0, high]; None where it is missing or -1, which means the default. Raises ParameterInvalid."""
+    def number(self, name: str, high: float, *, has_default: bool = True) -> float | None:
+        """A number in [0, high]; None where it is missing, or -1 if that is the default. Raises ParameterInvalid."""
         text = self._last.get(name)
         if text is None:
             return None
         number = finite(text)
-        if number == _DEFAULT:
+        if has_default and number == _DEFAULT:
             return None
         if number is None or not 0 <= number <= high:
-            raise ParameterInvalid(name=name, expected=f"a number in [0, {high:g}], or -1 for the default")
+            or_default = ", or -1 for the default" if has_default else ""
+            raise ParameterInvalid(name=name, expected=f"a number in [0, {high:g}]{or_default}")
         return number
 
 
@@ -140,9 +145,46 @@ def threshold(request: Request) -> float | None:
     return number
 
 
+def _min_size(request: Request, query: Query) -> float:
+    """In pixels; the query wins over the header."""
+    text = header_text(request, MIN_SIZE)
+    if query.text("min-size") is not None or text is None:
+        return query.number("min-size", MAX_SIZE_PX) or 0.0
+    number = finite(text)
+    if number is None or not (number == _DEFAULT or 0 <= number <= MAX_SIZE_PX):
+        raise HeaderInvalid(name=MIN_SIZE, expected=f"a number in [0, {MAX_SIZE_PX:g}], or -1 for the default")
+    return max(number, 0.0)
+
+
+def _update_person_id(query: Query, update: bool) -> str | None:
+    """An empty id is a malformed one: a script without its id must not update whoever matches."""
+    text = query.text("update-person-id")
+    if text is None:
+        return None
+    if not update:
+        raise ParameterInvalid(name="update", expected="true where update-person-id is given")
+    return checked_person_id(text)
+
+
+def _merge_with(request: Request, query: Query, may_change: bool) -> str | None:
+    """The query wins over the header."""
+    text = query.text("merge-with")
+    name = ROOT_PERSON if text is None else "merge-with"
+    text = header_text(request, ROOT_PERSON) if text is None else text
+    if text is None:
+        return None
+    if not may_change:
+        raise ParameterInvalid(name=name, expected="sent with insert=true or update=true")
+    return checked_person_id(text)
+
+
 def post_request(request: Request, person: PersonChange) -> PostRequest:
-    """The options of a `POST /people`; `person` is what its headers say. Raises HeaderInvalid, ParameterInvalid."""
+    """The options of a `POST /people`; `person` is what its headers say.
+
+    Raises HeaderInvalid, ParameterInvalid, PersonUnknown.
+    """
     query = Query(request)
+    insert, update = query.flag("insert", True), query.flag("update", True)
     return PostRequest(
         name=person.name,
         external_id=person.external_id,
@@ -151,11 +193,18 @@ def post_request(request: Request, person: PersonChange) -> PostRequest:
         min_cpq=query.number("min-cpq", 1),
         min_fsq=query.number("min-fsq", 1),
         min_fcq=query.number("min-fcq", 1),
-        insert=query.flag("insert", True),
-        update=query.flag("update", True),
+        insert=insert,
+        update=update,
         insert_all=query.flag("insert_all", False),
+        closest_x=query.number("closest-only-x", 1, has_default=False),
+        closest_y=query.number("closest-only-y", 1, has_default=False),
         largest_only=query.flag("largest-only", False),
-        min_size_px=query.number("min-size", 1e6) or 0.0,
+        larger_than=query.number("larger-than", 1, has_default=False) or 0.0,
+        min_size_px=_min_size(request, query),
+        update_person_id=_update_person_id(query, update),
+        merge_with=_merge_with(request, query, insert or update),
+        update_if_lower_quality=query.flag("update-if-lower-quality", False),
+        update_if_older_days=query.number("update-if-older-than", MAX_DAYS, has_default=False) or 0.0,
         similar_limit=query.whole("similar_limit", 0, 0, MAX_SIMILAR),
     )
 

@@ -49,12 +49,16 @@ class Serializer:
     image_prefix: str
     provider: str
 
-    def post(self, result: PostResult) -> Json:
-        """The object of 2.3, its faces in the service's order."""
+    def post(self, result: PostResult, *, with_ids: bool = True) -> Json:
+        """The object of 2.3, its faces in the service's order; without `personId` where ids are not wanted."""
+        faces = [self._face(face, result) for face in result.faces]
+        if not with_ids:
+            for entry in (*faces, *(similar for face in faces for similar in face.get("similar", ()))):
+                entry.pop("personId", None)
         return {
             "accountUpdated": result.account_updated,
             "detectionTime": result.detection_ms,
-            "identifiedFaces": [self._face(face, result) for face in result.faces],
+            "identifiedFaces": faces,
         }
 
     def people(self, views: Sequence[PersonView]) -> Json:

@@ -231,6 +231,14 @@ class PostedImage:
 
 
 @dataclass(frozen=True)
+class ReferenceOrigin:
+    """The face that a person's reference was made from."""
+
+    qualities: tuple[float, float, float]  # as QUALITIES
+    added_at: datetime  # when its image came into the store
+
+
+@dataclass(frozen=True)
 class NewReference:
     """A face that becomes the reference of a person: a new one's first, or in place of an older one."""
 

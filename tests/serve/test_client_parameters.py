@@ -1,4 +1,4 @@
-"""Every name that clients know, with a neutral, a meaningful and a bad value, over a real server: each is done, harmless
+"""Every name that clients know with a neutral, a meaningful and a bad value over a real server: each is done, harmless
 or refused as serve/client_parameters.py says. `test_every_name_has_its_cases` says how many cases there are."""
 
 from __future__ import annotations
@@ -11,12 +11,25 @@ import httpx
 import pytest
 
 from pipeline.serve.client_parameters import POST_PEOPLE, ClientParameter
-from tests.serve.conformance.client import ANNA, READ_ONLY, Account, Directory, Json, Server, assert_error
-from tests.serve.conformance.photos import pair, photo
+from pipeline.serve.docs.openapi import description
+from tests.serve.conformance.client import (
+    ANNA,
+    BEA,
+    FORCED,
+    READ_ONLY,
+    UNKNOWN_ID,
+    Account,
+    Directory,
+    Json,
+    Server,
+    assert_error,
+)
+from tests.serve.conformance.photos import other, pair, photo, poor
 from tests.serve.live import PASSWORD, LiveServer
 
 ROWS = {row.name: row for row in POST_PEOPLE}
 KINDS = ("neutral", "meaningful", "bad")
+UNKNOWN = (404, "person-unknown")
 CASES = [(name, kind) for name in ROWS for kind in KINDS]
 SENT = {"X-RPC-ACCESS-*": "X-RPC-ACCESS-LEVEL", "X-RPC-MASK-*": "X-RPC-MASK-MODEL"}  # a name for each pattern
 
@@ -39,10 +52,31 @@ def faces(answer: Json) -> list[Json]:
     return list(answer["identifiedFaces"])
 
 
+def is_anna(answer: Json) -> bool:
+    return faces(answer)[0]["name"] == "Anna"
+
+
 BOTH = pair("hopper", "collins")
+STRANGER = {"name": "Eileen", "external_id": "E-1"}
 DONE = {
+    "closest-only-x": Done(BOTH, None, "0.9", "1.1", lambda a: len(faces(a)) == 1, READ_ONLY),
+    "closest-only-y": Done(BOTH, None, "0", "left", lambda a: len(faces(a)) == 1, READ_ONLY),
     "largest-only": Done(BOTH, "false", "true", "yes", lambda a: len(faces(a)) == 1, READ_ONLY),
+    "larger-than": Done(BOTH, "0", "1", "-1", lambda a: faces(a) == [], READ_ONLY),
+    "update-person-id": Done(
+        other("hopper"), None, "{anna}", "anna", lambda a: bool(a["accountUpdated"]), who=BEA, error=UNKNOWN
+    ),
+    "merge-with": Done(photo("collins"), None, "{anna}", UNKNOWN_ID, is_anna, who=STRANGER, error=UNKNOWN),
+    "X-RPC-ROOT-PERSON-ID": Done(photo("collins"), "", "{anna}", "anna", is_anna, who=STRANGER, error=UNKNOWN),
     "min-size": Done(photo("collins"), "-1", "5000", "tall", lambda a: "newId" not in faces(a)[0]),
+    "X-RPC-MIN-SIZE": Done(
+        photo("collins"), "-1", "5000", "-2", lambda a: "newId" not in faces(a)[0], error=(400, "header-invalid")
+    ),
+    "update-if-lower-quality": Done(
+        poor("hopper", "contrast"), "false", "true", "no", lambda a: not a["accountUpdated"], FORCED
+    ),
+    "update-if-older-than": Done(other("hopper"), "0", "1", "-1", lambda a: not a["accountUpdated"]),
+    "provide-face-id": Done(photo("hopper"), "true", "false", "0", lambda a: "personId" not in faces(a)[0], READ_ONLY),
 }
 
 
@@ -117,6 +151,8 @@ def test_a_name_that_is_done_makes_its_difference(directory: Directory, name: st
 def test_every_name_has_its_cases(record_property: Callable[[str, object], None]) -> None:
     assert set(DONE) == {name for name, row in ROWS.items() if row.verdict == "done"}
     assert len(CASES) == 3 * len(POST_PEOPLE)
+    described = {parameter["name"] for parameter in description()["paths"]["/people"]["post"]["parameters"]}
+    assert set(DONE) <= described
     record_property("cases", len(CASES))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pipeline.serve.docs import examples, schemas
 from pipeline.serve.listing import EQUALITIES, PEOPLE_COUNT, ROOTS_COUNT
 from pipeline.serve.person_parsing import FURTHER_HEADERS
-from pipeline.serve.request_parsing import MAX_SIMILAR
+from pipeline.serve.request_parsing import MAX_DAYS, MAX_SIMILAR, MAX_SIZE_PX
 
 Json = dict[str, Any]
 
@@ -107,6 +107,7 @@ def _post_people() -> Json:
         **_BODY_ERRORS,
         **_STORE_ERRORS,
         403: "The account has as many directories as it may; nothing was stored.",
+        404: "`update-person-id` or `merge-with` names nobody of this directory; nothing was stored.",
         **_ID_IN_USE,
         415: "The Content-Type is neither application/octet-stream nor image/*.",
     }
@@ -303,6 +304,8 @@ def _path(name: str, text: str, example: str, schema: Json | None = None) -> Jso
 
 _TEXT: Final[Json] = {"type": "string", "maxLength": 1000}
 _QUALITY: Final[Json] = {"type": "number", "anyOf": [{"minimum": 0, "maximum": 1}, {"const": -1}], "default": -1}
+_FRACTION: Final[Json] = {"type": "number", "minimum": 0, "maximum": 1}
+_PIXELS: Final[Json] = {**_QUALITY, "anyOf": [{"minimum": 0, "maximum": MAX_SIZE_PX}, {"const": -1}]}
 
 _DIRECTORY: Final = _header(
     "X-RPC-DIRECTORY",
@@ -349,10 +352,38 @@ _POST_PARAMETERS: Final = (
     _query(
         "insert_all", {"type": "boolean", "default": False}, "Inserts every unmatched face that is good enough.", False
     ),
-    _query("largest-only", {"type": "boolean", "default": False}, "Answers the largest face only.", False),
+    _query("closest-only-x", _FRACTION, "Only the face whose centre is nearest to this fraction of the width.", 0.5),
+    _query("closest-only-y", _FRACTION, "Only the face nearest to this fraction of the height; either or both.", 0.5),
+    _query("largest-only", {"type": "boolean", "default": False}, "Only the largest face.", False),
+    _query("larger-than", _FRACTION, "Only faces of at least this fraction of the image's height.", 0.1),
+    _query("min-size", _PIXELS, "Least size of a reference's face in pixels, the longer side; -1 is the default.", 0),
+    _header("X-RPC-MIN-SIZE", "The same; the query wins.", _PIXELS, "0"),
     _query(
-        "min-size", {"type": "number", "minimum": 0, "maximum": 1e6}, "Least size of a reference's face, in pixels.", 0
+        "update-person-id",
+        {"type": "string", "format": "uuid"},
+        "Only this record may be updated, by the one face of the photo or the selected one. Nothing is inserted.",
+        examples.PERSON_ID,
     ),
+    _query(
+        "merge-with",
+        {"type": "string", "format": "uuid"},
+        "This person and that of the one face of the photo, or of the selected one, become one, as by `PUT /merge`.",
+        examples.PERSON_ID,
+    ),
+    _header("X-RPC-ROOT-PERSON-ID", "As merge-with, which wins.", {"type": "string"}, examples.PERSON_ID),
+    _query(
+        "update-if-lower-quality",
+        {"type": "boolean", "default": False},
+        "Only a reference that is lower in all three qualities is replaced.",
+        True,
+    ),
+    _query(
+        "update-if-older-than",
+        {"type": "number", "minimum": 0, "maximum": MAX_DAYS, "default": 0},
+        "Only a reference that is older than so many days is replaced; 0: any.",
+        30,
+    ),
+    _query("provide-face-id", {"type": "boolean", "default": True}, "false: the answer has no `personId`.", True),
 )
 _LISTING_PARAMETERS: Final = (
     _query("startIndexState", {"type": "string"}, "The nextIndexState of the page before.", ""),

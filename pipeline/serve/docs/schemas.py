@@ -80,7 +80,10 @@ SCHEMAS: Final[dict[str, Json]] = {
         similar=_list("Similar"),
         tags=_TAGS,
         rejectionReasons={"type": "array", "items": {"enum": ["center-pose", "sharpness", "contrast"]}},
-        conflict={"enum": ["external-id", "name"], "description": "Why the matched person was not updated."},
+        conflict={
+            "enum": ["external-id", "name", "person"],
+            "description": "Nobody was updated: the headers call the match somebody else, or it is not the one named.",
+        },
     ),
     "Attributes": _object(
         "centerPoseQuality sharpnessQuality contrastQuality confidence detectionVersion dimension landmarks provider",
@@ -98,7 +101,7 @@ SCHEMAS: Final[dict[str, Json]] = {
         provider=_TEXT,
     ),
     "Similar": _object(
-        "personId similarityScore ignore occurrence lastOccurrenceDate",
+        "similarityScore ignore occurrence lastOccurrenceDate",
         personId=_ID,
         name=_TEXT,
         firstName=_TEXT,

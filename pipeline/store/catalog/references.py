@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -14,7 +15,7 @@ from pipeline.store.catalog.connection import Catalog, check_cure
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.files import matrix
 from pipeline.store.files.shards import WrittenFile, read_embeddings, vectors_of_bytes
-from pipeline.store.records import PersonRecord, References
+from pipeline.store.records import QUALITIES, PersonRecord, ReferenceOrigin, References
 from pipeline.types import FloatArray, IntArray
 
 _REFERENCES = """
@@ -56,6 +57,19 @@ def references(catalog: Catalog, account_id: int, directory: str) -> References:
         image_hashes=_hashes(table),
         boxes=np.stack([table[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1),
     )
+
+
+def reference_origins(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, ReferenceOrigin]:
+    """What the current references of these persons were made from, by person."""
+    rows = catalog.rows(
+        f"SELECT r.person_id::VARCHAR, {', '.join(f't.{name}' for name in QUALITIES)}, m.added_at"
+        " FROM core.reference_faces r"
+        " JOIN core.detections t ON t.face_id = r.face_id AND t.generation = r.generation"
+        " JOIN core.faces f ON f.face_id = r.face_id JOIN core.media m ON m.media_id = f.media_id"
+        " WHERE r.generation = ? AND r.person_id IN (SELECT unnest(?::UUID[]))",
+        [catalog.generation, list(person_ids)],
+    )
+    return {person_id: ReferenceOrigin((cpq, fsq, fcq), added_at) for person_id, cpq, fsq, fcq, added_at in rows}
 
 
 def _persons(table: pa.Table) -> list[PersonRecord]:

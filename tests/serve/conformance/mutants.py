@@ -215,6 +215,14 @@ MUTANTS: dict[str, Mutant] = {
         "test_updates.py::test_identities_update_takes_the_same_person[another name with the same id]",
         returning("pipeline.identities.changes", "label_conflict", "name"),
     ),
+    "anybody-is-the-named-person": Mutant(
+        "test_named_person.py::test_parameters_a_forced_update_changes_the_named_person_alone",
+        asked(update_person_id=None),
+    ),
+    "nearest-face-ignored": Mutant(
+        "test_named_person.py::test_parameters_header_metadata_belong_to_the_nearest_face",
+        asked(closest_x=None, closest_y=None),
+    ),
     "update-false-updates": Mutant(
         "test_updates.py::test_4_2_rule_6_update_false_changes_neither",
         asked(update=True),

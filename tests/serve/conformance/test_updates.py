@@ -65,7 +65,7 @@ def check_replaced(directory: Directory, person: Json, names: Json, query: dict[
 def test_identities_update_refuses_somebody_else(
     directory: Directory, person: Json, names: dict[str, str], conflict: str
 ) -> None:
-    """A face that the client says is somebody else is no match to update: the match is answered with `conflict`, neither
+    """A face that the client says is somebody else is no match to update: the match has `conflict`, neither
     reference nor metadata change, accountUpdated is false, and occurrence still counts."""
     image = directory.face_image(person["personId"]).content
     for post in (other("hopper"), photo("hopper")):  # the identical image too
