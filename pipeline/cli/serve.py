@@ -27,7 +27,8 @@ def serve(store: Path, quiet: bool, as_json: bool, settings: Settings) -> None:
     """Answer the identity contract over HTTP from a store.
 
     Prints one line when it listens (under --json: one object with `url`), and serves until Ctrl-C or SIGTERM;
-    requests in hand are finished first. Give accounts a password with `facepipe account`.
+    requests in hand are finished first, and a second signal ends it at once. Give accounts a password with `facepipe
+    account`.
 
     \b
     Examples:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Final, NoReturn
 
 import numpy as np
 import uvicorn
@@ -31,7 +35,9 @@ from pipeline.types import DecodedImage
 _KEEP_ALIVE_S: Final = 65  # longer than clients keep theirs, so that none writes into a closing connection
 _BACKLOG: Final = 512
 _STOP_S: Final = 60  # for the requests that are still running when a signal comes
+_END_S: Final = 80  # from the signal to the end, whatever still runs: systemd kills after 90
 _WARM_UP_PX: Final = 320
+_log: Final = logging.getLogger("facepipe.serve")
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,17 @@ class Listening:
 
 
 def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]) -> None:
-    """Serves the store until SIGINT or SIGTERM, then finishes the running requests and returns.
+    """Serves the store until SIGINT or SIGTERM, then finishes the running requests and returns. A second signal ends
+    the process at once, and so does what takes longer than 80 seconds; a store survives that as it survives any crash.
 
     `announce` is called when the server listens. Raises StoreError, ModelError, DeviceError, and UsageError where the
     settings contradict each other or a port is taken.
     """
     raise_file_limit()
     with contextlib.ExitStack() as stack:
+        end = threading.Timer(_END_S, _end_now)
+        end.daemon = True
+        stack.callback(end.cancel)
         sockets = _listeners(settings.serve, stack)  # first: a taken port should show before the models are loaded
         client = stack.enter_context(LocalStore.open(store, command="serve"))
         unlock_store(client, settings)
@@ -76,11 +86,17 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
             announce(listening)
 
         stack.callback(ready.clear)
-        make_server(app, settings.serve, on_listening).run(sockets)
+        make_server(app, settings.serve, on_listening, end.start).run(sockets)
 
 
-def make_server(app: ASGIApp, settings: ServeSettings, on_listening: Callable[[], None]) -> uvicorn.Server:
-    """A uvicorn server with our limits; it calls `on_listening` when it accepts connections."""
+def make_server(
+    app: ASGIApp,
+    settings: ServeSettings,
+    on_listening: Callable[[], None],
+    on_signal: Callable[[], None] = lambda: None,
+) -> uvicorn.Server:
+    """A uvicorn server with our limits; it calls `on_listening` when it accepts connections, and `on_signal` when one
+    tells it to stop."""
     config = uvicorn.Config(
         app,
         http=LimitedProtocol,
@@ -100,26 +116,40 @@ def make_server(app: ASGIApp, settings: ServeSettings, on_listening: Callable[[]
         config.load()
     except OSError as exc:  # ssl.SSLError is one
         raise UsageError(message=f"The TLS certificate or key cannot be used: {exc}") from exc
-    return _Server(config, on_listening)
+    return _Server(config, on_listening, on_signal)
 
 
 class _Server(uvicorn.Server):
     """Calls back when it listens, and returns after a signal. uvicorn would raise the signal again, and SIGTERM would
     then end the process before the store is closed."""
 
-    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None], on_signal: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_listening = on_listening
+        self._on_signal = on_signal
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_listening()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:  # the second signal
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        super().handle_exit(sig, frame)
+        self._on_signal()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         with super().capture_signals():
             yield
             self._captured_signals.clear()
+
+
+def _end_now() -> NoReturn:
+    """Ends the process past everything that waits for a thread."""
+    _log.error("what was running when the signal came is not done after %d s: ending without it", _END_S)
+    os._exit(128 + signal.SIGTERM)
 
 
 def _warm_up(extractor: BatchExtractor) -> None:

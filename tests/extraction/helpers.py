@@ -34,3 +34,10 @@ def count_waits(work: Callable[[], object]) -> int:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return sum("synchroniz" in str(w.message) for w in caught)
+
+
+def with_scans(progressive: bytes, count: int) -> bytes:
+    """The progressive JPEG file with its last scan repeated until it has `count` scans."""
+    scan, end = progressive.rindex(b"\xff\xda"), progressive.rindex(b"\xff\xd9")
+    more = count - progressive.count(b"\xff\xda")
+    return progressive[:end] + progressive[scan:end] * more + progressive[end:]

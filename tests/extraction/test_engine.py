@@ -23,6 +23,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
 from pipeline.types import DUPLICATE_ROW
+from tests.extraction.helpers import encode, with_scans
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,15 @@ def test_bad_images_among_good_ones_are_rows(extractor: BatchExtractor, photo: P
     assert [r["sha256"] is None for r in results] == [False, False, False, True, True, True, False, False, False]
     assert [r["faces"] is None for r in results] == [r["status"] != "ok" for r in results]
     assert "changed while" in results[3]["reason"]
+
+
+def test_a_jpeg_of_endless_scans_is_a_row_with_a_reason(extractor: BatchExtractor, photo: Path, tmp_path: Path) -> None:
+    file = tmp_path / "scans.jpg"
+    file.write_bytes(with_scans(encode(Image.open(photo), progressive=True), 5000))
+    ((_, table),) = _engine(extractor).run_shards(_shards([_row(0, file)], 1), lambda _: None)
+    (row,) = table.to_pylist()
+    assert (row["status"], row["faces"]) == ("too_large", None)
+    assert "a JPEG file with more than 100 scans" in row["reason"]
 
 
 def test_without_an_image_no_model_is_loaded(extractor: BatchExtractor, tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from PIL import Image
 
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.serve import protocol
+from tests.extraction.helpers import encode, with_scans
 from tests.serve.live import LiveServer, credentials, live_server
 
 MIB = 2**20
@@ -112,6 +114,14 @@ def test_a_picture_that_ends_early(live: LiveServer, hopper: bytes) -> None:
     with live.http("nasty") as http:
         answer = http.post("/people", content=hopper[: len(hopper) // 2])
     assert (answer.status_code, answer.json()["errorReason"]) == (400, "image-truncated")
+
+
+def test_a_jpeg_of_endless_scans(live: LiveServer, hopper_path: Path) -> None:
+    """A decoder goes over the whole picture for each, however few bytes it has."""
+    data = with_scans(encode(Image.open(hopper_path), progressive=True), 1000)
+    with live.http("nasty") as http:
+        answer = http.post("/people", content=data)
+    assert (answer.status_code, answer.json()["errorReason"]) == (413, "image-too-large")
 
 
 def test_a_body_that_never_comes(live: LiveServer) -> None:

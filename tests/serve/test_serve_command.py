@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,7 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
         assert len(client.references(1, "main")) == 1
 
 
-def wait_for_post(url: str, tls: ssl.SSLContext) -> None:
+def wait_for_post(url: str, tls: ssl.SSLContext | bool = True) -> None:
     """Until the metrics of the server show a post at work."""
     deadline = time.monotonic() + 30
     while "facepipe_pending_posts 1.0" not in httpx.get(f"{url}/metrics", verify=tls).text:
@@ -132,3 +134,62 @@ def test_a_store_that_is_not_there(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit(store: Path, arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         serve("--store", str(store), "--port", "0", "--device", "cpu", *arguments)
+
+
+def test_a_second_signal_ends_it_at_once(store: Path) -> None:
+    """While the first waits for a body that does not come."""
+    with started(store) as (process, listening), socket.create_connection(address(listening["url"])) as connection:
+        begin_body(connection)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == -signal.SIGTERM
+    with LocalStore.open(store, command="test") as client:
+        assert len(client.references(1, "main")) == 0
+
+
+def address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def begin_body(connection: socket.socket) -> None:
+    """A post whose body has 10 of 100 bytes, once the server has taken them."""
+    headers = [(b"Host", b"x"), (b"Content-Length", b"100"), *credentials(), (b"Expect", b"100-continue")]
+    lines = [b"POST /people HTTP/1.1", *(name + b": " + value for name, value in headers)]
+    connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
+    assert connection.recv(100).startswith(b"HTTP/1.1 100")
+    connection.sendall(bytes(10))
+
+
+STUCK = """
+import sys, time
+import pipeline.serve.server as server
+from pipeline.cli import main
+server._STOP_S, server._END_S = 1, 3
+server.Decoder.__call__ = lambda *_: time.sleep(100)
+main(sys.argv[1:])
+"""
+
+
+def test_what_never_ends_does_not_keep_it_alive(store: Path, hopper: bytes) -> None:
+    """A post whose thread hangs where nothing can stop it."""
+    command = [sys.executable, "-c", STUCK, "serve", "--store", str(store), "--port", "0", "--json", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        headers = [*credentials(), *GRACE]
+        post = threading.Thread(target=lambda: post_in_vain(url, hopper, headers))
+        post.start()
+        wait_for_post(url)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+        post.join()
+        assert process.stderr is not None
+        assert "not done after 3 s: ending without it" in process.stderr.read()
+
+
+def post_in_vain(url: str, image: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    with suppress(httpx.HTTPError):
+        httpx.post(f"{url}/people", content=image, headers=headers, timeout=60)

@@ -27,7 +27,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable, ImageUnsupported
 from pipeline.extraction.images.files import SNIFF_BYTES, ends_early, ico_pixels, sniff, too_many_bytes
-from pipeline.extraction.images.jpeg import is_baseline, jpeg_pixels
+from pipeline.extraction.images.jpeg import has_more_scans, is_baseline, jpeg_pixels, most_scans
 from pipeline.types import ByteArray, DecodedImage, EncodedImage
 
 # Pillow reads many more, some by running other programs; these are the ones we promise.
@@ -165,12 +165,20 @@ def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
         _check_pixels(int(_NUMBER.findall(str(exc))[0]), settings)
         raise
     _check_pixels(image.width * image.height, settings, f"{image.width:,} x {image.height:,} = ")
+    if kind == "jpeg":
+        _check_scans(data, image.width * image.height, settings)
     return image
 
 
 def _check_pixels(pixels: int, settings: DecodeSettings, sides: str = "") -> None:
     if pixels > settings.max_pixels:
         raise ImageTooLarge(what=f"{sides}{pixels:,} pixels", limit=f"{settings.max_pixels:,} (decode.max_pixels)")
+
+
+def _check_scans(data: bytes, pixels: int, settings: DecodeSettings) -> None:
+    most = most_scans(pixels, settings.max_pixels)
+    if has_more_scans(data, most):
+        raise ImageTooLarge(what=f"a JPEG file with more than {most} scans", limit=f"{most} for {pixels:,} pixels")
 
 
 def _looks_like(data: bytes) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import struct
 from types import ModuleType
 from typing import Final, cast
@@ -27,6 +28,13 @@ _FRAMES: Final = (_BASELINE, 0xC1, 0xC2)
 _NOT_FRAMES: Final = (0xC4, 0xC8, 0xCC)  # markers among C0..CF that start no frame
 _SAMPLINGS: Final = (0, 1, 2)  # Pillow's numbers of 4:4:4, 4:2:2 and 4:2:0
 _OTHER_SAMPLINGS: Final = ("440", "411")  # Pillow cannot write these
+# A decoder goes over the whole picture for each scan, however few bytes the scan has. Encoders write up to about 12.
+_MOST_SCANS: Final = 100  # of any picture
+_SCANS_OF_LARGEST: Final = 16  # of one with as many pixels as are accepted
+_START_OF_SCAN: Final = b"\xff\xda"
+# Where a decoder stops, in coded data too: not at restarts, and not at bytes that stand for themselves.
+_MARKER: Final = re.compile(rb"\xff([\xc0-\xcf\xd8-\xfe])")
+_MOST_SEGMENTS: Final = 10_000
 
 
 def jpeg_pixels(data: bytes, width: int, height: int) -> ByteArray | None:
@@ -52,6 +60,34 @@ def is_baseline(data: bytes) -> bool:
     """Whether the file is a baseline JPEG of 8-bit colour, YCbCr by the numbers of its components: the one kind that
     every hardware decoder supports."""
     return _first_frame(data) == (_BASELINE, 8, (1, 2, 3))
+
+
+def most_scans(pixels: int, max_pixels: int) -> int:
+    """How many scans a JPEG file of `pixels` may have: what decoding costs is scans times pixels."""
+    return min(_MOST_SCANS, _SCANS_OF_LARGEST * max_pixels // max(pixels, 1))
+
+
+def has_more_scans(data: bytes, most: int) -> bool:
+    """Whether a decoder would read more than `most` scans of the JPEG file `data`, by its markers alone."""
+    # The mark is found quickly, and no scan is without it; but pictures inside pictures have it, and what follows the
+    # end. Only a file with many is worth a walk.
+    return data.count(_START_OF_SCAN) > most and _scans(data, most + 1) > most
+
+
+def _scans(data: bytes, enough: int) -> int:
+    """The scans until the end of the picture, counted up to `enough`; `enough` for a file of endless segments."""
+    scans, at = 0, 2
+    for _ in range(_MOST_SEGMENTS):
+        found = _MARKER.search(data, at)
+        if found is None or found[1] == b"\xd9" or scans == enough:
+            return scans
+        scans += found[1] == b"\xda"
+        at = found.end()
+        try:
+            at += max(2, struct.unpack_from(">H", data, at)[0])
+        except struct.error:
+            return scans
+    return enough
 
 
 def _first_frame(data: bytes) -> tuple[int, int, tuple[int, ...]] | None:
