@@ -164,10 +164,9 @@ class DeviceMemory:
 
 
 class PixelBudget:
-    """Holds decoders back while the decoded images that wait for a batch have more than `limit` pixels.
+    """Holds decoders back, so that the images that are decoded or wait for a batch have at most `limit` pixels.
 
-    The image that the next batch waits for always passes, so that nothing waits for ever. Each decoder thread may pass
-    once while there is room: at most that many images come on top of the limit.
+    Only the image that the next batch waits for always passes, so that nothing waits for ever.
     """
 
     def __init__(self, limit: int) -> None:
@@ -177,10 +176,11 @@ class PixelBudget:
         self._next = -1
         self._closed = False
 
-    def enter(self, number: int) -> None:
-        """Waits until image `number` may be decoded."""
+    def enter(self, number: int, pixels: int) -> None:
+        """Waits until image `number`, of so many pixels, may be decoded."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._pixels <= self._limit or number <= self._next)
+            self._changed.wait_for(lambda: self._closed or self._pixels + pixels <= self._limit or number <= self._next)
+            self._pixels += pixels
 
     def expect(self, number: int) -> None:
         """The next batch waits for image `number`."""
@@ -188,10 +188,10 @@ class PixelBudget:
             self._next = number
             self._changed.notify_all()
 
-    def add(self, pixels: int) -> None:
-        """So many pixels were decoded, or (negative) moved into a batch."""
+    def leave(self, pixels: int) -> None:
+        """So many pixels moved into a batch, or were not to be had."""
         with self._changed:
-            self._pixels += pixels
+            self._pixels -= pixels
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -49,6 +49,7 @@ class _Item:
     fields: dict[str, Any]  # of shard_schema, except the faces
     batch_images: int  # the most in its batch
     number: int = 0  # among the items that are decoded
+    pixels: int = 0  # that it takes of the budget
     image: Future[DecodedImage | EncodedImage] | None = None
     faces: pa.Table | None = None
 
@@ -73,7 +74,7 @@ class LocalEngine:
         self._times = StageTimes() if times is None else times
         self._threads = thread_count(settings.run.threads)
         self._workers = batch_workers(settings.run)
-        self._prepare = decoder.prepare if decodes_on_device(settings.run) else decoder
+        self._open = decoder.prepare if decodes_on_device(settings.run) else decoder.open
         self._batches_on_device = DeviceBatches(settings, self._times)
 
     def run_shards(
@@ -121,13 +122,15 @@ class LocalEngine:
         return -(-images // (-(-batches // self._workers) * self._workers or 1))
 
     def _decode(self, item: _Item, budget: PixelBudget) -> DecodedImage | EncodedImage:
-        with self._times.held_back():
-            budget.enter(item.number)
         data = self._read(item)
+        with self._times.stage(DECODE, calls=0):
+            opened = self._open(data)
+        with self._times.held_back():
+            budget.enter(item.number, opened.width * opened.height)
+            item.pixels = opened.width * opened.height
         with self._times.stage(DECODE):
-            image = self._prepare(data)
+            image = opened if isinstance(opened, EncodedImage) else opened.load_in_room()
         self._times.images_waiting.add(1)
-        budget.add(image.width * image.height)
         return image
 
     def _read(self, item: _Item) -> bytes:
@@ -225,7 +228,8 @@ def _await_image(item: _Item, budget: PixelBudget) -> int:
     except ImageRejected as exc:
         _reject(item, exc)
         return 0
-    budget.add(-image.width * image.height)
+    finally:
+        budget.leave(item.pixels)
     item.fields.update(pixel_sha256=image.pixel_sha256, width=image.width, height=image.height, format=image.format)
     return image.width * image.height
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.config import MatchSettings, Settings
 from pipeline.errors import PersonUnknown
-from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.decode import Decoder, OpenedImage
 from pipeline.extraction.rows import ExtractedFace, faces_of_table
 from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.changes import ChangeRules, Changes, DecidedPost, Post
@@ -59,13 +59,15 @@ class Poster:
         self._match = settings.match
         self._unique_external_ids = settings.serve.unique_external_ids
         self._rules = rules
-        # Bounds the images in memory. A post that waits for a lock or the disk afterwards holds up no other.
+        # For decoding and models. A post that waits for memory before, or for a lock or the disk afterwards, holds up
+        # no other.
         self._working = threading.BoundedSemaphore(settings.serve.workers or 2 * usable_cores())
 
     def post(self, account_id: int, directory: str, data: bytes, request: PostRequest) -> PostResult:
         """See `IdentityService.post`."""
-        with self._working:
-            post, detection_ms = self._extract(data, request)
+        image = self._decoder.open(data)
+        with image.room(), self._working:
+            post, detection_ms = self._extract(image, request)
         results: list[FaceResult] = []
         updated = False
         with self._directories.using(account_id, directory) as opened:
@@ -81,9 +83,9 @@ class Poster:
             detection_ms=detection_ms,
         )
 
-    def _extract(self, data: bytes, request: PostRequest) -> tuple[Post, int]:
+    def _extract(self, opened: OpenedImage, request: PostRequest) -> tuple[Post, int]:
         """The image's faces, without its pixels, and the milliseconds that finding them took."""
-        decoded = self._decoder(data)
+        data, decoded = opened.data, opened.load()
         begun = time.monotonic()
         found = faces_of_table(self._batcher.extract(decoded))
         detection_ms = round((time.monotonic() - begun) * 1000)

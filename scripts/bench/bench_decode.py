@@ -26,7 +26,7 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.nvjpeg import DeviceDecoder
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.threads import usable_cores
-from pipeline.types import DeviceImage
+from pipeline.types import DeviceImage, EncodedImage
 
 OURS, ON_DEVICE = "facepipe", "device"
 BATCH = 32
@@ -53,7 +53,8 @@ def on_device(files: Sequence[bytes], device: str) -> Callable[[], list[DeviceIm
     """Decodes all files on the device. Raises AssertionError where it leaves one to the CPU, or gives other pixels than
     rounding explains."""
     settings, where = DecodeSettings(), resolve_device(device)
-    images = [Decoder(settings).prepare(data) for data in files]
+    opened = [Decoder(settings).prepare(data) for data in files]
+    images = [image for image in opened if isinstance(image, EncodedImage)]
     decode = DeviceDecoder(settings)
 
     def run() -> list[DeviceImage]:

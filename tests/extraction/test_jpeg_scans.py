@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 from PIL import Image
@@ -79,3 +80,38 @@ def test_a_device_gets_no_such_file() -> None:
     sequential = encode(Image.new("RGB", (48, 40), "teal"))
     assert encoded_image(with_scans(sequential, 100), PLAIN) is not None
     assert encoded_image(with_scans(sequential, 101), PLAIN) is None
+
+
+def in_tiff(strips: list[bytes], rows: int, starts: list[int] | None = None) -> bytes:
+    """A TIFF file of grey strips 48 pixels wide and `rows` high, each a JPEG file."""
+    first = [8 + sum(len(strip) for strip in strips[:k]) for k in range(len(strips))]
+    starts, sizes = starts or first, [len(strip) for strip in strips]
+    sizes *= len(starts) // len(sizes)
+    at, behind = 8 + sum(map(len, strips)), b""
+    entries = []
+    height = rows * len(starts)
+    tags = {256: [48], 257: [height], 258: [8], 259: [7], 262: [1], 273: starts, 277: [1], 278: [rows], 279: sizes}
+    for tag, values in tags.items():
+        packed = struct.pack(f"<{len(values)}I", *values)
+        if len(values) > 1:
+            packed, behind = struct.pack("<I", at + len(behind)), behind + packed
+        entries.append(struct.pack("<HHI", tag, 4, len(values)) + packed)
+    directory = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
+    return b"II*\0" + struct.pack("<I", at + len(behind)) + b"".join(strips) + behind + directory
+
+
+def test_strips_of_a_tiff_are_counted_each() -> None:
+    grey = encode(Image.frombytes("L", (48, 40), random.Random(0).randbytes(48 * 40)), progressive=True)
+    assert decode_image(in_tiff([with_scans(grey, 90)] * 3, 40), PLAIN).height == 120
+    with pytest.raises(ImageTooLarge, match="more than 100 scans"):
+        decode_image(in_tiff([grey, with_scans(grey, 101), grey], 40), PLAIN)
+    with pytest.raises(ImageTooLarge, match="more than 16 scans"):
+        decode_image(in_tiff([with_scans(grey, 17)], 40), DecodeSettings(max_pixels=48 * 40))
+
+
+def test_strips_of_a_tiff_do_not_share_scans() -> None:
+    grey = encode(Image.new("L", (48, 40)), progressive=True)
+    with pytest.raises(ImageTooLarge):
+        decode_image(in_tiff([with_scans(grey, 101)], 40, starts=[8] * 50), PLAIN)
+    with pytest.raises(ImageTooLarge):
+        decode_image(in_tiff([with_scans(grey, 90), with_scans(grey, 90)], 40, starts=[8] * 50), PLAIN)

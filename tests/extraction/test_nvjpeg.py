@@ -34,7 +34,8 @@ def damaged(picture: Image.Image) -> bytes:
 
 
 def prepared(*files: bytes) -> list[DecodedImage | EncodedImage]:
-    return [Decoder(PLAIN).prepare(data) for data in files]
+    opened = [Decoder(PLAIN).prepare(data) for data in files]
+    return [image if isinstance(image, EncodedImage) else image.load() for image in opened]
 
 
 def decode(
@@ -109,7 +110,7 @@ def test_rejected_files_do_not_reach_the_device(picture: Image.Image) -> None:
     with pytest.raises(ImageTooLarge):
         Decoder(DecodeSettings(max_bytes=len(data) - 1)).prepare(data)
     with pytest.raises(ImageTruncated):
-        Decoder(PLAIN).prepare(data[:1500])
+        prepared(data[:1500])
     assert decoder.calls == 1
 
 

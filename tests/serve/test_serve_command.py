@@ -168,7 +168,7 @@ import sys, time
 import pipeline.serve.server as server
 from pipeline.cli import main
 server._STOP_S, server._END_S = 1, 3
-server.Decoder.__call__ = lambda *_: time.sleep(100)
+server.Decoder.open = lambda *_: time.sleep(100)
 main(sys.argv[1:])
 """
 

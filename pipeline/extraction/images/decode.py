@@ -17,17 +17,38 @@ import struct
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, Final
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pillow_heif
 from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL.TiffImagePlugin import (
+    STRIPBYTECOUNTS,
+    STRIPOFFSETS,
+    TILEBYTECOUNTS,
+    TILEOFFSETS,
+    ImageFileDirectory_v2,
+    TiffImageFile,
+)
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable, ImageUnsupported
 from pipeline.extraction.images.files import SNIFF_BYTES, ends_early, ico_pixels, sniff, too_many_bytes
-from pipeline.extraction.images.jpeg import has_more_scans, is_baseline, jpeg_pixels, most_scans
+from pipeline.extraction.images.jpeg import (
+    START_OF_SCAN,
+    cannot_hold,
+    has_more_scans,
+    is_baseline,
+    jpeg_pixels,
+    marks_of_scans,
+    missing_share,
+    most_scans,
+)
+from pipeline.extraction.images.rgb import DEEP_GREYS, to_rgb
+from pipeline.extraction.images.room import ROOM
 from pipeline.types import ByteArray, DecodedImage, EncodedImage
 
 # Pillow reads many more, some by running other programs; these are the ones we promise.
@@ -35,7 +56,16 @@ _FORMATS: Final = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "AVIF", "
 _NAMES: Final = {"MPO": "jpeg", "DIB": "bmp", "HEIF": "heic"}
 # Formats that decode from top to bottom as the data comes: the part before a cut is worth showing.
 _PARTIAL: Final = frozenset({"JPEG", "MPO", "PNG", "BMP", "DIB", "TIFF", "GIF"})
+_JPEG: Final = frozenset({"JPEG", "MPO"})
+_JPEG_IN_TIFF: Final = frozenset({"jpeg", "tiff_jpeg"})
 _GREY: Final = 128
+_MISSING_SHARE: Final = 0.01  # of a picture: with more it is truncated, though its file has an end
+# Memory at the peak, in bytes per pixel, rounded up: Pillow's picture, its bytes and the array; with the conversions
+# where there are some; and what the format's own library holds meanwhile.
+_PLAIN_BYTES: Final = 11
+_CONVERTED_BYTES: Final = 24
+_COEFFICIENT_BYTES: Final = 6  # of progressive JPEG files; as much to look at one of CMYK a second time
+_OWN_BYTES: Final = {"WEBP": 12, "AVIF": 16, "HEIF": 16, "TIFF": 8}
 _ORIENTATION_TAG: Final = 0x0112
 # EXIF 2.32, 4.6.4 A: orientation -> what turns the stored array upright: whether rows become columns, and then the
 # steps through rows and columns.
@@ -48,7 +78,6 @@ ARRAY_TURNS: Final = {
     7: (True, -1, -1),
     8: (True, -1, 1),
 }
-_DEEP_GREY: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I", "F"})
 _NUMBER: Final = re.compile(r"\d+")
 # Warnings of the decoding libraries that mean nothing to users: message, category, module.
 _QUIET: Final = (
@@ -60,6 +89,55 @@ _QUIET: Final = (
 Image.init()  # all plugins now: loading them later is not safe between threads
 # One thread per image: images are decoded in parallel, and more threads would only compete for the same cores.
 pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
+
+_Reader: TypeAlias = Callable[[bytes, ImageFile.ImageFile], ByteArray]
+
+
+@dataclass
+class OpenedImage:
+    """An image whose header is read and within the limits. `load` decodes it, inside `room`.
+
+    Width and height are those in the file, before any turn.
+    """
+
+    data: bytes
+    settings: DecodeSettings
+    width: int
+    height: int
+    memory: int  # bytes that decoding takes, about
+    image: ImageFile.ImageFile | None  # until it is loaded; None where opening decodes
+
+    def room(self) -> AbstractContextManager[None]:
+        """Waits for the memory of decoding; it is given back at the end: with the pixels, or when others bound them."""
+        return ROOM.taken(self.memory)
+
+    def load(self) -> DecodedImage:
+        """Once. Raises ImageTruncated and ImageUnreadable as `decode_image` does."""
+        try:
+            return self._decoded(_pixels)
+        except ImageTruncated:
+            if self.settings.truncated != "accept":
+                raise
+        return self._decoded(_partial_pixels)
+
+    def load_in_room(self) -> DecodedImage:
+        """`load` where its pixels are bounded otherwise afterwards."""
+        with self.room():
+            return self.load()
+
+    def _decoded(self, read: _Reader) -> DecodedImage:
+        try:
+            image, self.image = self.image or _open(self.data, self.settings), None
+            pixels = _turned(read(self.data, image), _orientation(image))
+        except ImageRejected:
+            raise
+        except Exception as exc:  # the parsers of nine formats raise whatever a broken file leads them to
+            raise _damaged(self.data, exc) from exc
+        height, width = pixels.shape[:2]
+        digest = hashlib.sha256(struct.pack("<II", width, height))
+        digest.update(pixels.data)
+        kind = image.format or ""
+        return DecodedImage(pixels, _NAMES.get(kind, kind.lower()), digest.hexdigest())
 
 
 class Decoder:
@@ -76,16 +154,20 @@ class Decoder:
         return self._calls
 
     def __call__(self, data: bytes) -> DecodedImage:
+        return self.open(data).load_in_room()
+
+    def open(self, data: bytes) -> OpenedImage:
+        """See `open_image`."""
         self._count()
-        return decode_image(data, self.settings)
+        return open_image(data, self.settings)
 
-    def prepare(self, data: bytes) -> DecodedImage | EncodedImage:
-        """The image for a device that decodes: `data` itself where a device can decode it, else the decoded image.
+    def prepare(self, data: bytes) -> OpenedImage | EncodedImage:
+        """The image for a device that decodes: `data` itself where a device can decode it, else the opened image.
 
-        Raises what `decode_image` raises.
+        Raises what `open_image` raises.
         """
         self._count()
-        return encoded_image(data, self.settings) or decode_image(data, self.settings)
+        return encoded_image(data, self.settings) or open_image(data, self.settings)
 
     def _count(self) -> None:
         with self._lock:
@@ -99,15 +181,26 @@ def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
     (unless `settings.truncated` is "accept" and the format decodes from top to bottom) and ImageUnreadable. With
     "accept", the missing part of a cut JPEG, PNG, BMP, TIFF or GIF is grey.
     """
+    return open_image(data, settings).load_in_room()
+
+
+def open_image(data: bytes, settings: DecodeSettings) -> OpenedImage:
+    """The image in `data` with its header read, before any pixel is decoded. Raises what `decode_image` raises."""
     if len(data) > settings.max_bytes:
         raise too_many_bytes(len(data), settings.max_bytes)
     silence_decoders()
     try:
-        return _decode(data, settings, _pixels)
-    except ImageTruncated:
-        if settings.truncated != "accept":
-            raise
-        return _decode(data, settings, _partial_pixels)
+        if sniff(data[:SNIFF_BYTES]) == "ico":  # Pillow decodes these while it opens them
+            pixels = ico_pixels(data)
+            _check_pixels(pixels, settings)
+            return OpenedImage(data, settings, pixels, 1, pixels * _CONVERTED_BYTES, None)
+        image = _open(data, settings)
+    except ImageRejected:
+        raise
+    except Exception as exc:  # as above
+        raise _damaged(data, exc) from exc
+    width, height = image.size
+    return OpenedImage(data, settings, width, height, width * height * _pixel_bytes(image), image)
 
 
 def encoded_image(data: bytes, settings: DecodeSettings) -> EncodedImage | None:
@@ -121,31 +214,16 @@ def encoded_image(data: bytes, settings: DecodeSettings) -> EncodedImage | None:
     try:
         with _open(data, settings) as image:
             # Adobe's marker may declare colours other than YCbCr; only libjpeg's family is known to respect it.
-            if image.format not in ("JPEG", "MPO") or image.info.get("adobe_transform", 1) != 1:
+            if image.format not in _JPEG or image.info.get("adobe_transform", 1) != 1:
                 return None
             orientation = _orientation(image)
             width, height = image.size
     except Exception:  # noqa: BLE001 - whatever is wrong, the reference decoder reports it better
         return None
+    if cannot_hold(data, width * height):
+        return None
     swapped = ARRAY_TURNS.get(orientation, (False,))[0]
     return EncodedImage(data, *((height, width) if swapped else (width, height)), orientation, "jpeg")
-
-
-def _decode(
-    data: bytes, settings: DecodeSettings, read: Callable[[bytes, ImageFile.ImageFile], ByteArray]
-) -> DecodedImage:
-    try:
-        with _open(data, settings) as image:
-            name = _NAMES.get(image.format or "", (image.format or "").lower())
-            pixels = read(data, image)
-    except ImageRejected:
-        raise
-    except Exception as exc:  # the parsers of nine formats raise whatever a broken file leads them to
-        raise _damaged(data, exc) from exc
-    height, width = pixels.shape[:2]
-    digest = hashlib.sha256(struct.pack("<II", width, height))
-    digest.update(pixels.data)
-    return DecodedImage(pixels=pixels, format=name, pixel_sha256=digest.hexdigest())
 
 
 def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
@@ -153,8 +231,6 @@ def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
     kind = sniff(data[:SNIFF_BYTES])
     if kind is None:
         raise ImageUnsupported(detail=_looks_like(data))
-    if kind == "ico":  # Pillow decodes these while it opens them
-        _check_pixels(ico_pixels(data), settings)
     # Pillow's own limit is one number for the process. It stays on, because it also covers pictures inside pictures,
     # but is raised where it would apply before ours.
     if Image.MAX_IMAGE_PIXELS is not None and settings.max_pixels > Image.MAX_IMAGE_PIXELS:
@@ -165,8 +241,8 @@ def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
         _check_pixels(int(_NUMBER.findall(str(exc))[0]), settings)
         raise
     _check_pixels(image.width * image.height, settings, f"{image.width:,} x {image.height:,} = ")
-    if kind == "jpeg":
-        _check_scans(data, image.width * image.height, settings)
+    if kind in ("jpeg", "tiff"):
+        _check_scans(data, image, settings)
     return image
 
 
@@ -175,10 +251,38 @@ def _check_pixels(pixels: int, settings: DecodeSettings, sides: str = "") -> Non
         raise ImageTooLarge(what=f"{sides}{pixels:,} pixels", limit=f"{settings.max_pixels:,} (decode.max_pixels)")
 
 
-def _check_scans(data: bytes, pixels: int, settings: DecodeSettings) -> None:
+def _check_scans(data: bytes, image: ImageFile.ImageFile, settings: DecodeSettings) -> None:
+    """Raises ImageTooLarge for a JPEG file with too many scans, or a TIFF file with such a part."""
+    pixels = image.width * image.height
     most = most_scans(pixels, settings.max_pixels)
-    if has_more_scans(data, most):
+    if image.format in _JPEG:
+        too_many = has_more_scans(data, most)
+    elif isinstance(image, TiffImageFile) and image.info.get("compression") in _JPEG_IN_TIFF:
+        too_many = marks_of_scans(data) > most and _has_crowded_part(data, image.tag_v2, most)
+    else:
+        too_many = False
+    if too_many:
         raise ImageTooLarge(what=f"a JPEG file with more than {most} scans", limit=f"{most} for {pixels:,} pixels")
+
+
+def _has_crowded_part(data: bytes, tags: ImageFileDirectory_v2, most: int) -> bool:
+    """Whether a strip or tile has more scans, or several are the same bytes."""
+    parts: list[tuple[int, int]] = []
+    for starts, sizes in ((STRIPOFFSETS, STRIPBYTECOUNTS), (TILEOFFSETS, TILEBYTECOUNTS)):
+        known = np.atleast_1d(tags.get(sizes, ())).tolist()
+        parts += zip_longest(np.atleast_1d(tags.get(starts, ())).tolist(), known, fillvalue=len(data))
+    if sum(size for _, size in parts) > 2 * len(data):
+        return True
+    return any(data.count(START_OF_SCAN, start, start + size) > most for start, size in parts)
+
+
+def _pixel_bytes(image: ImageFile.ImageFile) -> int:
+    """The memory that decoding takes per pixel, by format, mode and depth."""
+    converted = image.mode in DEEP_GREYS or image.mode == "CMYK" or image.has_transparency_data
+    own = _OWN_BYTES.get(image.format or "", 0)
+    if image.format in _JPEG and (image.mode == "CMYK" or "progressive" in image.info):
+        own = _COEFFICIENT_BYTES
+    return own + (_CONVERTED_BYTES if converted else _PLAIN_BYTES)
 
 
 def _looks_like(data: bytes) -> str:
@@ -190,21 +294,30 @@ def _looks_like(data: bytes) -> str:
 
 
 def _pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
-    """The whole picture, upright: [H, W, 3] uint8 RGB."""
-    if image.format in ("JPEG", "MPO") and image.mode in ("L", "RGB"):
+    """The whole picture, as stored: [H, W, 3] uint8 RGB. Raises ImageTruncated where its end is missing."""
+    if image.format not in _JPEG:
+        image.load()
+        return _rgb(image)
+    if cannot_hold(data, image.width * image.height):
+        raise ImageTruncated(detail="there are fewer bits than blocks of pixels")
+    if image.mode in ("L", "RGB"):
         stored = jpeg_pixels(data, image.width, image.height)
         if stored is not None:
-            return _turned(stored, _orientation(image))
+            return stored
     image.load()
-    return _upright(image)
+    stored = _rgb(image)
+    missing = missing_share(data, stored, "CMYK" if image.mode == "CMYK" else "GRAY")
+    if missing > _MISSING_SHARE:
+        raise ImageTruncated(detail=f"{missing:.0%} of the picture is missing")
+    return stored
 
 
 def _partial_pixels(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
     """As `_pixels`; of a cut file as many as it holds, where the format decodes from top to bottom, the rest grey."""
     if image.format not in _PARTIAL:
         image.load()
-        return _upright(image)
-    if image.format in ("JPEG", "MPO"):  # libjpeg fills what is missing with grey once it sees an end
+        return _rgb(image)
+    if image.format in _JPEG:  # libjpeg fills what is missing with grey once it sees an end
         assert image.fp is not None
         image.fp.seek(0, io.SEEK_END)
         image.fp.write(b"\xff\xd9")
@@ -215,13 +328,11 @@ def _partial_pixels(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
         image.load()
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError):
         image.tile = []  # nothing more to load: what the decoder wrote so far is the picture
-    return _upright(image)
+    return _rgb(image)
 
 
-def _upright(image: ImageFile.ImageFile) -> ByteArray:
-    """The loaded picture, upright."""
-    orientation = _orientation(image)
-    return _turned(np.array(_to_rgb(image)), orientation)
+def _rgb(image: ImageFile.ImageFile) -> ByteArray:
+    return np.array(to_rgb(image))
 
 
 def _turned(pixels: ByteArray, orientation: int) -> ByteArray:
@@ -258,52 +369,6 @@ def _damaged(data: bytes, exc: Exception) -> ImageRejected:
     if ends_early(data) or "truncated" in detail.lower():
         return ImageTruncated(detail=detail)
     return ImageUnreadable(detail=detail)
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """A loaded image of any mode as mode RGB.
-
-    16-bit channels keep their high byte, as Pillow's own readers do for RGB: a grey picture and its RGB copy stay
-    equal. CMYK is converted without a colour profile. Raises ValueError for a mode that has no RGB meaning.
-    """
-    if image.mode in _DEEP_GREY:
-        return Image.fromarray(_grey_to_8_bits(np.asarray(image))).convert("RGB")
-    if image.has_transparency_data and _has_usable_key(image):
-        return _on_white(image)
-    # `convert` would apply even a key that is not usable.
-    image.info.pop("transparency", None)
-    return image if image.mode == "RGB" else image.convert("RGB")  # `convert` copies even RGB
-
-
-def _has_usable_key(image: Image.Image) -> bool:
-    """False for a PNG colour key of 16-bit channels: its pixels have 8 bits by now, so it would match by half."""
-    key = image.info.get("transparency")
-    values = key if isinstance(key, tuple) else (key,)
-    return all(not isinstance(value, int) or 0 <= value <= 255 for value in values)
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    if image.mode == "La":  # premultiplied; it converts only to its plain form
-        image = image.convert("LA")
-    rgba = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-
-
-def _grey_to_8_bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """[H, W] of 16 bits, 32 bits or floats -> uint8.
-
-    16-bit types have a full scale. 32-bit integers and floats do not declare one: the smallest customary scale (1 for
-    floats, 255, 65535) that holds all values is assumed; values outside all of them are stretched to their range.
-    """
-    if values.dtype.itemsize == 2:
-        return (values >> 8).astype(np.uint8)
-    numbers = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = float(numbers.min()), float(numbers.max())
-    scales = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (255.0, 65535.0)
-    scale = next((scale for scale in scales if low >= 0 and high <= scale), None)
-    if scale is None:
-        numbers, scale = numbers - low, (high - low) or 1.0
-    return np.asarray(np.floor(numbers * (255.0 / scale) + 0.5), dtype=np.uint8)
 
 
 def silence_decoders() -> None:

@@ -26,12 +26,13 @@ from pipeline.types import ByteArray
 _BASELINE: Final = 0xC0
 _FRAMES: Final = (_BASELINE, 0xC1, 0xC2)
 _NOT_FRAMES: Final = (0xC4, 0xC8, 0xCC)  # markers among C0..CF that start no frame
+_GREY: Final = 128  # what libjpeg fills in
 _SAMPLINGS: Final = (0, 1, 2)  # Pillow's numbers of 4:4:4, 4:2:2 and 4:2:0
 _OTHER_SAMPLINGS: Final = ("440", "411")  # Pillow cannot write these
 # A decoder goes over the whole picture for each scan, however few bytes the scan has. Encoders write up to about 12.
 _MOST_SCANS: Final = 100  # of any picture
 _SCANS_OF_LARGEST: Final = 16  # of one with as many pixels as are accepted
-_START_OF_SCAN: Final = b"\xff\xda"
+START_OF_SCAN: Final = b"\xff\xda"
 # Where a decoder stops, in coded data too: not at restarts, and not at bytes that stand for themselves.
 _MARKER: Final = re.compile(rb"\xff([\xc0-\xcf\xd8-\xfe])")
 _MOST_SEGMENTS: Final = 10_000
@@ -62,6 +63,54 @@ def is_baseline(data: bytes) -> bool:
     return _first_frame(data) == (_BASELINE, 8, (1, 2, 3))
 
 
+def cannot_hold(data: bytes, pixels: int) -> bool:
+    """Whether the JPEG file `data` is too short for a picture of so many pixels, whatever it shows: Huffman codes take
+    at least one bit for each block of 8 x 8."""
+    if 8 * len(data) * 64 >= pixels:
+        return False
+    marker, _, _ = _first_frame(data) or (0, 0, ())
+    return marker in _FRAMES
+
+
+def missing_share(data: bytes, pixels: ByteArray, colours: str) -> float:
+    """The share of a picture that the JPEG file `data` lacks at its end, though it has an end mark, in [0, 1].
+
+    libjpeg fills such a part with one colour, grey, and warns; so both are looked for. `pixels` [H, W, 3] are those
+    that it decoded, as stored; `colours` is GRAY, or CMYK, where the grey is another colour afterwards. 0 without
+    simplejpeg, which tells of warnings.
+    """
+    if colours != "CMYK" and (pixels[-1, -1] != _GREY).any():
+        return 0.0
+    share = _filled(pixels) / (pixels.shape[0] * pixels.shape[1])
+    return share if share and _warns(data, colours) else 0.0
+
+
+def _filled(pixels: ByteArray) -> int:
+    """How many of the last pixels, row by row from the bottom, have the colour of the last one."""
+    height, width, _ = pixels.shape
+    filled = 0
+    for row in range(height - 1, -1, -1):
+        same = (pixels[row, ::-1] == pixels[-1, -1]).all(axis=1)
+        tail = width if same.all() else int(same.argmin())
+        if not tail:
+            break
+        filled += tail
+    return filled
+
+
+def _warns(data: bytes, colours: str) -> bool:
+    """Whether libjpeg-turbo has something to say of the file."""
+    library = _library()
+    try:
+        if library is not None:
+            library.decode_jpeg(data, colours)
+    except (ValueError, RuntimeError):
+        return True
+    except KeyError:  # a chroma sampling that it does not know
+        pass
+    return False
+
+
 def most_scans(pixels: int, max_pixels: int) -> int:
     """How many scans a JPEG file of `pixels` may have: what decoding costs is scans times pixels."""
     return min(_MOST_SCANS, _SCANS_OF_LARGEST * max_pixels // max(pixels, 1))
@@ -69,9 +118,17 @@ def most_scans(pixels: int, max_pixels: int) -> int:
 
 def has_more_scans(data: bytes, most: int) -> bool:
     """Whether a decoder would read more than `most` scans of the JPEG file `data`, by its markers alone."""
-    # The mark is found quickly, and no scan is without it; but pictures inside pictures have it, and what follows the
-    # end. Only a file with many is worth a walk.
-    return data.count(_START_OF_SCAN) > most and _scans(data, most + 1) > most
+    # No scan is without the mark; but pictures inside pictures have it, and what follows the end. Only a file with many
+    # is worth a walk.
+    return marks_of_scans(data) > most and _scans(data, most + 1) > most
+
+
+def marks_of_scans(data: bytes) -> int:
+    """How often the mark of a scan stands in `data`: `bytes.count`, in a tenth of its time."""
+    even = np.frombuffer(data, "<u2", len(data) // 2)
+    odd = np.frombuffer(data, "<u2", (len(data) - 1) // 2, offset=1)
+    mark = int.from_bytes(START_OF_SCAN, "little")
+    return int(np.count_nonzero(even == mark) + np.count_nonzero(odd == mark))
 
 
 def _scans(data: bytes, enough: int) -> int:

@@ -1,0 +1,70 @@
+"""A loaded image of any of Pillow's modes as 8-bit RGB."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from pipeline.types import ByteArray, DoubleArray
+
+DEEP_GREYS: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I", "F"})
+_GREYS_AT_ONCE: Final = 1_000_000  # pixels; each takes about 24 bytes meanwhile
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """A loaded image of any mode as mode RGB.
+
+    16-bit channels keep their high byte, as Pillow's own readers do for RGB: a grey picture and its RGB copy stay
+    equal. CMYK is converted without a colour profile. Raises ValueError for a mode that has no RGB meaning.
+    """
+    if image.mode in DEEP_GREYS:
+        return Image.fromarray(_grey_to_8_bits(np.asarray(image))).convert("RGB")
+    if image.has_transparency_data and _has_usable_key(image):
+        return _on_white(image)
+    # `convert` would apply even a key that is not usable.
+    image.info.pop("transparency", None)
+    return image if image.mode == "RGB" else image.convert("RGB")  # `convert` copies even RGB
+
+
+def _has_usable_key(image: Image.Image) -> bool:
+    """False for a PNG colour key of 16-bit channels: its pixels have 8 bits by now, so it would match by half."""
+    key = image.info.get("transparency")
+    values = key if isinstance(key, tuple) else (key,)
+    return all(not isinstance(value, int) or 0 <= value <= 255 for value in values)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if image.mode == "La":  # premultiplied; it converts only to its plain form
+        image = image.convert("LA")
+    rgba = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+
+
+def _grey_to_8_bits(values: npt.NDArray[Any]) -> ByteArray:
+    """[H, W] of 16 bits, 32 bits or floats -> uint8.
+
+    16-bit types have a full scale. 32-bit integers and floats do not declare one: the smallest customary scale (1 for
+    floats, 255, 65535) that holds all values is assumed; values outside all of them are stretched to their range.
+    """
+    if values.dtype.itemsize == 2:
+        return (values >> 8).astype(np.uint8)
+    height, width = values.shape
+    step = max(1, _GREYS_AT_ONCE // width)
+    parts = [slice(top, top + step) for top in range(0, height, step)]  # the double precision of all takes gigabytes
+    ends = [(numbers.min(), numbers.max()) for numbers in (_finite(values[part]) for part in parts)]
+    low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
+    scales = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (255.0, 65535.0)
+    scale = next((scale for scale in scales if low >= 0 and high <= scale), None)
+    offset = 0.0 if scale is not None else low
+    factor = 255.0 / (scale or (high - low) or 1.0)
+    greys = np.empty((height, width), np.uint8)
+    for part in parts:
+        greys[part] = np.floor((_finite(values[part]) - offset) * factor + 0.5)
+    return greys
+
+
+def _finite(values: npt.NDArray[Any]) -> DoubleArray:
+    return np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
