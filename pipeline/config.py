@@ -97,6 +97,7 @@ class RunSettings:
     batch_images: int = 32
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum
     shard_rows: int = 256  # manifest rows per shard: what a crash may cost, and what one transaction commits
+    shard_pixels: int = 250_000_000  # a shard ends before its images pass this sum: seconds of work
     mode: str = EXACT  # exact | fast: the embedder in half precision
     # Only in the mode fast, `jpeg` and `tf32` only on CUDA. They may differ from run to run, so no store records them.
     jpeg: str = CPU  # where baseline JPEG files are decoded: cpu | device, whose colours differ
@@ -191,6 +192,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "run.batch_images": (1, 4096),
     "run.batch_pixels": (1, 2**40),
     "run.shard_rows": (1, 1_000_000),
+    "run.shard_pixels": (1, 2**40),
     "serve.port": (0, 65_535),
     "serve.max_body_bytes": (1024, 2**32),
     "serve.body_timeout_s": (0.1, 3600),

@@ -52,7 +52,7 @@ class ShardEnroller:
         if shard in self._client.committed_shards(run_id):
             return
         run = self._client.run_row(run_id)
-        manifest = self._client.read_manifest(run_id, int(run.settings["shard_rows"]), shard)
+        manifest = self._client.read_manifest(run, shard)
         if self._current is None or self._current[0] != run_id:
             enroller = Enroller(self._client, run, self._decoder, self._directories, self._max_bytes, self._urgent)
             self._current = run_id, enroller

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.errors import ImageChanged
 from pipeline.extraction.rows import IMAGE_COLUMNS, REUSE_MEDIA, REUSE_ROW, ExtractedRow, faces_of_table, read_rows
@@ -27,7 +28,7 @@ class DuplicateResolver:
     def __init__(self, client: LocalStore, run: RunRow) -> None:
         self._client = client
         self._run = run
-        self._shard_rows = int(run.settings["shard_rows"])
+        self._starts = client.shard_starts(run)
         self._last_use = self._find_last_use()
         self._earlier = lru_cache(4)(self._read_shard)
 
@@ -50,8 +51,8 @@ class DuplicateResolver:
                 if number >= first_row:
                     _copy(row, rows[number - first_row], first_media_id + number - first_row)
                 else:
-                    shard, position = divmod(number, self._shard_rows)
-                    _copy(row, self._earlier(shard)[position], media_ids[number])
+                    shard = int(self._shards_of(number))
+                    _copy(row, self._earlier(shard)[number - int(self._starts[shard])], media_ids[number])
         self._resolve_stored([r for r in rows if r.manifest["action"] == REUSE_MEDIA])
 
     def _resolve_stored(self, rows: Sequence[ExtractedRow]) -> None:
@@ -78,14 +79,18 @@ class DuplicateResolver:
         last = np.arange(int(self._run.shards or 0), dtype=np.int64)
         table = self._client.read_manifest_columns(self._run.run_id, ["row", "source_row"])
         table = table.filter(table["source_row"].is_valid())
-        used_by, uses = (table[c].to_numpy() // self._shard_rows for c in ("row", "source_row"))
+        used_by, uses = (self._shards_of(table[c].to_numpy()) for c in ("row", "source_row"))
         np.maximum.at(last, uses, used_by)
         return last
 
+    def _shards_of(self, rows: npt.ArrayLike) -> IntArray:
+        """The shards that rows of the manifest are in."""
+        found: IntArray = np.searchsorted(self._starts, rows, side="right") - 1
+        return found
+
     def _read_shard(self, shard: int) -> list[ExtractedRow]:
-        run_id = self._run.run_id
-        manifest = self._client.read_manifest(run_id, self._shard_rows, shard)
-        return read_rows(manifest, self._client.read_run_shard(run_id, shard))
+        manifest = self._client.read_manifest(self._run, shard)
+        return read_rows(manifest, self._client.read_run_shard(self._run.run_id, shard))
 
 
 def _copy(row: ExtractedRow, original: ExtractedRow, media_id: int) -> None:

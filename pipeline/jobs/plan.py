@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from pipeline.errors import ImageRejected, Interrupted, TooManyDirectories, UsageError
-from pipeline.extraction.images.files import hash_file
+from pipeline.extraction.images.files import declared_pixels, hash_file, read_head
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
@@ -35,6 +35,8 @@ from pipeline.types import DUPLICATE_ROW, ImageRef, Progress
 RowKey: TypeAlias = tuple[str, str]  # path and directory
 _CHUNK_ROWS = 1024
 _HASH_THREADS = 8  # where the settings name no number: reading waits for the disk more than for a core
+_HEADER_BYTES = 2**18  # metadata, thumbnails and colour profiles come before a JPEG's size
+_PIXELS_PER_BYTE = 4  # of photographs whose header does not tell
 
 
 @dataclass
@@ -124,7 +126,7 @@ def plan_run(session: Session, counted: Collection[RowKey] = ()) -> Plan:
         counts = planner.counts.with_scan(scanned)
     if first is None:
         return Plan(counts)
-    shards = -(-rows // int(run.settings["shard_rows"]))
+    shards = len(session.store.shard_starts(run)) - 1
     session.store.plan_run(run.run_id, rows, shards, dataclasses.asdict(counts))
     return Plan(counts, session.store.run_row(run.run_id))
 
@@ -143,14 +145,14 @@ def watcher(progress: Progress, stop: threading.Event) -> Callable[[], None]:
 def _write_manifest(session: Session, path: Path, source: str, batches: Iterator[pa.RecordBatch]) -> tuple[RunRow, int]:
     """A run with its manifest, and the number of its rows."""
     store, directory = session.store, session.request.directory
-    shard_rows = session.settings.run.shard_rows
-    settings = {"shard_rows": shard_rows, "match": dataclasses.asdict(session.settings.match)}
+    limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}
+    settings = {**limits, "match": dataclasses.asdict(session.settings.match)}
     cut_off = session.unfinished_run()
     if cut_off is not None:  # a scan that was cut off: nothing of it counts, not even its settings
         run = store.rebegin_run(cut_off.run_id, source_kind(path), directory, settings)
     else:
         run = store.begin_run(source, source_kind(path), session.account_id, directory, settings)
-    return run, store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, shard_rows=shard_rows)
+    return run, store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
 
 
 @dataclass(frozen=True)
@@ -279,4 +281,13 @@ class Planner:
         if hashed.sha256 in in_store:
             return {"action": REUSE_MEDIA, "source_media": in_store[hashed.sha256]}
         self._by_hash[hashed.sha256] = number
-        return {"action": EXTRACT}
+        return {"action": EXTRACT, "pixels": _pixels(hashed)}
+
+
+def _pixels(hashed: _HashedRow) -> int:
+    """How many pixels will be decoded, as far as the file's begin and its size tell."""
+    try:
+        declared = declared_pixels(read_head(hashed.ref.file, _HEADER_BYTES))
+    except ImageRejected:  # it changed since; the run will find out
+        declared = None
+    return _PIXELS_PER_BYTE * (hashed.size or 0) if declared is None else declared

@@ -7,9 +7,10 @@ This module loads torch. A run that finds nothing new never imports it.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import closing
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import Interrupted, UsageError
@@ -58,7 +59,8 @@ class ShardStages:
         if not commit:
             pending = missing
         phase = "extract" if not commit else "group" if not extract else "run"
-        self._progress.start(phase, _row_count(run, pending))
+        sizes = np.diff(self._store.shard_starts(run))
+        self._progress.start(phase, int(sizes[pending].sum()))
         commit_shard = self._store.shard_committer(run, self._commit_here) if commit else None
         # Closed in any case, so that no decoder thread goes on working after an error.
         with closing(self._extracted(run, pending, set(missing))) as extracted:
@@ -130,13 +132,4 @@ class ShardStages:
         return self._extractor
 
     def _manifest(self, run: RunRow, shard: int) -> pa.Table:
-        return self._store.read_manifest(run.run_id, _shard_rows(run), shard)
-
-
-def _row_count(run: RunRow, shards: Iterable[int]) -> int:
-    size = _shard_rows(run)
-    return sum(min(size, int(run.rows or 0) - k * size) for k in shards)
-
-
-def _shard_rows(run: RunRow) -> int:
-    return int(run.settings["shard_rows"])
+        return self._store.read_manifest(run, shard)

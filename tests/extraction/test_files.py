@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from pipeline.errors import ImageIsFolder, ImageMissing, ImageTooLarge, ImageUnreadable
-from pipeline.extraction.images.files import hash_file, read_file, shown
+from pipeline.extraction.images.files import declared_pixels, hash_file, read_file, shown
 
 
 def test_shown_never_maps_two_names_to_one() -> None:
@@ -59,3 +61,18 @@ def test_a_file_that_pretends_to_be_empty_is_still_limited() -> None:
     assert read_file(status, 100_000).startswith(b"Name:")
     with pytest.raises(ImageTooLarge):
         read_file(status, 10)
+
+
+@pytest.mark.parametrize(("suffix", "options"), [("jpeg", {}), ("jpeg", {"progressive": True}), ("png", {})])
+def test_the_header_tells_the_pixels(suffix: str, options: dict[str, object]) -> None:
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x010E] = "x" * 30_000  # before the size
+    Image.new("RGB", (70, 30)).save(file, suffix, exif=exif, **options)  # type: ignore[arg-type]
+    assert declared_pixels(file.getvalue()) == 2100
+    assert declared_pixels(file.getvalue()[:20]) is None
+
+
+def test_other_headers_do_not_tell_the_pixels() -> None:
+    for head in (b"", b"GIF89a" + bytes(40), b"\xff\xd8\xff", b"\xff\xd8" + b"\xff" * 40):
+        assert declared_pixels(head) is None

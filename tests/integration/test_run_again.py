@@ -207,6 +207,25 @@ def test_a_run_whose_manifest_is_damaged_is_planned_anew(
     assert run(request).already_in == 10
 
 
+def test_shards_are_bounded_in_pixels_and_the_store_is_the_same(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    runner(photos)
+    settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, shard_pixels=160_000))
+    report = run(RunRequest(photos, tmp_path / "small", settings))
+    small, large = snapshot(tmp_path / "small"), snapshot(tmp_path / "store")
+    # a1 a2, b1 b2, the large c, its copy and two more, and two whose headers do not tell
+    assert (small.pop("runs"), large.pop("runs")) == (
+        [(str(photos), "finished", 10, 6)],
+        [(str(photos), "finished", 10, 4)],
+    )
+    # Other batches may round the embeddings otherwise.
+    assert [face[:4] + face[6:7] for face in small["faces"]] == [face[:4] + face[6:7] for face in large["faces"]]
+    assert (small["media"], small["persons"]) == (large["media"], large["persons"])
+    assert report.images == 10
+    assert_whole(tmp_path / "small")
+
+
 def test_an_abandoned_run_keeps_what_is_in_and_binds_nobody(photos: Path, settings: Settings, tmp_path: Path) -> None:
     store = tmp_path / "store"
     request = _stopped_run(photos, store, settings)

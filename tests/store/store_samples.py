@@ -244,7 +244,7 @@ def finish(client: LocalStore, run: RunRow) -> None:
         if shard in client.committed_shards(run.run_id):
             continue
         if not client.has_run_shard(run.run_id, shard):
-            table = client.read_manifest(run.run_id, SHARD_ROWS, shard)
+            table = client.read_manifest(run, shard)
             client.write_run_shard(run.run_id, shard, table, {"shard": shard})
         client.commit_shard(shard_commit(client, run, shard))
     client.write_report(run.run_id, "run.json", b"{}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow
 from tests.store.store_samples import (
     MANIFEST,
+    NOW,
     SHARD_ROWS,
     SOURCE,
     execute,
@@ -72,30 +75,55 @@ def test_runs_are_told_apart_by_source_and_account(client: LocalStore) -> None:
     assert found("/c", ann) is None
 
 
+def planned(**settings: int) -> RunRow:
+    """A run with a manifest; the catalog knows nothing of it."""
+    return RunRow("run", SOURCE, "folder", 1, "main", settings, "open", None, None, NOW, None, None)
+
+
+def manifest_shards(client: LocalStore, run: RunRow) -> list[list[int]]:
+    """The rows of each shard of a manifest."""
+    client.forget_manifest()
+    shards = len(client.shard_starts(run)) - 1
+    return [client.read_manifest(run, shard)["row"].to_pylist() for shard in range(shards)]
+
+
 @given(
-    sizes=st.lists(st.integers(0, 9), max_size=8),
-    written=st.integers(1, 7),
+    batches=st.lists(st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=9), max_size=8),
     shard_rows=st.integers(1, 7),
+    shard_pixels=st.integers(1, 30),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_manifest_is_read_back_by_shards(client: LocalStore, sizes: list[int], written: int, shard_rows: int) -> None:
-    """Also where shards are not the row groups."""
-    total = sum(sizes)
-    assert client.write_manifest("run", manifest_batches(sizes), MANIFEST, shard_rows=written) == total
-    rows: list[int] = []
-    for shard in range(-(-total // shard_rows)):
-        table = client.read_manifest("run", shard_rows, shard)
-        assert table.num_rows == min(shard_rows, total - shard * shard_rows)
-        rows += table["row"].to_pylist()
-    assert rows == list(range(total))
-    assert client.read_manifest_columns("run", ["path"]).num_rows == total
+def test_shards_end_before_they_pass_a_limit(
+    client: LocalStore, batches: list[list[int | None]], shard_rows: int, shard_pixels: int
+) -> None:
+    pixels = [count or 0 for batch in batches for count in batch]
+    columns = pa.schema([("row", pa.int64()), ("pixels", pa.int64())])
+    numbers = itertools.count()
+    rows = ([{"row": next(numbers), "pixels": count} for count in batch] for batch in batches)
+    tables = (pa.RecordBatch.from_pylist(batch, columns) for batch in rows)
+    limits = {"shard_rows": shard_rows, "shard_pixels": shard_pixels}
+    assert client.write_manifest("run", tables, columns, **limits) == len(pixels)
+    shards = manifest_shards(client, planned(shard_rows=shard_rows))
+    assert [row for shard in shards for row in shard] == list(range(len(pixels)))
+    for shard, following in itertools.zip_longest(shards, shards[1:]):
+        total = sum(pixels[row] for row in shard)
+        assert len(shard) == 1 or (len(shard) <= shard_rows and total <= shard_pixels)
+        if following:
+            assert len(shard) == shard_rows or total + pixels[following[0]] > shard_pixels
 
 
-def test_one_shard_is_one_row_group(client: LocalStore) -> None:
+@pytest.mark.parametrize("group_rows", [2, 3, 100])
+def test_shards_of_an_earlier_version_have_as_many_rows_each(client: LocalStore, group_rows: int) -> None:
+    client.write_manifest("run", manifest_batches([8]), MANIFEST)
+    file = client.path / "runs/run/manifest.parquet"
+    pq.write_table(pq.read_table(file).replace_schema_metadata(None), file, row_group_size=group_rows)
+    assert manifest_shards(client, planned(shard_rows=3)) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert client.read_manifest_columns("run", ["path"]).num_rows == 8
+
+
+def test_a_row_group_has_the_rows_of_a_shard_at_most(client: LocalStore) -> None:
     client.write_manifest("run", manifest_batches([3, 3, 3, 1]), MANIFEST, shard_rows=4)
-    client.read_manifest("run", 4, 0)
-    assert client._manifest is not None
-    metadata = client._manifest[1].metadata
+    metadata = pq.read_metadata(client.path / "runs/run/manifest.parquet")
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4, 4, 2]
 
 

@@ -251,6 +251,27 @@ _ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
 }
 
 
+# Start-of-frame markers (T.81 table B.1): C0 to CF but the tables' DHT, JPG and DAC.
+_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+def declared_pixels(head: bytes) -> int | None:
+    """The pixels of the JPEG or PNG image beginning with `head`, as its header says; None where that does not tell."""
+    try:
+        if sniff(head[:SNIFF_BYTES]) == "png":
+            width, height = struct.unpack_from(">II", head, 16)
+            return int(width * height)
+        at = 2 if sniff(head[:SNIFF_BYTES]) == "jpeg" else len(head)
+        while head[at] == 0xFF:
+            if head[at + 1] in _START_OF_FRAME:
+                height, width = struct.unpack_from(">HH", head, at + 5)
+                return int(width * height)
+            at += 1 if head[at + 1] == 0xFF else 2 + struct.unpack_from(">H", head, at + 2)[0]
+    except (struct.error, IndexError):
+        pass
+    return None
+
+
 def ico_pixels(data: bytes) -> int:
     """The pixels of the largest picture inside an ICO file, as that picture's own header says; 0 for none.
 

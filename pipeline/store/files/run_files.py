@@ -6,11 +6,14 @@ server holds the store; `lock_runs` ensures that only one process does.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,6 +23,9 @@ from pipeline.store.files.crypto import encrypt_image
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 from pipeline.store.records import RunRow
+from pipeline.types import IntArray
+
+_SHARD_STARTS: Final = "facepipe_shard_starts"  # the key in the manifest's metadata
 
 
 class RunFiles(ABC):
@@ -30,7 +36,7 @@ class RunFiles(ABC):
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
-        self._manifest: tuple[str, pq.ParquetFile] | None = None
+        self._manifest: _OpenManifest | None = None
 
     @abstractmethod
     def key_of_run(self, run_id: str) -> bytes | None:
@@ -45,37 +51,57 @@ class RunFiles(ABC):
         return StoreLock.acquire(self.folder.root, command, RUN_LOCK_NAME)
 
     def write_manifest(
-        self, run_id: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, shard_rows: int = 256
+        self,
+        run_id: str,
+        batches: Iterable[pa.RecordBatch],
+        schema: pa.Schema,
+        *,
+        shard_rows: int = 256,
+        shard_pixels: int | None = None,
     ) -> int:
         """Streams the manifest to disk, `shard_rows` to a row group; returns its number of rows.
+
+        A shard has at most `shard_rows` rows, and unless it is one row at most `shard_pixels` in their column `pixels`.
 
         Errors of `batches` are raised as they are, and leave no manifest.
         """
         self.forget_manifest()
         file = shards.manifest_file(run_id)
         self.folder.make(file.rpartition("/")[0])
-        rows = 0
+        starts = _ShardStarts(shard_rows, shard_pixels)
         with self.folder.replacing(file, "manifest") as out:
             writer = pq.ParquetWriter(out, schema, compression=shards.COMPRESSION, write_page_checksum=True)
             try:
                 for group in _regrouped(batches, schema, shard_rows):
                     with disk_errors(self.folder.root):
                         writer.write_table(group, row_group_size=shard_rows)
-                    rows += group.num_rows
+                    starts.add(group)
+                writer.add_key_value_metadata({_SHARD_STARTS: json.dumps(starts.found)})
             finally:
                 with disk_errors(self.folder.root):
                     writer.close()
-        return rows
+        return starts.rows
 
-    def read_manifest(self, run_id: str, shard_rows: int, shard: int) -> pa.Table:
-        """The manifest's rows shard * shard_rows up to (shard + 1) * shard_rows."""
-        file = shards.manifest_file(run_id)
+    def read_manifest(self, run: RunRow, shard: int) -> pa.Table:
+        """The manifest's rows of a shard."""
+        with self._open_manifest(run) as manifest:
+            start, stop = manifest.shard_starts[shard : shard + 2].tolist()
+            return manifest.read(start, stop)
+
+    def shard_starts(self, run: RunRow) -> IntArray:
+        """[shards + 1] the first row of each shard of a run, and at the end the number of rows."""
+        with self._open_manifest(run) as manifest:
+            return manifest.shard_starts
+
+    @contextmanager
+    def _open_manifest(self, run: RunRow) -> Iterator[_OpenManifest]:
+        file = shards.manifest_file(run.run_id)
         try:
-            if self._manifest is None or self._manifest[0] != run_id:
+            if self._manifest is None or self._manifest.run_id != run.run_id:
                 self.forget_manifest()
-                self._manifest = run_id, pq.ParquetFile(self.folder.path(file))
-            return _read_rows(self._manifest[1], shard * shard_rows, (shard + 1) * shard_rows)
-        except (OSError, pa.ArrowException) as exc:
+                self._manifest = _OpenManifest(run, pq.ParquetFile(self.folder.path(file)))
+            yield self._manifest
+        except (OSError, ValueError, pa.ArrowException) as exc:
             raise shards.damaged_file(self.folder, file, str(exc)) from exc
 
     def read_manifest_columns(self, run_id: str, columns: Sequence[str]) -> pa.Table:
@@ -89,7 +115,7 @@ class RunFiles(ABC):
     def forget_manifest(self) -> None:
         """Closes the manifest that was read last."""
         if self._manifest is not None:
-            self._manifest[1].close()
+            self._manifest.file.close()
             self._manifest = None
 
     def write_run_shard(self, run_id: str, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> None:
@@ -131,14 +157,43 @@ def _regrouped(batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows
         yield pa.Table.from_batches(waiting, columns)
 
 
-def _read_rows(manifest: pq.ParquetFile, start: int, stop: int) -> pa.Table:
-    """The rows start..stop-1 of a manifest, whatever its row groups are."""
-    groups: list[int] = []
-    first = begin = 0
-    for group in range(manifest.metadata.num_row_groups):
-        end = begin + manifest.metadata.row_group(group).num_rows
-        if end > start and begin < stop:
-            first = first if groups else begin
-            groups.append(group)
-        begin = end
-    return manifest.read_row_groups(groups).slice(start - first, stop - start)
+class _ShardStarts:
+    """Finds where the shards of a manifest begin, as its rows come."""
+
+    def __init__(self, most_rows: int, most_pixels: int | None) -> None:
+        self.rows = 0
+        self.found: list[int] = []
+        self._most_rows = most_rows
+        self._most_pixels = most_pixels
+        self._pixels = 0  # of the shard that begun last
+
+    def add(self, rows: pa.Table) -> None:
+        pixels = [0] * len(rows) if self._most_pixels is None else rows["pixels"].to_pylist()
+        for more in pixels:
+            self._pixels += more or 0
+            full = bool(self.found) and self.rows - self.found[-1] == self._most_rows
+            if not self.found or full or (self._most_pixels is not None and self._pixels > self._most_pixels):
+                self.found.append(self.rows)
+                self._pixels = more or 0
+            self.rows += 1
+
+
+class _OpenManifest:
+    """The manifest of a run, open."""
+
+    def __init__(self, run: RunRow, file: pq.ParquetFile) -> None:
+        self.run_id = run.run_id
+        self.file = file
+        metadata = file.metadata
+        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._group_starts = np.cumsum([0, *sizes], dtype=np.int64)
+        # Where it does not say so, an earlier version wrote it, whose shards have as many rows each.
+        found = (metadata.metadata or {}).get(_SHARD_STARTS.encode())
+        starts = range(0, metadata.num_rows, int(run.settings["shard_rows"])) if found is None else json.loads(found)
+        self.shard_starts: IntArray = np.array([*starts, metadata.num_rows], np.int64)
+
+    def read(self, start: int, stop: int) -> pa.Table:
+        """The rows start..stop-1."""
+        first, last = np.searchsorted(self._group_starts, [start, stop - 1], side="right") - 1
+        groups = self.file.read_row_groups(list(range(first, last + 1)))
+        return groups.slice(start - int(self._group_starts[first]), stop - start)
