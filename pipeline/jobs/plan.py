@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, Interrupted, TooManyDirectories, UsageError
 from pipeline.extraction.images.files import declared_pixels, hash_file, read_head
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
@@ -116,9 +117,10 @@ def plan_run(session: Session, counted: Collection[RowKey] = ()) -> Plan:
         session.settings.run.threads,
         watcher(session.progress, session.stop),
         counted,
+        session.settings.decode.max_bytes,
     )
     with session.profiler.times.stage(SCAN):
-        refs = scan_source(path, session.settings.source, scanned, leave_out=session.store.path)
+        refs = scan_source(path, session.settings.source, scanned, leave_out=session.store.path, stop=session.stop)
         batches = planner.batches(source, refs)
         first = next(batches, None)
         if first is not None:
@@ -191,6 +193,7 @@ class Planner:
     threads: int  # that read and hash; 0: enough to wait for the disk
     watch: Callable[[], None] = lambda: None
     counted: Collection[RowKey] = ()
+    max_bytes: int = DecodeSettings.max_bytes  # larger files are not read
     counts: PlanCounts = field(default_factory=PlanCounts)
 
     def batches(self, source: str, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
@@ -227,7 +230,7 @@ class Planner:
         if ref.rejected is not None:
             return _HashedRow(ref, directory, problem=ref.rejected)
         try:
-            return _HashedRow(ref, directory, *hash_file(ref.file))
+            return _HashedRow(ref, directory, *hash_file(ref.file, self.max_bytes))
         except ImageRejected as exc:
             return _HashedRow(ref, directory, problem=exc)
 

@@ -35,6 +35,16 @@ def test_hash_and_bytes_of_a_file(tmp_path: Path) -> None:
     assert read_file(tmp_path / "empty.jpg", 1) == b""
 
 
+def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
+    """A sparse terabyte would take an hour."""
+    with (tmp_path / "sparse.jpg").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ImageTooLarge, match="1,099,511,627,776 bytes is over the limit of 1,000 bytes"):
+        hash_file(tmp_path / "sparse.jpg", 1000)
+    with pytest.raises(ImageTooLarge):
+        hash_file(Path("/proc/self/status"), 10)  # whose size says 0
+
+
 def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     cases = {

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import resource
 import shutil
 import socket
 import tempfile
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from decimal import Decimal
@@ -24,6 +26,7 @@ from pipeline.errors import (
     ImageOutside,
     ImageUnreadable,
     InputError,
+    Interrupted,
     ManifestInvalid,
     SourceEmpty,
     SourceMissing,
@@ -159,6 +162,34 @@ def test_symlinks_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert counts.loops == 2
     kept = scan(source, SourceSettings(follow_symlinks=False))
     assert names(kept, source) == ["a/1.jpg"]
+
+
+def test_a_folder_is_entered_once(tmp_path: Path) -> None:
+    """Links that double with each folder would give 2 ** 18 - 1 rows."""
+    for level in range(18):
+        (tmp_path / f"{level}").mkdir()
+        (tmp_path / f"{level}" / "x.jpg").write_bytes(JPEG)
+    for level in range(17):
+        for name in ("a", "b"):
+            (tmp_path / f"{level}" / name).symlink_to(tmp_path / f"{level + 1}")
+    counts = ScanCounts()
+    refs = list(scan_source(tmp_path, PLAIN, counts))
+    assert len(refs) == 18
+    assert names(refs, tmp_path)[:2] == [
+        "0/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/x.jpg",
+        "0/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/x.jpg",
+    ]
+    assert counts.loops == 2 * 17
+
+
+def test_a_scan_that_finds_nothing_can_be_stopped(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"{number}.txt").touch()
+    stop, counts = threading.Event(), ScanCounts()
+    stop.set()
+    with pytest.raises(Interrupted, match="the scan was not finished"):
+        list(scan_source(tmp_path, PLAIN, counts, stop=stop))
+    assert counts == ScanCounts()
 
 
 def test_odd_names_stay_distinct_and_open(tmp_path: Path) -> None:
@@ -462,6 +493,35 @@ def test_parquet_manifest_without_path_and_with_a_bad_page(archive: Path) -> Non
     path.write_bytes(data)
     with pytest.raises(ManifestInvalid, match="cannot be read as Parquet"):
         scan(path)
+
+
+@pytest.mark.parametrize("column", ["path", "note", "notes", "raw"])
+def test_a_small_parquet_file_of_gigabytes(column: str, archive: Path) -> None:
+    """One long value that a few bytes repeat for every row, or within each."""
+    rows, long = 30 if column == "notes" else 20_000, "x" * 400_000
+    repeated: dict[str, Any] = {
+        "path": pa.DictionaryArray.from_arrays([0] * rows, [long]),
+        "note": pa.DictionaryArray.from_arrays([0] * rows, [long]),
+        "raw": pa.DictionaryArray.from_arrays([0] * rows, [long.encode()]),
+        "notes": pa.array([["x" * 10_000] * 100] * 30 if column == "notes" else []),
+    }
+    file = archive / "list.parquet"
+    pq.write_table(pa.table({"path": ["a.jpg"] * rows, column: repeated[column]}), file, compression="zstd")
+    assert file.stat().st_size < 10_000
+    limit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 300 * 1024
+    with pytest.raises(ManifestInvalid, match=r"rows hold .* bytes each, the limit is 262,144|too many values per row"):
+        scan(file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < limit
+
+
+def test_long_texts_in_a_parquet_manifest_are_read(archive: Path) -> None:
+    """Also those that are written once for all rows."""
+    note, rows = "long " * 2000, 1500
+    table = pa.table({"path": ["a.jpg"] * rows, "note": pa.DictionaryArray.from_arrays([0] * rows, [note])})
+    pq.write_table(table, archive / "list.parquet")
+    refs = scan(archive / "list.parquet")
+    assert len(refs) == rows
+    assert all(ref.extra == {"note": note} for ref in refs)
 
 
 @pytest.mark.parametrize(("name", "content"), [("m.csv", "path,name\n"), ("m.jsonl", "\n\n")])

@@ -104,3 +104,11 @@ def test_an_eleventh_directory_is_refused(planner: Planner, tmp_path: Path) -> N
     assert len(_rows(planner, refs)) == 10
     with pytest.raises(TooManyDirectories, match="11 directories"):
         _rows(planner, [*refs, _ref(tmp_path, "x", b"x")])
+
+
+def test_a_file_over_the_limit_is_a_row_that_stays_known(planner: Planner, tmp_path: Path) -> None:
+    with (tmp_path / "sparse.jpg").open("wb") as file:
+        file.truncate(2**40)
+    (row,) = _rows(planner, [_ref(tmp_path, "sparse.jpg")])
+    assert (row["action"], row["status"], row["sha256"], row["bytes"]) == (SKIP, "too_large", None, None)
+    assert "a file of 1,099,511,627,776 bytes is over the limit" in str(row["reason"])

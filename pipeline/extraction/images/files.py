@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,17 +101,20 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise rejection(exc) from exc
 
 
-def hash_file(path: Path) -> tuple[str, int]:
-    """SHA-256 (lower-case hexadecimal) and size in bytes of a file, read in pieces of 1 MiB.
+def hash_file(path: Path, max_bytes: int = sys.maxsize) -> tuple[str, int]:
+    """SHA-256 (lower-case hexadecimal) and size in bytes of a file, read in pieces of 1 MiB, if it is not larger than
+    `max_bytes`.
 
-    Raises ImageMissing, ImageIsFolder, ImageUnreadable.
+    Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
     """
     digest, size = hashlib.sha256(), 0
     piece = memoryview(bytearray(_CHUNK_BYTES))
     with _opened(path) as file:
+        _check_bytes(os.fstat(file.fileno()).st_size, max_bytes)
         while count := file.readinto(piece):  # type: ignore[attr-defined]  # unbuffered files have it
             digest.update(piece[:count])
             size += count
+            _check_bytes(size, max_bytes)
     return digest.hexdigest(), size
 
 
@@ -127,15 +131,18 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     """
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > max_bytes:
-            raise too_many_bytes(size, max_bytes)
+        _check_bytes(size, max_bytes)
         pieces, total = [], 0
         while piece := file.read(_CHUNK_BYTES if total >= size else size - total):
             pieces.append(piece)
             total += len(piece)
-            if total > max_bytes:
-                raise too_many_bytes(total, max_bytes)
+            _check_bytes(total, max_bytes)
     return b"".join(pieces)
+
+
+def _check_bytes(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise too_many_bytes(size, max_bytes)
 
 
 def too_many_bytes(size: int, max_bytes: int) -> ImageTooLarge:

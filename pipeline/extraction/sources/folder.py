@@ -6,6 +6,7 @@ The order is that of the relative paths, compared component by component as byte
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.config import SourceSettings
-from pipeline.errors import ImageOutside, ImageRejected, ImageUnreadable, InputError
+from pipeline.errors import ImageOutside, ImageRejected, ImageUnreadable, InputError, Interrupted
 from pipeline.extraction.images.files import (
     IMAGE_SUFFIXES,
     SNIFF_BYTES,
@@ -39,7 +40,7 @@ class ScanCounts:
     left_alone: Counter[str] = field(default_factory=Counter)  # files, by kind: raw, video, sidecar, hidden, ...
     left_out: Counter[str] = field(default_factory=Counter)  # folders: hidden, thumbnails, excluded
     left_out_folders: list[str] = field(default_factory=list)  # the first of them
-    loops: int = 0  # links to a folder that contains them
+    loops: int = 0  # links to a folder that was entered already
 
     def leave_out(self, folder: str, why: str) -> None:
         self.left_out[why] += 1
@@ -62,28 +63,42 @@ class FolderEntry:
 
 
 def walk_folder(
-    folder: Path, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None = None
+    folder: Path,
+    settings: SourceSettings,
+    counts: ScanCounts,
+    leave_out: Path | None = None,
+    stop: threading.Event | None = None,
 ) -> Iterator[FolderEntry]:
     """Every image file below `folder` that the settings select, and every folder below it that cannot be listed, in
     byte order.
 
-    Files outside `settings.root` (links resolved) are rejected. The folder `leave_out` is skipped, whatever path leads
-    to it. Memory: the names in the folders on the way down. Raises InputError where `folder` itself cannot be listed.
+    A folder is entered once, by the first path that leads to it. Files outside `settings.root` (links resolved) are
+    rejected. The folder `leave_out` is skipped, whatever path leads to it. Memory: the names in the folders on the way
+    down, and about 200 bytes for each folder. Raises InputError where `folder` itself cannot be listed, and Interrupted
+    once `stop` is set.
     """
-    yield from _Walk(os.path.abspath(folder), settings, counts, leave_out).run()
+    yield from _Walk(os.path.abspath(folder), settings, counts, leave_out, stop).run()
 
 
 class _Walk:
     """A depth-first walk with its own stack: a tree may be deeper than Python's recursion limit."""
 
-    def __init__(self, top: str, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None) -> None:
+    def __init__(
+        self,
+        top: str,
+        settings: SourceSettings,
+        counts: ScanCounts,
+        leave_out: Path | None,
+        stop: threading.Event | None,
+    ) -> None:
         self.top = top
         self.root = None if settings.root is None else os.path.realpath(settings.root)
         self.follow_symlinks = settings.follow_symlinks
         self.selection = Selection(settings.include, settings.exclude)
         self.counts = counts
         self.left_out = _identity(os.stat(leave_out)) if leave_out is not None and leave_out.exists() else None
-        self.ancestors: list[tuple[int, int]] = []
+        self.stop = stop
+        self.entered: set[tuple[int, int]] = set()
         self.stack: list[tuple[str, Iterator[tuple[bytes, str]]]] = []
 
     def run(self) -> Iterator[FolderEntry]:
@@ -91,11 +106,12 @@ class _Walk:
         if problem is not None:
             raise InputError(message=f"The folder {shown(self.top)} {problem.reason}.")
         while self.stack:
+            if self.stop is not None and self.stop.is_set():
+                raise Interrupted(detail="the scan was not finished, and nothing was changed")
             folder, entries = self.stack[-1]
             entry = next(entries, None)
             if entry is None:
                 self.stack.pop()
-                self.ancestors.pop()
                 continue
             result = self._visit(os.path.join(folder, os.fsdecode(entry[0])), entry[1])
             if result is not None:
@@ -107,7 +123,7 @@ class _Walk:
             identity = _identity(os.stat(folder))
             if identity == self.left_out:
                 return None
-            if identity in self.ancestors:
+            if identity in self.entered:
                 self.counts.loops += 1
                 return None
             if self._is_outside(folder):
@@ -116,7 +132,7 @@ class _Walk:
                 entries = sorted((os.fsencode(entry.name), _kind(entry)) for entry in listing)
         except OSError as exc:
             return ImageUnreadable(detail=f"the folder cannot be listed ({exc.strerror})")
-        self.ancestors.append(identity)
+        self.entered.add(identity)
         self.stack.append((folder, iter(entries)))
         return None
 

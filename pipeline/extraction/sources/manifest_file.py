@@ -28,7 +28,6 @@ MAX_TEXT: Final = 1000  # characters of a name or an external id
 _DIRECTORY = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _HEADER_CHARACTERS = 2**17
-_PARQUET_BATCH_ROWS = 8192
 _READ_ERRORS = (OSError, UnicodeError, csv.Error)
 
 
@@ -47,7 +46,7 @@ class ManifestRow:
 def read_manifest(path: Path, kind: str) -> Iterator[ManifestRow]:
     """The rows of the manifest `path` of `kind` csv, jsonl or parquet, in their order.
 
-    Memory: one line, or 8,192 Parquet rows. Raises ManifestInvalid, with the line or row where there is one.
+    Memory: one line, or a batch of Parquet rows. Raises ManifestInvalid, with the line or row where there is one.
     """
     rows = {"csv": _csv_rows, "jsonl": _json_rows, "parquet": _parquet_rows}[kind](path)
     for where, values in rows:
@@ -202,13 +201,14 @@ def _no_constant(name: str) -> NoReturn:
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     # Imported here, because other scans do not need it and it loads slowly.
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from pipeline.extraction.sources.parquet_batches import batches, open_parquet
 
     row = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             columns = _columns(path, file.schema_arrow.names)
-            for batch in file.iter_batches(batch_size=_PARQUET_BATCH_ROWS):
+            for batch in batches(file):
                 lists = [_micros(column).to_pylist() for column in batch.columns]
                 for values in zip(*lists, strict=True):
                     row += 1

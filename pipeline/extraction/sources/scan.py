@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -62,19 +63,27 @@ def source_kind(path: Path) -> SourceKind:
 
 
 def scan_source(
-    path: Path, settings: SourceSettings, counts: ScanCounts | None = None, *, leave_out: Path | None = None
+    path: Path,
+    settings: SourceSettings,
+    counts: ScanCounts | None = None,
+    *,
+    leave_out: Path | None = None,
+    stop: threading.Event | None = None,
 ) -> Iterator[ImageRef]:
     """The rows of the folder or manifest `path`; `counts` is filled as the rows are taken.
 
     A folder is walked in the byte order of its relative paths, without the folder `leave_out`; a manifest's rows keep
     their order. Relative paths in a manifest start at `settings.root`, or without one at the manifest's own folder, and
     may not lead out of it. `settings.include` and `settings.exclude` choose among either.
-    Raises SourceMissing, ManifestInvalid and InputError, and SourceEmpty after the end of a source without rows.
+    Raises SourceMissing, ManifestInvalid and InputError, SourceEmpty after the end of a source without rows, and
+    Interrupted once `stop` is set, in a folder however few images it holds.
     """
     kind = source_kind(path)  # raises at the call, not at the first row
     counts = ScanCounts() if counts is None else counts
-    folder = kind == "folder"
-    refs = _folder_refs(path, settings, counts, leave_out) if folder else _manifest_refs(path, kind, settings, counts)
+    if kind == "folder":
+        refs = _folder_refs(path, settings, counts, leave_out, stop)
+    else:
+        refs = _manifest_refs(path, kind, settings, counts)
     return _counted(refs, path, kind, counts)
 
 
@@ -92,9 +101,13 @@ def _counted(refs: Iterator[ImageRef], path: Path, kind: SourceKind, counts: Sca
 
 
 def _folder_refs(
-    path: Path, settings: SourceSettings, counts: ScanCounts, leave_out: Path | None
+    path: Path,
+    settings: SourceSettings,
+    counts: ScanCounts,
+    leave_out: Path | None,
+    stop: threading.Event | None,
 ) -> Iterator[ImageRef]:
-    for entry in walk_folder(path, settings, counts, leave_out):
+    for entry in walk_folder(path, settings, counts, leave_out, stop):
         # The source's own name is not a person's, so that files directly in it get no name.
         has_label = settings.labels == "parent" and entry.depth > 0
         name = shown(os.path.basename(os.path.dirname(entry.file))).strip() or None if has_label else None
