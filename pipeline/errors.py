@@ -4,6 +4,7 @@
       UsageError         the command line or the configuration is wrong
       InputError         the source as a whole cannot be used
       ImageRejected      one image: becomes a row with a status and a reason, never stops a run
+      OutputUnwritable   standard output is closed, or its disk full
       DeviceError
       ModelError
       StoreError         the store: always stops a run
@@ -135,6 +136,10 @@ class ImageTooLarge(ImageRejected, status="too_large", http_status=413):
 
 class ImageChanged(ImageRejected, status="changed"):
     """changed while the run was reading it; the next run takes it up"""
+
+
+class OutputUnwritable(FacepipeError, exit_code=18):
+    """Standard output cannot be written: {detail}. What the command did before stays done."""
 
 
 class DeviceError(FacepipeError, exit_code=5):

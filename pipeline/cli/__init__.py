@@ -60,7 +60,7 @@ class FacepipeGroup(CommandGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            drop_output()
+            drop_output(sys.stdout, sys.stderr)
             return EXIT_BROKEN_PIPE
 
     def main(
@@ -81,6 +81,12 @@ class FacepipeGroup(CommandGroup):
 
 
 def _prepare() -> None:
+    # The next file to be opened would take the number of a closed stream, and what libraries print would go into it.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     # A path that is no valid text must be shown, not end the program.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

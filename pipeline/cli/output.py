@@ -9,11 +9,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 
-from pipeline.errors import FacepipeError
+from pipeline.errors import FacepipeError, OutputUnwritable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -51,11 +51,22 @@ def output_options(function: Command) -> Command:
 
 
 def emit(report: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
-    """Prints `report` as JSON, or `lines` as text, on standard output, and flushes it."""
-    for line in [dumps(report)] if as_json else map(printable, lines):
-        click.echo(line)
-    # Here, where a closed pipe can still be reported, and not at the interpreter's end.
-    sys.stdout.flush()
+    """Prints `report` as JSON, or `lines` as text, on standard output, and flushes it.
+
+    Raises OutputUnwritable where it is closed or its disk is full, BrokenPipeError where its reader went away.
+    """
+    if sys.stdout is None:
+        raise OutputUnwritable(detail="it is closed")
+    try:
+        for line in [dumps(report)] if as_json else map(printable, lines):
+            click.echo(line)
+        # Here, where a failure can still be reported, and not at the interpreter's end.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        drop_output(sys.stdout)
+        raise OutputUnwritable(detail=exc.strerror) from exc
 
 
 def dumps(report: Mapping[str, Any]) -> str:
@@ -98,13 +109,16 @@ def show_error(code: str, message: str, exit_code: int, as_json: bool) -> int:
         if as_json:
             emit(error_report(code, message, exit_code), (), as_json)
     except BrokenPipeError:  # nobody reads it; the exit code remains
-        drop_output()
+        drop_output(sys.stdout, sys.stderr)
+    except OutputUnwritable:
+        pass
     return exit_code
 
 
-def drop_output() -> None:
-    """After a closed pipe: points both streams at nothing, so that Python's last flush cannot fail again."""
+def drop_output(*streams: TextIO | None) -> None:
+    """Points streams that cannot be written at nothing, so that Python's last flush cannot fail again."""
     nothing = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(nothing, stream.fileno())
+    for stream in streams:
+        if stream is not None:  # as where it was closed from the start
+            os.dup2(nothing, stream.fileno())
     os.close(nothing)

@@ -210,6 +210,21 @@ def test_a_log_record_is_one_line_and_a_traceback_has_bars() -> None:
     assert rest[-1] == "| 2026 ERROR forged\\x1b"
 
 
+@pytest.mark.parametrize("output", [">/dev/full", ">&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(
+    ("words", "exit_code"), [("models list", 18), ("models list --json", 18), ("check --store /absent --json", 40)]
+)
+def test_an_output_that_cannot_be_written_is_told(words: str, exit_code: int, output: str) -> None:
+    command = f"exec {sys.executable} -m pipeline {words} {output}"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == exit_code
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if exit_code == 18 and "2>" not in output:
+        reason = "No space left on device" if "full" in output else "it is closed"
+        assert f"facepipe: Standard output cannot be written: {reason}." in done.stderr
+
+
 def test_json_is_standard_json() -> None:
     text = dumps({"rate": float("nan"), "path": Path("/a"), "many": [1.5, float("inf")], "deep": {"x": (1, None)}})
     assert json.loads(text) == {"rate": None, "path": "/a", "many": [1.5, None], "deep": {"x": [1, None]}}
