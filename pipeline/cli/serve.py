@@ -37,7 +37,7 @@ def serve(store: Path, quiet: bool, as_json: bool, settings: Settings) -> None:
     """
     from pipeline.serve.server import serve as serve_store
 
-    _log_to_stderr(quiet)
+    log_to_stderr(quiet)
     if not quiet:
         click.echo("loading the models", err=True)
 
@@ -58,9 +58,12 @@ def _lines(listening: Listening) -> Iterator[str]:
     yield f"listening on {listening.url}{also} ({listening.identities:,} identities; documentation at /docs)"
 
 
-def _log_to_stderr(quiet: bool) -> None:
+def log_to_stderr(quiet: bool) -> None:
     """One line per request and per failure; of the libraries, warnings."""
+    from pipeline.serve.repeats import RepeatFilter
+
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatFilter())
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every malformed request

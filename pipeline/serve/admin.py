@@ -33,6 +33,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.errors import BodyInvalid, BodyTooLarge, FacepipeError, Forbidden, MethodUnknown, StoreError
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.search import answers
+from pipeline.serve.connections import Connections
+from pipeline.serve.limited_server import LimitedServer
+from pipeline.serve.protocol import LimitedProtocol
 from pipeline.store.connect import Hello
 from pipeline.store.files.lock import make_token, remove_token
 from pipeline.store.local import LocalStore
@@ -43,6 +46,7 @@ from pipeline.store.wire import JSON, TOKEN_HEADER, decode, pack, pack_error
 _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES: Final = 2**29  # an image of `decode.max_bytes` in base64
+_MAX_CONNECTIONS: Final = 64  # those without the token give way, so that no other user of the machine can take them all
 _START_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 60.0
 
@@ -65,8 +69,17 @@ def open_admin_port(
         Route("/admin/call/{name}", _endpoint(calls.call), methods=["POST"]),
     ]
     app = _Guard(Starlette(routes=routes), make_token(store.folder))
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False)
-    server = uvicorn.Server(config)
+    config = uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+    )
+    server = LimitedServer(config, Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS))
     listener = socket.create_server(("127.0.0.1", 0))
     host, port = listener.getsockname()
     url = f"http://{host}:{port}"
@@ -178,8 +191,11 @@ class _Guard:
         if scope["type"] != "http":
             return
         request = Request(scope)
-        app = self._app if self._may_pass(request) else _failed(Forbidden())
-        await app(scope, receive, send)
+        if not self._may_pass(request):
+            await _failed(Forbidden())(scope, receive, send)
+            return
+        request.state.place.hold()
+        await self._app(scope, receive, send)
 
     def _may_pass(self, request: Request) -> bool:
         token = request.headers.get(TOKEN_HEADER, "").encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -21,6 +20,7 @@ from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnk
 from pipeline.identities.service import IdentityService
 from pipeline.runtime.threads import usable_cores
 from pipeline.serve.auth import Authenticator
+from pipeline.serve.body_budget import BodyBudget
 from pipeline.serve.docs.page import Docs
 from pipeline.serve.handlers import Handlers
 from pipeline.serve.metrics import Gauges, Metrics
@@ -34,8 +34,7 @@ from pipeline.store.local import LocalStore
 _POST_THREADS: Final = 128
 _CALL_THREADS: Final = 8
 _CALL_QUEUE: Final = 256
-_AUTH_QUEUE: Final = 64
-_MAX_AUTH_THREADS: Final = 4  # each check takes 32 MiB
+_MAX_AUTH_THREADS: Final = 4  # for new credentials, and as many for known ones; each check takes 32 MiB
 _MAX_BODIES: Final = 16  # bodies of the largest size that memory holds at once
 _MAX_DRAINED: Final = 8  # times the largest body: how much is read and dropped, so that its sender sees the answer
 
@@ -44,8 +43,8 @@ logging.getLogger("facepipe").addHandler(logging.NullHandler())
 
 def make_authenticator(client: LocalStore) -> Authenticator:
     """Verifies credentials against the store's accounts."""
-    threads = min(_MAX_AUTH_THREADS, os.cpu_count() or 1)
-    return Authenticator(client.credentials, threads=threads, queue=_AUTH_QUEUE)
+    threads = max(1, min(_MAX_AUTH_THREADS, usable_cores() // 2))  # a flood of checks leaves half of the cores
+    return Authenticator(client.credentials, threads=threads)
 
 
 def make_app(
@@ -69,10 +68,9 @@ def make_app(
     threads = min(room, _POST_THREADS)
     posts = BoundedThreadPool("posts", threads=threads, queue=room - threads)
     calls = BoundedThreadPool("calls", threads=_CALL_THREADS, queue=_CALL_QUEUE)
-    bodies = BodyReader(
-        max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget_bytes=_MAX_BODIES * serve.max_body_bytes
-    )
-    metrics = Metrics(lambda: _gauges(service, posts, calls, bodies))
+    budget = BodyBudget(_MAX_BODIES * serve.max_body_bytes)
+    bodies = BodyReader(max_bytes=serve.max_body_bytes, timeout_s=serve.body_timeout_s, budget=budget)
+    metrics = Metrics(lambda: _gauges(service, posts, calls, budget))
     provider = f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
     serializer = Serializer(image_prefix(serve), provider)
     at_rest = serve.hosting == CLOUD
@@ -146,7 +144,7 @@ def _allowed_methods(scope: Scope) -> list[str]:
     return sorted({method for route in routes for method in route.methods})
 
 
-def _gauges(service: IdentityService, posts: BoundedThreadPool, calls: BoundedThreadPool, bodies: BodyReader) -> Gauges:
+def _gauges(service: IdentityService, posts: BoundedThreadPool, calls: BoundedThreadPool, bodies: BodyBudget) -> Gauges:
     stats = service.stats()
     return {
         "directories": ("Directories that hold an identity.", stats.directories),
@@ -155,5 +153,5 @@ def _gauges(service: IdentityService, posts: BoundedThreadPool, calls: BoundedTh
         "queued_images": ("Images that wait for the models.", stats.queued_images),
         "pending_posts": ("Posts at work or waiting for a thread.", posts.pending),
         "pending_calls": ("Other requests at work or waiting for a thread.", calls.pending),
-        "body_bytes": ("Memory of the bodies in hand.", bodies.held_bytes),
+        "body_bytes": ("Memory of the bodies in hand.", bodies.taken),
     }

@@ -1,17 +1,19 @@
 """Finds the account of a request by its X-RPC-AUTHORIZATION.
 
 Checking a password is slow on purpose, so verified credentials are remembered for a minute, as a keyed hash that dies
-with the process. An unknown user costs the same work as a wrong password. Failures are counted per user id and peer:
-that keeps off who guesses, and never locks out the right password from elsewhere.
+with the process. After that minute they are checked again, but on threads of their own: a flood of new credentials does
+not reach those who were verified before, and among new ones the peers take turns. An unknown user costs the same work
+as a wrong password. Failures are counted per user id and peer: that keeps off who guesses, and never locks out the
+right password from elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import hashlib
 import hmac
-import ipaddress
 import os
 import threading
 import time
@@ -23,8 +25,9 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from pipeline.errors import TooManyAttempts, Unauthorized
+from pipeline.serve.peers import peer_of
 from pipeline.serve.request_parsing import header_text
-from pipeline.serve.thread_pool import BoundedThreadPool
+from pipeline.serve.thread_pool import FairThreadPool
 from pipeline.store.catalog.accounts import verify_password
 from pipeline.store.records import Credentials
 
@@ -32,8 +35,8 @@ HEADER: Final = "X-RPC-AUTHORIZATION"
 VERIFIED_S: Final = 60.0  # how long verified credentials are trusted
 MAX_FAILURES: Final = 10  # failed attempts with one user id from one peer in a window
 WINDOW_S: Final = 60.0
+_QUEUE: Final = 128  # checks of one peer that may wait: more than most clients behind one address start at once
 _MAX_REMEMBERED: Final = 10_000  # verified credentials, and counted pairs of user and peer
-_IPV6_SITE_BITS: Final = 64  # a single host usually has a whole /64 to itself
 
 
 @dataclass
@@ -53,12 +56,13 @@ class Authenticator:
         lookup: Callable[[str], Credentials | None],
         *,
         threads: int,
-        queue: int,
+        queue: int = _QUEUE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lookup = lookup
         self._clock = clock
-        self._pool = BoundedThreadPool("auth", threads=threads, queue=queue)
+        self._known_checks = FairThreadPool("auth-known", threads=threads, queue=queue)
+        self._new_checks = FairThreadPool("auth", threads=threads, queue=queue)
         self._secret = os.urandom(32)
         self._verified: OrderedDict[bytes, tuple[str, int, float]] = OrderedDict()
         self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
@@ -75,8 +79,7 @@ class Authenticator:
         remembered = self._remembered(digest)
         if remembered is not None:
             return remembered
-        peer = self._digest(user_id, _site(request.client.host if request.client else ""))
-        account = await self._checked_once(digest, peer, user_id, password)
+        account = await self._checked_once(digest, peer_of(request), user_id, password)
         if account is None:
             raise Unauthorized()
         return account
@@ -89,37 +92,48 @@ class Authenticator:
                 del self._verified[digest]
 
     def close(self) -> None:
-        self._pool.close()
+        self._known_checks.close()
+        self._new_checks.close()
 
     def _remembered(self, digest: bytes) -> int | None:
         with self._lock:
             _, account_id, expires = self._verified.get(digest, ("", None, 0.0))
         return account_id if self._clock() < expires else None
 
-    async def _checked_once(self, digest: bytes, peer: bytes, user_id: str, password: str) -> int | None:
+    async def _checked_once(self, digest: bytes, peer: str, user_id: str, password: str) -> int | None:
         """Requests that send the same credentials at the same moment share one check."""
         task = self._running.get(digest)
         if task is None:
-            self._admit(peer)
-            task = asyncio.create_task(self._check(digest, peer, user_id, password))
+            with self._lock:
+                was_right = digest in self._verified
+            check = functools.partial(self._check, self._known_checks) if was_right else self._check_new
+            task = asyncio.create_task(check(digest, peer, user_id, password))
             self._running[digest] = task
             task.add_done_callback(lambda _: self._running.pop(digest))
         # A client that goes away must not cancel the check that others wait for.
         return await asyncio.shield(task)
 
-    async def _check(self, digest: bytes, peer: bytes, user_id: str, password: str) -> int | None:
-        drops = self._drops
+    async def _check_new(self, digest: bytes, peer: str, user_id: str, password: str) -> int | None:
+        key = self._digest(user_id, peer)
+        self._admit(key)
         try:
-            account = await self._pool.run(lambda: self._verify(user_id, password))
+            account = await self._check(self._new_checks, digest, peer, user_id, password)
         except BaseException:
-            self._forgive(peer)  # the check did not finish: this was no failure
+            self._forgive(key)  # the check did not finish: this was no failure
             raise
         if account is not None:
-            self._forgive(peer)
-            with self._lock:
-                if drops == self._drops:  # otherwise the check may have used the old password
-                    self._verified[digest] = (user_id, account, self._clock() + VERIFIED_S)
-                    _trim(self._verified)
+            self._forgive(key)
+        return account
+
+    async def _check(self, checks: FairThreadPool, digest: bytes, peer: str, user_id: str, password: str) -> int | None:
+        drops = self._drops
+        account = await checks.run(peer, lambda: self._verify(user_id, password))
+        with self._lock:
+            if account is None:
+                self._verified.pop(digest, None)
+            elif drops == self._drops:  # otherwise the check may have used the old password
+                self._verified[digest] = (user_id, account, self._clock() + VERIFIED_S)
+                _trim(self._verified)
         return account
 
     def _verify(self, user_id: str, password: str) -> int | None:
@@ -131,21 +145,21 @@ class Authenticator:
                 return credentials.account_id
         return None
 
-    def _admit(self, peer: bytes) -> None:
+    def _admit(self, key: bytes) -> None:
         """Counts an attempt as failed until the check says otherwise, so that parallel guesses count too."""
         now = self._clock()
-        failures = self._failures.get(peer)
+        failures = self._failures.get(key)
         if failures is None or now >= failures.window_end:
-            failures = self._failures[peer] = _Failures(0, now + WINDOW_S)
-        self._failures.move_to_end(peer)
+            failures = self._failures[key] = _Failures(0, now + WINDOW_S)
+        self._failures.move_to_end(key)
         _trim(self._failures)
         if failures.count >= MAX_FAILURES:
             raise TooManyAttempts(retry_after_s=max(1, round(failures.window_end - now)))
         failures.count += 1
 
-    def _forgive(self, peer: bytes) -> None:
-        if peer in self._failures:
-            self._failures[peer].count -= 1
+    def _forgive(self, key: bytes) -> None:
+        if key in self._failures:
+            self._failures[key].count -= 1
 
     def _digest(self, user_id: str, other: str) -> bytes:
         # The length keeps "a" + "b:c" and "a:b" + "c" apart.
@@ -160,18 +174,6 @@ def _passwords(password: str) -> list[str]:
     except ValueError:  # binascii.Error is one
         return [password]
     return [password, decoded] if decoded else [password]
-
-
-def _site(host: str) -> str:
-    """The addresses that count as one peer: an IPv4 address, or the /64 of an IPv6 address."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        mapped = address.ipv4_mapped
-        return str(mapped or ipaddress.ip_network((address, _IPV6_SITE_BITS), strict=False))
-    return str(address)
 
 
 def _trim(table: OrderedDict[bytes, Any]) -> None:

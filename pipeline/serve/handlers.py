@@ -73,7 +73,7 @@ class Handlers:
         options = post_request(request, person_headers(request))
         with_ids = Query(request).flag("provide-face-id", True)
         check_media_type(request)
-        async with self.bodies.body(request) as data:
+        async with self.bodies.body(request, caller.account_id) as data:
             if not data:
                 raise BodyInvalid(detail="it is empty")
             result = await self.posts.run(lambda: self.service.post(*caller, data, options))
@@ -108,7 +108,7 @@ class Handlers:
     async def put(self, request: Request) -> Response:
         caller = await self._caller(request)
         person = person_id(request)
-        async with self.bodies.body(request, _MAX_JSON_BYTES) as data:
+        async with self.bodies.body(request, caller.account_id, _MAX_JSON_BYTES) as data:
             change = person_change(json_object(data)) if data else person_headers(request)
         return await self._accepted(lambda: self.service.update_person(*caller, person, change))
 
@@ -121,13 +121,13 @@ class Handlers:
 
     async def merge(self, request: Request) -> Response:
         caller = await self._caller(request)
-        body = await self._object(request)
+        body = await self._object(request, caller)
         ids, change = person_ids(body), person_change(body, ("personIds",))
         return await self._accepted(lambda: self.service.merge(*caller, ids, change))
 
     async def unmerge(self, request: Request) -> Response:
         caller = await self._caller(request)
-        ids = person_ids(await self._object(request))
+        ids = person_ids(await self._object(request, caller))
         return await self._accepted(lambda: self.service.unmerge(*caller, ids))
 
     # Images
@@ -168,11 +168,12 @@ class Handlers:
     async def _caller(self, request: Request) -> Caller:
         """Raises Unauthorized, TooManyAttempts, and only then DirectoryRequired, DirectoryInvalid."""
         account_id = await self.auth.account(request)
+        request.state.place.hold()  # until the answer, its connection gives way to no other
         return Caller(account_id, directory_name(request))
 
-    async def _object(self, request: Request) -> dict[str, Any]:
+    async def _object(self, request: Request, caller: Caller) -> dict[str, Any]:
         """The JSON object in the body. Raises BodyInvalid."""
-        async with self.bodies.body(request, _MAX_JSON_BYTES) as data:
+        async with self.bodies.body(request, caller.account_id, _MAX_JSON_BYTES) as data:
             return json_object(data)
 
     async def _accepted(self, work: Callable[[], None]) -> Response:

@@ -57,8 +57,15 @@ class RequestMiddleware:
         route = scope["state"].get("route", UNMATCHED)
         method = scope["method"]
         self._metrics.answered(method, route, status, seconds)
+        client = scope["client"][0] if scope.get("client") else "-"  # behind a trusted proxy, the one that it names
         access_log.info(
-            "id=%s method=%s route=%s status=%d ms=%.1f", request_id(scope), method, route, status, seconds * 1000
+            "id=%s client=%s method=%s route=%s status=%d ms=%.1f",
+            request_id(scope),
+            client,
+            method,
+            route,
+            status,
+            seconds * 1000,
         )
 
 

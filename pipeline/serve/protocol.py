@@ -1,4 +1,5 @@
-"""uvicorn's HTTP/1.1 protocol with limits that it lacks: on headers, on the time they take, on connections.
+"""uvicorn's HTTP/1.1 protocol with limits that it lacks: on headers, on the time that they take, on connections, and on
+answers that nobody reads.
 
 Input that never becomes a request is answered here, in the one shape of errors. This builds on the internals of
 uvicorn, whose version pyproject.toml therefore caps.
@@ -7,68 +8,65 @@ uvicorn, whose version pyproject.toml therefore caps.
 from __future__ import annotations
 
 import asyncio
-import resource
+from http import HTTPStatus
 from typing import Any, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from pipeline.identities.batcher import RETRY_AFTER_S
+from pipeline.serve.connections import Place
 from pipeline.serve.responses import MEDIA_TYPE, error_body, json_bytes
 
 MAX_HEADER_BYTES: Final = 64 * 1024  # the request line, the headers, and the trailers
-MAX_CONNECTIONS: Final = 2_000
-_OTHER_FILES: Final = 256  # open files for the store and the libraries
 HEADER_TIMEOUT_S: Final = 10.0
+STALL_TIMEOUT_S: Final = 30.0  # how long a client may read nothing of an answer that waits for it
+_HEALTH: Final = frozenset({b"/healthz", b"/readyz", b"/metrics"})  # answered where nothing else is
 _TOO_LARGE: Final = (431, "headers-too-large", f"The headers are larger than {MAX_HEADER_BYTES} bytes.")
 _MALFORMED: Final = (400, "request-malformed", "This is not a valid HTTP/1.1 request.")
 _CROWDED: Final = (503, "overloaded", "The server has as many connections as it can hold. Try again later.")
 _TIMEOUT: Final = (408, "headers-timeout", f"The headers did not arrive within {HEADER_TIMEOUT_S:g} seconds.")
 
 
-def raise_file_limit() -> None:
-    """Raises the process's limit on open files as far as connections need it and the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = MAX_CONNECTIONS + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard)
-        )
-
-
-def max_connections() -> int:
-    """How many connections may be open, so that the store never lacks a file because of them."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return min(MAX_CONNECTIONS, max(soft - _OTHER_FILES, soft // 4))
-
-
-class _HeadersTooLarge(Exception):
-    pass
+class _Refused(Exception):
+    """Ends the parsing of a message that is refused."""
 
 
 class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
     """One connection."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, place: Place, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._place = place
         self._in_headers = True
         self._header_bytes = 0  # of the current message
         self._fed = 0  # bytes since the end of the message before
-        self._too_large = self._refused = False
+        self._refused = False
+        self._why = _MALFORMED  # the answer where the parser stops
         self._asks_upgrade = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > max_connections():
-            self._refuse(*_CROWDED)
-        else:
-            self._arm()
+        self._place.end = transport.abort
+        self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._place.leave()
         self._disarm()
+        self.resume_writing()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():
@@ -86,7 +84,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         except httptools.HttpParserUpgrade as upgrade:
             self._parse_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            self._refuse(*(_TOO_LARGE if self._too_large else _MALFORMED))
+            self._refuse(*self._why)
 
     def _parse_without_upgrade(self, rest: bytes) -> None:
         """Parses a request that asks for another protocol again, without that wish: this server speaks no other, and
@@ -101,6 +99,7 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"]["place"] = self._place
         self._in_headers, self._header_bytes = True, 0
         if self._timer is None:
             self._arm()
@@ -118,6 +117,9 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         if self.parser.should_upgrade():
             self._asks_upgrade = self._plain_head()
             return
+        if self._place.reserved and self.url.partition(b"?")[0].rstrip(b"/") not in _HEALTH:
+            self._why = _CROWDED
+            raise _Refused
         self._in_headers = False
         self._disarm()
         super().on_headers_complete()
@@ -126,6 +128,10 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         if not self.parser.should_upgrade():
             super().on_message_complete()
             self._fed = 0
+
+    def on_response_complete(self) -> None:
+        self._place.release()
+        super().on_response_complete()
 
     def _plain_head(self) -> bytes:
         """The request line and headers, without those that ask for another protocol."""
@@ -142,8 +148,8 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
     def _count(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > MAX_HEADER_BYTES:
-            self._too_large = True
-            raise _HeadersTooLarge
+            self._why = _TOO_LARGE
+            raise _Refused
 
     def _refuse(self, status: int, reason: str, message: str) -> None:
         """Answers without a request, and closes the connection."""
@@ -173,6 +179,14 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         if not self.transport.is_closing():
             self._refuse(*_TIMEOUT)
 
+    def _watch_reader(self, waiting: int | None = None) -> None:
+        """Ends the connection where the client has read nothing since `waiting` bytes waited for it."""
+        now = self.transport.get_write_buffer_size()
+        if waiting is not None and now >= waiting:
+            self.transport.abort()
+            return
+        self._stall = self.loop.call_later(STALL_TIMEOUT_S, self._watch_reader, now)
+
 
 def _raw_answer(status: int, body: dict[str, Any]) -> bytes:
     data = json_bytes(body)
@@ -181,6 +195,7 @@ def _raw_answer(status: int, body: dict[str, Any]) -> bytes:
         f"content-length: {len(data)}",
         "cache-control: no-store",
         "connection: close",
+        *([f"retry-after: {RETRY_AFTER_S}"] if status == HTTPStatus.SERVICE_UNAVAILABLE else []),
         "",
         "",
     ]

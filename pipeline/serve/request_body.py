@@ -12,85 +12,56 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import BodyTimeout, BodyTooLarge, Overloaded
 from pipeline.identities.batcher import RETRY_AFTER_S
+from pipeline.serve.body_budget import Body, BodyBudget
+from pipeline.serve.peers import peer_of
 
 _DRAIN_TIMEOUT_S: Final = 10.0
 _DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for this long waits for the answer
 
 
 class BodyReader:
-    """Reads bodies into memory: at most `budget_bytes` of them at any moment, over all requests."""
+    """Reads bodies into memory, as far as the budget has room for them."""
 
-    def __init__(self, *, max_bytes: int, timeout_s: float, budget_bytes: int) -> None:
+    def __init__(self, *, max_bytes: int, timeout_s: float, budget: BodyBudget) -> None:
         self.max_bytes = max_bytes
         self._timeout_s = timeout_s
-        self._budget = budget_bytes
-        self._held = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """The memory of the bodies of all requests now."""
-        return self._held
+        self._budget = budget
 
     @contextlib.asynccontextmanager
-    async def body(self, request: Request, max_bytes: int | None = None) -> AsyncIterator[bytes]:
+    async def body(self, request: Request, account_id: int, max_bytes: int | None = None) -> AsyncIterator[bytes]:
         """The request's body, which counts against the budget until the block ends.
 
         Raises BodyTooLarge (for a declared length before anything is read), BodyTimeout, Overloaded where the budget
         is spent, and ClientDisconnect.
         """
         limit = self.max_bytes if max_bytes is None else max_bytes
-        declared = declared_length(request.scope)
-        if declared > limit:
+        if declared_length(request.scope) > limit:
             raise BodyTooLarge(limit_bytes=limit)
-        received = _Received()
+        body = self._budget.body(account_id, peer_of(request))
         try:
-            # The declared length counts at once: if bytes counted as they come, many large bodies at the same time
-            # would all fail half-way.
-            self._reserve(received, declared)
-            yield await self._read(request, received, limit)
+            await self._read(request, body, limit)
+            yield body.joined()
         finally:
-            self._held -= received.counted
+            self._budget.release(body)
 
-    async def _read(self, request: Request, received: _Received, limit: int) -> bytes:
+    async def _read(self, request: Request, body: Body, limit: int) -> None:
+        reading = asyncio.ensure_future(self._collect(request, body, limit))
+        body.give_way = reading.cancel
         try:
-            await asyncio.wait_for(self._collect(request, received, limit), self._timeout_s)
+            await asyncio.wait_for(reading, self._timeout_s)
         except asyncio.TimeoutError:
             raise BodyTimeout(timeout_s=f"{self._timeout_s:g}") from None
-        return received.joined()
+        except asyncio.CancelledError:
+            if body.refused:
+                raise Overloaded(retry_after_s=RETRY_AFTER_S) from None
+            raise
 
-    async def _collect(self, request: Request, received: _Received, limit: int) -> None:
+    async def _collect(self, request: Request, body: Body, limit: int) -> None:
         async for chunk in request.stream():
-            if received.size + len(chunk) > limit:
+            if body.size + len(chunk) > limit:
                 raise BodyTooLarge(limit_bytes=limit)
-            received.add(chunk)
-            self._reserve(received, received.size)
-
-    def _reserve(self, received: _Received, size: int) -> None:
-        """Counts a body as `size` bytes unless it counts as more already. Raises Overloaded."""
-        more = max(0, size - received.counted)
-        if self._held + more > self._budget:
-            raise Overloaded(retry_after_s=RETRY_AFTER_S)
-        self._held += more
-        received.counted += more
-
-
-class _Received:
-    """The part of one body that has arrived."""
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-        self.size = 0
-        self.counted = 0  # bytes against the budget
-
-    def add(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-        self.size += len(chunk)
-
-    def joined(self) -> bytes:
-        """The body; to be called once. The chunks are freed, so that two copies exist for a moment only."""
-        body = b"".join(self._chunks)
-        self._chunks.clear()
-        return body
+            body.add(chunk)
+        self._budget.arrived(body)
 
 
 def declared_length(scope: Scope) -> int:

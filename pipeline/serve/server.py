@@ -28,7 +28,9 @@ from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store, unlock_store
 from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
-from pipeline.serve.protocol import LimitedProtocol, raise_file_limit
+from pipeline.serve.connections import PEER_SHARE, Connections, max_connections, raise_file_limit
+from pipeline.serve.limited_server import LimitedServer
+from pipeline.serve.protocol import LimitedProtocol
 from pipeline.store.local import LocalStore
 from pipeline.types import DecodedImage
 
@@ -94,7 +96,7 @@ def make_server(
     settings: ServeSettings,
     on_listening: Callable[[], None],
     on_signal: Callable[[], None] = lambda: None,
-) -> uvicorn.Server:
+) -> LimitedServer:
     """A uvicorn server with our limits; it calls `on_listening` when it accepts connections, and `on_signal` when one
     tells it to stop."""
     config = uvicorn.Config(
@@ -116,15 +118,22 @@ def make_server(
         config.load()
     except OSError as exc:  # ssl.SSLError is one
         raise UsageError(message=f"The TLS certificate or key cannot be used: {exc}") from exc
-    return _Server(config, on_listening, on_signal)
+    total = max_connections()
+    return _Server(config, Connections(total, total // PEER_SHARE), on_listening, on_signal)
 
 
-class _Server(uvicorn.Server):
+class _Server(LimitedServer):
     """Calls back when it listens, and returns after a signal. uvicorn would raise the signal again, and SIGTERM would
     then end the process before the store is closed."""
 
-    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None], on_signal: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        connections: Connections,
+        on_listening: Callable[[], None],
+        on_signal: Callable[[], None],
+    ) -> None:
+        super().__init__(config, connections)
         self._on_listening = on_listening
         self._on_signal = on_signal
 

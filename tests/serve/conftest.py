@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from pipeline.extraction.extractor import BatchExtractor
 from tests.forking import Forker
+from tests.serve.connecting import Clients
 from tests.serve.live import LiveServer, live_server
 
 
@@ -33,6 +35,13 @@ def live(tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor) ->
     """Local hosting; short times, so that the tests of slow clients are quick."""
     with live_server(tmp_path_factory.mktemp("live") / "store", extractor, serve__body_timeout_s=1.5) as server:
         yield server
+
+
+@pytest.fixture
+def clients(live: LiveServer) -> Iterator[Clients]:
+    """Raw connections to `live`, closed afterwards."""
+    with ExitStack() as stack:
+        yield Clients(live.port, stack)
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,16 @@
 """Servers over stores of coded faces, as children of a process that has everything imported.
 
-An order is {"store", "without"}: `without` names the parts of durability that the server leaves out. A server is ready
+An order is {"store", "without", "flags", "files", "log"}: `without` names the parts of durability that the server
+leaves out, `flags` are more settings, `files` is the limit on open files, `log` the file of its log. A server is ready
 with its URL.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import uvicorn.lifespan.on  # what uvicorn imports by name only when it starts
 import uvicorn.loops.auto  # noqa: F401
 
 import pipeline.store.catalog.opening
+from pipeline.cli.serve import log_to_stderr
 from pipeline.config import load_settings
 from pipeline.matching import int8_filter
 from pipeline.serve.server import serve
@@ -25,16 +29,14 @@ from pipeline.store.catalog.connection import connect
 from tests.forking import Order, answer_orders
 
 CROP_BYTES = 300
-SETTINGS = load_settings(
-    environ={},
-    flags={
-        "serve.port": 0,
-        "serve.person_headers": "optional",
-        "serve.queue_images": 1000,
-        "serve.workers": 8,
-        "run.threads": 1,
-    },
-)
+FLAGS = {
+    "serve.port": 0,
+    "serve.person_headers": "optional",
+    "serve.queue_images": 1000,
+    "serve.workers": 8,
+    "run.threads": 1,
+}
+SETTINGS = load_settings(environ={}, flags=FLAGS)
 
 
 def _skip_fsync(skipped: Callable[[int], bool]) -> None:
@@ -67,7 +69,14 @@ WITHOUT: dict[str, Callable[[], None]] = {
 def work(order: Order, ready: Callable[[str], None]) -> None:
     for part in order.get("without", ()):
         WITHOUT[part]()
-    serve(Path(order["store"]), SETTINGS, lambda listening: ready(listening.url))
+    if "files" in order:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (order["files"], order["files"]))
+    if "log" in order:
+        with Path(order["log"]).open("w") as log:
+            os.dup2(log.fileno(), sys.stderr.fileno())
+        log_to_stderr(quiet=False)
+    settings = load_settings(environ={}, flags={**FLAGS, **order.get("flags", {})})
+    serve(Path(order["store"]), settings, lambda listening: ready(listening.url))
 
 
 if __name__ == "__main__":

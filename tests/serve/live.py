@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import uvicorn
 
 from pipeline.config import Settings, load_settings
 from pipeline.extraction.extractor import BatchExtractor
@@ -19,6 +18,7 @@ from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
 from pipeline.serve.app import make_app, make_authenticator
+from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.server import make_server
 from pipeline.store.local import LocalStore
 from tests.serve.quick_hash import quick_hash
@@ -36,7 +36,7 @@ class LiveServer:
     service: IdentityService
     client: LocalStore
     ready: threading.Event
-    server: uvicorn.Server
+    server: LimitedServer
 
     @property
     def url(self) -> str:

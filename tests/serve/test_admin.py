@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -37,6 +38,7 @@ from pipeline.store.wire import TOKEN_HEADER
 from tests.integration.conftest import RecordedProgress, write_photos
 from tests.integration.snapshot import snapshot
 from tests.serve.conformance.launch import server_process
+from tests.serve.connecting import Clients, ended
 from tests.serve.served import SETTINGS, Served, serving
 
 ROOT = Path(__file__).parents[2]
@@ -181,6 +183,7 @@ import os, signal, sys
 from pathlib import Path
 from pipeline.store.files import faults
 from pipeline.jobs.run import RunRequest, run
+from tests.serve.connecting import Clients, ended
 from tests.serve.served import SETTINGS
 met = []
 def hook(name):
@@ -405,6 +408,16 @@ def test_the_admin_port_lets_only_this_user_of_this_machine_in(served: Served, s
         assert http.post("/admin/call/account_id", **call).status_code == 400
         assert http.post("/admin/call/account_id", headers=call["headers"], content=b"[7]").status_code == 400
         assert http.post("/admin/call/accounts", headers={TOKEN_HEADER: token}, content=b"{").status_code == 400
+
+
+def test_strangers_cannot_take_all_connections_of_the_admin_port(served: Served, store: Path) -> None:
+    """Another user of the machine connects, and has no token."""
+    with ExitStack() as stack:
+        strangers = Clients(urlsplit(served.url).port or 0, stack)
+        connections = [strangers.connect() for _ in range(300)]
+        with open_store(store, command="test") as opened:
+            assert opened.accounts() == ["default"]
+        assert sum(ended(connection) for connection in connections[:236]) == 236
 
 
 def test_the_admin_port_is_announced_and_taken_down(store: Path, extractor: BatchExtractor) -> None:

@@ -217,5 +217,5 @@ def test_the_access_log_has_one_line_and_no_secret(http: httpx.Client, caplog: p
         request_id = http.get(f"/people/{NOBODY}?name=secret").headers["X-Request-Id"]
         http.get("/healthz")  # the line of a request may be written after its answer is sent, but before the next one
     (line,) = [r.getMessage() for r in caplog.records if request_id in r.getMessage()]
-    assert "method=GET route=/people/{person_id} status=404 ms=" in line
+    assert "client=127.0.0.1 method=GET route=/people/{person_id} status=404 ms=" in line
     assert not {"secret", NOBODY, "alice"} & set(line.replace("=", " ").split())

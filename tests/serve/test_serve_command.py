@@ -23,6 +23,7 @@ from pipeline.cli import main
 from pipeline.errors import StoreMissing, UsageError
 from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.local import LocalStore
+from tests.serve.certificate import Certificate, make_certificate
 from tests.serve.conformance.launch import server_process
 from tests.serve.live import PASSWORD, credentials, live_settings
 from tests.serve.quick_hash import quick_hash
@@ -38,14 +39,8 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate of 127.0.0.1, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*command, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @contextmanager
@@ -60,10 +55,10 @@ def log_of(store: Path) -> Path:
 
 
 def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
-    store: Path, certificate: tuple[Path, Path], hopper: bytes
+    store: Path, certificate: Certificate, hopper: bytes
 ) -> None:
-    cert, key = certificate
-    tls = ssl.create_default_context(cafile=str(cert))
+    cert, key = certificate.cert, certificate.key
+    tls = certificate.client()
     with started(store, "--object-port", "0", "--tls-cert", str(cert), "--tls-key", str(key)) as (process, listening):
         assert listening["url"].startswith("https://127.0.0.1:")
         assert listening["url"] != listening["object_url"]
@@ -77,7 +72,7 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
             )
 
         for url in (listening["url"], listening["object_url"]):
-            assert httpx.get(f"{url}/people", headers=credentials(), verify=tls).json() == {"people": []}
+            assert httpx.get(f"{url}/people", headers=credentials(), verify=tls).json()["people"] == []
         request = threading.Thread(target=post)
         request.start()
         wait_for_post(listening["object_url"], tls)

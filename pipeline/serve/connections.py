@@ -1,0 +1,148 @@
+"""The places for connections: how many there are, and which connection gives its place away when they are taken.
+
+A connection has its place from the moment it is accepted, so a TLS handshake counts too. It holds the place while it
+has a request of a verified account in hand. At any other time it gives way to a new connection: of the same peer where
+the peer has its share of the places, or, where all places are taken, of the peer with the most of such connections; the
+one first that has been idle for longest. Where none of them can give way, the new connection gets a place of a small
+reserve, where only the server's health is answered.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipeline.serve.peers import site
+
+MAX_CONNECTIONS: Final = 2_000
+RESERVE: Final = 32
+PEER_SHARE: Final = 4  # one peer may have one place in so many
+_OTHER_FILES: Final = 256  # open files for the store, the libraries, the reserve, and the admin port
+
+_log = logging.getLogger(__name__)
+
+
+def raise_file_limit() -> None:
+    """Raises the process's limit on open files as far as connections need it and the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = MAX_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard)
+        )
+
+
+def max_connections() -> int:
+    """How many connections may be open, so that the store never lacks a file because of them."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(soft - _OTHER_FILES, soft // 4))
+
+
+@dataclass(eq=False)
+class _Peer:
+    """The connections of one peer."""
+
+    name: str
+    count: int = 0
+    idle: dict[Place, None] = field(default_factory=dict)  # those that would give way; the longest idle one first
+
+
+class Place:
+    """The place of one connection. `end` ends the connection at once."""
+
+    def __init__(self, places: Places, peer: _Peer) -> None:
+        self._places = places
+        self._peer = peer
+        self._left = False
+        self.end: Callable[[], None] = lambda: None
+
+    @property
+    def reserved(self) -> bool:
+        """Whether only the server's health is answered here."""
+        return self._places.reserved
+
+    def hold(self) -> None:
+        """The connection has a request of a verified account in hand."""
+        self._peer.idle.pop(self, None)
+
+    def release(self) -> None:
+        """It has none any more, and is idle from now on."""
+        if not self._left:
+            self._peer.idle.pop(self, None)
+            self._peer.idle[self] = None
+
+    def leave(self) -> None:
+        """The connection has ended; a second call does nothing."""
+        if not self._left:
+            self._left = True
+            self._places.free(self, self._peer)
+
+    def give_way(self) -> None:
+        self.leave()
+        self.end()
+
+
+class Places:
+    """`total` places, of which one peer may have `per_peer`."""
+
+    def __init__(self, total: int, per_peer: int, *, reserved: bool = False) -> None:
+        self.total = total
+        self.per_peer = per_peer
+        self.reserved = reserved
+        self.taken = 0
+        self._peers: dict[str, _Peer] = {}
+
+    def take(self, name: str, *, is_proxy: bool = False) -> Place | None:
+        """A place for a connection of this peer; a proxy stands for many. None where those are held that could give
+        way."""
+        peer = self._peers.get(name) or _Peer(name)
+        crowd = None
+        if peer.count >= self.per_peer and not is_proxy:
+            crowd = peer
+        elif self.taken >= self.total:
+            crowd = max(self._peers.values(), key=lambda each: len(each.idle))
+        if crowd is not None:
+            if not crowd.idle:
+                return None
+            next(iter(crowd.idle)).give_way()
+        self._peers[name] = peer
+        peer.count += 1
+        self.taken += 1
+        place = Place(self, peer)
+        place.release()
+        return place
+
+    def free(self, place: Place, peer: _Peer) -> None:
+        peer.idle.pop(place, None)
+        peer.count -= 1
+        self.taken -= 1
+        if peer.count == 0:
+            del self._peers[peer.name]
+
+
+class Connections:
+    """The places of one server. `proxies` are the networks of trusted proxies, separated by commas: the limit per peer
+    is not theirs."""
+
+    def __init__(self, total: int, per_peer: int, proxies: str | None = None) -> None:
+        self.places = Places(total, per_peer)
+        self.reserve = Places(RESERVE, RESERVE, reserved=True)
+        self._proxies = [ipaddress.ip_network(network.strip()) for network in (proxies or "").split(",") if network]
+
+    def admit(self, host: str) -> Place | None:
+        """A place for a new connection from this address. None where even the reserve is held."""
+        peer = site(host)
+        place = self.places.take(peer, is_proxy=self._is_proxy(host))
+        if place is None:
+            _log.warning("no place for a connection of %s: all have a request in hand", peer)
+            place = self.reserve.take(peer)
+        return place
+
+    def _is_proxy(self, host: str) -> bool:
+        return any(ipaddress.ip_address(host.partition("%")[0]) in network for network in self._proxies)

@@ -1,0 +1,118 @@
+"""A uvicorn server that accepts its connections itself, because uvicorn knows of one only after its TLS handshake: they
+have a place from then on, and the handshake is timed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+
+from pipeline.serve.connections import Connections, Place
+from pipeline.serve.protocol import LimitedProtocol
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+_ACCEPTS_AT_ONCE: Final = 32  # then the loop turns to the connections that it has
+_RETRY_S: Final = 0.5  # after the system lacked what a connection takes
+
+_log = logging.getLogger(__name__)
+
+
+class LimitedServer(uvicorn.Server):
+    """A server with places for `connections`."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self.connections = connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        self.servers = [self._acceptor(listener) for listener in sockets or []]  # type: ignore[misc]
+
+    def _acceptor(self, listener: socket.socket) -> Acceptor:
+        def make_protocol(place: Place) -> LimitedProtocol:
+            return LimitedProtocol(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, place=place
+            )
+
+        listener.listen(self.config.backlog)
+        return Acceptor(listener, self.connections, make_protocol, self.config.ssl)
+
+
+class Acceptor:
+    """Accepts the connections of one listener until it is closed. To be made in a running event loop."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        connections: Connections,
+        make_protocol: Callable[[Place], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._listener = listener
+        self._connections = connections
+        self._make_protocol = make_protocol
+        self._tls: dict[str, Any] = {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S} if tls else {}
+        self._loop = asyncio.get_running_loop()
+        self._opening: dict[asyncio.Task[None], Place] = {}
+        self._retry: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Accepts no more, and ends the connections that are not open yet."""
+        self._loop.remove_reader(self._listener)
+        if self._retry is not None:
+            self._retry.cancel()
+        for place in list(self._opening.values()):
+            place.give_way()
+
+    async def wait_closed(self) -> None:
+        """As asyncio's servers have it; uvicorn waits for the connections itself."""
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._listener, self._accept_waiting)
+
+    def _accept_waiting(self) -> None:
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                _log.warning("no connection can be accepted: %s", exc.strerror)
+                self._loop.remove_reader(self._listener)
+                self._retry = self._loop.call_later(_RETRY_S, self._listen)
+                return
+            self._admit(connection, str(address[0]))
+
+    def _admit(self, connection: socket.socket, host: str) -> None:
+        place = self._connections.admit(host)
+        if place is None:
+            connection.close()
+            return
+        connection.setblocking(False)
+        # Not closed and no task cancelled: a transport may have the socket already, and ends when it reads the end.
+        place.end = functools.partial(_shut_down, connection)
+        task = self._loop.create_task(self._open(connection, place))
+        self._opening[task] = place
+        task.add_done_callback(self._opened)
+
+    async def _open(self, connection: socket.socket, place: Place) -> None:
+        await self._loop.connect_accepted_socket(lambda: self._make_protocol(place), connection, **self._tls)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        place = self._opening.pop(task)
+        if task.cancelled() or task.exception() is not None:  # no handshake, or none in time
+            place.leave()
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the client was faster
+        connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,83 @@
+"""A flood of invented users, each of whom costs a slow check: it hinders neither those who were verified before, nor
+somebody new from elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from pipeline.errors import Overloaded
+from pipeline.serve import auth
+from pipeline.serve.thread_pool import FairThreadPool
+from pipeline.store.catalog import accounts
+from tests.serve.connecting import Clients, head
+from tests.serve.live import LiveServer
+
+CONNECTIONS = 100
+REQUESTS = 10  # of each, sent at once
+UNKNOWN = b"GET /people HTTP/1.1\r\nHost: x\r\nX-RPC-DIRECTORY: d\r\nX-RPC-AUTHORIZATION: %s\r\n\r\n"
+
+
+@pytest.fixture
+def flood(live: LiveServer) -> Iterator[Callable[[str], None]]:
+    """Begins a flood from an address. A check is cheap here, so that the flood ends soon."""
+
+    def begin(host: str) -> None:
+        for connection in range(CONNECTIONS):
+            users = (f"nobody-{host}-{connection}-{number}:x".encode() for number in range(REQUESTS))
+            attackers.connect(host).sendall(b"".join(UNKNOWN % user for user in users))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accounts, "_N", accounts._N // 16)
+        with ExitStack() as stack:
+            attackers = Clients(live.port, stack)
+            yield begin
+        deadline = time.monotonic() + 30
+        while live.server.server_state.tasks:  # the checks that wait still
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_flood_does_not_reach_a_verified_client_of_the_same_address(
+    live: LiveServer, flood: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "VERIFIED_S", 0.1)  # so that nearly every request needs a check
+    with live.http() as http:
+        assert http.get("/people").status_code == 200
+        flood("127.0.0.1")
+        for _ in range(20):
+            time.sleep(0.11)
+            start = time.monotonic()
+            assert http.get("/people").status_code == 200
+            assert time.monotonic() - start < 2
+
+
+def test_a_flood_does_not_reach_a_new_client_of_another_address(clients: Clients, flood: Callable[[str], None]) -> None:
+    flood("127.0.0.2")
+    flood("127.0.0.3")
+    start = time.monotonic()
+    for user in ("bob", "nobody-else"):
+        request = head(b"GET /people").replace(b"alice:", user.encode() + b":")
+        assert clients.ask(request, "127.0.0.4").status == (200 if user == "bob" else 401)
+    assert time.monotonic() - start < 4
+
+
+def test_peers_take_turns() -> None:
+    order: list[str] = []
+
+    async def flooded() -> list[object]:
+        pool = FairThreadPool("test", threads=1, queue=3)
+        try:
+            calls = [pool.run(peer, functools.partial(order.append, peer)) for peer in "aaaaabbc"]
+            return await asyncio.gather(*calls, return_exceptions=True)
+        finally:
+            pool.close()
+
+    outcomes = asyncio.run(flooded())
+    assert [type(outcome) for outcome in outcomes].count(Overloaded) == 1
+    assert order == list("aabcaba")
