@@ -1,5 +1,6 @@
 """Folders and manifests to rows.
 
 `scan` turns the source of a run into one ImageRef per image file or manifest row. `folder` walks a folder for it,
-`manifest_file` reads a CSV, JSON Lines or Parquet file, `parquet_batches` the last in pieces of bounded size.
+`manifest_file` reads a CSV, JSON Lines or Parquet file, `parquet_batches` the last in pieces of bounded size, and
+`selection` says which of their files are taken.
 """
