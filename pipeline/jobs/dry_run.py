@@ -61,10 +61,17 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
     with _known(request) as (store, account, account_id):
         for source in request.sources:
             progress.start("scan", None)
-            threads, watch = request.settings.run.threads, watcher(progress, stop)
-            planner = Planner(store, account, account_id, request.directory, threads, watch)
+            planner = Planner(
+                store,
+                account,
+                account_id,
+                request.directory,
+                request.settings.run.threads,
+                watcher(progress, stop),
+                max_bytes=request.settings.decode.max_bytes,
+            )
             scanned, leave_out = ScanCounts(), request.store if request.store.exists() else None
-            refs = scan_source(source, request.settings.source, scanned, leave_out=leave_out)
+            refs = scan_source(source, request.settings.source, scanned, leave_out=leave_out, stop=stop)
             for batch in planner.batches(source_name(source), refs):
                 report.to_decode += batch["action"].to_pylist().count(EXTRACT)
                 statuses = (status for status in batch["status"].to_pylist() if status is not None)
