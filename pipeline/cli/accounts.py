@@ -74,7 +74,7 @@ def list_accounts(store: Path, as_json: bool) -> None:
     """
     from pipeline.store.connect import open_store
 
-    with open_store(store, command="account list") as client:
+    with open_store(store, command="account list", reading=True) as client:
         accounts = client.account_summaries()
     lines = [_line(row) for row in accounts] or ["no accounts"]
     emit({"accounts": [asdict(row) for row in accounts]}, lines, as_json)
@@ -163,7 +163,7 @@ def list_directories(store: Path, account: str | None, as_json: bool) -> None:
     from pipeline.jobs import accounts
     from pipeline.store.connect import open_store
 
-    with open_store(store, command="directory list") as opened:
+    with open_store(store, command="directory list", reading=True) as opened:
         rows = accounts.list_directories(opened, account)
     report = [{"account": row.user_id, "directory": row.name, "identities": row.identities} for row in rows]
     lines = [f"{row.user_id}  {row.name}  {_identities(row.identities)}" for row in rows]

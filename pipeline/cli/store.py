@@ -26,8 +26,8 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
     """Read all of a store and verify it.
 
     Every file is hashed and opened, every reference between tables followed. Ends with exit code 43 when something
-    is wrong. --repair removes leftovers of interrupted work and rebuilds derived files; it never touches a photo,
-    a face or a person.
+    is wrong. --repair moves leftovers of interrupted work into the store's folder quarantine/, rebuilds derived files,
+    and lets a store that lost its last changes go on without them; it never touches a photo, a face or a person.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
     """
     from pipeline.store.connect import open_store
 
-    with open_store(store, command="check") as opened, LongWork() as long:
+    with open_store(store, command="check", repair=repair, reading=not repair) as opened, LongWork() as long:
         long.progress.start("check", None)
         checked = opened.check(repair=repair, progress=lambda _: long.progress.advance())
     report = checked.report
@@ -75,7 +75,7 @@ def export(store: Path, to: Path, as_json: bool) -> None:
     """
     from pipeline.store.connect import open_store
 
-    with open_store(store, command="export") as opened:
+    with open_store(store, command="export", reading=True) as opened:
         rows = opened.export(to)
     lines = [f"{name + '.parquet':<20}{count} rows" for name, count in rows.items()]
     emit({"to": str(to), "rows": rows}, [*lines, f"in {to}"], as_json)

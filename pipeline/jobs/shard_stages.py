@@ -51,7 +51,8 @@ class ShardStages:
         shards = int(run.shards or 0)
         committed = self._store.committed_shards(run.run_id)
         pending = [k for k in range(shards) if k not in committed]
-        missing = [k for k in pending if not self._store.has_run_shard(run.run_id, k)]
+        extracted = self._store.extracted_shards(run.run_id)
+        missing = [k for k in pending if k not in extracted]
         if missing and not extract:
             raise UsageError(
                 message=f"{len(missing)} of {shards} shards are not extracted yet: `facepipe extract` first."
@@ -63,12 +64,12 @@ class ShardStages:
         self._progress.start(phase, int(sizes[pending].sum()))
         commit_shard = self._store.shard_committer(run, self._commit_here) if commit else None
         # Closed in any case, so that no decoder thread goes on working after an error.
-        with closing(self._extracted(run, pending, set(missing))) as extracted:
+        with closing(self._extracted(run, pending, set(missing))) as shards_done:
             for shards_left in range(len(pending), 0, -1):
                 if self._session.stop.is_set():
                     verb = "in" if commit else "extracted"
                     raise Interrupted(detail=f"{shards - shards_left} of {shards} shards are {verb}")
-                shard, manifest, table = next(extracted)
+                shard, manifest, table = next(shards_done)
                 if commit_shard is not None:
                     with self._times.stage(DECIDE):
                         commit_shard(shard, manifest, table)

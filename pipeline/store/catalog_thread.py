@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,10 +14,10 @@ import pyarrow as pa
 from pipeline.errors import StoreError
 from pipeline.store.catalog import deletes, intents, opening
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.commits import fold
+from pipeline.store.commits import fold, lost
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import StoreLock
-from pipeline.store.records import StoreIdentity
+from pipeline.store.records import Problem, StoreIdentity
 
 T = TypeVar("T")
 
@@ -25,20 +26,31 @@ class CatalogThread:
     """An open, locked store's catalog. What the methods ask of it waits in the queue of its thread, so they may be
     called from any thread, and a Ctrl-C in the caller never cuts a transaction."""
 
-    def __init__(self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str) -> None:
-        """Opens the store at `root`, or makes one with the identity from `make_identity`, if there is one.
+    def __init__(
+        self,
+        root: Path,
+        make_identity: Callable[[], StoreIdentity] | None,
+        command: str,
+        *,
+        repair: bool = False,
+        reading: bool = False,
+    ) -> None:
+        """Opens the store at `root`, or makes one with the identity from `make_identity`, if there is one. With
+        `repair` also one whose last transactions are gone; `lost` tells what they were. With `reading` also one on a
+        disk that can't be written.
 
         Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, StoreFull, StoreUnwritable.
         """
         self.folder = Folder(root)
         self.path = root
-        self._lock = StoreLock.acquire(root, command)
+        self._lock = StoreLock.acquire(root, command, reading=reading)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._closed = False
         # Who holds it: no other file of embeddings is on its way into the catalog but those of unfinished runs.
         self.embeddings_lock = threading.Lock()
         try:
-            self._catalog = self._thread.submit(_open_catalog, self.folder, make_identity).result()
+            work = partial(_open, self.folder, make_identity, repair, self._lock.read_only)
+            self._catalog, self.lost = self._thread.submit(work).result()
         except BaseException:
             self._thread.shutdown()
             self._lock.release()
@@ -86,19 +98,26 @@ def _work(work: Callable[[Catalog], T], catalog: Catalog) -> T:
 
 def _close_catalog(catalog: Catalog) -> None:
     try:
-        intents.undo(catalog)
+        if not catalog.read_only:
+            intents.undo(catalog)
     finally:
         catalog.close()
 
 
-def _open_catalog(folder: Folder, make_identity: Callable[[], StoreIdentity] | None) -> Catalog:
+def _open(
+    folder: Folder, make_identity: Callable[[], StoreIdentity] | None, repair: bool, read_only: bool
+) -> tuple[Catalog, Problem | None]:
     """Under the lock, on the catalog's thread."""
     if make_identity is None:
-        opening.require_store(folder.root)
+        opening.require_store(folder)
     elif not opening.has_store(folder.root):
         opening.create_store(folder, make_identity())
-    catalog = opening.open_catalog(folder)
+    if read_only:
+        return opening.open_catalog(folder, read_only=True), None
+    loss = lost.look_for_loss(folder) if repair else None
+    catalog = opening.open_catalog(folder, lossy=loss is not None)
     try:
+        problem = None if loss is None else loss.settle(catalog)
         deletes.sweep(folder)
         deletes.replay(catalog)
         intents.undo(catalog)
@@ -106,4 +125,4 @@ def _open_catalog(folder: Folder, make_identity: Callable[[], StoreIdentity] | N
     except BaseException:
         catalog.close()
         raise
-    return catalog
+    return catalog, problem

@@ -29,9 +29,10 @@ T = TypeVar("T")
 _HELLO_TIMEOUT_S: Final = 20.0
 
 
-def open_store(path: Path, *, command: str) -> Store:
-    """Opens the store at `path`. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
-    return _or_through_server(lambda: LocalStore.open(path, command=command))
+def open_store(path: Path, *, command: str, repair: bool = False, reading: bool = False) -> Store:
+    """Opens the store at `path`. With `repair` also one whose last changes are gone, with `reading` also one on a disk
+    that can't be written. Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew, ServerUnreachable."""
+    return _or_through_server(lambda: LocalStore.open(path, command=command, repair=repair, reading=reading))
 
 
 def open_or_create(path: Path, make_identity: Callable[[], StoreIdentity], *, command: str) -> Store:

@@ -44,9 +44,11 @@ class LocalStore(CatalogThread, Store):
 
     served = False
 
-    def __init__(self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str) -> None:
+    def __init__(
+        self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str, **how: bool
+    ) -> None:
         """Use `open` or `open_or_create`."""
-        CatalogThread.__init__(self, root, make_identity, command)
+        CatalogThread.__init__(self, root, make_identity, command, **how)
         Store.__init__(self, self.folder)
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
@@ -54,8 +56,9 @@ class LocalStore(CatalogThread, Store):
         self._group = directory.GroupCommit()
 
     @classmethod
-    def open(cls, path: Path | str, *, command: str) -> LocalStore:
-        """Opens the store at `path`; `command` is what the error of a second opener names.
+    def open(cls, path: Path | str, *, command: str, repair: bool = False, reading: bool = False) -> LocalStore:
+        """Opens the store at `path`; `command` is what the error of a second opener names. With `repair` also one whose
+        last transactions are gone: it goes on without them. With `reading` also one on a disk that can't be written.
 
         Raises StoreMissing, StoreLocked, StoreDamaged, StoreTooNew.
         """
@@ -63,8 +66,8 @@ class LocalStore(CatalogThread, Store):
         if not root.is_dir():
             raise StoreMissing(path=root)
         if not (root / LOCK_NAME).exists():
-            opening.require_store(root)  # before a lock file is left in another folder
-        return cls(root, None, command)
+            opening.require_store(Folder(root))  # before a lock file is left in another folder
+        return cls(root, None, command, repair=repair, reading=reading)
 
     @classmethod
     def open_or_create(
@@ -114,7 +117,8 @@ class LocalStore(CatalogThread, Store):
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
         report = check_store(self, progress)
         repaired = repair_store(self, report) if repair else []
-        return Checked(check_store(self, progress) if repaired else report, repaired)
+        last = check_store(self, progress) if repaired else report
+        return Checked(last, [self.lost, *repaired] if self.lost else repaired)
 
     def export(self, to: Path) -> dict[str, int]:
         return export_store(self, to)

@@ -356,7 +356,7 @@ class ShardCommit:
 class Problem:
     """One thing that is wrong.
 
-    `kind`: catalog, reference, view, embedding, object, matrix, run, orphan, pending_delete.
+    `kind`: catalog, reference, view, embedding, object, matrix, run, run_shard, run_file, orphan, mode, pending_delete.
     """
 
     kind: str

@@ -24,6 +24,7 @@ from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.faults import FILE_STEPS, TRANSACTION_STEPS
 from pipeline.store.local import LocalStore
+from tests.cli.report import answer, facepipe
 from tests.forking import Child, Forker
 from tests.serve.coded import RECOGNISE, Client, Unanswered, assert_whole, client_of, empty_store, service_of
 from tests.serve.conformance import photos
@@ -34,12 +35,14 @@ from tests.serve.quick_hash import quick_hash
 INSERTIONS = 500
 CLIENTS = 16
 # The points that come after the transaction of a request.
-AFTER_THE_COMMIT = ("catalog.fsync_folder", "directory_commit.committed", "unlink", "clear_deletes.")
+AFTER_THE_COMMIT = ("catalog.fsync_folder", "commits.", "directory_commit.committed", "unlink", "clear_deletes.")
 # What requests meet, and the end of a server, which folds what they left waiting.
 MET = (
     *(f"{kind}.{step}" for kind in ("object", "embeddings") for step in FILE_STEPS),
     *(f"{name}.{step}" for name in ("directory_commit", "clear_deletes", "fold") for step in TRANSACTION_STEPS),
     "catalog.fsync_folder",
+    "commits.write",
+    "commits.fsync",
     "unlink",
 )
 EVERY_NTH = 3  # of them by default: a spread over files, transactions and steps
@@ -197,6 +200,34 @@ def test_killed_at_a_fault_point(coded_servers: Forker, undisturbed: Undisturbed
         for step in STEPS[done:]:
             step(client)
     assert contents(store) == undisturbed.contents[-1]
+
+
+# Killed, and what it had committed is lost
+
+
+def test_a_lost_log_stops_every_command_and_deletes_no_picture(coded_servers: Forker, tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "store")
+    server = coded_servers.start(store=str(store))
+    with client_of(server) as client:
+        for person in range(25):
+            client.post(Shown(person), update="false")
+    server.kill()
+    (store / "catalog-0001.duckdb.wal").unlink()
+    pictures = {path.name: path.read_bytes() for path in (store / "objects").rglob("*") if path.is_file()}
+    assert len(pictures) == 25
+    for command in (["account", "list"], ["directory", "list"], ["check"], ["export", "--to", tmp_path / "to"]):
+        result = facepipe(*command, "--store", store)
+        assert result.exit_code == 43
+        assert "25 of its last changes are gone" in result.stderr
+    assert {path.name for path in (store / "objects").rglob("*") if path.is_file()} == set(pictures)
+    (repaired,) = answer("check", "--repair", "--store", store)["repaired"]
+    assert "25 of its last changes are gone" in repaired["detail"]
+    assert "25 pictures" in repaired["detail"]
+    aside = (path for path in (store / "quarantine" / "objects").rglob("*") if path.is_file())
+    assert {path.name: path.read_bytes() for path in aside} == pictures
+    with coded_servers.running(store=str(store)) as again, client_of(again) as client:
+        (face,) = client.post(Shown(1), update="false")["identifiedFaces"]
+        assert face["newId"] is True
 
 
 # The command itself, with its models

@@ -243,7 +243,7 @@ def finish(client: LocalStore, run: RunRow) -> None:
     for shard in range(SHARDS):
         if shard in client.committed_shards(run.run_id):
             continue
-        if not client.has_run_shard(run.run_id, shard):
+        if shard not in client.extracted_shards(run.run_id):
             table = client.read_manifest(run, shard)
             client.write_run_shard(run.run_id, shard, table, {"shard": shard})
         client.commit_shard(shard_commit(client, run, shard))
@@ -268,6 +268,13 @@ def forget_matrices(client: LocalStore) -> None:
     """Deletes the reference matrices: the next reader builds them from the embeddings."""
     for file in client.path.glob("references/*/*"):
         file.unlink()
+
+
+def flip(file: Path, position: int, bit: int = 0) -> None:
+    """Changes one bit of a file."""
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1 << bit
+    file.write_bytes(data)
 
 
 def rows_of(client: LocalStore) -> dict[str, int]:
@@ -313,7 +320,8 @@ def contents(path: Path) -> dict[str, list[str]]:
             rows = client.read(f"SELECT {kept} FROM core.{table}").to_pylist()
             found[table] = sorted(str(row) for row in rows)
     run = found_run(path)
-    names = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+    files = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
+    names = [file.as_posix() for file in files if file.parts[0] != "quarantine"]
     found["names"] = sorted(name.replace(run, "RUN") for name in names)
     return found
 

@@ -22,7 +22,7 @@ from pipeline.store.files.objects import object_file
 from pipeline.store.files.shards import embedding_rows, parquet_bytes
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CheckReport, DirectoryCommit, Problem, RunRow
-from tests.store.store_samples import SIZE, execute, insertion, play, shard_commit, unit_vectors
+from tests.store.store_samples import SIZE, execute, flip, insertion, play, shard_commit, unit_vectors
 
 
 def check(store: Path) -> CheckReport:
@@ -36,12 +36,6 @@ def kinds(report: CheckReport) -> set[str]:
 
 def first(store: Path, pattern: str) -> Path:
     return sorted(path for path in store.glob(pattern) if path.is_file())[0]
-
-
-def flip(file: Path, position: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[position] ^= 0x01
-    file.write_bytes(data)
 
 
 def test_a_whole_store_is_clean_and_counted(store: Path) -> None:
@@ -301,9 +295,21 @@ def test_half_written_files_are_removed_at_opening(store: Path) -> None:
     assert not list(store.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("end", [".f32", ".seq"])
+@pytest.mark.parametrize("end", [".f32", ".crc", ".seq"])
 def test_a_wrong_matrix_is_rebuilt(store: Path, end: str) -> None:
     flip(store / f"references/g0001/1{end}", 5)
+    with LocalStore.open(store, command="test") as client:
+        report = check_store(client)
+        assert kinds(report) == {"matrix"}
+        repair_store(client, report)
+        assert check_store(client).problems == []
+        assert client.references(1, "main").vectors.shape == (8, SIZE)
+
+
+@pytest.mark.parametrize("end", [".f32", ".crc", ".seq"])
+def test_a_matrix_that_is_a_folder_is_rebuilt(store: Path, end: str) -> None:
+    (store / f"references/g0001/1{end}").unlink()
+    (store / f"references/g0001/1{end}").mkdir()
     with LocalStore.open(store, command="test") as client:
         report = check_store(client)
         assert kinds(report) == {"matrix"}

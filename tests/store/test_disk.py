@@ -13,9 +13,11 @@ import pytest
 
 from pipeline.errors import StoreFull, StoreUnwritable
 from pipeline.store.files.durable import Folder, disk_errors
+from pipeline.store.local import LocalStore
+from tests.store.store_samples import insertion
 
 PRELUDE = """
-import sys
+import os, shutil, sys
 from pathlib import Path
 from tests.store.store_samples import *
 from pipeline.errors import *
@@ -89,7 +91,9 @@ with LocalStore.open(store, command="look") as client:
 print("full after", done)
 """
 READ_ONLY = """
+from pipeline.store import connect
 for attempt in (lambda: LocalStore.open(store, command="x"),
+                lambda: LocalStore.open(store, command="x", repair=True),
                 lambda: LocalStore.open_or_create(store, identity, command="x"),
                 lambda: LocalStore.open_or_create(store.parent / "new", identity, command="x")):
     try:
@@ -98,11 +102,47 @@ for attempt in (lambda: LocalStore.open(store, command="x"),
         assert "Read-only file system" in str(exc), exc
     else:
         raise AssertionError("it could be written")
+for _ in range(2):
+    with connect.open_store(store, command="x", reading=True) as client:
+        assert client.check().report.problems == []
+        assert client.export(Path(sys.argv[2]) / "exported")["persons"] == 9
+        shutil.rmtree(Path(sys.argv[2]) / "exported")
+        try:
+            client.create_account("bob", None)
+        except StoreUnwritable:
+            pass
+        else:
+            raise AssertionError("it could be written")
 print("refused")
+"""
+# Makes a store on disks that are fuller and fuller, until one is too full; then space is freed.
+FULL_AT_CREATION = """
+disk = os.statvfs(store.parent)
+told = set()
+for left in range(0, 1_400_000, 70_000):
+    filler = store.parent / "filler"
+    filler.write_bytes(bytes(disk.f_bavail * disk.f_frsize - left))
+    try:
+        LocalStore.open_or_create(store, identity, command="x").close()
+    except StoreFull:
+        pass
+    else:
+        break
+    filler.unlink()
+    try:
+        LocalStore.open(store, command="x").close()
+        told.add("a store")
+    except StoreMissing:
+        told.add("missing")
+filler.unlink()
+with LocalStore.open_or_create(store, identity, command="x") as client:
+    assert client.check().report.problems == []
+assert "missing" in told, told
+print("full at", left)
 """
 
 
-def in_namespace(folder: Path, mount: str, script: str) -> str:
+def in_namespace(folder: Path, mount: str, script: str, *arguments: str) -> str:
     """Runs `script` with something mounted at `folder`; only that process sees the mount."""
     unshare = shutil.which("unshare")
     if unshare is None:
@@ -110,6 +150,7 @@ def in_namespace(folder: Path, mount: str, script: str) -> str:
     wanted = [unshare, "--mount"] if os.geteuid() == 0 else [unshare, "--map-root-user", "--mount"]
     shell = f'{mount} || exit 77; exec "$@"'
     command = [*wanted, "sh", "-c", shell, "sh", sys.executable, "-W", "error", "-c", PRELUDE + script, str(folder)]
+    command += arguments
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode == 77 or "unshare failed" in done.stderr:
         pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
@@ -130,10 +171,20 @@ def test_a_disk_that_is_full_at_a_checkpoint_of_the_log(tmp_path: Path) -> None:
     assert "full after" in in_namespace(tmp_path, mount, FULL_AT_THE_LOG)
 
 
-def test_a_read_only_disk_is_refused(store: Path) -> None:
-    folder = store.parent
+def test_a_creation_that_a_full_disk_stopped_is_no_damage(tmp_path: Path) -> None:
+    mount = f"mount -t tmpfs -o size=8m tmpfs '{tmp_path}'"
+    assert "full at" in in_namespace(tmp_path, mount, FULL_AT_CREATION)
+
+
+def test_on_a_read_only_disk_a_store_can_be_checked_and_exported_only(store: Path, tmp_path: Path) -> None:
+    """Also one whose server was killed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    with LocalStore.open(store, command="test") as client:
+        client.commit_directory(insertion(1, "main", 100, "A"))
+        shutil.copytree(store, folder / "store")
     mount = f"mount --bind '{folder}' '{folder}' && mount -o remount,bind,ro '{folder}'"
-    assert in_namespace(folder, mount, READ_ONLY).strip() == "refused"
+    assert in_namespace(folder, mount, READ_ONLY, str(tmp_path)).strip() == "refused"
 
 
 @pytest.mark.parametrize(

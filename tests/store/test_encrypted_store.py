@@ -106,7 +106,7 @@ def test_a_damaged_run_shard_is_an_error(client: LocalStore, run: RunRow) -> Non
     client.write_run_shard(run.run_id, 0, pa.table({"row": [0]}), {})
     file = client.path / "runs" / run.run_id / "shards" / "00000.parquet"
     file.write_bytes(file.read_bytes()[:-16])
-    with pytest.raises(StoreDamaged, match="Delete the file"):
+    with pytest.raises(StoreDamaged, match="facepipe check --repair"):
         client.read_run_shard(run.run_id, 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, RunRow
-from tests.store.store_samples import SHARD_ROWS, SHARDS, SIZE, insertion, replacement, shard_commit, unit_vectors
+from tests.store.store_samples import SHARD_ROWS, SHARDS, SIZE, flip, insertion, replacement, shard_commit, unit_vectors
 
 STEM = "references/g0001/1"
 Between = Callable[[Callable[[], object]], None]
@@ -43,6 +44,10 @@ def test_commits_append_to_it(client: LocalStore, run: RunRow) -> None:
     earlier = np.array(found.vectors)
     client.commit_shard(shard_commit(client, run, 2))
     np.testing.assert_array_equal(found.vectors, earlier)  # a commit keeps a reader's rows
+
+
+def crc_file(client: LocalStore) -> Path:
+    return client.path / (STEM + ".crc")
 
 
 def _cut(file: Path, end: int) -> None:
@@ -77,6 +82,48 @@ def test_a_matrix_that_does_not_fit_is_rebuilt(store: Path, damage: Callable[[Pa
     with LocalStore.open(store, command="test") as client:
         np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
     assert [file.read_bytes() for file in files] == before
+
+
+def _swap_rows(store: Path) -> None:
+    file = store / (STEM + ".f32")
+    rows = np.fromfile(file, "<f4").reshape(-1, SIZE)
+    rows[[0, 5]] = rows[[5, 0]]
+    file.write_bytes(rows.tobytes())
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "two rows swapped": _swap_rows,
+    "a bit of a vector": lambda store: flip(store / (STEM + ".f32"), 70),
+    "a bit of a checksum": lambda store: flip(store / (STEM + ".crc"), 5),
+    "two numbers swapped": lambda store: (store / (STEM + ".seq")).write_bytes(
+        np.array([2, 1, 3, 4, 5, 6, 7, 8], "<i8").tobytes()
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_matrix_is_never_used(
+    store: Path, change: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    with LocalStore.open(store, command="test") as client:
+        expected = np.array(client.references(1, "main").vectors)
+    change(store)
+    with LocalStore.open(store, command="test") as client:
+        assert [problem.kind for problem in client.check().report.problems] == ["matrix"]
+        np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
+        assert "was damaged" in caplog.text
+        assert client.check().report.problems == []
+
+
+def test_a_matrix_without_checksums_is_built_again(store: Path) -> None:
+    """That of an earlier version."""
+    with LocalStore.open(store, command="test") as client:
+        crc_file(client).unlink()
+        assert client.check().report.problems == []
+        before = vector_file(client).read_bytes()
+        assert len(client.references(1, "main")) == SHARDS * SHARD_ROWS
+        assert vector_file(client).read_bytes() == before
+        assert crc_file(client).stat().st_size == SHARDS * SHARD_ROWS * 4
 
 
 def test_posts_don_t_append_and_the_next_reader_does(filled: LocalStore) -> None:
@@ -191,9 +238,10 @@ def test_load_is_right_whatever_the_files_hold(tmp_path_factory: pytest.TempPath
     stored, wanted = data.draw(numbers), np.array(sorted(data.draw(numbers.filter(len))), np.int64)
     folder.make("references/g0001")
     vectors = np.arange(31 * SIZE, dtype="<f4").reshape(31, SIZE)
-    whole = vectors[stored].tobytes(), np.array(stored, "<i8").tobytes()
-    for end, content in zip((".f32", ".seq"), whole, strict=True):
-        folder.path(name + end).write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    sums = [zlib.crc32(vectors[n].tobytes(), zlib.crc32(n.to_bytes(8, "little"))) for n in stored]
+    whole = vectors[stored].tobytes(), np.array(sums, "<u4").tobytes(), np.array(stored, "<i8").tobytes()
+    for file, content in zip(matrix.files(name), whole, strict=True):
+        folder.path(file).write_bytes(content[: data.draw(st.integers(0, len(content)))])
     for _ in range(2):
         found = matrix.load(folder, name, wanted, SIZE, lambda rows: vectors[wanted[rows]])
         np.testing.assert_array_equal(found, vectors[wanted])

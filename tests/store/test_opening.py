@@ -18,6 +18,7 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, StoreIdentity
 from pipeline.store.schema import SCHEMA_VERSION
+from tests.cli.report import facepipe
 from tests.store.store_samples import identity, insertion, of_version, replacement, shard_commit, unit_vectors
 
 OPEN_AND_DIE = """
@@ -102,6 +103,24 @@ def test_a_current_that_names_no_catalog(store: Path, text: str) -> None:
     (store / "CURRENT").write_text(text)
     with pytest.raises(StoreDamaged, match="CURRENT names"):
         LocalStore.open(store, command="test")
+
+
+@pytest.mark.parametrize("command", ["check", "export"])
+def test_a_current_that_is_a_folder(store: Path, command: str, tmp_path: Path) -> None:
+    (store / "CURRENT").unlink()
+    (store / "CURRENT").mkdir()
+    to = ("--to", tmp_path / "to") if command == "export" else ()
+    result = facepipe(command, "--store", store, *to)
+    assert result.exit_code == 43
+    assert "CURRENT cannot be read" in result.stderr
+
+
+@pytest.mark.parametrize("version", ["1", "2", "0", "NULL"])
+def test_a_faked_version_of_the_tables_is_damage(store: Path, version: str) -> None:
+    edit(store, f"UPDATE core.store SET schema_version = {version}")
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match="version"):
+            LocalStore.open(store, command="test")
 
 
 @pytest.mark.parametrize("column", ["format_version", "schema_version"])

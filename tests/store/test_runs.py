@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ from tests.store.store_samples import (
     SHARD_ROWS,
     SOURCE,
     execute,
+    failing_at,
+    flip,
     forget_matrices,
     identity,
     manifest_batches,
@@ -139,13 +141,13 @@ def test_a_manifest_whose_rows_fail_is_not_written(client: LocalStore) -> None:
 
 def test_run_shards(client: LocalStore) -> None:
     table = pa.table({"x": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2)), "y": [b"bytes"]})
-    assert not client.has_run_shard("run", 3)
+    assert client.extracted_shards("run") == set()
     client.write_run_shard("run", 3, table, {"weights": "w"})
-    assert client.has_run_shard("run", 3)
+    assert client.extracted_shards("run") == {3}
     assert client.read_run_shard("run", 3).equals(table)
     file = client.path / "runs/run/shards/00003.parquet"
     file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(StoreDamaged, match=r"00003\.parquet.*Delete the file"):
+    with pytest.raises(StoreDamaged, match=r"00003\.parquet.*facepipe check --repair"):
         client.read_run_shard("run", 3)
 
 
@@ -241,3 +243,88 @@ def test_a_store_is_reopened_with_its_runs(tmp_path: Path) -> None:
         run = client.begin_run("/a", "folder", client.create_account("ann", None), "main", {"a": [1]})
     with LocalStore.open(tmp_path / "s", command="test") as client:
         assert client.unfinished_run("/a", 1) == run
+
+
+# Files of an unfinished run that something changed
+
+
+@pytest.fixture
+def extracted(client: LocalStore, run: RunRow) -> Path:
+    """The folder of a run with a manifest and two extracted shards."""
+    for shard in range(2):
+        client.write_run_shard(run.run_id, shard, pa.table({"row": [shard]}), {})
+    client.write_report(run.run_id, "run.json", b"{}")
+    return client.path / "runs" / run.run_id
+
+
+def _copy(to: Path, name: str, other: str) -> None:
+    (to / name).write_bytes((to / other).read_bytes())
+
+
+def _copy_with_line(folder: Path) -> None:
+    _copy(folder, "shards/00001.parquet", "shards/00000.parquet")
+    sums = (folder / "SHA256SUMS").read_text()
+    line = next(line for line in sums.splitlines() if line.endswith("00000.parquet"))
+    (folder / "SHA256SUMS").write_text(sums + line.replace("00000.parquet", "00001.parquet") + "\n")
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "another shard": lambda folder: _copy(folder, "shards/00001.parquet", "shards/00000.parquet"),
+    "one bit": lambda folder: flip(folder / "shards/00001.parquet", 40),
+    "another shard and its line": _copy_with_line,
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_a_changed_shard_of_a_run_is_refused(client: LocalStore, run: RunRow, extracted: Path, change: str) -> None:
+    CHANGES[change](extracted)
+    assert client.read_run_shard(run.run_id, 0)["row"].to_pylist() == [0]
+    with pytest.raises(StoreDamaged, match=r"00001\.parquet.*facepipe check --repair"):
+        client.read_run_shard(run.run_id, 1)
+
+
+@pytest.mark.parametrize("change", ["another shard", "one bit"])
+def test_check_finds_a_changed_shard_and_repair_has_it_extracted_again(
+    client: LocalStore, run: RunRow, extracted: Path, change: str
+) -> None:
+    assert client.check().report.problems == []
+    CHANGES[change](extracted)
+    (problem,) = client.check().report.problems
+    assert (problem.kind, problem.where) == ("run_shard", f"runs/{run.run_id}/shards/00001.parquet")
+    assert client.check(repair=True).report.problems == []
+    assert client.extracted_shards(run.run_id) == {0}
+    client.write_run_shard(run.run_id, 1, pa.table({"row": [1]}), {})
+    assert client.read_run_shard(run.run_id, 1)["row"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("change", ["one bit", "of another run", "list lost"])
+def test_a_changed_manifest_is_refused(client: LocalStore, run: RunRow, extracted: Path, change: str) -> None:
+    if change == "one bit":
+        flip(extracted / "manifest.parquet", 40)
+    elif change == "list lost":
+        (extracted / "SHA256SUMS").unlink()
+    else:
+        client.write_manifest("other", manifest_batches(), MANIFEST)
+        for name in ("manifest.parquet", "SHA256SUMS"):
+            (extracted / name).write_bytes((extracted.parent / "other" / name).read_bytes())
+    client.forget_manifest()
+    for read in (
+        lambda: client.read_manifest(run, 0),
+        lambda: client.read_manifest_columns(run.run_id, ["row"]),
+    ):
+        with pytest.raises(StoreDamaged, match=r"manifest\.parquet"):
+            read()
+
+
+def test_check_finds_a_changed_report(client: LocalStore, extracted: Path) -> None:
+    (extracted / "run.json").write_bytes(b"[]")
+    assert [problem.kind for problem in client.check().report.problems] == ["run_file"]
+
+
+def test_a_shard_that_was_listed_and_never_written_is_no_damage(
+    client: LocalStore, run: RunRow, extracted: Path
+) -> None:
+    with failing_at("shard.rename", LookupError()), pytest.raises(LookupError):
+        client.write_run_shard(run.run_id, 2, pa.table({"row": [2]}), {})
+    assert client.extracted_shards(run.run_id) == {0, 1}
+    assert client.check().report.problems == []

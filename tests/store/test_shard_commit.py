@@ -171,11 +171,11 @@ def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: 
         client.write_run_shard(run.run_id, 0, pa.table({"a": [1]}), {})
         with failing_at("unlink", RuntimeError("unlink")), pytest.raises(RuntimeError, match="unlink"):
             client.commit_shard(shard_commit(client, run, 0))
-        assert client.has_run_shard(run.run_id, 0)
+        assert client.extracted_shards(run.run_id) == {0}
         assert client.committed_shards(run.run_id) == {0}
         assert [p.kind for p in check_store(client).problems] == ["pending_delete"]
     with LocalStore.open(tmp_path / "s", command="test") as client:
-        assert not client.has_run_shard(run.run_id, 0)
+        assert client.extracted_shards(run.run_id) == set()
         assert check_store(client).problems == []
         assert len(client.references(account, "main")) == SHARD_ROWS  # nothing was appended to their matrix
 

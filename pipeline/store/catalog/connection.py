@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from pipeline.errors import StoreDamaged, StoreError, StoreFull, StoreUnwritable
 from pipeline.store import schema
+from pipeline.store.files import commit_count
 from pipeline.store.files.crypto import MasterKey
-from pipeline.store.files.durable import Folder
+from pipeline.store.files.durable import PRIVATE_FILE, Folder
 from pipeline.store.files.faults import point
 from pipeline.store.records import StoreIdentity
 
@@ -30,9 +31,11 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     # Never as a part of a COMMIT: on a full disk DuckDB would report a durable commit as failed, and fail all others.
     "checkpoint_threshold": "1TiB",
 }
-# A checkpoint is made at this size of the log: about 3,500 insertions of 4.7 KB. It delays one commit by 20-90 ms at
-# 100,000 persons. A larger log would delay fewer commits, but takes a second per 10 MB to replay.
-_LOG_BYTES = 16 * 2**20
+_READING = {"access_mode": "READ_ONLY"}
+# A checkpoint is made at this size of the log: about 900 insertions of 4.7 KB. It delays one commit by 20-90 ms at
+# 100,000 persons. A larger log would delay fewer commits, but a damaged one would cost more of them, and it takes a
+# second per 10 MB to replay.
+_LOG_BYTES = 4 * 2**20
 # DuckDB gives the system's reason only in the message.
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large|Out of disk", re.IGNORECASE)
 _UNWRITABLE = re.compile("Read-only file system|Permission denied|read-only mode", re.IGNORECASE)
@@ -57,12 +60,62 @@ def translate(exc: duckdb.Error, root: Path) -> StoreError | duckdb.Error:
     return exc
 
 
-def connect(file: Path, root: Path) -> duckdb.DuckDBPyConnection:
-    """Opens, or makes, a DuckDB file. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+def connect(file: Path, root: Path, *, reading: bool = False) -> duckdb.DuckDBPyConnection:
+    """Opens, or makes, a DuckDB file. With `reading` nothing in the folder changes, not even a log that can't be
+    replayed. Raises StoreDamaged, StoreFull, StoreUnwritable."""
     try:
-        return duckdb.connect(str(file), config=_SETTINGS)
+        return duckdb.connect(str(file), config={**_SETTINGS, **(_READING if reading else {})})
     except duckdb.Error as exc:
         raise translate(exc, root) from exc
+
+
+def log_of(file: Path) -> Path:
+    """Where DuckDB logs the transactions since the last checkpoint of a catalog."""
+    return Path(f"{file}.wal")
+
+
+def last_commit(file: Path, root: Path) -> int | None:
+    """The number of the catalog's last transaction; None: they were never counted. Changes nothing. Raises
+    StoreDamaged."""
+    try:
+        with connect(file, root, reading=True) as connection:
+            number: int | None = connection.execute("SELECT max(number) FROM core.commits").fetchall()[0][0]
+            return number
+    except duckdb.CatalogException:
+        return None
+    except duckdb.Error as exc:
+        raise translate(exc, root) from exc
+
+
+def require_all_commits(folder: Folder, file: Path) -> int | None:
+    """`last_commit`, where the catalog has all that was committed. Raises StoreDamaged."""
+    recorded = commit_count.recorded(folder)
+    try:
+        last = last_commit(file, folder.root)
+    except StoreDamaged as exc:
+        if not log_of(file).exists():
+            raise
+        raise StoreDamaged(**{**exc.fields, "cure": _restore_cure(folder.root)}) from exc
+    if last is not None and recorded is None:
+        detail = f"the file {commit_count.COMMITS_NAME}, which counts what was committed, is missing or unreadable"
+    elif (last or 0) < (recorded or 0):
+        detail = lost_commits(file, last, recorded)
+    else:
+        return last
+    raise StoreDamaged(path=folder.root, detail=detail, cure=_restore_cure(folder.root))
+
+
+def lost_commits(file: Path, last: int | None, recorded: int | None) -> str:
+    """Tells how many transactions are gone. Refused ones are counted as well, so there may have been fewer."""
+    count = (recorded or 0) - (last or 0)
+    return f"{count} of its last changes are gone: the log {log_of(file).name} or the catalog was lost or damaged"
+
+
+def _restore_cure(root: Path) -> str:
+    return (
+        "Nothing was touched. Restore a backup, or the lost file; or go on without what is gone by"
+        f" `facepipe check --repair --store {root}`, which keeps the files of what is gone in quarantine/."
+    )
 
 
 class Catalog:
@@ -72,10 +125,14 @@ class Catalog:
     generation: int
     master_key: MasterKey | None = None  # of an encrypted store that is unlocked
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Folder, file: Path) -> None:
-        self.connection = connection
+    def __init__(self, folder: Folder, file: Path, *, read_only: bool = False) -> None:
+        """Raises StoreDamaged, StoreFull, StoreUnwritable."""
+        self.connection = connect(file, folder.root, reading=read_only)
         self.folder = folder
+        self.read_only = read_only
         self._file = file
+        self._number: int | None = None  # of the last transaction; None: they are not counted yet
+        self._log_is_named = False
         self._long_log = _LOG_BYTES
         self._short_statements = False
         self._parse = lru_cache(256)(self._parsed)  # every request repeats the same statements
@@ -94,19 +151,44 @@ class Catalog:
     def transaction(self, name: str) -> Iterator[Catalog]:
         """One transaction: committed and durable when the block ends, rolled back when it raises."""
         point(f"{name}.begin")
+        self._log_is_named &= log_of(self._file).exists()
         with self.errors():
             self.connection.execute("BEGIN TRANSACTION")
             try:
                 yield self
+                if self._number is not None:
+                    self._number += 1  # also if the COMMIT fails: it may be durable, and no other may have its number
+                    self.execute("UPDATE core.commits SET number = ?", [self._number])
                 point(f"{name}.commit")
                 self.connection.execute("COMMIT")
             except BaseException:
                 with suppress(duckdb.Error):  # a failed COMMIT has rolled back already
                     self.connection.execute("ROLLBACK")
                 raise
-        # DuckDB fsyncs its log, but not the folder with the name of a new log file.
-        self.folder.sync_folder(".", "catalog")
+        if not self._log_is_named:
+            with suppress(FileNotFoundError):  # of a transaction that changed nothing
+                log_of(self._file).chmod(PRIVATE_FILE)
+            # DuckDB fsyncs its log, but not the folder with the name of a new log file.
+            self.folder.sync_folder(".", "catalog")
+            self._log_is_named = True
+        if self._number is not None:
+            commit_count.record(self.folder, self._number)
         point(f"{name}.committed")
+
+    def count_commits(self, last: int) -> None:
+        """From now on each transaction gets a number, above `last`."""
+        self._number = last
+
+    def start_count(self, number: int) -> None:
+        """Makes the catalog and COMMITS agree on the number of the last transaction, whatever they had."""
+        if commit_count.recorded(self.folder) is None:
+            commit_count.create(self.folder)
+        with self.transaction("count_commits"):
+            self.execute("CREATE TABLE IF NOT EXISTS core.commits (number BIGINT)")
+            self.execute("DELETE FROM core.commits")
+            self.execute("INSERT INTO core.commits VALUES (?)", [number])
+        commit_count.record(self.folder, number)
+        self._number = number
 
     def prefer_short_statements(self) -> None:
         """Makes many small statements faster and a few large ones slower: handing a statement to DuckDB's own threads
@@ -157,7 +239,7 @@ class Catalog:
     def keep_log_short(self) -> None:
         """Between transactions: makes a checkpoint of a long log. Where that fails, the log keeps everything."""
         size = self._log_bytes()
-        if size < self._long_log:
+        if size < self._long_log or self.read_only:
             return
         try:
             self.connection.execute("CHECKPOINT")
@@ -170,7 +252,7 @@ class Catalog:
 
     def _log_bytes(self) -> int:
         try:
-            return Path(f"{self._file}.wal").stat().st_size
+            return log_of(self._file).stat().st_size
         except FileNotFoundError:
             return 0
 
@@ -178,6 +260,7 @@ class Catalog:
         self.connection.close()
         self._parse.cache_clear()
         try:
+            require_all_commits(self.folder, self._file)
             self.connection = connect(self._file, self.folder.root)
             if self._short_statements:
                 self.prefer_short_statements()

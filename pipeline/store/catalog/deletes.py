@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from pipeline.errors import StoreError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import CURRENT_NAME, utc_now
-from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.commit_count import COMMITS_NAME
+from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.lock import TOKEN_NAME
 
 _log = logging.getLogger(__name__)
 
+_QUARANTINE_S = 7 * 24 * 3600.0
 # Only files in these folders are ever deleted, whatever the table says.
 _DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
 
@@ -59,10 +62,13 @@ def replay_committed(catalog: Catalog) -> None:
 
 def sweep(folder: Folder) -> None:
     """Removes what a crash left behind, where it is cheap to look for: half-written files (`check` finds those among
-    objects and embeddings), and the token of a server's admin port."""
-    leftovers = [folder.path(CURRENT_NAME + TEMPORARY), folder.path(TOKEN_NAME)]
+    objects and embeddings), the token of a server's admin port, and what was in quarantine long enough."""
+    leftovers = [folder.path(name) for name in (CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY, TOKEN_NAME)]
     for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
         leftovers.extend(folder.root.glob(pattern + TEMPORARY))
     with disk_errors(folder.root):
+        aside = [path for path in folder.path(QUARANTINE).rglob("*") if path.is_file()]
+        # The time of its renaming, not that of its writing.
+        leftovers += [path for path in aside if path.lstat().st_ctime < time.time() - _QUARANTINE_S]
         for path in leftovers:
             path.unlink(missing_ok=True)

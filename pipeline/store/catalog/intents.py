@@ -1,9 +1,9 @@
 """The intent log: the guids of images that are about to be written, and whose transaction may never come.
 
 An image is written before the transaction that names it. A process that dies in between would leave a picture of
-somebody that no row names, so each guid is logged first, and whoever closes the store, or opens it next, removes the
-images without a row. The log is not synced: it has to outlive the process only. After a power cut `check` finds what
-was left.
+somebody that no row names, so each guid is logged first, and whoever closes the store, or opens it next, moves the
+images without a row into quarantine: `deletes.sweep` removes them some days later. The log is not synced: it has to
+outlive the process only. After a power cut `check` finds what was left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.durable import PRIVATE_FILE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.objects import is_guid, object_file
 
 INTENTS_NAME = "INTENTS"
@@ -28,7 +28,8 @@ def declare(folder: Folder, guids: Iterable[str]) -> None:
     if lines == b"\n":
         return
     with disk_errors(folder.root):
-        fd = os.open(folder.path(INTENTS_NAME), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(folder.path(INTENTS_NAME), flags, PRIVATE_FILE)
         try:
             if os.write(fd, lines) < len(lines):  # one call: lines of several threads never mix
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -46,7 +47,7 @@ def declared(folder: Folder) -> set[str]:
 
 
 def undo(catalog: Catalog) -> int:
-    """Removes the declared objects without a row, then the log; returns how many there were."""
+    """Sets aside the declared objects without a row, then removes the log; returns how many they were."""
     if not catalog.folder.path(INTENTS_NAME).exists():
         return 0
     guids = declared(catalog.folder)
@@ -54,8 +55,11 @@ def undo(catalog: Catalog) -> int:
         orphans = catalog.rows(
             "SELECT image_guid FROM declared WHERE image_guid NOT IN (SELECT image_guid FROM core.objects)"
         )
-    for (guid,) in orphans:
-        catalog.folder.unlink(object_file(guid) + TEMPORARY)  # a write that was cut off
-        catalog.folder.unlink(object_file(guid))
+    deleted = {path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes")}  # of somebody, on purpose
+    moved = 0
+    for file in (object_file(guid) for (guid,) in orphans):
+        catalog.folder.unlink(file + TEMPORARY)  # a write that was cut off
+        if file not in deleted:
+            moved += catalog.folder.set_aside(file)
     catalog.folder.unlink(INTENTS_NAME)
-    return len(orphans)
+    return moved

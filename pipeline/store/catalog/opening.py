@@ -17,9 +17,10 @@ import duckdb
 
 from pipeline.errors import StoreDamaged, StoreMissing, StoreTooNew, StoreUnwritable
 from pipeline.store import schema
-from pipeline.store.catalog.connection import Catalog, check_cure, connect
+from pipeline.store.catalog.connection import Catalog, check_cure, require_all_commits
 from pipeline.store.catalog.intents import INTENTS_NAME
-from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
+from pipeline.store.files.commit_count import COMMITS_NAME
+from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
 from pipeline.store.files.lock import LOCK_NAME, RUN_LOCK_NAME, TOKEN_NAME
 from pipeline.store.records import StoreIdentity
@@ -65,14 +66,12 @@ def has_store(root: Path) -> bool:
     return (root / CURRENT_NAME).exists()
 
 
-def require_store(root: Path) -> None:
-    """Raises StoreMissing where there is none, StoreDamaged where parts of one lie without CURRENT."""
-    if has_store(root):
-        return
-    parts = [part for part in PARTS if (root / part).exists()]
-    if parts:
-        raise _without_current(root, f"it holds {', '.join(parts)}, but no file {CURRENT_NAME}")
-    raise StoreMissing(path=root)
+def require_store(folder: Folder) -> None:
+    """Raises StoreMissing where there is none, or only what a creation left that was cut off; StoreDamaged where parts
+    of a store lie without CURRENT."""
+    if not has_store(folder.root):
+        _require_unfinished(folder)
+        raise StoreMissing(path=folder.root)
 
 
 def require_place(root: Path) -> None:
@@ -86,6 +85,8 @@ def require_place(root: Path) -> None:
         RUN_LOCK_NAME,
         TOKEN_NAME,
         INTENTS_NAME,
+        COMMITS_NAME,
+        QUARANTINE,
         *PARTS,
         *_leftovers(),
         CATALOG_NAME,
@@ -99,7 +100,7 @@ def require_place(root: Path) -> None:
 
 
 def _leftovers() -> tuple[str, ...]:
-    return (_NEW_CATALOG, _NEW_CATALOG + ".wal", CURRENT_NAME + TEMPORARY)
+    return (_NEW_CATALOG, _NEW_CATALOG + ".wal", CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY)
 
 
 def create_store(folder: Folder, identity: StoreIdentity) -> None:
@@ -114,26 +115,26 @@ def create_store(folder: Folder, identity: StoreIdentity) -> None:
     folder.write(CURRENT_NAME, f"{CATALOG_NAME}\n".encode(), "current")
 
 
-def _clear_unfinished(folder: Folder) -> None:
+def _require_unfinished(folder: Folder) -> None:
+    """Raises StoreDamaged where a store without CURRENT has been in use."""
     filled = [part for part in PARTS if folder.path(part).exists() and any(folder.path(part).iterdir())]
     if filled:
         raise _without_current(folder.root, f"it holds {', '.join(filled)}, but no file {CURRENT_NAME}")
     if folder.path(CATALOG_NAME).exists() and not _is_empty_catalog(folder):
         raise _without_current(folder.root, f"it holds a catalog in use, but no file {CURRENT_NAME}")
+
+
+def _clear_unfinished(folder: Folder) -> None:
+    _require_unfinished(folder)
     with disk_errors(folder.root):
-        for name in (*_leftovers(), CATALOG_NAME, CATALOG_NAME + ".wal"):
+        for name in (*_leftovers(), CATALOG_NAME, CATALOG_NAME + ".wal", COMMITS_NAME):
             folder.path(name).unlink(missing_ok=True)
-
-
-def _connected(folder: Folder, name: str) -> Catalog:
-    file = folder.path(name)
-    return Catalog(connect(file, folder.root), folder, file)
 
 
 def _is_empty_catalog(folder: Folder) -> bool:
     """Whether nothing was ever committed to a catalog without CURRENT. One that can't be read counts as used."""
     try:
-        catalog = _connected(folder, CATALOG_NAME)
+        catalog = Catalog(folder, folder.path(CATALOG_NAME), read_only=True)
     except StoreDamaged:
         return False
     try:
@@ -155,7 +156,7 @@ def _without_current(root: Path, detail: str) -> StoreDamaged:
 def _make_catalog(folder: Folder, identity: StoreIdentity) -> None:
     """Builds the catalog under another name and renames it when it is complete."""
     point("catalog.write")
-    catalog = _connected(folder, _NEW_CATALOG)
+    catalog = Catalog(folder, folder.path(_NEW_CATALOG))
     try:
         with catalog.transaction("create"):
             for statement in schema.statements():
@@ -187,17 +188,40 @@ def to_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=dict)
 
 
-def open_catalog(folder: Folder) -> Catalog:
-    """Opens the catalog that CURRENT names. Raises StoreDamaged or StoreTooNew."""
+def catalog_file(folder: Folder) -> Path:
+    """The catalog that CURRENT names. Raises StoreDamaged."""
     root = folder.root
-    name = folder.path(CURRENT_NAME).read_text("utf-8", errors="replace").strip()
+    try:
+        name = folder.path(CURRENT_NAME).read_text("utf-8", errors="replace").strip()
+    except OSError as exc:
+        raise _damaged(root, f"{CURRENT_NAME} cannot be read: {exc.strerror}") from exc
     if not _CATALOG_PATTERN.fullmatch(name):
         raise _damaged(root, f"{CURRENT_NAME} names no catalog ({name[:40]!r})")
     if not folder.path(name).is_file():
         raise _damaged(root, f"{CURRENT_NAME} names {name}, which does not exist")
-    catalog = _connected(folder, name)
+    return folder.path(name)
+
+
+def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False) -> Catalog:
+    """Opens the catalog that CURRENT names. Raises StoreDamaged or StoreTooNew, before anything is changed, and
+    StoreUnwritable for one with older tables that is `read_only`.
+
+    `lossy`: even if transactions are gone; until `start_count` none is counted.
+    """
+    file = catalog_file(folder)
+    last = None if lossy else require_all_commits(folder, file)
+    catalog = Catalog(folder, file, read_only=read_only)
     try:
-        _check_catalog(catalog)
+        version = _known_version(catalog)
+        if last is not None:
+            catalog.count_commits(last)
+        elif not lossy and not read_only:  # new, or of an earlier version
+            catalog.start_count(0)
+            folder.make_private()
+        _upgrade(catalog, version)
+        differences = catalog.differences()
+        if differences:
+            raise _damaged(folder.root, "; ".join(differences[:5]))
         catalog.identity, catalog.generation = _read_identity(catalog)
     except BaseException:
         catalog.close()
@@ -205,7 +229,8 @@ def open_catalog(folder: Folder) -> Catalog:
     return catalog
 
 
-def _check_catalog(catalog: Catalog) -> None:
+def _known_version(catalog: Catalog) -> int:
+    """The version of the catalog's tables. Raises StoreTooNew, StoreDamaged."""
     root = catalog.folder.root
     try:
         rows = catalog.rows("SELECT format_version, schema_version FROM core.store")
@@ -214,24 +239,25 @@ def _check_catalog(catalog: Catalog) -> None:
     if len(rows) != 1:
         raise _damaged(root, f"core.store has {len(rows)} rows instead of 1")
     for version, newest in zip(rows[0], (schema.FORMAT_VERSION, schema.SCHEMA_VERSION), strict=True):
+        if not isinstance(version, int) or version < 1:
+            raise _damaged(root, f"core.store has version {version}")
         if version > newest:
             raise StoreTooNew(path=root, found=version, known=newest)
-        if version < 1:
-            raise _damaged(root, f"core.store has version {version}")
-    _upgrade(catalog, int(rows[0][1]))
-    differences = catalog.differences()
-    if differences:
-        raise _damaged(root, "; ".join(differences[:5]))
+    return int(rows[0][1])
 
 
 def _upgrade(catalog: Catalog, version: int) -> None:
-    """Upgrades tables of `version`. Raises StoreFull, StoreUnwritable; then the store is as before."""
+    """Upgrades tables of `version`. Raises StoreFull, StoreUnwritable, StoreDamaged; then the store is as before."""
     while version < schema.SCHEMA_VERSION:
-        with catalog.transaction("migrate"):
-            last = version + 1 == schema.SCHEMA_VERSION
-            for statement in (*_UPGRADES[version], *(schema.view_statements() if last else ())):
-                catalog.execute(statement)
-            catalog.execute("UPDATE core.store SET schema_version = ?", [version + 1])
+        last = version + 1 == schema.SCHEMA_VERSION
+        try:
+            with catalog.transaction("migrate"):
+                for statement in (*_UPGRADES[version], *(schema.view_statements() if last else ())):
+                    catalog.execute(statement)
+                catalog.execute("UPDATE core.store SET schema_version = ?", [version + 1])
+        except duckdb.Error as exc:
+            detail = f"its tables are not those of version {version}: {str(exc).splitlines()[0]}"
+            raise _damaged(catalog.folder.root, detail) from exc
         version += 1
 
 

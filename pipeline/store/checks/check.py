@@ -17,7 +17,7 @@ from pipeline.store.records import CheckReport, Problem
 from pipeline.store.schema import TABLES
 
 # Kinds that `repair_store` repairs: no photo, face or person is touched.
-_REPAIRABLE: Final = frozenset({"orphan", "matrix", "pending_delete"})
+_REPAIRABLE: Final = frozenset({"orphan", "matrix", "pending_delete", "run_shard", "mode"})
 
 
 def check_store(store: CatalogThread, progress: Callable[[str], None] | None = None) -> CheckReport:
@@ -38,6 +38,7 @@ def check_store(store: CatalogThread, progress: Callable[[str], None] | None = N
     with store.embeddings_lock:
         listed = list(files.list_files(store.path))
         problems += store.submit(lambda catalog: files.check_orphans(catalog, listed))
+    problems += files.check_modes(store.folder)
     # Deletes that became pending meanwhile are at work.
     problems += [_waits(path) for path in store.submit(deletes.pending) if path in waiting]
     counted = [table for table in TABLES if table != "store"]
@@ -61,6 +62,7 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) ->
     yield from files.check_objects(catalog, tell)
     yield from files.check_matrices(catalog, tell)
     yield files.check_manifests(catalog, tell)
+    yield from files.check_runs(catalog, tell)
 
 
 def _waits(path: str) -> Problem:
@@ -69,7 +71,8 @@ def _waits(path: str) -> Problem:
 
 
 def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
-    """Repairs what can be repaired of `report`, and returns it: orphans go, matrices are rebuilt, deletes replayed.
+    """Repairs what can be repaired of `report`, and returns it: orphans go into quarantine, matrices are rebuilt,
+    deletes replayed.
 
     Raises StoreUnwritable.
     """
@@ -78,12 +81,14 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
     def work(catalog: Catalog) -> None:
         # Checked again: a commit may have made a file of that name since.
         for orphan in files.check_orphans(catalog, [problem.where for problem in repaired if problem.kind == "orphan"]):
-            catalog.folder.unlink(orphan.where)
+            catalog.folder.set_aside(orphan.where)
         for problem in repaired:
+            if problem.kind == "mode":
+                catalog.folder.make_private()
+            if problem.kind == "run_shard":
+                catalog.folder.set_aside(problem.where)
             if problem.kind == "matrix":
-                stem = problem.where.rpartition(".")[0]
-                for end in (".seq", ".f32"):  # .seq first: without it no reader uses the vectors
-                    catalog.folder.unlink(stem + end)
+                matrix.remove(catalog.folder, problem.where.rpartition(".")[0])
         deletes.replay(catalog)
 
     with store.embeddings_lock:

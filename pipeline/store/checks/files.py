@@ -27,14 +27,13 @@ from pipeline.store.catalog.opening import CURRENT_NAME, PARTS
 from pipeline.store.catalog.references import load_embeddings, reference_rows
 from pipeline.store.catalog.runs import OPEN, find_runs
 from pipeline.store.checks.tables import RESTORE
-from pipeline.store.files import matrix
+from pipeline.store.files import matrix, run_sums
 from pipeline.store.files.crypto import looks_encrypted
-from pipeline.store.files.durable import TEMPORARY
+from pipeline.store.files.durable import TEMPORARY, Folder
 from pipeline.store.files.objects import object_file
 from pipeline.store.files.shards import (
     PLAN_ANEW,
     embedding_metadata,
-    manifest_damage,
     manifest_file,
     read_metadata,
     vectors_of,
@@ -43,7 +42,9 @@ from pipeline.store.files.shards import (
 from pipeline.store.records import Problem, embeddings_schema
 from pipeline.types import BoolArray, FloatArray
 
-_REMOVE = "`facepipe check --repair` removes it."
+_REMOVE = "`facepipe check --repair` moves it to quarantine/."
+_EXTRACT = "`facepipe check --repair` removes it: the same run extracts these photos again."
+_DELETE = "Delete it: nothing in the store depends on a report."
 _REBUILD = "`facepipe check --repair` rebuilds it from the embeddings."
 Progress = Callable[[str], None]
 _NORM_TOLERANCE = 1e-3
@@ -175,19 +176,28 @@ def check_matrices(catalog: Catalog, progress: Progress) -> Iterator[list[Proble
     needed."""
     for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
         stem = matrix.stem(catalog.generation, directory)
-        if catalog.folder.path(stem + ".f32").exists() or catalog.folder.path(stem + ".seq").exists():
+        if any(catalog.folder.path(file).exists() for file in matrix.files(stem)):
             progress(stem + ".f32")
-            yield list(_matrix_problems(catalog, directory, stem))
+            try:
+                yield list(_matrix_problems(catalog, directory, stem))
+            except OSError as exc:
+                yield [Problem("matrix", stem + ".f32", f"it cannot be read: {exc.strerror}", _REBUILD)]
 
 
 def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Problem]:
     """Only a row with a wrong vector is a problem. Missing, dead and torn rows do no harm."""
     size = catalog.identity.embedding_size
     stored = matrix.numbers(catalog.folder, stem, size)
-    seq_file = catalog.folder.path(stem + ".seq")
-    unreadable = len(stored) == 0 and seq_file.exists() and seq_file.stat().st_size > 0
+    for file in matrix.files(stem):
+        if catalog.folder.path(file).exists():
+            catalog.folder.path(file).open("rb").close()
+    paths = [catalog.folder.path(file) for file in matrix.files(stem)]
+    unreadable = len(stored) == 0 and all(path.exists() and path.stat().st_size > 0 for path in paths)
     if unreadable or np.any(stored >= counters(catalog).next_person_seq):
         yield Problem("matrix", stem + ".seq", "its rows do not belong to references", _REBUILD)
+        return
+    if len(matrix.wrong_rows(catalog.folder, stem, size)):
+        yield Problem("matrix", stem + ".f32", "it differs from its checksums", _REBUILD)
         return
     references = reference_rows(catalog, directory)
     face_of = dict(zip(references["reference_seq"].to_pylist(), references["face_id"].to_pylist(), strict=True))
@@ -211,10 +221,28 @@ def check_manifests(catalog: Catalog, progress: Progress) -> list[Problem]:
     for run in find_runs(catalog, "state = ?", [OPEN]):
         file = manifest_file(run.run_id)
         progress(file)
-        damage = manifest_damage(catalog.folder, run)
+        damage = run_sums.manifest_damage(catalog.folder, run)
         if damage is not None:
             problems.append(Problem("run", file, f"of the unfinished run of {run.source}: {damage}", PLAN_ANEW))
     return problems
+
+
+def check_runs(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
+    """Every file of a run that is there and listed in its SHA256SUMS, one by one."""
+    for (run_id,) in catalog.rows("SELECT run_id FROM core.runs ORDER BY run_id"):
+        for file, changed in run_sums.changed_files(catalog.folder, run_id):
+            progress(file)
+            kind, cure = ("run_shard", _EXTRACT) if "/shards/" in file else ("run_file", _DELETE)
+            yield [Problem(kind, file, "its SHA-256 is not the recorded one", cure)] if changed else []
+
+
+def check_modes(folder: Folder) -> list[Problem]:
+    """Whether others on the machine may open the store's folder. If not, the modes of its files don't matter."""
+    if folder.is_private():
+        return []
+    wide = sum(bool(path.stat().st_mode & 0o077) for path in folder.root.rglob("*") if path.is_file())
+    detail = f"other users of this machine may open the store's folder, and {wide} of its files"
+    return [Problem("mode", ".", detail, "`facepipe check --repair` keeps them out.")]
 
 
 def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:
@@ -254,7 +282,7 @@ def _needed(catalog: Catalog) -> set[str]:
         " (SELECT DISTINCT generation FROM core.reference_faces) g"
     )
     for generation, directory in generations:
-        files |= {matrix.stem(generation, directory) + end for end in (".f32", ".seq")}
+        files |= set(matrix.files(matrix.stem(generation, directory)))
     return files
 
 

@@ -58,12 +58,17 @@ def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: in
 def sweep(catalog: Catalog) -> None:
     """At opening: removes the embedding files that no row names. A commit that was cut off left them; repeated, it
     would write the same file again, but a vector in it may be of somebody who is deleted before that."""
+    for file in unnamed_files(catalog):
+        catalog.folder.unlink(file)
+
+
+def unnamed_files(catalog: Catalog) -> set[str]:
+    """The embedding files that no row names."""
     named = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
     root = catalog.folder.root
     with disk_errors(root):
         files = [path.relative_to(root).as_posix() for path in root.glob("embeddings/*/*") if path.is_file()]
-    for file in set(files) - named:
-        catalog.folder.unlink(file)
+    return set(files) - named
 
 
 # Posted embeddings become shards

@@ -17,6 +17,10 @@ from pipeline.errors import StoreFull, StoreUnwritable
 from pipeline.store.files.faults import point
 
 TEMPORARY = ".tmp"
+QUARANTINE = "quarantine"
+# Names, embeddings and pictures are for nobody else on the machine, whatever the umask.
+PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -59,7 +63,7 @@ class Folder:
         temporary = relative + TEMPORARY
         point(f"{kind}.write")
         with disk_errors(self.root):
-            file = self.path(temporary).open("wb")
+            file = open(self.path(temporary), "wb", opener=_private)  # noqa: SIM115  closed by `publish`'s caller
         try:
             yield file
             with disk_errors(self.root):
@@ -76,6 +80,7 @@ class Folder:
     def publish(self, temporary: str, relative: str, kind: str, *, sync_folder: bool = True) -> None:
         """Gives a finished file its final name, durably."""
         with disk_errors(self.root):
+            self.path(temporary).chmod(PRIVATE_FILE)  # DuckDB made some
             point(f"{kind}.fsync")
             sync(self.path(temporary))
             point(f"{kind}.rename")
@@ -99,11 +104,11 @@ class Folder:
     def _in_place(self, relative: str, mode: Literal["ab", "r+b"], kind: str) -> Iterator[IO[bytes]]:
         with disk_errors(self.root):
             point(f"{kind}.write")
-            with self.path(relative).open(mode) as file:
+            with open(self.path(relative), mode, opener=_private) as file:
                 yield file
                 file.flush()
                 point(f"{kind}.fsync")
-                os.fsync(file.fileno())
+                os.fdatasync(file.fileno())  # not its times, which would take as long again
 
     def sync_folder(self, relative: str, kind: str) -> None:
         """Makes the names in a folder durable."""
@@ -116,14 +121,38 @@ class Folder:
         with disk_errors(self.root):
             missing = [p for p in (self.path(relative), *self.path(relative).parents) if not p.exists()]
             for folder in reversed(missing):
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
                 sync(folder.parent)
+
+    def is_private(self) -> bool:
+        """Whether nobody else gets into the folder."""
+        return not self.root.stat().st_mode & 0o077
+
+    def make_private(self) -> None:
+        """Lets nobody else into the folder, where it is ours."""
+        with suppress(OSError):
+            self.root.chmod(PRIVATE_FOLDER)
 
     def unlink(self, relative: str) -> None:
         """Removes a file, if it exists."""
         point("unlink")
         with disk_errors(self.root):
             self.path(relative).unlink(missing_ok=True)
+
+    def set_aside(self, relative: str) -> bool:
+        """Moves a file that may be needed after all into quarantine, under the same path. False: there is none."""
+        if not self.path(relative).exists():
+            return False
+        target = f"{QUARANTINE}/{relative}"
+        self.make(target.rpartition("/")[0])
+        point("set_aside")
+        with disk_errors(self.root):
+            self.path(relative).replace(self.path(target))
+        return True
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, PRIVATE_FILE)
 
 
 def sync(path: Path) -> None:

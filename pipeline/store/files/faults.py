@@ -10,12 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 # Kinds of files, each written by `Folder` in four steps. (`catalog`: a new catalog file; its fsync_folder also follows
-# every transaction, for the name of DuckDB's log.)
-FILE_KINDS = ("catalog", "current", "manifest", "shard", "embeddings", "object", "matrix", "report", "export")
+# a transaction that begins DuckDB's log, for the log's name. `commits`: also each transaction, in place.)
+FILE_KINDS = (
+    "catalog",
+    "current",
+    "commits",
+    "manifest",
+    "shard",
+    "sums",
+    "embeddings",
+    "object",
+    "matrix",
+    "report",
+    "export",
+)
 FILE_STEPS = ("write", "fsync", "rename", "fsync_folder")
 # The transactions of the catalog, each in three steps.
 TRANSACTIONS = (
     "create",
+    "count_commits",
     "begin_run",
     "plan_run",
     "commit_shard",
@@ -27,8 +40,8 @@ TRANSACTIONS = (
     "fold",
 )
 TRANSACTION_STEPS = ("begin", "commit", "committed")
-# Unlinking a file that a transaction made needless.
-OTHER = ("unlink",)
+# Unlinking a file that a transaction made needless; moving one that no transaction names into quarantine.
+OTHER = ("unlink", "set_aside")
 
 FAULT_POINTS: tuple[str, ...] = (
     *(f"{kind}.{step}" for kind in FILE_KINDS for step in FILE_STEPS),

@@ -12,6 +12,7 @@ next server makes another one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StoreLocked
-from pipeline.store.files.durable import Folder, disk_errors
+from pipeline.store.files.durable import PRIVATE_FILE, Folder, disk_errors
 
 LOCK_NAME = "LOCK"
 RUN_LOCK_NAME = "LOCK.run"
@@ -40,16 +41,25 @@ class StoreLock:
     path: Path
     fd: int
     holder: dict[str, Any]
+    read_only: bool = False
 
     @classmethod
-    def acquire(cls, root: Path, command: str, name: str = LOCK_NAME) -> StoreLock:
-        """Takes a lock of the store at `root`, at once or not at all.
+    def acquire(cls, root: Path, command: str, name: str = LOCK_NAME, *, reading: bool = False) -> StoreLock:
+        """Takes a lock of the store at `root`, at once or not at all. With `reading` also on a disk that nobody can
+        write, where it keeps out nobody else who reads.
 
         Raises StoreLocked naming the holder, StoreFull, or StoreUnwritable.
         """
         path = root / name
         with disk_errors(root):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+            except OSError as exc:
+                if not reading or exc.errno != errno.EROFS:
+                    raise
+                return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), {}, read_only=True)
+        with contextlib.suppress(OSError):  # it may be somebody else's
+            os.fchmod(fd, PRIVATE_FILE)  # who can open it can hold it
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -133,7 +143,7 @@ def make_token(folder: Folder) -> str:
     with disk_errors(folder.root):
         # Not overwritten: an old file may have another mode, or another owner.
         folder.path(TOKEN_NAME).unlink(missing_ok=True)
-        fd = os.open(folder.path(TOKEN_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(folder.path(TOKEN_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(fd, "w", encoding="ascii") as file:
             file.write(token + "\n")
     return token

@@ -1,18 +1,22 @@
 """The reference matrix: the embeddings of a directory's references as one flat file, for search.
 
-A cache: `<stem>.f32` holds rows of d float32, `<stem>.seq` the number of each row's reference as int64 (both
-little-endian). A number is never used twice and its vector never changes, so a row is right or not needed:
+A cache: `<stem>.f32` holds rows of d float32, `<stem>.crc` a checksum of each row with its number as uint32, and
+`<stem>.seq` the number of each row's reference as int64 (all little-endian). A number is never used twice and its
+vector never changes, so a row is right, damaged or not needed:
 
 missing rows   references of posted images, or an append that did not happen: `load` takes them from the embeddings
 dead rows      references that were replaced or deleted: ignored; `blank` overwrites them, and when there are too many
                the files are rebuilt
 torn ends      after a crash in an append: cut off. `.seq` is written last, so its rows have their vectors
+wrong sums     a file was changed: all are rebuilt from the embeddings
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,8 +27,10 @@ _CHUNK_ROWS = 65_536
 _DEAD_SHARE = 0.25
 VECTOR_TYPE = np.dtype("<f4")
 SEQ_TYPE = np.dtype("<i8")
+CRC_TYPE = np.dtype("<u4")
 BLANK = -1  # the number of a row that was overwritten with zeros
 
+_log = logging.getLogger(__name__)
 Vectors = Callable[[IntArray], FloatArray]  # positions [m] in `seq` -> their vectors [m, d]
 
 
@@ -33,9 +39,18 @@ def stem(generation: int, directory_id: int) -> str:
     return f"references/g{generation:04d}/{directory_id}"
 
 
-def files(name: str) -> tuple[str, str]:
-    """The files of the vectors and of the numbers."""
-    return name + ".f32", name + ".seq"
+def files(name: str) -> tuple[str, str, str]:
+    """The files of the vectors, of their checksums and of the numbers."""
+    return name + ".f32", name + ".crc", name + ".seq"
+
+
+def remove(folder: Folder, name: str) -> None:
+    """Deletes a matrix: the numbers first, without which no reader uses the vectors."""
+    for file in reversed(files(name)):
+        if folder.path(file).is_dir():
+            folder.set_aside(file)
+        else:
+            folder.unlink(file)
 
 
 def load(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) -> FloatArray:
@@ -49,7 +64,12 @@ def load(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) 
     stored = _trim(folder, name, size)
     rows = _find(stored, seq)
     lacking = np.flatnonzero(rows < 0)
-    if len(stored) - (len(seq) - len(lacking)) >= max(1, _DEAD_SHARE * len(stored)) or len(stored) == 0:
+    found = rows[rows >= 0]
+    damaged = len(_wrong(folder, name, size, stored, found)) > 0
+    if damaged:
+        _log.warning("the reference matrix %s was damaged, and is made again from the embeddings", folder.path(name))
+    dead = len(stored) - len(found)
+    if damaged or dead >= max(1, _DEAD_SHARE * len(stored)) or len(stored) == 0:
         _build(folder, name, seq, vectors)
         rows = np.arange(len(seq))
     elif len(lacking):
@@ -67,11 +87,10 @@ def load(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors) 
 def numbers(folder: Folder, name: str, size: int) -> IntArray:
     """The numbers of the complete rows, in the file's order; none where the files cannot be right."""
     try:
-        stored: IntArray = np.fromfile(folder.path(name + ".seq"), SEQ_TYPE)
-        complete = folder.path(name + ".f32").stat().st_size // (size * VECTOR_TYPE.itemsize)
+        complete = min(folder.path(file).stat().st_size // row for file, row in _rows(name, size))
+        stored: IntArray = np.fromfile(folder.path(name + ".seq"), SEQ_TYPE, complete)
     except OSError:
         return np.zeros(0, np.int64)
-    stored = stored[:complete]
     used = stored[stored != BLANK]
     ascend = bool((np.diff(used) > 0).all())  # true but for some rebuilt ones, and ten times as fast as `unique`
     return stored if ascend or len(np.unique(used)) == len(used) else stored[:0]
@@ -83,8 +102,10 @@ def append(folder: Folder, name: str, seq: IntArray, size: int, vectors: Vectors
     _trim(folder, name, size)
     for start in range(0, len(seq), _CHUNK_ROWS):
         part = np.arange(start, min(start + _CHUNK_ROWS, len(seq)))
-        folder.append(name + ".f32", np.ascontiguousarray(vectors(part), VECTOR_TYPE).tobytes(), "matrix")
-        folder.append(name + ".seq", np.ascontiguousarray(seq[part], SEQ_TYPE).tobytes(), "matrix")
+        chunk, added = np.ascontiguousarray(vectors(part), VECTOR_TYPE), np.ascontiguousarray(seq[part], SEQ_TYPE)
+        sums = _sums(added, chunk, range(len(part)))
+        for file, data in zip(files(name), (chunk.tobytes(), sums.tobytes(), added.tobytes()), strict=True):
+            folder.append(file, data, "matrix")
 
 
 def blank(folder: Folder, name: str, current: IntArray, size: int) -> None:
@@ -111,7 +132,7 @@ def _find(stored: IntArray, seq: IntArray) -> IntArray:
 def _trim(folder: Folder, name: str, size: int) -> IntArray:
     """`numbers`, after cutting off what follows their rows in both files."""
     stored = numbers(folder, name, size)
-    for file, row in zip(files(name), (size * VECTOR_TYPE.itemsize, SEQ_TYPE.itemsize), strict=True):
+    for file, row in _rows(name, size):
         path = folder.path(file)
         with disk_errors(folder.root):
             if path.exists() and path.stat().st_size > len(stored) * row:
@@ -119,14 +140,53 @@ def _trim(folder: Folder, name: str, size: int) -> IntArray:
     return stored
 
 
+def _rows(name: str, size: int) -> list[tuple[str, int]]:
+    """Each file with the bytes of one row."""
+    return list(zip(files(name), (size * VECTOR_TYPE.itemsize, CRC_TYPE.itemsize, SEQ_TYPE.itemsize), strict=True))
+
+
 def _build(folder: Folder, name: str, seq: IntArray, vectors: Vectors) -> None:
     folder.make(name.rpartition("/")[0])
     # First the numbers go: without them no reader uses the vectors, old or new.
     folder.unlink(name + ".seq")
     folder.sync_folder(name.rpartition("/")[0], "matrix")
+    sums = []
     with folder.replacing(name + ".f32", "matrix") as out:
         for start in range(0, len(seq), _CHUNK_ROWS):
-            chunk = vectors(np.arange(start, min(start + _CHUNK_ROWS, len(seq))))
+            part = np.arange(start, min(start + _CHUNK_ROWS, len(seq)))
+            chunk = np.ascontiguousarray(vectors(part), VECTOR_TYPE)
+            sums.append(_sums(seq[part], chunk, range(len(part))))
             with disk_errors(folder.root):
-                out.write(np.ascontiguousarray(chunk, VECTOR_TYPE).tobytes())
+                out.write(chunk.tobytes())
+    folder.write(name + ".crc", np.concatenate(sums).tobytes(), "matrix")
     folder.write(name + ".seq", np.ascontiguousarray(seq, SEQ_TYPE).tobytes(), "matrix")
+
+
+# Checksums: without them a flipped bit, or two rows that changed places, would answer with the wrong person
+
+
+def wrong_rows(folder: Folder, name: str, size: int) -> IntArray:
+    """The positions of the rows that are not as they were written."""
+    stored = numbers(folder, name, size)
+    return _wrong(folder, name, size, stored, np.flatnonzero(stored != BLANK))
+
+
+def _wrong(folder: Folder, name: str, size: int, stored: IntArray, rows: IntArray) -> IntArray:
+    """Those of the positions `rows` that are not as they were written; `stored`: the numbers of all rows."""
+    if len(rows) == 0:
+        return rows
+    vectors = np.memmap(folder.path(name + ".f32"), VECTOR_TYPE, "r", shape=(len(stored), size))
+    written = np.fromfile(folder.path(name + ".crc"), CRC_TYPE)
+    wrong: IntArray = rows[_sums(stored, vectors, rows.tolist()) != written[rows]]
+    return wrong
+
+
+def _sums(seq: IntArray, vectors: FloatArray, rows: Sequence[int]) -> IntArray:
+    """CRC-32 [m] of the number, as 8 bytes, and the vector of each of `rows` [m]."""
+    if not rows:
+        return np.zeros(0, CRC_TYPE)
+    starts, width = memoryview(np.ascontiguousarray(seq, SEQ_TYPE).data).cast("B"), vectors.shape[1] * 4
+    data = memoryview(vectors.data).cast("B")
+    return np.array(
+        [zlib.crc32(data[n * width : (n + 1) * width], zlib.crc32(starts[n * 8 : (n + 1) * 8])) for n in rows], CRC_TYPE
+    )

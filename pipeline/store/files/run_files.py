@@ -6,6 +6,7 @@ server holds the store; `lock_runs` ensures that only one process does.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import StoreError
-from pipeline.store.files import shards
+from pipeline.store.files import run_sums, shards
 from pipeline.store.files.crypto import encrypt_image
 from pipeline.store.files.durable import TEMPORARY, Folder, disk_errors
 from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
@@ -69,8 +70,9 @@ class RunFiles(ABC):
         file = shards.manifest_file(run_id)
         self.folder.make(file.rpartition("/")[0])
         starts = _ShardStarts(shard_rows, shard_pixels)
+        own = schema.with_metadata({shards.METADATA_KEY: json.dumps({"run_id": run_id})})
         with self.folder.replacing(file, "manifest") as out:
-            writer = pq.ParquetWriter(out, schema, compression=shards.COMPRESSION, write_page_checksum=True)
+            writer = pq.ParquetWriter(out, own, compression=shards.COMPRESSION, write_page_checksum=True)
             try:
                 for group in _regrouped(batches, schema, shard_rows):
                     with disk_errors(self.folder.root):
@@ -80,6 +82,7 @@ class RunFiles(ABC):
             finally:
                 with disk_errors(self.folder.root):
                     writer.close()
+        run_sums.begin(self.folder, run_id, run_sums.MANIFEST, run_sums.sha256_of(self.folder, file))
         return starts.rows
 
     def read_manifest(self, run: RunRow, shard: int) -> pa.Table:
@@ -99,18 +102,19 @@ class RunFiles(ABC):
         try:
             if self._manifest is None or self._manifest.run_id != run.run_id:
                 self.forget_manifest()
-                self._manifest = _OpenManifest(run, pq.ParquetFile(self.folder.path(file)))
+                self._manifest = _OpenManifest(run, run_sums.open_manifest(self.folder, run.run_id))
             yield self._manifest
         except (OSError, ValueError, pa.ArrowException) as exc:
             raise shards.damaged_file(self.folder, file, str(exc)) from exc
 
     def read_manifest_columns(self, run_id: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of the whole manifest."""
+        run_sums.open_manifest(self.folder, run_id).close()
         return shards.read_parquet(self.folder, shards.manifest_file(run_id), columns)
 
     def manifest_damage(self, run: RunRow) -> str | None:
         """What is wrong with the manifest of a planned run; None where every row can be read."""
-        return shards.manifest_damage(self.folder, run)
+        return run_sums.manifest_damage(self.folder, run)
 
     def forget_manifest(self) -> None:
         """Closes the manifest that was read last."""
@@ -121,24 +125,33 @@ class RunFiles(ABC):
     def write_run_shard(self, run_id: str, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Writes the extraction of a shard, atomically."""
         file = shards.run_shard_file(run_id, shard)
-        data, key = shards.parquet_bytes(table, metadata), self.key_of_run(run_id)
+        data = shards.parquet_bytes(table, {**metadata, "run_id": run_id, "shard": shard})
+        key = self.key_of_run(run_id)
         self.folder.make(file.rpartition("/")[0])
-        self.folder.write(file, data if key is None else encrypt_image(key, data), "shard")
+        self._write_listed(run_id, file, data if key is None else encrypt_image(key, data), "shard")
 
     def read_run_shard(self, run_id: str, shard: int) -> pa.Table:
         """The extraction of a shard, without its metadata."""
-        return shards.read_parquet(self.folder, shards.run_shard_file(run_id, shard), key=self.key_of_run(run_id))
+        file = shards.run_shard_file(run_id, shard)
+        listed = run_sums.require_unchanged(self.folder, run_id, file.removeprefix(f"runs/{run_id}/"))
+        own = {"run_id": run_id, "shard": shard} if listed else {}
+        return shards.read_parquet(self.folder, file, key=self.key_of_run(run_id), metadata=own)
 
-    def has_run_shard(self, run_id: str, shard: int) -> bool:
-        """Whether the shard is extracted."""
-        return self.folder.path(shards.run_shard_file(run_id, shard)).exists()
+    def extracted_shards(self, run_id: str) -> set[int]:
+        """The shards that are extracted and not yet needless."""
+        return run_sums.extracted(self.folder, run_id)
 
     def write_report(self, run_id: str, name: str, data: bytes) -> None:
         """Writes a file such as run.json into the run's folder, atomically."""
         if not name or Path(name).name != name or name.endswith(TEMPORARY):
             raise StoreError(message=f'"{name}" cannot name a report.')
         self.folder.make(f"runs/{run_id}")
-        self.folder.write(f"runs/{run_id}/{name}", data, "report")
+        self._write_listed(run_id, f"runs/{run_id}/{name}", data, "report")
+
+    def _write_listed(self, run_id: str, file: str, data: bytes, kind: str) -> None:
+        sha256 = hashlib.sha256(data).hexdigest()
+        run_sums.add(self.folder, run_id, file.removeprefix(f"runs/{run_id}/"), sha256)
+        self.folder.write(file, data, kind)
 
 
 def _regrouped(batches: Iterable[pa.RecordBatch], columns: pa.Schema, group_rows: int) -> Iterator[pa.Table]:
@@ -195,5 +208,5 @@ class _OpenManifest:
     def read(self, start: int, stop: int) -> pa.Table:
         """The rows start..stop-1."""
         first, last = np.searchsorted(self._group_starts, [start, stop - 1], side="right") - 1
-        groups = self.file.read_row_groups(list(range(first, last + 1)))
+        groups = self.file.read_row_groups(list(range(first, last + 1))).replace_schema_metadata(None)
         return groups.slice(start - int(self._group_starts[first]), stop - start)

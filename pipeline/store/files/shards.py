@@ -124,19 +124,30 @@ def vectors_of_bytes(column: pa.ChunkedArray, size: int) -> FloatArray:
     return vectors
 
 
-def read_parquet(folder: Folder, file: str, columns: Sequence[str] | None = None, key: bytes | None = None) -> pa.Table:
+def read_parquet(
+    folder: Folder,
+    file: str,
+    columns: Sequence[str] | None = None,
+    key: bytes | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> pa.Table:
     """A Parquet file of the store (encrypted as a whole, where a key is given), or some of its columns.
 
-    Raises StoreDamaged where it is missing or broken.
+    Raises StoreDamaged where it is missing or broken, or where one of `metadata` is not in it.
     """
     try:
         # Read as plain bytes: a memory map of a broken disk would end in a signal instead of an exception.
         data = folder.path(file).read_bytes()
         plain = io.BytesIO(data if key is None else decrypt_image(key, data))
         names = None if columns is None else list(columns)
-        return pq.read_table(plain, columns=names).replace_schema_metadata(None)
+        table = pq.read_table(plain, columns=names)
+        found = read_metadata(table.schema)
     except (OSError, ValueError, pa.ArrowException) as exc:
         raise damaged_file(folder, file, str(exc).split("\n")[0]) from exc
+    for name, value in (metadata or {}).items():
+        if found.get(name) != value:
+            raise damaged_file(folder, file, f"its {name} is {found.get(name)}, not {value}")
+    return table.replace_schema_metadata(None)
 
 
 def manifest_damage(folder: Folder, run: RunRow) -> str | None:
@@ -153,8 +164,10 @@ def manifest_damage(folder: Folder, run: RunRow) -> str | None:
 
 def damaged_file(folder: Folder, file: str, detail: str) -> StoreDamaged:
     cure = "Restore the file from a backup."
-    if file.startswith("runs/"):
-        cure = "Delete the file: `facepipe run` makes it again."
-    if file.endswith("/manifest.parquet"):
+    if "/shards/" in file:
+        cure = f"`facepipe check --repair --store {folder.root}` removes it: the same run extracts these photos again."
+    elif file.endswith("/manifest.parquet"):
         cure = PLAN_ANEW
+    elif file.startswith("runs/"):
+        cure = "Delete the file: `facepipe run` makes it again."
     return StoreDamaged(path=folder.root, detail=f"{file}: {detail}", cure=cure)
