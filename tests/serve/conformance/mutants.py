@@ -224,7 +224,7 @@ MUTANTS: dict[str, Mutant] = {
         asked(closest_x=None, closest_y=None),
     ),
     "update-false-updates": Mutant(
-        "test_updates.py::test_4_2_rule_6_update_false_changes_neither",
+        "test_updates.py::test_4_2_rule_6_update_false_changes_neither[same names]",
         asked(update=True),
     ),
     "insert-false-inserts": Mutant(
