@@ -51,7 +51,10 @@ POST_PEOPLE: Final[Sequence[ClientParameter]] = (
     *_all(
         "done",
         "closest-only-x closest-only-y largest-only larger-than update-person-id merge-with X-RPC-ROOT-PERSON-ID"
-        " min-size X-RPC-MIN-SIZE update-if-lower-quality update-if-older-than provide-face-id",
+        " min-size X-RPC-MIN-SIZE update-if-lower-quality update-if-older-than provide-face-id"
+        " X-RPC-PERSON-FIRST-NAME X-RPC-PERSON-FIRST-NAME-BASE64 X-RPC-PERSON-LAST-NAME X-RPC-PERSON-LAST-NAME-BASE64"
+        " X-RPC-PERSON-TAGS X-RPC-PERSON-TYPE X-RPC-GENDER X-RPC-AGE X-RPC-DATE-OF-BIRTH X-RPC-GROUPS"
+        " X-RPC-GROUPS-BASE64",
     ),
     *_all(
         "harmless",

@@ -42,7 +42,7 @@ class Done:
     neutral: str | None  # None: not sent
     meaningful: str  # {anna}: her id
     bad: str
-    differs: Callable[[Json], bool]  # whether the answer is the one to the meaningful value
+    differs: Callable[[Json], bool]  # whether the answer, with the newest `record`, is that to the meaningful value
     query: Mapping[str, str] = field(default_factory=dict)
     who: Mapping[str, Any] = field(default_factory=lambda: ANNA)
     error: tuple[int, str] = (400, "parameter-invalid")
@@ -54,6 +54,12 @@ def faces(answer: Json) -> list[Json]:
 
 def is_anna(answer: Json) -> bool:
     return faces(answer)[0]["name"] == "Anna"
+
+
+def kept(field: str, sent: str, stored: Any, bad: str = "n" * 1001) -> Done:
+    """A header whose value the record of a new person keeps."""
+    error = 400, "header-invalid"
+    return Done(photo("collins"), "", sent, bad, lambda a: a["record"].get(field) == stored, who=STRANGER, error=error)
 
 
 BOTH = pair("hopper", "collins")
@@ -77,6 +83,17 @@ DONE = {
     ),
     "update-if-older-than": Done(other("hopper"), "0", "1", "-1", lambda a: not a["accountUpdated"]),
     "provide-face-id": Done(photo("hopper"), "true", "false", "0", lambda a: "personId" not in faces(a)[0], READ_ONLY),
+    "X-RPC-PERSON-FIRST-NAME": kept("firstName", "Ada", "Ada"),
+    "X-RPC-PERSON-FIRST-NAME-BASE64": kept("firstName", "QWRh", "Ada", "%%%"),
+    "X-RPC-PERSON-LAST-NAME": kept("lastName", "Ada", "Ada"),
+    "X-RPC-PERSON-LAST-NAME-BASE64": kept("lastName", "QWRh", "Ada", "%%%"),
+    "X-RPC-PERSON-TAGS": kept("tags", "vip, staff", ["vip", "staff"], ",".join(["t"] * 101)),
+    "X-RPC-PERSON-TYPE": kept("personType", "visitor", "visitor"),
+    "X-RPC-GENDER": kept("gender", "female", "female"),
+    "X-RPC-AGE": kept("age", "36", "36"),
+    "X-RPC-DATE-OF-BIRTH": kept("dateOfBirth", "1815-12-10", "1815-12-10"),
+    "X-RPC-GROUPS": kept("groups", "vip, staff", ["vip", "staff"]),
+    "X-RPC-GROUPS-BASE64": kept("groups", "dmlw", ["vip"], "%%%"),
 }
 
 
@@ -140,7 +157,7 @@ def test_a_name_that_is_done_makes_its_difference(directory: Directory, name: st
     if kind != "bad":
         value = done.neutral if kind == "neutral" else done.meaningful.format(anna=anna)
         answer = answer_of(post(directory, row, value, done.image, **done.who, **done.query))
-        assert done.differs(answer) is (kind == "meaningful")
+        assert done.differs({**answer, "record": directory.people()[-1]}) is (kind == "meaningful")
         return
     before = directory.people()
     for value in ("", done.bad) if not row.is_header else (done.bad,):
