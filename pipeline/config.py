@@ -12,11 +12,12 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import ipaddress
 import json
 import math
 import os
 import typing
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -127,6 +128,7 @@ class ServeSettings:
     object_port: int | None = None  # a second port for the same service
     tls_cert: str | None = None  # PEM files
     tls_key: str | None = None
+    trusted_proxies: str | None = None  # addresses and networks, comma-separated, whose X-Forwarded-For counts
     hosting: str = "local"  # local | cloud
     public_url: str | None = None  # host (and path) that clients reach, for image addresses in cloud hosting
     object_scheme: str | None = None  # of image addresses; None: cvos (local), https (cloud)
@@ -174,6 +176,14 @@ class Settings:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
 _RANGES: dict[str, tuple[float, float]] = {
     "decode.max_pixels": (1, 2**31 - 1),
     "decode.max_bytes": (1, 2**40),
@@ -216,18 +226,26 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "serve.person_headers": ("required", "optional"),
     "serve.update_conflicts": (REFUSE, APPLY),
 }
+# Settings that list several values, separated by commas: what each value must be.
+_LISTS: Mapping[str, tuple[Callable[[str], bool], str]] = MappingProxyType(
+    {"serve.trusted_proxies": (_is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas")}
+)
 # Values of old configurations, which mean what came in their place.
 _FORMER: Mapping[tuple[str, Any], Any] = MappingProxyType({("run.backend", "onnxruntime"): OPENVINO})
 
 
 def _check(key: str, value: Any, where: str) -> None:
-    """Raises BadValue where `value` is outside the key's range or not one of its choices."""
+    """Raises BadValue where `value` is outside the key's range, not one of its choices, or lists something else."""
     # False for NaN, and correct for whole numbers too large for a float.
     if key in _RANGES and not _RANGES[key][0] <= value <= _RANGES[key][1]:
         low, high = _RANGES[key]
         raise BadValue(key=key, where=where, value=value, expected=f"must be in [{_number(low)}, {_number(high)}]")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {' or '.join(_CHOICES[key])}")
+    if key in _LISTS and value is not None:
+        is_valid, expected = _LISTS[key]
+        if not all(is_valid(item.strip()) for item in value.split(",")):
+            raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {expected}")
 
 
 def _number(value: float) -> str:

@@ -56,6 +56,7 @@ _FLAGS = {
     "serve.object_port": ("N", "A second port for the same service; 0 takes a free one."),
     "serve.tls_cert": ("FILE", "Certificate chain, PEM; with --tls-key."),
     "serve.tls_key": ("FILE", "Private key, PEM; with --tls-cert."),
+    "serve.trusted_proxies": ("LIST", "Addresses or networks whose X-Forwarded-For names the client."),
     "serve.hosting": ("local|cloud", "cloud: objects are answered encrypted, with public addresses."),
     "serve.public_url": ("URL", "Where clients reach the objects, for image addresses."),
     "serve.object_scheme": ("NAME", "Scheme of image addresses; else cvos, in the cloud https."),

@@ -3,8 +3,8 @@
 Checking a password is slow on purpose, so verified credentials are remembered for a minute, as a keyed hash that dies
 with the process. After that minute they are checked again, but on threads of their own: a flood of new credentials does
 not reach those who were verified before, and among new ones the peers take turns. An unknown user costs the same work
-as a wrong password. Failures are counted per user id and peer: that keeps off who guesses, and never locks out the
-right password from elsewhere.
+as a wrong password. Failures are counted per user id and client address (behind a trusted proxy the one that it names):
+that keeps off who guesses, and never locks out the right password from elsewhere.
 """
 
 from __future__ import annotations

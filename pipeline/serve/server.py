@@ -106,7 +106,9 @@ def make_server(
         lifespan="on",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # they would let a client choose the address its failures are counted for
+        # From anybody else they would let a client choose the address that its failures are counted for.
+        proxy_headers=settings.trusted_proxies is not None,
+        forwarded_allow_ips=settings.trusted_proxies or "",
         server_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,

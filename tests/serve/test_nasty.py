@@ -31,7 +31,7 @@ def test_uvicorn_is_a_version_that_was_tried() -> None:
     """serve/protocol.py builds on the internals of uvicorn, so a newer one must be tried before the cap is raised."""
     assert tuple(int(part) for part in uvicorn.__version__.split(".")[:2]) <= NEWEST_UVICORN
     cap = f"{NEWEST_UVICORN[0]}.{NEWEST_UVICORN[1] + 1}"
-    assert f'"uvicorn>=0.30,<{cap}"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'"uvicorn>=0.31,<{cap}"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 @pytest.fixture(autouse=True)

@@ -115,6 +115,9 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(text: str, message
         ("source: {root: 7}", "7: must be text or empty"),
         ("run: {precision: half}", "'half': must be auto or float32 or float16 or bfloat16"),
         ("run: {tf32: 1}", "1: must be true or false"),
+        ("serve: {trusted_proxies: '*'}", "must be IP addresses or networks"),
+        ("serve: {trusted_proxies: '127.0.0.1, proxy.example.org'}", "must be IP addresses or networks"),
+        ("serve: {trusted_proxies: 10.0.0.1/8}", "must be IP addresses or networks"),
         ("match: 7", '"match" in .* is 7: must be a mapping'),
     ],
 )
