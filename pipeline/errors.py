@@ -259,7 +259,7 @@ class DirectoryRequired(RequestError):
 
 
 class DirectoryInvalid(RequestError):
-    """X-RPC-DIRECTORY must be 1 to 64 of the characters A-Z a-z 0-9 . _ - and not . or .."""
+    """X-RPC-DIRECTORY must be 1 to 64 printable characters without / and \\, and not . or .."""
 
 
 class ParameterInvalid(RequestError):

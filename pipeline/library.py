@@ -18,6 +18,7 @@ from pipeline.jobs.session import RunRequest
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
 from pipeline.store import connect
 from pipeline.store.catalog.opening import has_store
+from pipeline.store.directory_names import directory_name
 from pipeline.store.operations import Store
 from pipeline.store.records import QUALITIES
 from pipeline.types import ByteArray, DecodedImage, FloatArray, Progress, SilentProgress
@@ -123,7 +124,7 @@ class OpenStore:
         from pipeline.jobs.run import run
 
         self._forget_models()  # and with them the identities from before the run
-        request = RunRequest(Path(source), self.path, self._request_settings, account, directory, _COMMAND)
+        request = RunRequest(Path(source), self.path, self._request_settings, account, _directory(directory), _COMMAND)
         return run(request, progress, stop, self._store)
 
     def recognise(
@@ -150,7 +151,7 @@ class OpenStore:
         data = image if isinstance(image, bytes) else read_file(Path(image), self._settings.decode.max_bytes)
         if self._recogniser is None:
             self._recogniser = Recogniser(self._store, self._settings)
-        return self._recogniser.faces(data, account, directory, top)
+        return self._recogniser.faces(data, account, _directory(directory), top)
 
     def people(self) -> pa.Table:
         """The persons of all accounts and directories: the columns of `persons.parquet` (see FORMAT.md).
@@ -347,9 +348,16 @@ def calibrate(
         all_pairs=all_pairs,
         store=_path(store),
         account=account,
-        directory=directory,
+        directory=_directory(directory),
     )
     return report_calibration(request, progress or SilentProgress())
+
+
+def _directory(name: str) -> str:
+    try:
+        return directory_name(name)
+    except ValueError as exc:
+        raise UsageError(message=f"The directory {name!r} {exc}.") from None
 
 
 def _settings(

@@ -192,12 +192,12 @@ def delete(name: str, store: Path, account: str | None, yes: bool, as_json: bool
     with open_store(store, command="directory delete") as opened:
         row = find_directory(opened, account, name)
     if not yes:  # others can use the store meanwhile
-        question = f"Delete {name} of {row.user_id} with its {_identities(row.identities)}?"
+        question = f"Delete {row.name} of {row.user_id} with its {_identities(row.identities)}?"
         click.confirm(question, abort=True, err=True)
     with open_store(store, command="directory delete") as opened:
-        delete_directory(opened, row.account_id, name)
-    report = {"account": row.user_id, "directory": name, "identities": row.identities}
-    emit(report, [f"deleted {name} of {row.user_id}, {_identities(row.identities)}"], as_json)
+        delete_directory(opened, row.account_id, row.name)
+    report = {"account": row.user_id, "directory": row.name, "identities": row.identities}
+    emit(report, [f"deleted {row.name} of {row.user_id}, {_identities(row.identities)}"], as_json)
 
 
 def _directories(count: int) -> str:

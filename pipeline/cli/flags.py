@@ -15,8 +15,20 @@ import click
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
+from pipeline.store.directory_names import directory_name
 
 PATH = click.Path(path_type=Path)
+
+
+class _DirectoryName(click.ParamType):
+    name = "directory"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return directory_name(value)
+        except ValueError as exc:
+            self.fail(f"{value!r} {exc}", param, ctx)
+
 
 source_argument = click.argument("source", type=PATH)
 # `extract` and `group` go on with the planned run where no source is named.
@@ -24,7 +36,12 @@ optional_source_argument = click.argument("source", type=PATH, required=False)
 store_option = click.option("--store", type=PATH, required=True, metavar="DIR", help="The store.")
 account_option = click.option("--account", metavar="USERID", help="The account; not needed while there is only one.")
 directory_option = click.option(
-    "--directory", default="main", show_default=True, metavar="NAME", help="Identities are matched within it."
+    "--directory",
+    type=_DirectoryName(),
+    default="main",
+    show_default=True,
+    metavar="NAME",
+    help="Identities are matched within it.",
 )
 config_option = click.option("--config", type=PATH, metavar="FILE", help="Settings as YAML [env: FACEPIPE_CONFIG].")
 set_option = click.option(

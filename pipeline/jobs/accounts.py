@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from pipeline.errors import DirectoryUnknown, UsageError
+from pipeline.store.directory_names import directory_name
 from pipeline.store.operations import Store
 from pipeline.store.records import DirectoryRow
 
@@ -49,6 +52,9 @@ def find_directory(store: Store, account: str | None, name: str) -> DirectoryRow
     """A directory of the account, or of the only one. Raises AccountUnknown, UsageError, DirectoryUnknown."""
     user_id, account_id = find_account(store, account)
     directories = {row.name: row for row in store.directories() if row.account_id == account_id}
+    if name not in directories:  # an earlier version checked no names, so one is taken as it stands first
+        with contextlib.suppress(ValueError):
+            name = directory_name(name)
     if name not in directories:
         raise DirectoryUnknown(account=user_id, directory=name, known=", ".join(directories) or "none")
     return directories[name]

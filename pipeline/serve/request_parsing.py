@@ -23,6 +23,7 @@ from pipeline.errors import (
 )
 from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.serve.responses import sent_path
+from pipeline.store.directory_names import directory_name as checked_name
 
 DIRECTORY: Final = "X-RPC-DIRECTORY"
 THRESHOLD: Final = "X-RPC-FACES-GROUPING-THRESHOLD"
@@ -33,7 +34,6 @@ MAX_SIZE_PX: Final = 1e6
 MAX_DAYS: Final = 36_500
 MAX_MERGED: Final = 1_000
 
-_DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Stricter than float(), which takes "nan", "1_0" and the digits of other scripts.
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
@@ -64,9 +64,10 @@ def directory_name(request: Request) -> str:
     name = header_text(request, DIRECTORY)
     if name is None:
         raise DirectoryRequired()
-    if not _DIRECTORY_NAME.fullmatch(name) or name in (".", ".."):
-        raise DirectoryInvalid()
-    return name
+    try:
+        return checked_name(name)
+    except ValueError:
+        raise DirectoryInvalid() from None
 
 
 def check_media_type(request: Request) -> None:

@@ -116,7 +116,7 @@ def test_directory_list(store: Path) -> None:
 def test_directory_delete(store: Path) -> None:
     with LocalStore.open(store, command="test") as client:
         assert client.fold() == 4  # into one file, from which half must go
-    words = ("directory", "delete", "main", "--store", store, "--account", "ann")
+    words = ("directory", "delete", "\u2003main", "--store", store, "--account", "ann")  # taken as "main"
     report = answer(*words, "--yes")
     assert report == {"account": "ann", "directory": "main", "identities": 2}
     rows = answer("directory", "list", "--store", store)["directories"]

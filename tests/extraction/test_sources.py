@@ -350,6 +350,12 @@ def test_the_three_kinds_give_the_same_rows(kind: str, archive: Path) -> None:
     assert [ref.extra for ref in refs] == [{"year": "1999"}, {"year": "2000"}, {"year": ""}]
 
 
+def test_directories_are_called_as_the_server_calls_them(archive: Path) -> None:
+    """In NFC, without outer white space."""
+    path = write_manifest(archive, "jsonl", [{"path": "a.jpg", "directory": "\u2003Bu\u0308ro 1\u00a0"}])
+    assert [ref.directory for ref in scan(path)] == ["B\u00fcro 1"]
+
+
 def test_csv_quotes_case_and_blanks(archive: Path) -> None:
     path = archive / "list.csv"
     path.write_text('Name, PATH ,"a note"\n"Lee, ""Ann""",b c.jpg,x\n\n')
@@ -460,6 +466,7 @@ def test_file_names_that_are_not_utf8(archive: Path) -> None:
         ("m.csv", b'path,name\na.jpg,"Ann\n', "line 2 cannot be read"),
         ("m.csv", b"path,directory\na.jpg,ok\na.jpg,no/slash\n", "line 3: directory"),
         ("m.csv", b"path,directory\na.jpg,..\n", "line 2: directory"),
+        ("m.csv", b"path,directory\na.jpg,a\x1b[2Jb\n", "line 2: directory"),
         ("m.csv", b"path,directory\na.jpg," + b"d" * 65 + b"\n", "line 2: directory"),
         ("m.csv", b"path,name\na.jpg," + b"n" * 1001 + b"\n", "line 2: name has 1,001 characters"),
         ("m.jsonl", b'{"path": "a.jpg"}\n{"path": \n', "line 2 is not JSON"),

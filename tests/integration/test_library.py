@@ -109,6 +109,8 @@ def test_a_run_is_seen_by_what_the_store_recognises_next(folder: Path, tmp_path:
         store.run(folder / "photos" / ".." / "photos", directory="second")
         (face,) = store.recognise(photo.read_bytes(), directory="main")
         assert (face.identity, face.similar) == (None, [])
+        with pytest.raises(UsageError, match="1 to 64 printable"):
+            store.recognise(photo, directory="a/b")
         store.run(folder / "photos")
         (face,) = store.recognise(photo, top=1)
         assert face.identity is not None

@@ -20,12 +20,12 @@ from typing import Any, Final, NoReturn
 
 from pipeline.errors import ManifestInvalid
 from pipeline.extraction.images.files import shown
+from pipeline.store.directory_names import directory_name
 
 LOCATION_COLUMNS: Final = ("path", "uri")
 TEXT_COLUMNS: Final = ("name", "external_id", "directory")
 _COLUMNS = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
 MAX_TEXT: Final = 1000  # characters of a name or an external id
-_DIRECTORY = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _HEADER_CHARACTERS = 2**17
 _READ_ERRORS = (OSError, UnicodeError, csv.Error)
@@ -61,8 +61,11 @@ def _row(path: Path, where: str, values: Mapping[str, Any]) -> ManifestRow:
     texts = {column: _text(path, where, column, values.get(column)) for column in TEXT_COLUMNS}
     locations = (_location(path, where, values.get(column)) for column in LOCATION_COLUMNS)
     directory = texts["directory"]
-    if directory is not None and (directory in (".", "..") or not _DIRECTORY.fullmatch(directory)):
-        _invalid(path, f'{where}: directory "{shown(directory)}" must be 1 to 64 of A-Z a-z 0-9 . _ -, not "." or ".."')
+    if directory is not None:
+        try:
+            texts["directory"] = directory_name(directory)
+        except ValueError as exc:
+            _invalid(path, f'{where}: directory "{shown(directory)}" {exc}')
     extra = {_jsonable(key): _jsonable(value) for key, value in values.items() if key not in _COLUMNS}
     return ManifestRow(where, next(filter(None, locations), ""), extra=extra, **texts)
 

@@ -310,7 +310,7 @@ _PIXELS: Final[Json] = {**_QUALITY, "anyOf": [{"minimum": 0, "maximum": MAX_SIZE
 _DIRECTORY: Final = _header(
     "X-RPC-DIRECTORY",
     "The directory. It comes into being with its first identity.",
-    {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}$"},
+    {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[^/\\\\]*$"},
     "main",
     required=True,
 )

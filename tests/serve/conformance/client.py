@@ -64,9 +64,9 @@ class Account:
         return self.directory(f"c-{uuid.uuid4().hex[:16]}")
 
     @contextmanager
-    def fresh_directory(self) -> Iterator[Directory]:
+    def fresh_directory(self, name: str | None = None) -> Iterator[Directory]:
         """An absent directory that is emptied afterwards, because an account can have only ten."""
-        fresh = self.absent_directory()
+        fresh = self.directory(name) if name else self.absent_directory()
         try:
             yield fresh
         finally:

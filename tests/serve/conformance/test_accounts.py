@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+import unicodedata
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -211,16 +212,30 @@ def test_requests_unknown_users_cost_the_same_work(local_process: Launched) -> N
 # X-RPC-DIRECTORY, 8 Limits
 
 
-@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 64, "..."])
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "a b", "mäin", "a;b", "%2e", "'", "x" * 64, "员工" * 32])
 def test_requests_directory_names(account: Account, name: str) -> None:
-    """`[A-Za-z0-9._-]{1,64}`."""
+    """[decided] 1 to 64 code points, all of them printable."""
     assert account.directory(name).people() == []
 
 
-@pytest.mark.parametrize("name", [".", "..", "x" * 65, "a/b", "../main", "a b", "mäin", "a;b", "a\\b", "%2e", "'"])
+@pytest.mark.parametrize("name", [".", "..", "x" * 65, "员" * 65, "a/b", "../main", "a\\b", "a\tb", "a\u200bb"])
 def test_requests_other_directory_names_are_400(account: Account, name: str) -> None:
-    """No other characters, and neither `.` nor `..`."""
+    """[decided] Nothing else, no slash or backslash, and neither `.` nor `..`."""
     assert_error(account.directory(name).get("/people"), 400, "directory-invalid")
+
+
+def test_requests_one_directory_in_every_spelling(directory: Directory) -> None:
+    """[decided] Without outer white space, in NFC; header bytes are UTF-8 if valid, else latin-1."""
+    name = f"Büro {directory.name[-8:]}"
+    with directory.account.fresh_directory(name) as office:
+        person_id = office.insert(photo("hopper"))["personId"]
+        for spelling in (
+            unicodedata.normalize("NFD", name).encode(),
+            name.encode("latin-1"),
+            f"\u2003{name}\u00a0".encode(),
+        ):
+            answer = office.request("GET", "/people", headers={"X-RPC-DIRECTORY": spelling})
+            assert [person["personId"] for person in answer.json()["people"]] == [person_id]
 
 
 def test_8_at_most_10_directories_per_account(other_account: Account) -> None:
