@@ -33,6 +33,8 @@ ENV_CACHE = "FACEPIPE_CACHE"
 # Variables with the prefix that are not settings: these two, and those that the scripts and the tests read.
 ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
 
+MAX_THRESHOLD, EVERYBODY = 3.99, 4.0  # the largest T, and the only one above it, where everybody matches
+THRESHOLD_RULE = "a number in [0, 3.99], or 4"
 AREA, PILLOW = "area", "pillow"  # how crops are resampled
 EXACT, FAST = "exact", "fast"  # modes
 REFUSE, APPLY = "refuse", "apply"  # updates that the names speak against
@@ -83,7 +85,7 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class MatchSettings:
-    threshold: float = 0.54  # T of the contract, in [0, 4]; NaN until the calibration turns `threshold_fmr` into one
+    threshold: float = 0.54  # T of the contract; NaN until the calibration turns `threshold_fmr` into one
     min_cpq: float = 0.59
     min_fsq: float = 0.40
     min_fcq: float = 0.45
@@ -176,6 +178,16 @@ class Settings:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def is_threshold(value: float) -> bool:
+    """Whether the contract takes `value` as T: beyond 3.99 the score would no longer tell distances apart."""
+    return 0 <= value <= MAX_THRESHOLD or value == EVERYBODY
+
+
+def nearest_threshold(value: float) -> float:
+    """A T that an earlier version or a calibration chose, as the contract takes it now."""
+    return value if value == EVERYBODY else min(value, MAX_THRESHOLD)
+
+
 def _is_network(text: str) -> bool:
     try:
         ipaddress.ip_network(text)
@@ -194,7 +206,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "detect.factor": (0.1, 0.95),
     "detect.min_confidence": (0, 1),
     "align.margin_px": (0, 120),
-    "match.threshold": (0, 4),
     "match.min_cpq": (0, 1),
     "match.min_fsq": (0, 1),
     "match.min_fcq": (0, 1),
@@ -240,6 +251,8 @@ def _check(key: str, value: Any, where: str) -> None:
     if key in _RANGES and not _RANGES[key][0] <= value <= _RANGES[key][1]:
         low, high = _RANGES[key]
         raise BadValue(key=key, where=where, value=value, expected=f"must be in [{_number(low)}, {_number(high)}]")
+    if key == _THRESHOLD and not is_threshold(value):
+        raise BadValue(key=key, where=where, value=value, expected=f"must be {THRESHOLD_RULE}")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {' or '.join(_CHOICES[key])}")
     if key in _LISTS and value is not None:
@@ -358,7 +371,7 @@ def _parse_rate(text: str, where: str) -> _FalseMatchRate:
     """The rate in `fmr:1e-4`. Raises BadValue."""
     rate = _as_type(float, text.strip()[len(_FMR) :])
     if rate is None or not 0 < rate < 1:
-        expected = "must be a number in [0, 4], or a false match rate between 0 and 1, as in fmr:1e-4"
+        expected = f"must be {THRESHOLD_RULE}, or a false match rate between 0 and 1, as in fmr:1e-4"
         raise BadValue(key=_THRESHOLD, where=where, value=repr(text), expected=expected)
     return _FalseMatchRate(rate)
 

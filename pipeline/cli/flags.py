@@ -56,7 +56,7 @@ _FLAGS = {
     "source.exclude": ("PATTERN", "Leave out files and folders that match, as in '*.gif'; repeatable."),
     "detect.min_face_px": ("N", "Faces smaller than this are not looked for."),
     "detect.min_confidence": ("X", "Faces the detector is less sure of are dropped."),
-    "match.threshold": ("T", "Grouping threshold in [0, 4], higher joins more; or fmr:RATE."),
+    "match.threshold": ("T", "Grouping threshold in [0, 3.99] or 4, higher joins more; or fmr:RATE."),
     "match.min_cpq": ("X", "Least centre-pose quality of a new identity; 0 switches the check off."),
     "match.min_fsq": ("X", "Least sharpness quality of a new identity; 0 switches it off."),
     "match.min_fcq": ("X", "Least contrast quality of a new identity; 0 switches it off."),

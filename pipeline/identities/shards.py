@@ -12,14 +12,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import MatchSettings
+from pipeline.config import MatchSettings, nearest_threshold
 from pipeline.errors import ImageChanged, ImageRejected
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
@@ -89,7 +89,8 @@ class Enroller:
         caller's thread does it."""
         self._client = client
         self._run = run
-        self._gate = MatchSettings(**run.settings["match"])
+        planned = MatchSettings(**run.settings["match"])
+        self._gate = replace(planned, threshold=nearest_threshold(planned.threshold))
         self._matcher = Matcher(Calibration.from_dict(client.identity.calibration), self._gate.threshold)
         self._decoder = decoder
         self._directories = directories

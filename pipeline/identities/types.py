@@ -37,7 +37,7 @@ class PostRequest:
     name: str | None = None
     external_id: str | None = None
     details: PersonChange = NO_CHANGE  # what else is said of the person
-    threshold: float | None = None  # T in [0, 4]
+    threshold: float | None = None  # T in [0, 3.99], or 4
     min_cpq: float | None = None
     min_fsq: float | None = None
     min_fcq: float | None = None

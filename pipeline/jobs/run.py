@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
 from pipeline.errors import UsageError
 from pipeline.jobs.plan import PlanCounts, RowKey, counts_of, plan_run, rows_of
 from pipeline.jobs.run_report import RunReport, WorkDone, make_report
@@ -183,6 +184,12 @@ class _Command:
             from pipeline.jobs.shard_stages import ShardStages
 
             self._stages = ShardStages(self._session)
+        threshold = run.settings["match"]["threshold"]
+        if threshold != nearest_threshold(threshold):  # planned by an earlier version
+            self._session.progress.note(
+                f"Run {run.run_id} was planned with the threshold {threshold:g}, which is taken as {MAX_THRESHOLD:g}: "
+                f"T is {THRESHOLD_RULE}."
+            )
         self._run_ids.append(run.run_id)
         self._stages.work(run, extract=extract, commit=commit)
         if commit:

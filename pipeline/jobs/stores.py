@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.config import AREA, AlignSettings, DecodeSettings, DetectSettings, EmbedSettings, RunSettings, Settings
+from pipeline.config import (
+    AREA,
+    AlignSettings,
+    DecodeSettings,
+    DetectSettings,
+    EmbedSettings,
+    RunSettings,
+    Settings,
+    nearest_threshold,
+)
 from pipeline.errors import StoreMismatch
 from pipeline.jobs.calibration_file import read_calibration
 from pipeline.jobs.store_identity import make_identity
@@ -99,7 +108,7 @@ def settle_threshold(settings: Settings, identity: StoreIdentity) -> Settings:
     rate = settings.match.threshold_fmr
     if rate is None:
         return settings
-    threshold = Calibration.from_dict(identity.calibration).threshold_at(rate)
+    threshold = nearest_threshold(Calibration.from_dict(identity.calibration).threshold_at(rate))
     return dataclasses.replace(settings, match=dataclasses.replace(settings.match, threshold=threshold))
 
 

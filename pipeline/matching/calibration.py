@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipeline.config import EVERYBODY
 from pipeline.errors import BadValue, UnknownKey
 
-MAX_THRESHOLD: Final = 4.0  # of the squared distance: there every identity matches
 EXPONENTS: Final = (0.25, 4.0)
 
 
@@ -83,7 +83,7 @@ def _is_table(rows: tuple[tuple[float, ...], ...]) -> bool:
     if not all(len(row) == 2 and all(map(is_number, row)) for row in rows):
         return False
     rates, thresholds = [row[0] for row in rows], [row[1] for row in rows]
-    in_range = all(0 < rate < 1 and 0 <= t <= MAX_THRESHOLD for rate, t in rows)
+    in_range = all(0 < rate < 1 and 0 <= t <= EVERYBODY for rate, t in rows)
     return in_range and rates == sorted(set(rates)) and thresholds == sorted(thresholds)
 
 

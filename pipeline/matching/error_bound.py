@@ -29,8 +29,9 @@ from typing import Final
 import numpy as np
 import torch
 
+from pipeline.config import EVERYBODY
 from pipeline.errors import DeviceError
-from pipeline.matching.calibration import MAX_THRESHOLD, Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import MAX_DISTANCE, score_denominator
 from pipeline.types import DoubleArray
 
@@ -65,7 +66,7 @@ class ProductFilter:
 
     def match_cut(self, threshold: float) -> float:
         """Candidates with a float32 product below it have a score below 1.0; -inf where none can be excluded."""
-        if threshold == MAX_THRESHOLD:
+        if threshold == EVERYBODY:
             return -np.inf
         # score = 1 at 2 - d = denominator; solved for s. The solution's own rounding is far below TIES.
         half = (MAX_DISTANCE - score_denominator(threshold)) / 2.0

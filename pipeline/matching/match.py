@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 import torch
 
+from pipeline.config import EVERYBODY
 from pipeline.errors import UsageError
-from pipeline.matching.calibration import MAX_THRESHOLD, Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import ProductFilter, check_full_precision
 from pipeline.matching.int8_filter import candidates
 from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings
@@ -49,7 +50,7 @@ class Nearest:
 
 
 class Matcher:
-    """Scores and searches with one calibration and one threshold T in [0, 4]. Raises BadValue for another T."""
+    """Scores and searches with one calibration and one threshold T in [0, 3.99] or 4. Raises BadValue for another T."""
 
     def __init__(self, calibration: Calibration, threshold: float) -> None:
         self.calibration = calibration
@@ -65,7 +66,7 @@ class Matcher:
 
     def ranks(self, distances: DoubleArray) -> DoubleArray:
         """The order of candidates, higher first: the score, but -d at T = 4, where scores are levelled."""
-        return -distances if self.threshold == MAX_THRESHOLD else self.scores(distances)
+        return -distances if self.threshold == EVERYBODY else self.scores(distances)
 
     def matches(self, distances: DoubleArray) -> BoolArray:
         """Which contract distances are a match: score >= 1.0; NaN is none. At T = 0 none is, not even 0: there only an

@@ -3,7 +3,7 @@
     dot    the float64 sum, in index order, of the products of two stored float32 vectors
     r      = sqrt(max(0, 2 - 2 dot)), the raw L2 distance of two vectors of norm 1, in [0, 2]
     d      = 2 (r / 2)^g, the contract distance; g calibrates the model's own distance scale
-    score  = (2 - d) / max(2 - sqrt(T), 2.5e-4); two faces match iff score >= 1.0
+    score  = (2 - d) / (2 - sqrt(min(T, 3.99))); two faces match iff score >= 1.0
 
 Search, grouping and the server use these functions and no others. Every operation is either correctly rounded by
 IEEE 754 (sums, products, square roots, quotients) or done for one value at a time (the power), so the score of a pair
@@ -17,22 +17,22 @@ from typing import Final, overload
 
 import numpy as np
 
+from pipeline.config import EVERYBODY, MAX_THRESHOLD, THRESHOLD_RULE, is_threshold
 from pipeline.errors import BadValue, UsageError
-from pipeline.matching.calibration import MAX_THRESHOLD, Calibration, is_number
+from pipeline.matching.calibration import Calibration, is_number
 from pipeline.types import DoubleArray, FloatArray
 
 MAX_DISTANCE: Final = 2.0
-MIN_DENOMINATOR: Final = 2.5e-4
 
 # Pairs whose float64 products and running sums are in memory at the same time: 16 MB each at 512 dimensions.
 _PAIRS: Final = 4096
 
 
 def check_threshold(threshold: float) -> float:
-    """`threshold` (T, of the squared contract distance) as a float. Raises BadValue unless finite in [0, 4]."""
-    if not is_number(threshold) or not 0 <= threshold <= MAX_THRESHOLD:
+    """`threshold` (T, of the squared contract distance) as a float. Raises BadValue unless in [0, 3.99] or 4."""
+    if not is_number(threshold) or not is_threshold(threshold):
         raise BadValue(
-            key="threshold", where="the match settings", value=repr(threshold), expected="must be a number in [0, 4]"
+            key="threshold", where="the match settings", value=repr(threshold), expected=f"must be {THRESHOLD_RULE}"
         )
     return float(threshold)
 
@@ -72,8 +72,8 @@ def contract_distance(dots: float | DoubleArray, calibration: Calibration) -> fl
 
 
 def score_denominator(threshold: float) -> float:
-    """2 - sqrt(T), at least 2.5e-4 so that the formula works up to T = 4. Raises BadValue."""
-    return max(MAX_DISTANCE - math.sqrt(check_threshold(threshold)), MIN_DENOMINATOR)
+    """2 - sqrt(T), at T = 4 that of 3.99, so that the formula works there too. Raises BadValue."""
+    return MAX_DISTANCE - math.sqrt(min(check_threshold(threshold), MAX_THRESHOLD))
 
 
 @overload
@@ -84,9 +84,9 @@ def similarity_score(distance: float | DoubleArray, threshold: float) -> float |
     """The contract's similarityScore, float64 of the shape of `distance` (a float for a float); NaN stays NaN.
 
     A face matches iff it is >= 1.0. At T = 4 every identity matches: the score is at least 1, and candidates are ranked
-    by d. Raises BadValue for T outside [0, 4].
+    by d. Raises BadValue for another T than one in [0, 3.99] or 4.
     """
     scores = (MAX_DISTANCE - np.asarray(distance, dtype=np.float64)) / score_denominator(threshold)
-    if threshold == MAX_THRESHOLD:
+    if threshold == EVERYBODY:
         scores = np.maximum(scores, 1.0)
     return float(scores) if np.ndim(distance) == 0 else scores

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import Request
 
+from pipeline.config import THRESHOLD_RULE, is_threshold
 from pipeline.errors import (
     BodyInvalid,
     DirectoryInvalid,
@@ -136,13 +137,13 @@ def finite(text: str) -> float | None:
 
 
 def threshold(request: Request) -> float | None:
-    """The matching threshold T in [0, 4]; None where it is missing or empty. Raises HeaderInvalid."""
+    """The matching threshold T; None where it is missing or empty. Raises HeaderInvalid."""
     text = header_text(request, THRESHOLD)
     if text is None:
         return None
     number = finite(text)
-    if number is None or not 0 <= number <= 4:
-        raise HeaderInvalid(name=THRESHOLD, expected="a number in [0, 4]")
+    if number is None or not is_threshold(number):
+        raise HeaderInvalid(name=THRESHOLD, expected=THRESHOLD_RULE)
     return number
 
 

@@ -119,5 +119,5 @@ def test_unknown_account(store: Path, tmp_path: Path) -> None:
 
 def test_unknown_setting(store: Path, tmp_path: Path) -> None:
     _fails(2, "unknown-key", "detect.min_face_px", "run", tmp_path, "--store", store, "--set", "detect.min_faces_px=3")
-    _fails(2, "bad-value", "[0, 4]", "run", tmp_path, "--store", store, "--threshold", "5")
+    _fails(2, "bad-value", "[0, 3.99], or 4", "run", tmp_path, "--store", store, "--threshold", "5")
     _fails(2, "usage-error", "1 to 64 printable", "run", tmp_path, "--store", store, "--directory", "a/b")

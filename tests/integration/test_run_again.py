@@ -282,6 +282,23 @@ def test_a_resumed_run_counts_each_photo_once(
     ]
 
 
+def test_a_planned_run_with_a_threshold_that_is_none_any_more(two: Path, settings: Settings, tmp_path: Path) -> None:
+    """Earlier versions took every T up to 4; now there is none between 3.99 and 4."""
+    stop, store = threading.Event(), tmp_path / "store"
+    request = RunRequest(two, store, settings)
+    with pytest.raises(Interrupted):
+        run(request, _AtStart(stop.set), stop)
+    with LocalStore.open(store, command="test") as client:
+        client.submit(
+            lambda catalog: catalog.execute("UPDATE core.runs SET settings = replace(settings, '0.54', '3.995')")
+        )
+    progress = RecordedProgress()
+    report = run(request, progress)
+    assert any("threshold 3.995, which is taken as 3.99" in note for note in progress.notes)
+    assert report.new == 0
+    assert [p[4] for p in snapshot(store)["persons"]] == [3]  # at 3.99 nearly everybody is one
+
+
 @pytest.fixture
 def full_disk() -> Iterator[None]:
     def hook(name: str) -> None:

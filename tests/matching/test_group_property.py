@@ -56,7 +56,7 @@ def naive(case: Case) -> tuple[list[tuple[int, bool, float]], set[str]]:
     decisions: list[tuple[int, bool, float]] = []
     happened = set()
     known = [(case.order[p], p, p) for p in range(case.stored) if p not in case.dead]  # (order, position, vector)
-    denominator = max(2.0 - math.sqrt(case.threshold), 2.5e-4)
+    denominator = 2.0 - math.sqrt(min(case.threshold, 3.99))
     for face in range(case.stored, len(case.vectors)):
         ranked = []
         for order, position, i in known:

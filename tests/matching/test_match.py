@@ -75,7 +75,7 @@ def test_the_published_table_at_054(squared: float, percent: int) -> None:
     assert round(100 * similarity_score(math.sqrt(squared), 0.54)) == percent
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.45, 0.54, 0.67, 0.84, 1.0, 3.9, 4.0])
+@pytest.mark.parametrize("threshold", [0.0, 0.45, 0.54, 0.67, 0.84, 1.0, 3.9, 3.99, 4.0])
 def test_a_distance_of_the_threshold_matches_and_the_next_one_does_not(threshold: float) -> None:
     edge = math.sqrt(threshold)
     assert similarity_score(edge, threshold) >= 1.0
@@ -85,12 +85,12 @@ def test_a_distance_of_the_threshold_matches_and_the_next_one_does_not(threshold
 
 def test_at_threshold_4_everything_matches_and_near_ones_keep_their_score() -> None:
     scores = similarity_score(np.array([0.0, 1.0, 1.9999, 2.0]), 4.0)
-    assert scores.tolist() == [8000.0, 4000.0, 1.0, 1.0]
+    assert scores.tolist() == [similarity_score(0.0, 3.99), similarity_score(1.0, 3.99), 1.0, 1.0]
 
 
-@pytest.mark.parametrize("threshold", [-0.01, 4.01, math.nan, math.inf, -math.inf, True, "0.5"])
+@pytest.mark.parametrize("threshold", [-0.01, 3.991, 3.9999999, 4.01, math.nan, math.inf, -math.inf, True, "0.5"])
 def test_thresholds_outside_the_contract_are_refused(threshold: float) -> None:
-    with pytest.raises(BadValue, match=r"in \[0, 4\]"):
+    with pytest.raises(BadValue, match=r"in \[0, 3\.99\], or 4"):
         similarity_score(0.0, threshold)
     with pytest.raises(BadValue):
         Matcher(Calibration(), threshold)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pipeline.config import EVERYBODY
 from pipeline.errors import InputError
 from pipeline.evaluation.pairs.distances import NamedDistance, ScoredList, ScoredPairs
 from pipeline.evaluation.statistics import (
@@ -33,7 +34,7 @@ from pipeline.evaluation.statistics import (
     resample_rates,
     resample_share,
 )
-from pipeline.matching.calibration import MAX_THRESHOLD, Calibration
+from pipeline.matching.calibration import Calibration
 from pipeline.types import BoolArray
 
 FMRS: Final = (1e-2, 1e-3, 1e-4, 1e-5)
@@ -153,7 +154,7 @@ def evaluate_pairs(
 def contract_threshold(squared_l2: float, calibration: Calibration) -> float:
     """The T that equals a raw squared distance, at most 4."""
     mapped: float = 4.0 * (squared_l2 / 4.0) ** calibration.exponent
-    return min(mapped, MAX_THRESHOLD)
+    return min(mapped, EVERYBODY)
 
 
 def threshold_below(cut: float, calibration: Calibration) -> float:
@@ -163,7 +164,7 @@ def threshold_below(cut: float, calibration: Calibration) -> float:
 
 def match_cut(threshold: float, calibration: Calibration) -> float:
     """The raw squared distance below which faces match at T: none at 0 and all at 4, by the contract."""
-    if threshold >= MAX_THRESHOLD:
+    if threshold >= EVERYBODY:
         return math.inf
     raw: float = 4.0 * (threshold / 4.0) ** (1.0 / calibration.exponent)
     return math.nextafter(raw, math.inf) if raw else 0.0  # a distance of exactly T matches

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any, Final
 
+from pipeline.config import THRESHOLD_RULE
 from pipeline.errors import (
     BodyTimeout,
     BodyTooLarge,
@@ -126,7 +127,7 @@ PEOPLE_PAGE: Final[Json] = {
 }
 
 _ERRORS: Final[dict[int, FacepipeError]] = {
-    400: HeaderInvalid(name="X-RPC-FACES-GROUPING-THRESHOLD", expected="a number in [0, 4]"),
+    400: HeaderInvalid(name="X-RPC-FACES-GROUPING-THRESHOLD", expected=THRESHOLD_RULE),
     401: Unauthorized(),
     404: PersonUnknown(),
     408: BodyTimeout(timeout_s=30),

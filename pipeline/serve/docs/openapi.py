@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
+from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.serve.docs import examples, schemas
 from pipeline.serve.listing import EQUALITIES, PEOPLE_COUNT, ROOTS_COUNT
 from pipeline.serve.person_parsing import FURTHER_HEADERS
@@ -334,8 +335,8 @@ _POST_PARAMETERS: Final = (
     *_PERSON_HEADERS,
     _header(
         "X-RPC-FACES-GROUPING-THRESHOLD",
-        "The matching threshold T. 0 matches nothing but the identical image.",
-        {"type": "number", "minimum": 0, "maximum": 4, "default": 0.54},
+        "The matching threshold T. 0 matches nothing but the identical image, 4 everybody.",
+        {"type": "number", "anyOf": [{"minimum": 0, "maximum": MAX_THRESHOLD}, {"const": EVERYBODY}], "default": 0.54},
         "0.54",
     ),
     _query("insert", {"type": "boolean", "default": True}, "false: nothing is inserted.", False),
