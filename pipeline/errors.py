@@ -294,8 +294,12 @@ class MetadataTooLarge(RequestError):
     """The further fields of a person would take more than {limit_bytes} bytes as JSON; nothing was stored."""
 
 
+class ContentEncodingUnsupported(RequestError, http_status=415):
+    """The body must come as it is, without a Content-Encoding."""
+
+
 class PersonHeadersRequired(RequestError):
-    """An insertion needs X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID; nothing was stored."""
+    """An insertion needs X-RPC-PERSON-NAME and X-RPC-EXTERNAL-ID (person_headers: required); nothing was stored."""
 
 
 class SeveralFaces(RequestError):

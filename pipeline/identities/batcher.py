@@ -12,15 +12,24 @@ import pyarrow as pa
 
 from pipeline.errors import Overloaded
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.runtime.stage_times import DETECTION, StageTimes
 from pipeline.types import DecodedImage
 
 RETRY_AFTER_S: Final = 1
 
 
 @dataclass(frozen=True)
+class Extracted:
+    """The faces of one image (`extractor.face_schema`), and the seconds that the detector took for its batch."""
+
+    faces: pa.Table
+    detection_s: float
+
+
+@dataclass(frozen=True)
 class _Waiting:
     image: DecodedImage
-    answer: Future[pa.Table] = field(default_factory=Future)
+    answer: Future[Extracted] = field(default_factory=Future)
 
     @property
     def pixels(self) -> int:
@@ -47,9 +56,9 @@ class MicroBatcher:
         """Images that wait for the models."""
         return len(self._waiting)
 
-    def extract(self, image: DecodedImage) -> pa.Table:
-        """The faces of one image (`extractor.face_schema`), after a wait for the models. Raises Overloaded at once if
-        too many images wait, and DeviceError."""
+    def extract(self, image: DecodedImage) -> Extracted:
+        """The faces of one image, after a wait for the models. Raises Overloaded at once if too many images wait, and
+        DeviceError."""
         mine = _Waiting(image)
         with self._changed:
             if self._closed or len(self._waiting) >= self._queue_images:
@@ -87,8 +96,9 @@ class MicroBatcher:
         return batch
 
     def _run(self, batch: list[_Waiting]) -> None:
+        times = StageTimes()
         try:
-            tables = self._extractor.extract([waiting.image for waiting in batch])
+            tables = self._extractor.extract([waiting.image for waiting in batch], times)
             answers = list(zip(batch, tables, strict=True))
         except Exception as exc:  # noqa: BLE001 - it goes to the requests that wait for it
             if len(batch) == 1:
@@ -97,5 +107,6 @@ class MicroBatcher:
                 for waiting in batch:
                     self._run([waiting])
             return
+        detection_s = times.seconds(*DETECTION)
         for waiting, table in answers:
-            waiting.answer.set_result(table)
+            waiting.answer.set_result(Extracted(table, detection_s))

@@ -124,7 +124,8 @@ class ChangeRules:
 
     def _insert(self, directory: Directory, post: Post, sighting: Sighting, changes: Changes) -> None:
         said = post.said_of(sighting)
-        if self._settings.person_headers == "required" and (said.name is None or said.external_id is None):
+        required = self._settings.person_headers == "required" and sighting.ordinal == post.described
+        if required and (said.name is None or said.external_id is None):
             raise PersonHeadersRequired
         self.check_external_id(directory, said.external_id, None)
         person_id, guid = sighting.new_id, post.guids[sighting.ordinal]

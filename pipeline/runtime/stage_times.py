@@ -30,6 +30,8 @@ ENCODE: Final = "encode"  # pictures to store
 WRITE: Final = "write"  # shards
 DECIDE: Final = "decide"  # and commit
 
+DETECTION: Final = (PNET, RNET, ONET)
+
 # What workers can wait for.
 FOR_IMAGES: Final = "images"  # that are not decoded yet
 FOR_MODELS: Final = "models"  # that are being loaded
@@ -132,6 +134,11 @@ class StageTimes:
         with self.stage(name):
             yield
             self._synchronize()
+
+    def seconds(self, *names: str) -> float:
+        """The time of these stages together."""
+        with self._lock:
+            return sum((self.stages[name].seconds for name in names if name in self.stages), 0.0)
 
     def _add(self, name: str, calls: int, seconds: float) -> None:
         with self._lock:

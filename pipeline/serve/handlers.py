@@ -25,6 +25,7 @@ from pipeline.serve.person_parsing import person_change, person_headers
 from pipeline.serve.request_body import BodyReader
 from pipeline.serve.request_parsing import (
     Query,
+    check_form,
     check_media_type,
     directory_name,
     header_text,
@@ -74,6 +75,7 @@ class Handlers:
         with_ids = Query(request).flag("provide-face-id", True)
         check_media_type(request)
         async with self.bodies.body(request, caller.account_id) as data:
+            check_form(request, data)
             if not data:
                 raise BodyInvalid(detail="it is empty")
             result = await self.posts.run(lambda: self.service.post(*caller, data, options))

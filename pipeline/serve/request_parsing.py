@@ -15,6 +15,7 @@ from starlette.requests import Request
 from pipeline.config import THRESHOLD_RULE, is_threshold
 from pipeline.errors import (
     BodyInvalid,
+    ContentEncodingUnsupported,
     DirectoryInvalid,
     DirectoryRequired,
     HeaderInvalid,
@@ -22,6 +23,7 @@ from pipeline.errors import (
     ParameterInvalid,
     PersonUnknown,
 )
+from pipeline.extraction.images.files import SNIFF_BYTES, sniff
 from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.serve.responses import sent_path
 from pipeline.store.directory_names import directory_name as checked_name
@@ -41,6 +43,8 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _IMAGE: Final = re.compile(r"image/[^/\s]+")
 _OCTETS: Final = "application/octet-stream"
+_FORM: Final = "application/x-www-form-urlencoded"  # what curl says of every body, unless its user says more
+_EXPECTED_TYPE: Final = f"{_OCTETS} or image/*"
 _BOOLEANS: Final = {"true": True, "false": False}
 _DEFAULT: Final = -1.0  # the number that stands for "as the server is set"
 
@@ -72,10 +76,23 @@ def directory_name(request: Request) -> str:
 
 
 def check_media_type(request: Request) -> None:
-    """Raises MediaTypeUnsupported unless Content-Type names an image or plain bytes, or is missing."""
-    media_type = (header_text(request, "Content-Type") or _OCTETS).partition(";")[0].strip().lower()
-    if media_type != _OCTETS and not _IMAGE.fullmatch(media_type):
-        raise MediaTypeUnsupported(expected=f"{_OCTETS} or image/*")
+    """Raises MediaTypeUnsupported unless Content-Type names an image, plain bytes or a form, or is missing, and
+    ContentEncodingUnsupported. Whether a form is an image shows in its body: `check_form`."""
+    if (header_text(request, "Content-Encoding") or "identity").lower() != "identity":
+        raise ContentEncodingUnsupported()
+    media_type = _media_type(request)
+    if media_type not in (_OCTETS, _FORM) and not _IMAGE.fullmatch(media_type):
+        raise MediaTypeUnsupported(expected=_EXPECTED_TYPE)
+
+
+def check_form(request: Request, body: bytes) -> None:
+    """Raises MediaTypeUnsupported where a body is called a form and does not begin like an image."""
+    if _media_type(request) == _FORM and sniff(body[:SNIFF_BYTES]) is None:
+        raise MediaTypeUnsupported(expected=_EXPECTED_TYPE)
+
+
+def _media_type(request: Request) -> str:
+    return (header_text(request, "Content-Type") or _OCTETS).partition(";")[0].strip().lower()
 
 
 class Query:

@@ -18,6 +18,7 @@ from PIL import Image
 from pipeline.config import load_settings
 from pipeline.extraction.rows import face_schema, fixed_lists
 from pipeline.matching.calibration import Calibration
+from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.records import StoreIdentity
 from pipeline.types import DecodedImage, FloatArray
 
@@ -86,7 +87,7 @@ class CodedExtractor:
         self.size = size
         self.crop_bytes = crop_bytes
 
-    def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
+    def extract(self, images: Sequence[DecodedImage], times: StageTimes | None = None) -> list[pa.Table]:
         """One table of faces (`extract.face_schema`) per image."""
         return [self.table(shown(image.pixels)) for image in images]
 

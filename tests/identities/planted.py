@@ -21,6 +21,7 @@ from pipeline.identities.directory import Directory, ReferenceFace
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.matching.calibration import Calibration
+from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonRecord, StoreIdentity
 from pipeline.types import DecodedImage
@@ -103,7 +104,7 @@ class PlantedExtractor:
         ]
         return pa.Table.from_pylist(rows, face_schema(self.size))
 
-    def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
+    def extract(self, images: Sequence[DecodedImage], times: StageTimes | None = None) -> list[pa.Table]:
         self.batches.append(len(images))
         return [self._faces[image.pixel_sha256] for image in images]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 
 from pipeline.errors import DeviceOutOfMemory, Overloaded
 from pipeline.identities.batcher import MicroBatcher
+from pipeline.runtime.stage_times import EMBED, PNET, RNET, StageTimes
 from pipeline.types import DecodedImage
 from tests.identities.planted import until
 
@@ -25,7 +27,7 @@ class HeldUpExtractor:
         self.began = threading.Event()
         self.batches: list[list[int]] = []
 
-    def extract(self, images: Sequence[DecodedImage]) -> list[pa.Table]:
+    def extract(self, images: Sequence[DecodedImage], times: StageTimes) -> list[pa.Table]:
         self.began.set()
         assert self.open.wait(10)
         heights = [image.height for image in images]
@@ -57,7 +59,7 @@ def ask_while_busy(batcher: MicroBatcher, extractor: HeldUpExtractor, heights: S
 
     def ask(height: int) -> object:
         try:
-            return batcher.extract(image(height))["height"][0].as_py()
+            return batcher.extract(image(height)).faces["height"][0].as_py()
         except (DeviceOutOfMemory, Overloaded) as exc:
             return type(exc)
 
@@ -108,10 +110,29 @@ def test_no_image_stays_in_memory_after_its_answer(batcher: MicroBatcher, extrac
 def test_too_few_answers_fail_the_images_and_not_the_thread(
     batcher: MicroBatcher, extractor: HeldUpExtractor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extractor, "extract", lambda _: [])
+    monkeypatch.setattr(extractor, "extract", lambda *_: [])
     for _ in range(2):
         with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="zip"):
             pool.submit(batcher.extract, image(1)).result(10)
+
+
+def test_the_time_of_the_detector_is_without_queue_and_embedding(
+    batcher: MicroBatcher, extractor: HeldUpExtractor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract = extractor.extract
+
+    def timed(images: Sequence[DecodedImage], times: StageTimes) -> list[pa.Table]:
+        for stage, seconds in ((PNET, 0.03), (RNET, 0.02), (EMBED, 0.5)):
+            with times.stage(stage):
+                time.sleep(seconds)
+        return extract(images, times)
+
+    monkeypatch.setattr(extractor, "extract", timed)
+    extractor.open.set()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(batcher.extract, [image(1), image(2)])
+    assert 0.05 <= first.detection_s < 0.5
+    assert 0.05 <= second.detection_s < 0.5
 
 
 def test_closing_finishes_what_is_queued_and_takes_no_more(batcher: MicroBatcher, extractor: HeldUpExtractor) -> None:

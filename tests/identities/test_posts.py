@@ -136,6 +136,7 @@ def test_an_insertion_without_its_headers_is_refused_as_a_whole(poster: Poster, 
     assert poster.one(somebody(0), **RECOGNISE).person is None
     assert poster.one(somebody(0), name="Ann", external_id="e").inserted
     assert not poster.one(near(0, 0.1)).inserted
+    assert poster.post(Face(somebody(0), side=90), Face(somebody(1), side=50, x=100), insert_all=True).faces[1].inserted
 
 
 @pytest.mark.parametrize("people", [{"update_conflicts": "apply"}], indirect=True)

@@ -110,7 +110,7 @@ def _post_people() -> Json:
         403: "The account has as many directories as it may; nothing was stored.",
         404: "`update-person-id` or `merge-with` names nobody of this directory; nothing was stored.",
         **_ID_IN_USE,
-        415: "The Content-Type is neither application/octet-stream nor image/*.",
+        415: "The Content-Type is neither application/octet-stream nor image/*, or there is a Content-Encoding.",
     }
     text = (
         "Every face found is matched against the directory. With `insert=false&update=false` nothing is stored. "

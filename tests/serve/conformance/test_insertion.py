@@ -324,11 +324,15 @@ def test_requests_insert_all_inserts_each_unmatched_face(lenient_directory: Dire
     assert len(lenient_directory.people()) == 2
 
 
-def test_requests_insert_all_needs_headers_for_each_where_they_are_required(directory: Directory) -> None:
-    """person_headers `required`: the second face would be inserted without them, so nothing is stored."""
-    answer = directory.post(pair("hopper", "collins"), **ANNA, insert_all="true")
+def test_requests_insert_all_needs_headers_for_the_largest_face_only(directory: Directory) -> None:
+    """person_headers `required`: only for the largest does insert_all ask for the headers. The 400 names the setting."""
+    answer = directory.post(pair("hopper", "collins"), insert_all="true")
     assert_error(answer, 400, "person-headers-required")
+    assert "person_headers" in answer.json()["message"]
     assert directory.people() == []
+    first, second = directory.faces(pair("hopper", "collins"), **ANNA, insert_all="true")
+    assert first["newId"] is second["newId"] is True
+    assert (first["name"], "name" in second) == ("Anna", False)
 
 
 def test_requests_a_later_face_may_match_one_just_inserted(directory: Directory) -> None:

@@ -102,6 +102,27 @@ def test_requests_other_content_types_are_415(directory: Directory, kind: str) -
     assert_error(directory.post(photo("hopper"), **ANNA, headers={"Content-Type": kind}), 415, "media-type-unsupported")
 
 
+def test_requests_curls_default_content_type_is_decided_by_the_body(gallery: Gallery) -> None:
+    """`application/x-www-form-urlencoded` is taken as octet-stream where the body's first bytes are an image's (decided
+    after 413), else `415`."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = gallery.directory.post(other("hopper"), **READ_ONLY, headers=form)
+    assert answer.json()["identifiedFaces"][0]["personId"] == gallery.hopper["personId"]
+    for body, status, reason in (
+        (b"name=Grace", 415, "media-type-unsupported"),
+        (b"", 415, "media-type-unsupported"),
+        (bytes(33 * MIB), 413, "body-too-large"),
+    ):
+        assert_error(gallery.directory.post(body, headers=form), status, reason)
+
+
+@pytest.mark.parametrize(("coding", "status"), [("identity", 201), ("gzip", 415), ("br", 415)])
+def test_requests_a_content_encoding_is_415(gallery: Gallery, coding: str, status: int) -> None:
+    """A `Content-Encoding` other than `identity` -> `415`."""
+    answer = gallery.directory.post(other("hopper"), **READ_ONLY, headers={"Content-Encoding": coding})
+    assert answer.status_code == status
+
+
 # Order of checks
 
 
