@@ -16,6 +16,7 @@ import ipaddress
 import json
 import math
 import os
+import re
 import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -131,6 +132,7 @@ class ServeSettings:
     tls_cert: str | None = None  # PEM files
     tls_key: str | None = None
     trusted_proxies: str | None = None  # addresses and networks, comma-separated, whose X-Forwarded-For counts
+    cors_origins: str | None = None  # origins of web pages that may call, comma-separated, or *; None: no others
     hosting: str = "local"  # local | cloud
     public_url: str | None = None  # host (and path) that clients reach, for image addresses in cloud hosting
     object_scheme: str | None = None  # of image addresses; None: cvos (local), https (cloud)
@@ -138,7 +140,7 @@ class ServeSettings:
     unique_external_ids: bool = False
     update_conflicts: str = REFUSE  # refuse | apply: an update of a person whom the headers call somebody else
     max_body_bytes: int = 32 * 2**20
-    body_timeout_s: float = 30.0
+    body_timeout_s: float = 30.0  # without a byte of a body
     queue_images: int = 64  # requests that may wait for the models; more get 503
     workers: int = 0  # threads that decode; 0: twice the cores
 
@@ -196,6 +198,11 @@ def _is_network(text: str) -> bool:
     return True
 
 
+def _is_origin(text: str) -> bool:
+    """As browsers write an origin; `*` is any."""
+    return text == "*" or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
+
+
 _RANGES: dict[str, tuple[float, float]] = {
     "decode.max_pixels": (1, 2**31 - 1),
     "decode.max_bytes": (1, 2**40),
@@ -239,7 +246,10 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 # Settings that list several values, separated by commas: what each value must be.
 _LISTS: Mapping[str, tuple[Callable[[str], bool], str]] = MappingProxyType(
-    {"serve.trusted_proxies": (_is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas")}
+    {
+        "serve.trusted_proxies": (_is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas"),
+        "serve.cors_origins": (_is_origin, "origins such as https://example.org, separated by commas, or *"),
+    }
 )
 # Values of old configurations, which mean what came in their place.
 _FORMER: Mapping[tuple[str, Any], Any] = MappingProxyType({("run.backend", "onnxruntime"): OPENVINO})

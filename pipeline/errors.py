@@ -283,7 +283,7 @@ class BodyTooLarge(RequestError, http_status=413):
 
 
 class BodyTimeout(RequestError, http_status=408):
-    """The body did not arrive within {timeout_s} seconds."""
+    """The body came too slowly: nothing for {timeout_s} seconds, or fewer than {bytes_per_s} bytes a second."""
 
 
 class MediaTypeUnsupported(RequestError, http_status=415):

@@ -10,12 +10,13 @@ from typing import Final
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from pipeline.config import Settings
+from pipeline.config import ServeSettings, Settings
 from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
 from pipeline.identities.service import IdentityService
 from pipeline.runtime.threads import usable_cores
@@ -86,6 +87,7 @@ def make_app(
         routes=_routes(handlers),
         middleware=[
             Middleware(RequestMiddleware, metrics=metrics),
+            *_cors(serve),
             Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
         ],
         exception_handlers={FacepipeError: _failed, HTTPException: _unknown},
@@ -93,6 +95,22 @@ def make_app(
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _cors(settings: ServeSettings) -> list[Middleware]:
+    """Lets web pages of other origins call. Credentials go in a header, which no browser sends by itself, so that even an
+    open list gives no page an account."""
+    if settings.cors_origins is None:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["ETag", "Retry-After", "X-Request-Id"],
+        )
+    ]
 
 
 def _routes(handlers: Handlers) -> list[Route]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from pipeline.identities.batcher import RETRY_AFTER_S
 from pipeline.serve.body_budget import Body, BodyBudget
 from pipeline.serve.peers import peer_of
 
+LEAST_RATE: Final = 1024  # bytes per second of a body
 _DRAIN_TIMEOUT_S: Final = 10.0
 _DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for this long waits for the answer
 
@@ -48,20 +50,34 @@ class BodyReader:
         reading = asyncio.ensure_future(self._collect(request, body, limit))
         body.give_way = reading.cancel
         try:
-            await asyncio.wait_for(reading, self._timeout_s)
-        except asyncio.TimeoutError:
-            raise BodyTimeout(timeout_s=f"{self._timeout_s:g}") from None
+            await reading
         except asyncio.CancelledError:
             if body.refused:
                 raise Overloaded(retry_after_s=RETRY_AFTER_S) from None
             raise
 
     async def _collect(self, request: Request, body: Body, limit: int) -> None:
-        async for chunk in request.stream():
+        async for chunk in _timely(request.stream(), self._timeout_s):
             if body.size + len(chunk) > limit:
                 raise BodyTooLarge(limit_bytes=limit)
             body.add(chunk)
         self._budget.arrived(body)
+
+
+async def _timely(chunks: AsyncGenerator[bytes, None], timeout_s: float) -> AsyncIterator[bytes]:
+    """The chunks of a body. Raises BodyTimeout where none comes for `timeout_s`, or where they fall behind LEAST_RATE
+    by as much: a slow upload gets through while it moves."""
+    begun, size = time.monotonic(), 0
+    while True:
+        left_s = begun + timeout_s + size / LEAST_RATE - time.monotonic()
+        try:
+            chunk = await asyncio.wait_for(chunks.__anext__(), min(timeout_s, left_s))
+        except StopAsyncIteration:
+            return
+        except asyncio.TimeoutError:
+            raise BodyTimeout(timeout_s=f"{timeout_s:g}", bytes_per_s=LEAST_RATE) from None
+        size += len(chunk)
+        yield chunk
 
 
 def declared_length(scope: Scope) -> int:

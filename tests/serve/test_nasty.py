@@ -145,6 +145,25 @@ def test_a_body_that_drips(live: LiveServer, framing: bytes) -> None:
         assert (status, body["errorReason"]) == (408, "body-timeout")
 
 
+def test_a_slow_body_that_keeps_moving(live: LiveServer, hopper: bytes) -> None:
+    """In twice the time that nothing may come for."""
+    pieces = [hopper[start : start + len(hopper) // 12] for start in range(0, len(hopper), len(hopper) // 12)]
+    with live.connect() as connection:
+        connection.sendall(head(b"Content-Length: %d" % len(hopper), request=b"POST /people?insert=false HTTP/1.1"))
+        for piece in pieces:
+            time.sleep(3.0 / len(pieces))
+            connection.sendall(piece)
+        assert answer_of(connection)[0] == 201
+
+
+def test_a_body_that_stops(live: LiveServer, hopper: bytes) -> None:
+    with live.connect() as connection:
+        connection.sendall(head(b"Content-Length: %d" % len(hopper)) + hopper[:-1])
+        start = time.monotonic()
+        assert answer_of(connection)[1]["errorReason"] == "body-timeout"
+        assert 1 < time.monotonic() - start < 5
+
+
 def test_a_length_that_lies_short(live: LiveServer) -> None:
     """What is more than announced would be the next request: it is none."""
     with live.connect() as connection:

@@ -119,6 +119,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(text: str, message
         ("serve: {trusted_proxies: '*'}", "must be IP addresses or networks"),
         ("serve: {trusted_proxies: '127.0.0.1, proxy.example.org'}", "must be IP addresses or networks"),
         ("serve: {trusted_proxies: 10.0.0.1/8}", "must be IP addresses or networks"),
+        ("serve: {cors_origins: example.org}", "must be origins such as https://example.org"),
+        ("serve: {cors_origins: 'https://example.org/'}", "must be origins such as https://example.org"),
         ("match: 7", '"match" in .* is 7: must be a mapping'),
     ],
 )

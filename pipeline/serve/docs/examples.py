@@ -130,7 +130,7 @@ _ERRORS: Final[dict[int, FacepipeError]] = {
     400: HeaderInvalid(name="X-RPC-FACES-GROUPING-THRESHOLD", expected=THRESHOLD_RULE),
     401: Unauthorized(),
     404: PersonUnknown(),
-    408: BodyTimeout(timeout_s=30),
+    408: BodyTimeout(timeout_s=30, bytes_per_s=1024),
     409: ExternalIdTaken(),
     410: ObjectReplaced(),
     413: BodyTooLarge(limit_bytes=33_554_432),
