@@ -20,14 +20,11 @@ from pipeline.store.directory_names import directory_name
 PATH = click.Path(path_type=Path)
 
 
-class _DirectoryName(click.ParamType):
-    name = "directory"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return directory_name(value)
-        except ValueError as exc:
-            self.fail(f"{value!r} {exc}", param, ctx)
+def _checked_directory(_: click.Context, __: click.Parameter, name: str) -> str:
+    try:
+        return directory_name(name)
+    except ValueError as exc:
+        raise click.BadParameter(f"{name!r} {exc}.") from None
 
 
 source_argument = click.argument("source", type=PATH)
@@ -37,7 +34,7 @@ store_option = click.option("--store", type=PATH, required=True, metavar="DIR", 
 account_option = click.option("--account", metavar="USERID", help="The account; not needed while there is only one.")
 directory_option = click.option(
     "--directory",
-    type=_DirectoryName(),
+    callback=_checked_directory,
     default="main",
     show_default=True,
     metavar="NAME",

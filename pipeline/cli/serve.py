@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 @click.command()
 @store_option
 @click.option("--quiet", is_flag=True, help="No line per request on standard error; failures are still shown.")
+@click.option(
+    "--for-existing-clients", is_flag=True, help="Set what clients of the well-known service with these headers need."
+)
 @settings_options(SERVE_FLAGS)
 @output_options
-def serve(store: Path, quiet: bool, as_json: bool, settings: Settings) -> None:
+def serve(store: Path, quiet: bool, for_existing_clients: bool, as_json: bool, settings: Settings) -> None:
     """Answer the identity contract over HTTP from a store.
 
     Prints one line when it listens (under --json: one object with `url`), and serves until Ctrl-C or SIGTERM;
@@ -33,13 +37,17 @@ def serve(store: Path, quiet: bool, as_json: bool, settings: Settings) -> None:
     \b
     Examples:
       facepipe serve --store ~/people
+      facepipe serve --store ~/people --for-existing-clients
       facepipe serve --store ~/people --host 0.0.0.0 --port 8443 --tls-cert cert.pem --tls-key key.pem
     """
+    from pipeline.serve import existing_clients
     from pipeline.serve.server import serve as serve_store
 
     log_to_stderr(quiet)
     if not quiet:
         click.echo("loading the models", err=True)
+    if for_existing_clients:
+        settings = replace(settings, serve=existing_clients.for_existing_clients(settings.serve))
 
     def announce(listening: Listening) -> None:
         report = {

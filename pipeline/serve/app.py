@@ -98,7 +98,7 @@ def make_app(
 
 
 def _cors(settings: ServeSettings) -> list[Middleware]:
-    """Lets web pages of other origins call. Credentials go in a header, which no browser sends by itself, so that even an
+    """Lets web pages of other origins call. Credentials go in a header, which no browser sends by itself, so even an
     open list gives no page an account."""
     if settings.cors_origins is None:
         return []

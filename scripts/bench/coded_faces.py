@@ -87,7 +87,7 @@ class CodedExtractor:
         self.size = size
         self.crop_bytes = crop_bytes
 
-    def extract(self, images: Sequence[DecodedImage], times: StageTimes | None = None) -> list[pa.Table]:
+    def extract(self, images: Sequence[DecodedImage], _: StageTimes | None = None) -> list[pa.Table]:
         """One table of faces (`extract.face_schema`) per image."""
         return [self.table(shown(image.pixels)) for image in images]
 

@@ -104,7 +104,7 @@ class PlantedExtractor:
         ]
         return pa.Table.from_pylist(rows, face_schema(self.size))
 
-    def extract(self, images: Sequence[DecodedImage], times: StageTimes | None = None) -> list[pa.Table]:
+    def extract(self, images: Sequence[DecodedImage], _: StageTimes | None = None) -> list[pa.Table]:
         self.batches.append(len(images))
         return [self._faces[image.pixel_sha256] for image in images]
 

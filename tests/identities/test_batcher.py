@@ -144,6 +144,6 @@ def test_closing_finishes_what_is_queued_and_takes_no_more(batcher: MicroBatcher
             pass
         threading.Timer(0.05, extractor.open.set).start()
         batcher.close()
-        assert [f.result()["height"][0].as_py() for f in (first, second)] == [1, 2]
+        assert [f.result().faces["height"][0].as_py() for f in (first, second)] == [1, 2]
     with pytest.raises(Overloaded):
         batcher.extract(image(3))

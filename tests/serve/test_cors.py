@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -12,7 +11,10 @@ from pipeline.extraction.extractor import BatchExtractor
 from tests.serve.live import LiveServer, credentials, live_server
 
 PAGE, OTHER_PAGE = "https://album.example.org", "https://elsewhere.example.org"
-WANTED = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-rpc-authorization,x-rpc-directory"}
+WANTED = {
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "x-rpc-authorization,x-rpc-directory",
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Clients written for the well-known service with these headers work unchanged.
 
 Each test does what such a client does, with the standard library, and checks only what the client looks at: a status,
-or whether a key is there. The server has two ports, and person headers are optional, as those clients expect.
+or whether a key is there. The server is started with `--for-existing-clients`, as docs/existing-clients.md says.
 """
 
 from __future__ import annotations
@@ -9,23 +9,32 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.padding import PKCS7
 
+from pipeline.config import ServeSettings
+from pipeline.serve.existing_clients import for_existing_clients
 from tests.serve.conformance.launch import Launched, launch
 from tests.serve.conformance.photos import encoded, faceless, opened, other, pair, photo, poor, portrait
+
+FLAGS = ["--for-existing-clients", "--object-port", "0"]  # any free port instead of the usual one
+PAGE = Path(__file__).parents[2] / "docs" / "existing-clients.md"
 
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    settings = {"serve.person_headers": "optional"}
-    with launch(tmp_path_factory.mktemp("clients"), settings=settings, flags=["--object-port", "0"]) as running:
+    with launch(tmp_path_factory.mktemp("clients"), flags=FLAGS) as running:
         yield running
 
 
@@ -206,3 +215,44 @@ def test_both_ports_answer_every_call(client: Client) -> None:
     for address in (client.base_url, client.object_url):
         assert client.call("GET", f"{address}/people/{person['personId']}")[0] == 200
         assert client.call("GET", f"{address}/person/{person['personId']}/face")[0] == 200
+
+
+def test_import_with_curls_default_content_type_and_a_latin1_name(client: Client) -> None:
+    """`curl --data-binary` without a type; a name in the bytes of latin-1."""
+    sent = {"Content-Type": "application/x-www-form-urlencoded", "X-RPC-PERSON-NAME": "Jürgen"}
+    client.post(photo("hopper"), sent, **IMPORT)
+    assert [person["name"] for person in client.people()] == ["Jürgen"]
+
+
+def test_download_from_a_cloud_and_decrypt(tmp_path: Path) -> None:
+    """`ehttps://` is taken for https, and what it gives is decrypted with the key from the object server. (The public
+    host is the second port here.)"""
+    with launch(tmp_path, hosting="cloud", flags=FLAGS) as cloud:
+        client = Client(cloud, "main")
+        client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)
+        (person,) = client.people()
+        scheme, _, place = person["imageURI"].partition("://")
+        host, _, path = place.partition("/")
+        assert (scheme, host) == ("ehttps", "images.example.org")
+        _, data = client.call("GET", f"{client.object_url}/{path}")
+        key = json.loads(client.call("GET", f"{client.object_url}/obj/imagekey")[1])["key"]
+        _, plain = client.call("GET", f"{client.base_url}/person/{person['personId']}/face")
+    decryptor = Cipher(algorithms.AES(base64.b64decode(key)), modes.CBC(data[:16])).decryptor()
+    unpadder = PKCS7(128).unpadder()
+    assert unpadder.update(decryptor.update(data[16:]) + decryptor.finalize()) + unpadder.finalize() == plain
+
+
+def test_the_page_names_what_the_switch_sets() -> None:
+    named = dict(re.findall(r"^\| .* \| `serve\.(\w+)` \| `(\w+)`", PAGE.read_text(), re.MULTILINE))
+    assert set(named) == {"person_headers", "object_port", "object_scheme"}
+    for hosting in ("local", "cloud"):
+        before = ServeSettings(hosting=hosting)
+        after = for_existing_clients(before)
+        changed = {name: str(getattr(after, name)) for name in named if getattr(after, name) != getattr(before, name)}
+        assert changed == (named if hosting == "cloud" else {k: v for k, v in named.items() if k != "object_scheme"})
+        assert replace(after, **{name: getattr(before, name) for name in named}) == before
+
+
+def test_a_setting_with_another_value_keeps_it() -> None:
+    chosen = ServeSettings(hosting="cloud", object_port=0, object_scheme="https")
+    assert for_existing_clients(chosen) == replace(chosen, person_headers="optional")

@@ -21,6 +21,7 @@ DOCUMENTS = [
     "ARCHITECTURE.md",
     "docs/accuracy.md",
     "docs/clients.md",
+    "docs/existing-clients.md",
     "docs/speed.md",
 ]
 

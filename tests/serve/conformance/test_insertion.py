@@ -325,7 +325,7 @@ def test_requests_insert_all_inserts_each_unmatched_face(lenient_directory: Dire
 
 
 def test_requests_insert_all_needs_headers_for_the_largest_face_only(directory: Directory) -> None:
-    """person_headers `required`: only for the largest does insert_all ask for the headers. The 400 names the setting."""
+    """person_headers `required`: insert_all asks for the headers of the largest only. The 400 names the setting."""
     answer = directory.post(pair("hopper", "collins"), insert_all="true")
     assert_error(answer, 400, "person-headers-required")
     assert "person_headers" in answer.json()["message"]

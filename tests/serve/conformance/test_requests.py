@@ -25,7 +25,9 @@ MIB = 2**20
 # X-RPC-FACES-GROUPING-THRESHOLD
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "-1e-9", "3.990001", "3.9999999", "4.0000001", "5", "abc", "0,54", "0.5 4"])
+@pytest.mark.parametrize(
+    "value", ["nan", "inf", "-inf", "-1", "-1e-9", "3.990001", "3.9999999", "4.0000001", "5", "abc", "0,54", "0.5 4"]
+)
 def test_requests_threshold_out_of_range_is_400(directory: Directory, value: str) -> None:
     """T: finite, in [0, 3.99] or exactly 4, else `400`."""
     assert_error(directory.post(photo("hopper"), **ANNA, threshold=value), 400, "header-invalid")
