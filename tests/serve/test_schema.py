@@ -6,7 +6,12 @@ described, or a body unlike its schema. About SCHEMA_EXAMPLES requests are made:
 
 from __future__ import annotations
 
+import base64
+import html
 import os
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from pipeline.serve.docs.openapi import description
-from tests.serve.live import LiveServer, credentials
+from tests.serve.live import PASSWORD, LiveServer, credentials
 
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "100"))
 DOCUMENT = description()
@@ -71,6 +76,8 @@ def test_every_route_of_the_server_is_described(live: LiveServer) -> None:
 def test_every_operation_tells_its_errors(verb: str, path: str) -> None:
     route = DOCUMENT["paths"][path][verb]
     assert route["summary"]
+    assert route["operationId"]
+    assert route["tags"]
     answers = route["responses"]
     if route["security"]:
         assert {"400", "401", "429", "500", "503"} <= set(answers)
@@ -89,6 +96,20 @@ def test_the_page_needs_nothing_from_elsewhere(live: LiveServer) -> None:
     for verb, path in OPERATIONS:
         assert f"{verb.upper()}</span> <code>{path}</code>" in page.text
     assert httpx.get(f"{live.url}/openapi.json").json() == DOCUMENT
+
+
+def test_the_page_has_each_request_as_a_command(live: LiveServer, hopper: bytes, tmp_path: Path) -> None:
+    """Run as they stand, with this server's address and password, the commands get described answers."""
+    (tmp_path / "photo.jpg").write_bytes(hopper)
+    shown = re.findall(r"<pre>(curl .*?)</pre>", httpx.get(f"{live.url}/docs").text, re.DOTALL)
+    assert len(shown) == len(OPERATIONS)
+    for text, (verb, path) in zip(shown, OPERATIONS, strict=True):
+        command = html.unescape(text).replace("alice:secret", f"alice:{base64.b64encode(PASSWORD.encode()).decode()}")
+        line = f"url={live.url}; {command} -sS -o /dev/null -w '%{{http_code}}'"
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout in DOCUMENT["paths"][path][verb]["responses"], (verb, path)
+        # The examples' ids are nobody's.
+        assert done.stdout in (("200", "201") if not re.search("{|merge|imagekey", path) else ("404",)), (verb, path)
 
 
 # Its answers

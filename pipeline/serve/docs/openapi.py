@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-from pipeline.config import EVERYBODY, MAX_THRESHOLD
+from pipeline.config import EVERYBODY
 from pipeline.serve.docs import examples, schemas
 from pipeline.serve.listing import EQUALITIES, PEOPLE_COUNT, ROOTS_COUNT
 from pipeline.serve.person_parsing import FURTHER_HEADERS
@@ -15,7 +15,14 @@ from pipeline.serve.request_parsing import MAX_DAYS, MAX_SIMILAR, MAX_SIZE_PX
 
 Json = dict[str, Any]
 
+# The last part of an address -> its group; all others are people.
+_TAGS: Final = {
+    **dict.fromkeys(("face", "{guid}", "imagekey"), "images"),
+    **dict.fromkeys(("healthz", "readyz", "metrics"), "server"),
+}
 _AUTHORIZATION: Final = "authorization"
+_OCTETS: Final = "application/octet-stream"
+_BINARY: Final[Json] = {"type": "string", "format": "binary"}
 # The errors of every route that needs credentials. 431, and 408 for headers, come before any route.
 _COMMON_ERRORS: Final = {
     400: "A header or a parameter is missing or wrong.",
@@ -37,7 +44,7 @@ _CHANGE_ERRORS: Final = _COMMON_ERRORS | _BODY_ERRORS | _STORE_ERRORS | _NO_PERS
 
 def description() -> Json:
     """The whole document (OpenAPI 3.1)."""
-    return {
+    document: Json = {
         "openapi": "3.1.0",
         "info": {"title": "facepipe", "version": version("facepipe"), "description": _ABOUT},
         "paths": {
@@ -50,7 +57,7 @@ def description() -> Json:
             "/person/{personId}/face": {"get": _face()},
             "/obj/{guid}": {"get": _object()},
             "/obj/imagekey": {"get": _image_key()},
-            "/imagekey": {"get": _image_key()},
+            "/imagekey": {"get": _image_key() | {"operationId": "get-the-image-key-at-its-other-address"}},
             "/healthz": {"get": _open_route("Health", "The process answers.", {"status": "ok"})},
             "/readyz": {"get": _readiness()},
             "/metrics": {"get": _metrics()},
@@ -62,11 +69,21 @@ def description() -> Json:
                     "type": "apiKey",
                     "in": "header",
                     "name": "X-RPC-AUTHORIZATION",
-                    "description": "`<userid>:<password>`, or `<userid>:<base64 of the password>`.",
+                    "description": "The user id, a colon, and the password or its base64: `alice:secret` or "
+                    "`alice:c2VjcmV0`, without a word such as `Bearer` before it.",
                 }
             },
         },
     }
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["tags"] = [_tag(path)]
+    return document
+
+
+def _tag(path: str) -> str:
+    """The group of an address: generated clients make a module of each."""
+    return _TAGS.get(path.rsplit("/", 1)[-1], "people")
 
 
 _ABOUT: Final = """\
@@ -101,7 +118,7 @@ def _post_people() -> Json:
     body = {
         "description": "The image file. JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF, HEIC and ICO are read.",
         "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "content": {_OCTETS: {"schema": _BINARY}},
     }
     errors = {
         **_COMMON_ERRORS,
@@ -191,7 +208,8 @@ def _unmerge() -> Json:
 
 def _face() -> Json:
     text = "The record's own current image, decrypted where images are stored encrypted. It may change: revalidate."
-    answers = _image_answers("image/*")
+    # The second type is for generated clients, which know no image types.
+    answers = _image_answers("image/jpeg", _OCTETS)
     return _route("Get a face", text, answers, _COMMON_ERRORS | _NO_PERSON, [_PERSON_ID, _IF_NONE_MATCH])
 
 
@@ -205,15 +223,13 @@ def _object() -> Json:
         404: "There is no such object in this directory.",
         410: "A newer image took the place of this one less than a day ago: look at the record again.",
     }
-    return _route("Get an object", text, _image_answers("*/*"), errors, parameters)
+    return _route("Get an object", text, _image_answers("image/jpeg", _OCTETS), errors, parameters)
 
 
 def _image_key() -> Json:
     answer = _json_answer("The key.", "ImageKey", {"key": examples.IMAGE_KEY})
     errors = _COMMON_ERRORS | {404: "The server is not in cloud hosting."}
-    route = _route("Get the image key", "The account's key to its objects, in cloud hosting.", {"200": answer}, errors)
-    del route["operationId"]  # ids are unique, and this route has two paths
-    return route
+    return _route("Get the image key", "The account's key to its objects, in cloud hosting.", {"200": answer}, errors)
 
 
 def _open_route(summary: str, text: str, example: Json) -> Json:
@@ -264,8 +280,8 @@ def _accepted() -> Json:
     return {"description": "It is done.", "content": {"application/json": content}}
 
 
-def _image_answers(media_type: str) -> Json:
-    content = {media_type: {"schema": {"type": "string", "format": "binary"}}}
+def _image_answers(*media_types: str) -> Json:
+    content = {media_type: {"schema": _BINARY} for media_type in media_types}
     tag = {"ETag": {"description": "Names the image.", "schema": {"type": "string"}}}
     return {
         "200": {"description": "The image.", "content": content, "headers": tag},
@@ -304,9 +320,9 @@ def _path(name: str, text: str, example: str, schema: Json | None = None) -> Jso
 
 
 _TEXT: Final[Json] = {"type": "string", "maxLength": 1000}
-_QUALITY: Final[Json] = {"type": "number", "anyOf": [{"minimum": 0, "maximum": 1}, {"const": -1}], "default": -1}
+_QUALITY: Final[Json] = {"type": "number", "minimum": -1, "maximum": 1, "default": -1}  # nothing between -1 and 0
 _FRACTION: Final[Json] = {"type": "number", "minimum": 0, "maximum": 1}
-_PIXELS: Final[Json] = {**_QUALITY, "anyOf": [{"minimum": 0, "maximum": MAX_SIZE_PX}, {"const": -1}]}
+_PIXELS: Final[Json] = {**_QUALITY, "maximum": MAX_SIZE_PX}
 
 _DIRECTORY: Final = _header(
     "X-RPC-DIRECTORY",
@@ -335,8 +351,9 @@ _POST_PARAMETERS: Final = (
     *_PERSON_HEADERS,
     _header(
         "X-RPC-FACES-GROUPING-THRESHOLD",
-        "The matching threshold T. 0 matches nothing but the identical image, 4 everybody.",
-        {"type": "number", "anyOf": [{"minimum": 0, "maximum": MAX_THRESHOLD}, {"const": EVERYBODY}], "default": 0.54},
+        "The matching threshold T, at most 3.99 or exactly 4; without it the server's, which is 0.54 unless set. "
+        "0 matches nothing but the identical image, 4 everybody.",
+        {"type": "number", "minimum": 0, "maximum": EVERYBODY},
         "0.54",
     ),
     _query("insert", {"type": "boolean", "default": True}, "false: nothing is inserted.", False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from pipeline.serve.responses import encoded_response, json_bytes
 
 Json = dict[str, Any]
 
+_PERSON: Final = ("X-RPC-PERSON-NAME", "X-RPC-EXTERNAL-ID")  # which an insertion needs
 _STYLE: Final = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
 h1 { margin-bottom: 0 } h2 { margin: 2.5rem 0 0; font-size: 1.2rem } table { border-collapse: collapse; width: 100% }
@@ -68,8 +70,26 @@ def _route(verb: str, path: str, route: Json) -> str:
     answers = "".join(_answer(status, answer) for status, answer in route["responses"].items())
     return (
         f'<h2><span class="verb">{verb.upper()}</span> <code>{_text(path)}</code> {_text(route["summary"])}</h2>'
-        f"{_paragraphs(route.get('description', ''))}{table}{body}<p>Answers:</p>{answers}"
+        f"{_paragraphs(route.get('description', ''))}<pre>{_text(_curl(verb, path, route))}</pre>"
+        f"{table}{body}<p>Answers:</p>{answers}"
     )
+
+
+def _curl(verb: str, path: str, route: Json) -> str:
+    """The request as a command line, with the examples of what it needs. `$url` is the address of the server."""
+    headers = {"X-RPC-AUTHORIZATION": "alice:secret"} if route["security"] else {}
+    for parameter in route.get("parameters", ()):
+        if parameter["in"] == "path":
+            path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
+        elif parameter["required"] or (verb == "post" and parameter["name"] in _PERSON):
+            headers[parameter["name"]] = parameter["example"]
+    data = ""
+    for kind, content in route.get("requestBody", {}).get("content", {}).items():
+        headers["Content-Type"] = kind
+        body = json.dumps(content["example"]) if "example" in content else "@photo.jpg"
+        data = f" --data-binary {shlex.quote(body)}"
+    sent = "".join(f" \\\n    -H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items())
+    return f'curl -X {verb.upper()} "$url{path}"{sent}{data}'
 
 
 def _parameter(parameter: Json) -> str:

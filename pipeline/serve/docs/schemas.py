@@ -40,6 +40,7 @@ def _ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+_REASON: Final[Json] = {"type": "string", "enum": ["center-pose", "sharpness", "contrast"]}
 _POINT: Final = _object("x y", x=_NUMBER, y=_NUMBER)
 _CHANGES: Final[Json] = {
     "name": _GIVEN_TEXT,
@@ -67,7 +68,7 @@ SCHEMAS: Final[dict[str, Json]] = {
         firstName=_TEXT,
         lastName=_TEXT,
         similarityScore=_SCORE,
-        newId={"const": True},
+        newId={"type": "boolean", "description": "Only ever true."},  # generators stumble over a const
         attributes=_ref("Attributes"),
         lastOccurrenceDate=_TIME,
         mediaId=_TEXT,
@@ -79,8 +80,12 @@ SCHEMAS: Final[dict[str, Json]] = {
         rootPersonAddDate=_TIME,
         similar=_list("Similar"),
         tags=_TAGS,
-        rejectionReasons={"type": "array", "items": {"enum": ["center-pose", "sharpness", "contrast"]}},
+        rejectionReasons={
+            "type": "array",
+            "items": {"type": "string", "enum": ["center-pose", "sharpness", "contrast"]},
+        },
         conflict={
+            "type": "string",
             "enum": ["external-id", "name", "person"],
             "description": "Nobody was updated: the headers call the match somebody else, or it is not the one named.",
         },
