@@ -57,7 +57,7 @@ class SourceSettings:
 class DecodeSettings:
     max_pixels: int = 100_000_000
     max_bytes: int = 256 * 2**20
-    truncated: str = "refuse"  # refuse | accept: the missing part stays grey
+    truncated: str = "tolerate"  # refuse | tolerate: what lacks 1 % is taken | accept: all that is there
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ _FMR = "fmr:"
 _SECRET = frozenset({"security.master_key"})  # never repeated in a message
 _CHOICES: dict[str, tuple[str, ...]] = {
     "source.labels": ("none", "parent"),
-    "decode.truncated": ("refuse", "accept"),
+    "decode.truncated": ("refuse", "tolerate", "accept"),
     "align.resampling": (AREA, PILLOW),
     "run.backend": (AUTO, OPENVINO, TORCH),
     "run.mode": (EXACT, FAST),

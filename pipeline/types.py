@@ -64,6 +64,7 @@ class DecodedImage:
     pixels: ByteArray  # [H, W, 3] uint8, RGB, alpha flattened on white, C-contiguous
     format: str  # "jpeg", "png", ...
     pixel_sha256: str  # of `pixels`' bytes, with width and height before them
+    remark: str | None = None  # what is wrong with the file, though it was taken
 
     @property
     def width(self) -> int:
@@ -84,6 +85,7 @@ class EncodedImage:
     orientation: int  # the EXIF turn that is to be applied, 1 for none
     format: str
     pixel_sha256: None = None  # known of the reference decoder's pixels only
+    remark: None = None
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,7 @@ def _await_image(item: _Item, budget: PixelBudget) -> int:
     finally:
         budget.leave(item.pixels)
     item.fields.update(pixel_sha256=image.pixel_sha256, width=image.width, height=image.height, format=image.format)
+    item.fields["reason"] = image.remark
     return image.width * image.height
 
 

@@ -24,7 +24,7 @@ from pipeline.extraction.images.decode import Decoder, decode_image
 from pipeline.types import DecodedImage
 from tests.extraction.helpers import encode
 
-PLAIN = DecodeSettings()
+PLAIN = DecodeSettings(truncated="refuse")
 ACCEPT = DecodeSettings(truncated="accept")
 FORMATS: dict[str, dict[str, Any]] = {
     "jpeg": {"format": "JPEG", "quality": 95},

@@ -105,6 +105,17 @@ def test_bad_images_among_good_ones_are_rows(extractor: BatchExtractor, photo: P
     assert "changed while" in results[3]["reason"]
 
 
+def test_a_jpeg_without_its_last_blocks_is_a_row_with_a_remark(
+    extractor: BatchExtractor, photo: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "cut.jpg"
+    file.write_bytes(encode(Image.open(photo))[:-20])
+    ((_, table),) = _engine(extractor).run_shards(_shards([_row(0, file)], 1), lambda _: None)
+    (row,) = table.to_pylist()
+    assert (row["status"], len(row["faces"])) == ("ok", 1)
+    assert "the image data end early" in row["reason"]
+
+
 def test_a_jpeg_of_endless_scans_is_a_row_with_a_reason(extractor: BatchExtractor, photo: Path, tmp_path: Path) -> None:
     file = tmp_path / "scans.jpg"
     file.write_bytes(with_scans(encode(Image.open(photo), progressive=True), 5000))

@@ -89,3 +89,29 @@ def test_a_grey_picture_is_whole(mode: str, by_pillow: bool, monkeypatch: pytest
     grey = Image.new(mode, (640, 480), 128 if mode == "L" else (128,) * len(mode))
     for progressive in (False, True):
         decode_image(encode(grey, optimize=True, progressive=progressive), PLAIN)
+
+
+def test_a_file_that_lacks_its_end_within_the_last_blocks_is_taken_with_a_remark() -> None:
+    whole = encode(noise(640, 480))
+    cut = whole[: int(len(whole) * 0.996)]
+    taken, accepted = (decode_image(cut, DecodeSettings(truncated=t)) for t in ("tolerate", "accept"))
+    assert np.array_equal(taken.pixels, accepted.pixels)
+    assert np.array_equal(taken.pixels[:460], decode_image(whole, PLAIN).pixels[:460])
+    assert str(taken.remark).startswith("the image data end early: ")
+    assert decode_image(whole, PLAIN).remark is None
+    with pytest.raises(ImageTruncated):
+        decode_image(cut, DecodeSettings(truncated="refuse"))
+
+
+@pytest.mark.parametrize("share", [0.97, 0.5, 0.01])
+def test_a_file_that_lacks_more_is_truncated(share: float) -> None:
+    whole = encode(noise(640, 480))
+    with pytest.raises(ImageTruncated):
+        decode_image(whole[: int(len(whole) * share)], PLAIN)
+
+
+def test_a_progressive_file_without_its_end_is_truncated() -> None:
+    """It lacks its details everywhere: how much that is nobody knows."""
+    whole = encode(noise(640, 480), progressive=True)
+    with pytest.raises(ImageTruncated):
+        decode_image(whole[:-100], PLAIN)

@@ -183,7 +183,7 @@ def test_broken_files_all_end_as_rows(faces_dir: Path, runner: Runner, tmp_path:
     assert rows == {
         "corrupted.png": "truncated",
         "empty.png": "unsupported",
-        "truncated.jpg": "truncated",
+        "truncated.jpg": "ok",  # it lacks its last 17 bytes, and no block of its picture
         **{f"einstein.{suffix}": "ok" for suffix in ("bmp", "gif", "ico", "jpeg", "png", "tiff", "webp")},
     }
-    assert (report.persons, report.outcomes) == (1, {"inserted": 1, "matched": 6})
+    assert (report.persons, report.outcomes) == (2, {"inserted": 2, "matched": 6})

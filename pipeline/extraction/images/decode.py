@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final, TypeAlias
 
@@ -40,8 +40,10 @@ from pipeline.extraction.images.files import SNIFF_BYTES, ends_early, ico_pixels
 from pipeline.extraction.images.jpeg import (
     START_OF_SCAN,
     cannot_hold,
+    grey_share,
     has_more_scans,
     is_baseline,
+    is_sequential,
     jpeg_pixels,
     marks_of_scans,
     missing_share,
@@ -115,10 +117,18 @@ class OpenedImage:
         """Once. Raises ImageTruncated and ImageUnreadable as `decode_image` does."""
         try:
             return self._decoded(_pixels)
-        except ImageTruncated:
-            if self.settings.truncated != "accept":
+        except ImageTruncated as exc:
+            if self.settings.truncated == "accept":
+                partial = self._decoded(_partial_pixels)
+            elif self._may_be_nearly_whole():
+                partial = self._decoded(_nearly_all_pixels)
+            else:
                 raise
-        return self._decoded(_partial_pixels)
+            return replace(partial, remark=exc.reason)
+
+    def _may_be_nearly_whole(self) -> bool:
+        tolerated = self.settings.truncated == "tolerate" and is_sequential(self.data)
+        return tolerated and not cannot_hold(self.data, self.width * self.height)
 
     def load_in_room(self) -> DecodedImage:
         """`load` where its pixels are bounded otherwise afterwards."""
@@ -177,9 +187,9 @@ class Decoder:
 def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
     """The image in `data`: [H, W, 3] uint8 RGB, upright, C-contiguous and writable.
 
-    Raises ImageUnsupported (no known format), ImageTooLarge (checked before any pixel is decoded), ImageTruncated
-    (unless `settings.truncated` is "accept" and the format decodes from top to bottom) and ImageUnreadable. With
-    "accept", the missing part of a cut JPEG, PNG, BMP, TIFF or GIF is grey.
+    Raises ImageUnsupported (no known format), ImageTooLarge (checked before any pixel is decoded), ImageTruncated and
+    ImageUnreadable. Where `settings.truncated` is "accept", the missing part of a cut JPEG, PNG, BMP, TIFF or GIF is
+    grey; where it is "tolerate", that of a sequential JPEG, up to 1 % of the picture. Either leaves a remark.
     """
     return open_image(data, settings).load_in_room()
 
@@ -329,6 +339,15 @@ def _partial_pixels(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError):
         image.tile = []  # nothing more to load: what the decoder wrote so far is the picture
     return _rgb(image)
+
+
+def _nearly_all_pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
+    """As `_pixels`, without up to 1 % of the picture. Raises ImageTruncated where more is missing."""
+    pixels = _partial_pixels(data, image)
+    missing = grey_share(pixels)
+    if missing > _MISSING_SHARE:
+        raise ImageTruncated(detail=f"{missing:.0%} of the picture is missing")
+    return pixels
 
 
 def _rgb(image: ImageFile.ImageFile) -> ByteArray:

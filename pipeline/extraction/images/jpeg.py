@@ -79,23 +79,35 @@ def missing_share(data: bytes, pixels: ByteArray, colours: str) -> float:
     that it decoded, as stored; `colours` is GRAY, or CMYK, where the grey is another colour afterwards. 0 without
     simplejpeg, which tells of warnings.
     """
-    if colours != "CMYK" and (pixels[-1, -1] != _GREY).any():
-        return 0.0
-    share = _filled(pixels) / (pixels.shape[0] * pixels.shape[1])
+    share = _filled(pixels) if colours == "CMYK" else grey_share(pixels)
     return share if share and _warns(data, colours) else 0.0
 
 
-def _filled(pixels: ByteArray) -> int:
-    """How many of the last pixels, row by row from the bottom, have the colour of the last one."""
+def is_sequential(data: bytes) -> bool:
+    """Whether the file is a grey or colour JPEG whose data go from top to bottom, so that what it lacks is at the end
+    of the picture, and grey."""
+    marker, _, components = _first_frame(data) or (0, 0, ())
+    return marker in (_BASELINE, 0xC1) and len(components) in (1, 3)
+
+
+def grey_share(pixels: ByteArray) -> float:
+    """The share of a picture at its end that has the grey that libjpeg fills in, in [0, 1]."""
+    if (pixels[-1, -1] != _GREY).any():
+        return 0.0
+    return _filled(pixels)
+
+
+def _filled(pixels: ByteArray) -> float:
+    """The share of the pixels that have the colour of the last one, row by row from the bottom."""
     height, width, _ = pixels.shape
-    filled = 0
+    filled: int = 0
     for row in range(height - 1, -1, -1):
         same = (pixels[row, ::-1] == pixels[-1, -1]).all(axis=1)
         tail = width if same.all() else int(same.argmin())
         if not tail:
             break
         filled += tail
-    return filled
+    return float(filled / (height * width))
 
 
 def _warns(data: bytes, colours: str) -> bool:
