@@ -66,3 +66,4 @@ def test_a_round_trip(package: str, live: LiveServer, hopper: bytes) -> None:
     assert ask("images.get_an_object", person.image_uri.rpartition("/")[2]).payload.read() == picture
     ask("people.delete_a_record", face.person_id)
     assert ask("people.get_a_record", face.person_id).error_reason == "person-unknown"
+    client.get_httpx_client().close()
