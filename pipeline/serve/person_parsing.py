@@ -98,13 +98,15 @@ def _is_text(text: str) -> bool:
 
 
 def person_change(body: dict[str, Any], not_of_a_person: Collection[str] = ()) -> PersonChange:
-    """The changes of a `PUT`: omitted is unchanged, blank, null or empty is removed, a computed field means nothing.
+    """The changes of a `PUT`: omitted is unchanged, blank or empty is removed, a computed field means nothing. `null`
+    removes a further field; of the others it means omitted, as clients send it for what they do not know.
 
     Raises BodyInvalid.
     """
     known = _STORED_FIELDS | COMPUTED_FIELDS | set(not_of_a_person)
     further = {key: None if _is_empty(value) else value for key, value in body.items() if key not in known}
     _check_further(further)
+    body = {key: value for key, value in body.items() if value is not None}
     return PersonChange(
         name=_text_field(body, "name"),
         first_name=_text_field(body, "firstName"),
@@ -140,15 +142,13 @@ def _text_field(body: dict[str, Any], key: str) -> str | None:
 
 
 def _text(key: str, value: object) -> str:
-    if value is None:
-        return ""
     if not isinstance(value, str) or not _is_text(value):
         raise BodyInvalid(detail=f"{key} must be text of at most {MAX_TEXT:,} characters")
     return value.strip()
 
 
 def _tags(value: object) -> tuple[str, ...]:
-    if value in (None, ""):
+    if value == "":
         return ()
     if not isinstance(value, list) or len(value) > MAX_TAGS:
         raise BodyInvalid(detail=f"tags must be a list of at most {MAX_TAGS} texts")
@@ -156,7 +156,7 @@ def _tags(value: object) -> tuple[str, ...]:
 
 
 def _ignored(value: object) -> bool:
-    if value in (None, ""):
+    if value == "":
         return False
     if not isinstance(value, bool):
         raise BodyInvalid(detail="ignore must be true or false")

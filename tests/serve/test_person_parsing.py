@@ -77,13 +77,17 @@ def test_what_a_put_changes() -> None:
     assert person_change({"personExternalId": "e"}) == PersonChange(external_id="e")
 
 
-@pytest.mark.parametrize("nothing", [None, ""])
-def test_blank_null_and_empty_are_removed(nothing: object) -> None:
-    body = dict.fromkeys(["name", "firstName", "lastName", "externalId", "tags", "ignore", "moniker"], nothing)
+def test_blank_and_empty_are_removed() -> None:
+    body = dict.fromkeys(["name", "firstName", "lastName", "externalId", "tags", "ignore", "moniker"], "")
     assert person_change(body) == PersonChange("", "", "", "", (), False, {"moniker": None})
     assert person_change({"a": [], "b": {}, "c": "  ", "tags": []}) == PersonChange(
         tags=(), metadata={"a": None, "b": None, "c": None}
     )
+
+
+def test_null_removes_a_further_field_and_leaves_the_others() -> None:
+    body = dict.fromkeys(["name", "firstName", "lastName", "externalId", "tags", "ignore", "moniker"])
+    assert person_change(body) == PersonChange(metadata={"moniker": None})
 
 
 def test_any_other_field_is_kept_and_computed_ones_mean_nothing() -> None:

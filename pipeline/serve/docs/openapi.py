@@ -172,9 +172,10 @@ def _by_external_id() -> Json:
 
 def _put_person() -> Json:
     text = (
-        "Changes what the body names: omitted is unchanged; blank, null or empty is removed. Fields that the server "
-        "computes are ignored, so that a record can be sent back; any other field is kept as it was sent, of all "
-        "together at most 8 KB. Without a body the headers serve."
+        "Changes what the body names: omitted is unchanged; blank or empty is removed. `null` removes a field that the "
+        "server only keeps, and means omitted for the others. Fields that the server computes are ignored, so that a "
+        "record can be sent back; any other field is kept as it was sent, of all together at most 8 KB. Without a body "
+        "the headers serve."
     )
     errors = _CHANGE_ERRORS | _ID_IN_USE
     body = _json_body("PersonChange", examples.PERSON_CHANGE, required=False)
