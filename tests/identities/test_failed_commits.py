@@ -38,12 +38,12 @@ def fail_once() -> Iterator[FailOnce]:
     faults.install(None)
 
 
-LATE = ("catalog.fsync_folder", "directory_commit.committed")  # after the transaction
+LATE = ("commits.write", "commits.fsync", "directory_commit.committed")  # after the transaction
 
 
 @pytest.mark.parametrize("where", LATE)
 def test_a_post_that_failed_after_its_transaction_is_known(poster: Poster, fail_once: FailOnce, where: str) -> None:
-    poster.post(Face(somebody(0)), name="Ann")
+    poster.post(Face(somebody(0)))
     fail_once(where)
     replacing = poster.extractor.photo(Face(near(0, 0.6)))
     with pytest.raises(StoreUnwritable):

@@ -20,7 +20,7 @@ import torch
 import uvicorn.lifespan.on  # what uvicorn imports by name only when it starts
 import uvicorn.loops.auto  # noqa: F401
 
-import pipeline.store.catalog.opening
+import pipeline.store.catalog.connection
 from pipeline.cli.serve import log_to_stderr
 from pipeline.config import load_settings
 from pipeline.matching import int8_filter
@@ -49,14 +49,14 @@ def _is_object(fd: int, *, folder: bool) -> bool:
     return in_objects and stat.S_ISDIR(os.fstat(fd).st_mode) == folder
 
 
-def _connect_without_sync(file: Path, root: Path) -> Any:
-    connection = connect(file, root)
+def _connect_without_sync(file: Path, root: Path, *, reading: bool = False) -> Any:
+    connection = connect(file, root, reading=reading)
     connection.execute("SET fsync_mode = 'NONE'")
     return connection
 
 
 def _without_log_sync() -> None:
-    pipeline.store.catalog.opening.connect = _connect_without_sync
+    pipeline.store.catalog.connection.connect = _connect_without_sync
 
 
 WITHOUT: dict[str, Callable[[], None]] = {

@@ -310,7 +310,7 @@ def test_the_bodies_of_all_requests_are_bounded(
     """Twenty clients each send most of a body and hold back the rest: there is room for sixteen."""
     folder = tmp_path_factory.mktemp("bodies")
     with (
-        live_server(folder / "store", extractor, serve__max_body_bytes=MIB, serve__body_timeout_s=2) as small,
+        live_server(folder / "store", extractor, serve__max_body_bytes=MIB, serve__body_timeout_s=5) as small,
         contextlib.ExitStack() as stack,
     ):
         connections = [stack.enter_context(small.connect()) for _ in range(20)]
