@@ -30,7 +30,10 @@ class BodyBudget:
     def take(self, body: Body, size: int) -> None:
         """Counts `size` more bytes of a body. Where the budget is spent, an arriving body gives way: of the account
         with the most bytes, there of the peer with the most, and there the one that began last, so that the others get
-        through. Raises Overloaded where that is `body` itself."""
+        through. Raises Overloaded where that is `body` itself, or was already: a reader that is cancelled as its chunk
+        comes may still add it (asyncio.wait_for of Python before 3.12)."""
+        if body.refused:
+            raise Overloaded(retry_after_s=RETRY_AFTER_S)
         while self.taken + size > self.total:
             last = max((other for other in self._arriving if other.size or other is body), key=self._claim)
             if last is body:
