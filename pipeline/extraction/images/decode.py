@@ -36,8 +36,9 @@ from PIL.TiffImagePlugin import (
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, ImageTooLarge, ImageTruncated, ImageUnreadable, ImageUnsupported
-from pipeline.extraction.images.files import SNIFF_BYTES, ends_early, ico_pixels, sniff, too_many_bytes
+from pipeline.extraction.images.files import SNIFF_BYTES, check_bytes, ends_early, ico_pixels, sniff
 from pipeline.extraction.images.jpeg import (
+    GREY,
     START_OF_SCAN,
     cannot_hold,
     grey_share,
@@ -60,7 +61,6 @@ _NAMES: Final = {"MPO": "jpeg", "DIB": "bmp", "HEIF": "heic"}
 _PARTIAL: Final = frozenset({"JPEG", "MPO", "PNG", "BMP", "DIB", "TIFF", "GIF"})
 _JPEG: Final = frozenset({"JPEG", "MPO"})
 _JPEG_IN_TIFF: Final = frozenset({"jpeg", "tiff_jpeg"})
-_GREY: Final = 128
 _MISSING_SHARE: Final = 0.01  # of a picture: with more it is truncated, though its file has an end
 # Memory at the peak, in bytes per pixel, rounded up: Pillow's picture, its bytes and the array; with the conversions
 # where there are some; and what the format's own library holds meanwhile.
@@ -196,8 +196,7 @@ def decode_image(data: bytes, settings: DecodeSettings) -> DecodedImage:
 
 def open_image(data: bytes, settings: DecodeSettings) -> OpenedImage:
     """The image in `data` with its header read, before any pixel is decoded. Raises what `decode_image` raises."""
-    if len(data) > settings.max_bytes:
-        raise too_many_bytes(len(data), settings.max_bytes)
+    check_bytes(len(data), settings.max_bytes)
     silence_decoders()
     try:
         if sniff(data[:SNIFF_BYTES]) == "ico":  # Pillow decodes these while it opens them
@@ -333,7 +332,7 @@ def _partial_pixels(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
         image.fp.write(b"\xff\xd9")
         image.fp.seek(0)
     if image.mode in ("L", "RGB", "RGBA"):
-        image.im = Image.new(image.mode, image.size, (_GREY,) * len(image.mode)).im
+        image.im = Image.new(image.mode, image.size, (GREY,) * len(image.mode)).im
     try:
         image.load()
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError):

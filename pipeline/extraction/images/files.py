@@ -110,11 +110,11 @@ def hash_file(path: Path, max_bytes: int = sys.maxsize) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
     piece = memoryview(bytearray(_CHUNK_BYTES))
     with _opened(path) as file:
-        _check_bytes(os.fstat(file.fileno()).st_size, max_bytes)
+        check_bytes(os.fstat(file.fileno()).st_size, max_bytes)
         while count := file.readinto(piece):  # type: ignore[attr-defined]  # unbuffered files have it
             digest.update(piece[:count])
             size += count
-            _check_bytes(size, max_bytes)
+            check_bytes(size, max_bytes)
     return digest.hexdigest(), size
 
 
@@ -131,23 +131,19 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     """
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        _check_bytes(size, max_bytes)
+        check_bytes(size, max_bytes)
         pieces, total = [], 0
         while piece := file.read(_CHUNK_BYTES if total >= size else size - total):
             pieces.append(piece)
             total += len(piece)
-            _check_bytes(total, max_bytes)
+            check_bytes(total, max_bytes)
     return b"".join(pieces)
 
 
-def _check_bytes(size: int, max_bytes: int) -> None:
+def check_bytes(size: int, max_bytes: int) -> None:
+    """Raises ImageTooLarge for a file of `size` bytes where `decode.max_bytes` is less."""
     if size > max_bytes:
-        raise too_many_bytes(size, max_bytes)
-
-
-def too_many_bytes(size: int, max_bytes: int) -> ImageTooLarge:
-    """The rejection of a file of `size` bytes where `decode.max_bytes` is `max_bytes`."""
-    return ImageTooLarge(what=f"a file of {size:,} bytes", limit=f"{max_bytes:,} bytes (decode.max_bytes)")
+        raise ImageTooLarge(what=f"a file of {size:,} bytes", limit=f"{max_bytes:,} bytes (decode.max_bytes)")
 
 
 def sniff(head: bytes) -> str | None:
@@ -193,16 +189,21 @@ def ends_early(data: bytes) -> bool:
         return True
 
 
-def _jpeg_ends_early(data: bytes) -> bool:
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """The marker and the place of each segment of a JPEG file. Raises IndexError and struct.error where it is cut."""
     at = 2
     while data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # a fill byte
+        if data[at + 1] == 0xFF:  # a fill byte
             at += 1
             continue
+        yield data[at + 1], at
+        at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+
+
+def _jpeg_ends_early(data: bytes) -> bool:
+    for marker, at in jpeg_segments(data):
         if marker == 0xDA:  # start of scan: after it only the end-of-image marker matters
             return data.rfind(b"\xff\xd9", at) < 0  # from the end, where it should be
-        at += 2 + struct.unpack_from(">H", data, at + 2)[0]
     return False
 
 
@@ -259,21 +260,20 @@ _ENDS: Final[dict[str, Callable[[bytes], bool]]] = {
 
 
 # Start-of-frame markers (T.81 table B.1): C0 to CF but the tables' DHT, JPG and DAC.
-_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def declared_pixels(head: bytes) -> int | None:
     """The pixels of the JPEG or PNG image beginning with `head`, as its header says; None where that does not tell."""
     try:
-        if sniff(head[:SNIFF_BYTES]) == "png":
+        kind = sniff(head[:SNIFF_BYTES])
+        if kind == "png":
             width, height = struct.unpack_from(">II", head, 16)
             return int(width * height)
-        at = 2 if sniff(head[:SNIFF_BYTES]) == "jpeg" else len(head)
-        while head[at] == 0xFF:
-            if head[at + 1] in _START_OF_FRAME:
+        for marker, at in jpeg_segments(head) if kind == "jpeg" else ():
+            if marker in START_OF_FRAME:
                 height, width = struct.unpack_from(">HH", head, at + 5)
                 return int(width * height)
-            at += 1 if head[at + 1] == 0xFF else 2 + struct.unpack_from(">H", head, at + 2)[0]
     except (struct.error, IndexError):
         pass
     return None

@@ -20,13 +20,13 @@ from typing import Final, cast
 import numpy as np
 from PIL import Image
 
+from pipeline.extraction.images.files import START_OF_FRAME, jpeg_segments
 from pipeline.types import ByteArray
 
 # ITU-T T.81, table B.1: start of frame, Huffman-coded: baseline, extended sequential, progressive.
 _BASELINE: Final = 0xC0
 _FRAMES: Final = (_BASELINE, 0xC1, 0xC2)
-_NOT_FRAMES: Final = (0xC4, 0xC8, 0xCC)  # markers among C0..CF that start no frame
-_GREY: Final = 128  # what libjpeg fills in
+GREY: Final = 128  # what libjpeg fills in
 _SAMPLINGS: Final = (0, 1, 2)  # Pillow's numbers of 4:4:4, 4:2:2 and 4:2:0
 _OTHER_SAMPLINGS: Final = ("440", "411")  # Pillow cannot write these
 # A decoder goes over the whole picture for each scan, however few bytes the scan has. Encoders write up to about 12.
@@ -46,7 +46,7 @@ def jpeg_pixels(data: bytes, width: int, height: int) -> ByteArray | None:
     MemoryError.
     """
     library = _library()
-    marker, depth, components = _first_frame(data) or (0, 0, ())
+    marker, depth, components = _first_frame(data)
     if library is None or marker not in _FRAMES or depth != 8 or len(components) not in (1, 3):
         return None
     try:
@@ -68,7 +68,7 @@ def cannot_hold(data: bytes, pixels: int) -> bool:
     at least one bit for each block of 8 x 8."""
     if 8 * len(data) * 64 >= pixels:
         return False
-    marker, _, _ = _first_frame(data) or (0, 0, ())
+    marker, _, _ = _first_frame(data)
     return marker in _FRAMES
 
 
@@ -86,13 +86,13 @@ def missing_share(data: bytes, pixels: ByteArray, colours: str) -> float:
 def is_sequential(data: bytes) -> bool:
     """Whether the file is a grey or colour JPEG whose data go from top to bottom, so that what it lacks is at the end
     of the picture, and grey."""
-    marker, _, components = _first_frame(data) or (0, 0, ())
+    marker, _, components = _first_frame(data)
     return marker in (_BASELINE, 0xC1) and len(components) in (1, 3)
 
 
 def grey_share(pixels: ByteArray) -> float:
     """The share of a picture at its end that has the grey that libjpeg fills in, in [0, 1]."""
-    if (pixels[-1, -1] != _GREY).any():
+    if (pixels[-1, -1] != GREY).any():
         return 0.0
     return _filled(pixels)
 
@@ -159,19 +159,16 @@ def _scans(data: bytes, enough: int) -> int:
     return enough
 
 
-def _first_frame(data: bytes) -> tuple[int, int, tuple[int, ...]] | None:
-    """The marker, depth and components' numbers of the first frame; None if there is none."""
-    at = 2
+def _first_frame(data: bytes) -> tuple[int, int, tuple[int, ...]]:
+    """The marker, depth and components' numbers of the first frame; zeros and () if there is none."""
     try:
-        while data[at] == 0xFF:
-            marker = data[at + 1]
-            if 0xC0 <= marker <= 0xCF and marker not in _NOT_FRAMES:
+        for marker, at in jpeg_segments(data):
+            if marker in START_OF_FRAME:
                 components = range(at + 10, at + 10 + 3 * data[at + 9], 3)
                 return marker, data[at + 4], tuple(data[place] for place in components)
-            at += 1 if marker == 0xFF else 2 + struct.unpack_from(">H", data, at + 2)[0]
     except (IndexError, struct.error):
         pass
-    return None
+    return 0, 0, ()
 
 
 @functools.cache

@@ -34,7 +34,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
             if chunk.num_values > _VALUES_PER_ROW * max(group.num_rows, 1):
                 raise ValueError(f"column {leaf.path} has too many values per row")
     texts = [c.path for c in leaves if c.physical_type == "BYTE_ARRAY" and c.logical_type.type in _DICTIONARIES]
-    with pq.ParquetFile(path, read_dictionary=texts) as file:
+    with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
         yield file
 
 

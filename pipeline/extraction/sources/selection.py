@@ -59,15 +59,14 @@ class Selection:
 
     def why_no_file(self, path: str) -> str | None:
         """Why the file at `path` (below the source) is left alone: hidden or excluded."""
-        if self._include and not any(pattern.match(part) for part in _ways_to(path) for pattern in self._include):
+        if self._include and not _any_matches(self._include, path):
             return EXCLUDED
         return self._why_left_out(path)
 
     def _why_left_out(self, path: str) -> str | None:
         if os.path.basename(path).startswith(".") and not (self._hidden or self._is_named(path)):
             return HIDDEN
-        excluded = self._exclude and any(pattern.match(part) for part in _ways_to(path) for pattern in self._exclude)
-        return EXCLUDED if excluded else None
+        return EXCLUDED if _any_matches(self._exclude, path) else None
 
     def _is_named(self, path: str) -> bool:
         return any(pattern.match(path) for pattern in self._include if pattern.begins_with_a_name)
@@ -89,6 +88,11 @@ class _Pattern:
 def _patterns(text: str | None) -> list[_Pattern]:
     parts = [part.strip().strip("/") for part in (text or "").casefold().split(",")]
     return [_Pattern(part) for part in parts if part]
+
+
+def _any_matches(patterns: list[_Pattern], path: str) -> bool:
+    """Whether a pattern matches the path or a folder above it."""
+    return any(pattern.match(way) for pattern in patterns for way in _ways_to(path))
 
 
 def _ways_to(path: str) -> Iterator[str]:
