@@ -231,7 +231,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 _DERIVED = frozenset({"match.threshold_fmr"})
 _THRESHOLD = "match.threshold"
 _FMR = "fmr:"
-_SECRET = frozenset({"security.master_key"})  # never repeated in a message
+_SECRET = frozenset({"security.master_key"})  # never repeated in a message or a report
 _CHOICES: dict[str, tuple[str, ...]] = {
     "source.labels": ("none", "parent"),
     "decode.truncated": ("refuse", "tolerate", "accept"),
@@ -445,3 +445,10 @@ def _build(values: Mapping[str, Any]) -> Settings:
         settings,
         **{s: dataclasses.replace(getattr(settings, s), **v) for s, v in by_section.items()},
     )
+
+
+def without_secrets(word: str) -> str:
+    """A word of the command line, with dots for the value of a secret setting."""
+    for key in _SECRET:
+        word = re.sub(rf"({re.escape(key)}\s*=).*", r"\1...", word, flags=re.DOTALL)
+    return word

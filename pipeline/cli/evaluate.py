@@ -25,7 +25,7 @@ from pipeline.cli.flags import (
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import dumps, emit, output_options
 from pipeline.cli.progress import open_progress
-from pipeline.config import Settings
+from pipeline.config import Settings, without_secrets
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
 
@@ -325,5 +325,5 @@ def _origin() -> dict[str, str]:
     return {
         "facepipe": version("facepipe"),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(["facepipe", *words]),
+        "command": shlex.join(["facepipe", *map(without_secrets, words)]),
     }

@@ -121,7 +121,8 @@ def make_server(
     except OSError as exc:  # ssl.SSLError is one
         raise UsageError(message=f"The TLS certificate or key cannot be used: {exc}") from exc
     total = max_connections()
-    return _Server(config, Connections(total, total // PEER_SHARE), on_listening, on_signal)
+    connections = Connections(total, total // PEER_SHARE, settings.trusted_proxies)
+    return _Server(config, connections, on_listening, on_signal)
 
 
 class _Server(LimitedServer):

@@ -31,6 +31,14 @@ class Clients:
         address = ("127.0.0.1", self._port)
         return self._stack.enter_context(socket.create_connection(address, timeout=10, source_address=(host, 0)))
 
+    def begun(self, request: bytes, count: int, host: str = "127.0.0.2") -> list[socket.socket]:
+        """Connections whose request waits for its body: it must have the header Expect: 100-continue."""
+        connections = [self.connect(host) for _ in range(count)]
+        for connection in connections:
+            connection.sendall(request)
+            assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        return connections
+
     def ask(self, request: bytes, host: str = "127.0.0.1") -> http.client.HTTPResponse:
         return answer(self.connect(host), request)
 

@@ -37,6 +37,19 @@ def ask(server: LiveServer, forwarded_for: str, user: str = "alice") -> int:
     return httpx.get(f"{server.url}/people", headers=headers).status_code
 
 
+def test_a_trusted_proxy_has_no_share_of_the_connections(proxied: LiveServer) -> None:
+    """It stands for many clients. The server's own places; the rule itself is tested in test_connections."""
+    places = proxied.server.connections.places
+    held = [proxied.server.connections.admit("192.0.2.7") for _ in range(places.per_peer + 1)]
+    try:
+        assert all(place is not None and not place.reserved for place in held)
+        assert places.taken > places.per_peer
+    finally:
+        for place in held:
+            if place is not None:
+                place.leave()
+
+
 def test_an_attacker_behind_a_proxy_locks_out_nobody_else(proxied: LiveServer) -> None:
     guesses = [guess(proxied, number, ATTACKER) for number in range(100)]
     assert guesses == [401] * MAX_FAILURES + [429] * (100 - MAX_FAILURES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config import MatchSettings, RunSettings, Settings, known_keys, load_settings
+from pipeline.config import MatchSettings, RunSettings, Settings, known_keys, load_settings, without_secrets
 from pipeline.errors import BadValue, FacepipeError, UnknownKey, UsageError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -206,3 +206,12 @@ def test_configurations_load_and_every_key_has_a_comment(name: str) -> None:
             # A comment may speak for the keys of one block.
             assert before.strip(), f"{name}.yaml: nothing explains {line.strip()}"
         before = line if line.lstrip().startswith("#") or (":" in line and before.strip()) else ""
+
+
+@pytest.mark.parametrize(
+    "word", ["security.master_key=0123456789abcdef", "--set=security.master_key = 0123456789abcdef"]
+)
+def test_a_secret_of_the_command_line_is_not_repeated(word: str) -> None:
+    assert "0123456789" not in without_secrets(word)
+    assert "security.master_key" in without_secrets(word)
+    assert without_secrets("match.threshold=0.4") == "match.threshold=0.4"

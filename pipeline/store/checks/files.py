@@ -166,9 +166,14 @@ def _object_problems(
         # Of an encrypted image only the length can be checked without the key.
         if encrypted and not looks_encrypted(size):
             details = ["does not have the length of an encrypted image"]
-        elif not encrypted and not catalog.folder.path(file).read_bytes().startswith(_MAGIC.get(media_type, b"")):
+        elif not encrypted and not _begins(catalog.folder.path(file), _MAGIC.get(media_type, b"")):
             details = [f"is not {media_type}"]
     return [Problem("object", file, detail, RESTORE) for detail in details]
+
+
+def _begins(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as opened:
+        return opened.read(len(magic)) == magic
 
 
 def check_matrices(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
@@ -188,10 +193,10 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
     """Only a row with a wrong vector is a problem. Missing, dead and torn rows do no harm."""
     size = catalog.identity.embedding_size
     stored = matrix.numbers(catalog.folder, stem, size)
-    for file in matrix.files(stem):
-        if catalog.folder.path(file).exists():
-            catalog.folder.path(file).open("rb").close()
     paths = [catalog.folder.path(file) for file in matrix.files(stem)]
+    for path in paths:
+        if path.exists():
+            path.open("rb").close()  # raises where it can't be read
     unreadable = len(stored) == 0 and all(path.exists() and path.stat().st_size > 0 for path in paths)
     if unreadable or np.any(stored >= counters(catalog).next_person_seq):
         yield Problem("matrix", stem + ".seq", "its rows do not belong to references", _REBUILD)
@@ -240,9 +245,17 @@ def check_modes(folder: Folder) -> list[Problem]:
     """Whether others on the machine may open the store's folder. If not, the modes of its files don't matter."""
     if folder.is_private():
         return []
-    wide = sum(bool(path.stat().st_mode & 0o077) for path in folder.root.rglob("*") if path.is_file())
+    wide = sum(map(_is_wide, folder.root.rglob("*")))
     detail = f"other users of this machine may open the store's folder, and {wide} of its files"
     return [Problem("mode", ".", detail, "`facepipe check --repair` keeps them out.")]
+
+
+def _is_wide(path: Path) -> bool:
+    """Whether it is a file that others may open; not one that was deleted or renamed meanwhile."""
+    try:
+        return path.is_file() and bool(path.stat().st_mode & 0o077)
+    except FileNotFoundError:
+        return False
 
 
 def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:
