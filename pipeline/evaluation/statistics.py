@@ -159,7 +159,7 @@ def error_curve(genuine: DoubleArray, impostor: DoubleArray) -> tuple[list[float
 def bootstrap_interval(right: BoolArray, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
     """95 % percentile interval of the share of True in `right`, over resamples of the pairs (Efron 1979)."""
     drawn = np.random.default_rng(seed).binomial(len(right), right.mean(), size=resamples) / len(right)
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    low, high = np.percentile(drawn, _PERCENTILES)
     return float(low), float(high)
 
 

@@ -44,7 +44,7 @@ class DecidedPost:
     decision: Decision
     similar: list[list[SimilarPerson]] | None
     identical: frozenset[int]  # faces that are themselves the reference they matched: the same image again
-    origins: Mapping[str, ReferenceOrigin] | None  # of the matched references; None: the request has no conditions
+    origins: Mapping[str, ReferenceOrigin] | None  # of the matched references; None: no conditions, or no update
 
     @property
     def sightings(self) -> Sequence[Sighting]:

@@ -25,7 +25,7 @@ from pipeline.identities.types import Conflict, PersonChange, PostRequest
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import changes_since, check_embeddings
-from pipeline.store.records import PersonRecord, ReferenceOrigin
+from pipeline.store.records import QUALITIES, PersonRecord, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
 
 _QUALITY_COLUMNS: Final = {
@@ -179,7 +179,7 @@ def label_conflict(record: PersonRecord, said: PersonChange) -> Conflict | None:
 
 def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequest, now: datetime) -> bool:
     """Whether the reference may be replaced by this face, as far as the request has conditions."""
-    own = (face.fields[column] for column in _QUALITY_COLUMNS.values())
+    own = (face.fields[name] for name in QUALITIES)
     lower = all(old < new for old, new in zip(reference.qualities, own, strict=True))
     if request.update_if_lower_quality and not lower:
         return False

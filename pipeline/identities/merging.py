@@ -30,10 +30,13 @@ def _root(directory: Directory, person: PersonRecord) -> PersonRecord:
     return directory.root(person.person_id) or person
 
 
-def root_of_merge(directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None) -> PersonRecord:
+def root_of_merge(directory: Directory, person_ids: Sequence[str]) -> PersonRecord:
     """The record that stands for the persons after a merge: the oldest of those that are roots with children already,
     else the oldest without a parent; if all have one, the root above the oldest. Raises PersonUnknown."""
-    persons = _records(directory, person_ids, new)
+    return _root_among(directory, _records(directory, person_ids))
+
+
+def _root_among(directory: Directory, persons: Sequence[PersonRecord]) -> PersonRecord:
     roots = [person for person in persons if person.parent_id is None]
     root = next((p for p in roots if directory.children(p.person_id)), roots[0] if roots else None)
     return root or _root(directory, persons[0])
@@ -44,8 +47,8 @@ def merged(
 ) -> list[PersonRecord]:
     """The records that a merge changes, as they are afterwards; its root is not one of them. `new`: one of the persons,
     who is being inserted. Raises PersonUnknown."""
-    root = root_of_merge(directory, person_ids, new)
     persons = _records(directory, person_ids, new)
+    root = _root_among(directory, persons)
     tops = {top.person_id: top for top in (_root(directory, person) for person in persons)}
     return [
         replace(top, parent_id=root.person_id, modified_at=now)

@@ -152,10 +152,13 @@ class Poster:
         else:
             decision = decide_person(directory, post.sightings[0], request.update_person_id, post.matcher)
         index = decision.view.index
-        identical = [index.find_identical(s.image_hashes, s.face.box) for s in post.sightings]
+        similar = None
+        if request.similar_limit:
+            identical = [index.find_identical(s.image_hashes, s.face.box) for s in post.sightings]
+            similar = most_similar(decision, identical, request.similar_limit)
         return DecidedPost(
             decision,
-            similar=most_similar(decision, identical, request.similar_limit) if request.similar_limit else None,
+            similar=similar,
             identical=frozenset(
                 s.ordinal
                 for s, position in zip(post.sightings, decision.positions.tolist(), strict=True)
@@ -166,7 +169,7 @@ class Poster:
 
     def _origins(self, decision: Decision, request: PostRequest) -> Mapping[str, ReferenceOrigin] | None:
         """Of the references that the matched faces may replace, where the request has conditions about them."""
-        if not (request.update_if_lower_quality or request.update_if_older_days):
+        if not (request.update and (request.update_if_lower_quality or request.update_if_older_days)):
             return None
         matched = [s.person_id for s in decision.sightings if s.outcome == "matched" and s.person_id is not None]
         return self._client.submit(partial(reference_origins, person_ids=matched))

@@ -132,12 +132,13 @@ def _why_no_cuda() -> str:
 def _weights(settings: Settings, store_weights: str | None) -> tuple[Finding, WeightSet]:
     """The weights that a run would take: those that the settings name, and for `auto` the store's, if there is a store.
     If they are missing or damaged, the set that the cure fetches."""
+    from pipeline.jobs.store_identity import weights_file
     from pipeline.models.files.cache import cache_folder
     from pipeline.models.registry import CASIA_WEBFACE, EMBEDDERS, weight_set
     from pipeline.models.weights import AUTO, resolve, verify
 
     name = settings.model.weights if store_weights is None or settings.model.weights != AUTO else store_weights
-    file = Path(settings.model.weights_file) if settings.model.weights_file else None
+    file = weights_file(settings)
     try:
         cache = cache_folder(settings.model.cache)
         resolved = resolve(name, file, cache)

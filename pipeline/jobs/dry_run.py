@@ -70,8 +70,8 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
                 watcher(progress, stop),
                 max_bytes=request.settings.decode.max_bytes,
             )
-            scanned, leave_out = ScanCounts(), request.store if request.store.exists() else None
-            refs = scan_source(source, request.settings.source, scanned, leave_out=leave_out, stop=stop)
+            scanned = ScanCounts()
+            refs = scan_source(source, request.settings.source, scanned, leave_out=request.store, stop=stop)
             for batch in planner.batches(source_name(source), refs):
                 report.to_decode += batch["action"].to_pylist().count(EXTRACT)
                 statuses = (status for status in batch["status"].to_pylist() if status is not None)

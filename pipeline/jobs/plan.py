@@ -213,7 +213,7 @@ class Planner:
                 for row in pool.map(self._hash, chunk):
                     self.watch()
                     hashed.append(row)
-                rows = self._plan_chunk(hashed)
+                rows = self._plan_chunk(hashed, pool)
                 if rows:
                     yield pa.RecordBatch.from_pylist(rows, MANIFEST_SCHEMA)
 
@@ -234,10 +234,14 @@ class Planner:
         except ImageRejected as exc:
             return _HashedRow(ref, directory, problem=exc)
 
-    def _plan_chunk(self, chunk: Sequence[_HashedRow]) -> list[dict[str, Any]]:
+    def _plan_chunk(self, chunk: Sequence[_HashedRow], pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
         fresh = [hashed for hashed in chunk if self._is_new(hashed)]
         in_store = self.store.media_of_hashes(self.account_id, [s.sha256 for s in fresh if s.sha256])
-        return [self._plan_row(hashed, in_store) for hashed in fresh]
+        rows = [self._plan_row(hashed, in_store) for hashed in fresh]
+        decoded = [(row, hashed) for row, hashed in zip(rows, fresh, strict=True) if row["action"] == EXTRACT]
+        for (row, _), pixels in zip(decoded, pool.map(_pixels, [hashed for _, hashed in decoded]), strict=True):
+            row["pixels"] = pixels
+        return rows
 
     def _is_new(self, hashed: _HashedRow) -> bool:
         """Whether the store does not have the row. Counts it."""
@@ -284,7 +288,7 @@ class Planner:
         if hashed.sha256 in in_store:
             return {"action": REUSE_MEDIA, "source_media": in_store[hashed.sha256]}
         self._by_hash[hashed.sha256] = number
-        return {"action": EXTRACT, "pixels": _pixels(hashed)}
+        return {"action": EXTRACT}
 
 
 def _pixels(hashed: _HashedRow) -> int:

@@ -68,21 +68,22 @@ def scan(request: RunRequest, progress: Progress | None = None, stop: threading.
 
 def extract(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> RunReport:
     """Extracts the shards of the planned run, and commits nothing."""
-    with open_session(request, progress, stop, create=False) as session:
-        command = _Command(session)
-        planned = _planned(session)
-        command.counts = counts_of(planned)
-        command.work(planned, command.counts, commit=False)
-        return command.report()
+    return _work_on_planned(request, progress, stop, commit=False)
 
 
 def group(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> RunReport:
     """Groups and commits the extracted shards of the planned run. Raises UsageError while one is missing."""
+    return _work_on_planned(request, progress, stop, extract=False)
+
+
+def _work_on_planned(
+    request: RunRequest, progress: Progress | None, stop: threading.Event | None, **stages: bool
+) -> RunReport:
     with open_session(request, progress, stop, create=False) as session:
         command = _Command(session)
         planned = _planned(session)
         command.counts = counts_of(planned)
-        command.work(planned, command.counts, extract=False)
+        command.work(planned, command.counts, **stages)
         return command.report()
 
 
@@ -99,10 +100,16 @@ def abandon(store: Path, source: Path | None = None, account: str | None = None)
         return opened.abandon_run(unfinished.run_id)
 
 
+def _unfinished(session: Session) -> RunRow | None:
+    """The source's unfinished run, once it is planned."""
+    run = session.unfinished_run()
+    return None if run is None or run.state == _SCANNING else run
+
+
 def _sound_run(session: Session) -> RunRow | None:
     """The source's planned, unfinished run; one whose manifest is damaged is given up, so that it is planned anew."""
-    unfinished = session.unfinished_run()
-    if unfinished is None or unfinished.state == _SCANNING:
+    unfinished = _unfinished(session)
+    if unfinished is None:
         return None
     damage = session.store.manifest_damage(unfinished)
     if damage is None:
@@ -117,8 +124,8 @@ def _sound_run(session: Session) -> RunRow | None:
 
 def _planned(session: Session) -> RunRow:
     """The unfinished, planned run. Raises UsageError where there is none, StoreDamaged where its manifest is."""
-    unfinished = session.unfinished_run()
-    if unfinished is None or unfinished.state == _SCANNING:
+    unfinished = _unfinished(session)
+    if unfinished is None:
         raise UsageError(message="No run is planned. Begin with `facepipe scan SOURCE --store DIR`.")
     damage = session.store.manifest_damage(unfinished)
     if damage is not None:

@@ -70,9 +70,10 @@ class Handlers:
 
     async def post(self, request: Request) -> Response:
         caller = await self._caller(request)
-        refuse_unsupported(POST_PEOPLE, Query(request), request.scope["headers"])
+        query = Query(request)
+        refuse_unsupported(POST_PEOPLE, query, request.scope["headers"])
         options = post_request(request, person_headers(request))
-        with_ids = Query(request).flag("provide-face-id", True)
+        with_ids = query.flag("provide-face-id", True)
         check_media_type(request)
         async with self.bodies.body(request, caller.account_id) as data:
             check_form(request, data)

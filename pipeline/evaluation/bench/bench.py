@@ -36,6 +36,7 @@ from pipeline.extraction.detection.pyramid import pyramid
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file, shown
 from pipeline.extraction.sources.scan import scan_source
+from pipeline.jobs.store_identity import weights_file
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.threads import set_threads, thread_count
@@ -75,8 +76,7 @@ def bench(request: BenchRequest, progress: Progress) -> Report[SameFaces]:
     Raises InputError, also where no photo can be compared, DeviceError and ModelError.
     """
     settings = comparable(request.settings)
-    file = Path(settings.model.weights_file) if settings.model.weights_file else None
-    weights = resolve(settings.model.weights, file, cache_folder(settings.model.cache))
+    weights = resolve(settings.model.weights, weights_file(settings), cache_folder(settings.model.cache))
     device = resolve_device(settings.run.device)
     progress.start("sample", None)
     sample = take_sample(request.source, settings, request.images)
@@ -104,7 +104,7 @@ def bench(request: BenchRequest, progress: Progress) -> Report[SameFaces]:
         "images": len(files),
         "left_out": dict(sample.left_out),
         "device": describe(device),
-        "threads": set_threads(settings.run.threads),
+        "threads": thread_count(settings.run.threads),
         "backend": chain.extractor.embedder.backend,
         "weights": weights.name,
         "mode": settings.run.mode,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pipeline.config import EVERYBODY
 from pipeline.serve.docs import examples, schemas
-from pipeline.serve.listing import EQUALITIES, PEOPLE_COUNT, ROOTS_COUNT
-from pipeline.serve.person_parsing import FURTHER_HEADERS
+from pipeline.serve.listing import EQUALITIES, MAX_PATTERN, PEOPLE_COUNT, ROOTS_COUNT
+from pipeline.serve.person_parsing import FURTHER_HEADERS, MAX_TEXT
 from pipeline.serve.request_parsing import MAX_DAYS, MAX_SIMILAR, MAX_SIZE_PX
 
 Json = dict[str, Any]
@@ -320,7 +320,7 @@ def _path(name: str, text: str, example: str, schema: Json | None = None) -> Jso
     return {"name": name, "in": "path", "required": True, "description": text, "schema": schema, "example": example}
 
 
-_TEXT: Final[Json] = {"type": "string", "maxLength": 1000}
+_TEXT: Final[Json] = {"type": "string", "maxLength": MAX_TEXT}
 _QUALITY: Final[Json] = {"type": "number", "minimum": -1, "maximum": 1, "default": -1}  # nothing between -1 and 0
 _FRACTION: Final[Json] = {"type": "number", "minimum": 0, "maximum": 1}
 _PIXELS: Final[Json] = {**_QUALITY, "maximum": MAX_SIZE_PX}
@@ -410,7 +410,10 @@ _LISTING_PARAMETERS: Final = (
     _query("sort", {"type": "string"}, "name, create-date or update-date; else the order of insertion.", "name"),
     _query("sort-order", {"type": "string"}, "ascending or descending, or asc or desc.", "ascending"),
     _query(
-        "name-pattern", {"type": "string", "maxLength": 1000}, "A regular expression (RE2) found in the name.", "^G"
+        "name-pattern",
+        {"type": "string", "maxLength": MAX_PATTERN},
+        "A regular expression (RE2) found in the name.",
+        "^G",
     ),
     _query("external-id", {"type": "array", "items": {"type": "string"}}, "Any of these.", ["employee-1815"]),
     _query("short-id", _TEXT, "The first letters of the id.", "8a1f0a5e"),

@@ -33,7 +33,7 @@ def _object(required: str, **properties: Json) -> Json:
 
 
 def _list(name: str) -> Json:
-    return {"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}}
+    return {"type": "array", "items": _ref(name)}
 
 
 def _ref(name: str) -> Json:
@@ -80,10 +80,7 @@ SCHEMAS: Final[dict[str, Json]] = {
         rootPersonAddDate=_TIME,
         similar=_list("Similar"),
         tags=_TAGS,
-        rejectionReasons={
-            "type": "array",
-            "items": {"type": "string", "enum": ["center-pose", "sharpness", "contrast"]},
-        },
+        rejectionReasons={"type": "array", "items": _REASON},
         conflict={
             "type": "string",
             "enum": ["external-id", "name", "person"],

@@ -96,18 +96,23 @@ def require_all_commits(folder: Folder, file: Path) -> int | None:
         if not log_of(file).exists():
             raise
         raise StoreDamaged(**{**exc.fields, "cure": _restore_cure(folder.root)}) from exc
-    if last is not None and recorded is None:
-        detail = f"the file {commit_count.COMMITS_NAME}, which counts what was committed, is missing or unreadable"
-    elif (last or 0) < (recorded or 0):
-        detail = lost_commits(file, last, recorded)
-    else:
+    if is_whole(last, recorded):
         return last
+    if recorded is None:
+        detail = f"the file {commit_count.COMMITS_NAME}, which counts what was committed, is missing or unreadable"
+    else:
+        detail = lost_commits(file, last, recorded)
     raise StoreDamaged(path=folder.root, detail=detail, cure=_restore_cure(folder.root))
 
 
-def lost_commits(file: Path, last: int | None, recorded: int | None) -> str:
+def is_whole(last: int | None, recorded: int | None) -> bool:
+    """Whether a catalog with this last transaction has all that COMMITS recorded."""
+    return (last is None or recorded is not None) and (last or 0) >= (recorded or 0)
+
+
+def lost_commits(file: Path, last: int | None, recorded: int) -> str:
     """Tells how many transactions are gone. Refused ones are counted as well, so there may have been fewer."""
-    count = (recorded or 0) - (last or 0)
+    count = recorded - (last or 0)
     return f"{count} of its last changes are gone: the log {log_of(file).name} or the catalog was lost or damaged"
 
 

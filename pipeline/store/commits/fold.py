@@ -12,7 +12,6 @@ a fold that is repeated after a crash writes the same file again.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -155,22 +154,13 @@ def _rewrite(folder: Folder, rewriting: Rewriting, metadata: dict[str, object]) 
     if len(rewriting.face_ids) == 0:
         return None
     for file, sha256 in zip(rewriting.files, rewriting.hashes, strict=True):
-        _require_unchanged(folder, file, sha256)
+        # A damaged file must not become a new file whose hash is right.
+        shards.require_hash(folder, file, sha256)
     table = pa.concat_tables([shards.read_parquet(folder, file) for file in rewriting.files])
     kept = table.filter(pc.is_in(table["face_id"], rewriting.face_ids))
     match = _NAME.fullmatch(rewriting.files[0])
     stem, count = match.groups() if match else (rewriting.files[0], None)
     return shards.write_embeddings(folder, f"{stem}.{int(count or 0) + 1}.parquet", kept, metadata)
-
-
-def _require_unchanged(folder: Folder, file: str, sha256: str) -> None:
-    """Raises StoreDamaged: a damaged file must not become a new file whose hash is right."""
-    try:
-        actual = hashlib.sha256(folder.path(file).read_bytes()).hexdigest()
-    except OSError as exc:
-        raise shards.damaged_file(folder, file, f"cannot be read: {exc.strerror}") from exc
-    if actual != sha256:
-        raise shards.damaged_file(folder, file, "its SHA-256 is not the recorded one")
 
 
 def _commit_rewriting(catalog: Catalog, rewriting: Rewriting, file: shards.WrittenFile | None) -> None:

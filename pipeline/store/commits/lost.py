@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.catalog import deletes, intents
-from pipeline.store.catalog.connection import Catalog, last_commit, log_of, lost_commits
+from pipeline.store.catalog.connection import Catalog, is_whole, last_commit, log_of, lost_commits
 from pipeline.store.catalog.opening import catalog_file
 from pipeline.store.commits import fold
 from pipeline.store.files import commit_count
@@ -56,7 +56,7 @@ def look_for_loss(folder: Folder) -> Loss | None:
             raise
         last = _without_log(folder, file, log)
     else:
-        if (last is None and not recorded) or (recorded is not None and last is not None and last >= recorded):
+        if is_whole(last, recorded):
             return None
         if log.exists():
             folder.make(QUARANTINE)

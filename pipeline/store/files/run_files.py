@@ -82,7 +82,7 @@ class RunFiles(ABC):
             finally:
                 with disk_errors(self.folder.root):
                     writer.close()
-        run_sums.begin(self.folder, run_id, run_sums.MANIFEST, run_sums.sha256_of(self.folder, file))
+        run_sums.begin(self.folder, run_id, run_sums.MANIFEST, shards.sha256_of(self.folder, file))
         return starts.rows
 
     def read_manifest(self, run: RunRow, shard: int) -> pa.Table:

@@ -7,7 +7,6 @@ damaged. The manifest's line comes after it, while the run is being scanned: a s
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 
@@ -60,21 +59,9 @@ def changed_files(folder: Folder, run_id: str) -> Iterator[tuple[str, bool]]:
         file = f"runs/{run_id}/{name}"
         if folder.path(file).exists():
             try:
-                yield file, sha256_of(folder, file) != sha256
+                yield file, shards.sha256_of(folder, file) != sha256
             except StoreDamaged:  # it may have been committed, and deleted, meanwhile
                 yield file, folder.path(file).exists()
-
-
-def sha256_of(folder: Folder, file: str) -> str:
-    """The hash of a file. Raises StoreDamaged where it can't be read."""
-    digest = hashlib.sha256()
-    try:
-        with folder.path(file).open("rb") as opened:
-            while part := opened.read(2**20):
-                digest.update(part)
-        return digest.hexdigest()
-    except OSError as exc:
-        raise shards.damaged_file(folder, file, f"cannot be read: {exc.strerror}") from exc
 
 
 def require_unchanged(folder: Folder, run_id: str, name: str) -> bool:
@@ -83,8 +70,7 @@ def require_unchanged(folder: Folder, run_id: str, name: str) -> bool:
     sums, file = listed(folder, run_id), f"runs/{run_id}/{name}"
     if name not in sums and MANIFEST not in sums:
         return False
-    if sha256_of(folder, file) != sums.get(name):
-        raise shards.damaged_file(folder, file, "its SHA-256 is not the recorded one")
+    shards.require_hash(folder, file, sums.get(name))
     return True
 
 

@@ -162,6 +162,24 @@ def manifest_damage(folder: Folder, run: RunRow) -> str | None:
     return None if rows == run.rows else f"it has {rows} rows instead of {run.rows}"
 
 
+def sha256_of(folder: Folder, file: str) -> str:
+    """The hash of a file. Raises StoreDamaged where it can't be read."""
+    digest = hashlib.sha256()
+    try:
+        with folder.path(file).open("rb") as opened:
+            while part := opened.read(2**20):
+                digest.update(part)
+        return digest.hexdigest()
+    except OSError as exc:
+        raise damaged_file(folder, file, f"cannot be read: {exc.strerror}") from exc
+
+
+def require_hash(folder: Folder, file: str, sha256: str | None) -> None:
+    """Raises StoreDamaged unless this is the file's SHA-256."""
+    if sha256_of(folder, file) != sha256:
+        raise damaged_file(folder, file, "its SHA-256 is not the recorded one")
+
+
 def damaged_file(folder: Folder, file: str, detail: str) -> StoreDamaged:
     cure = "Restore the file from a backup."
     if "/shards/" in file:
