@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -170,11 +169,3 @@ class Poster:
 def person_of(face: FaceResult) -> PersonView:
     assert face.person is not None
     return face.person
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Waits until `reached()`."""
-    deadline = time.monotonic() + 20
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)

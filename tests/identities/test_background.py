@@ -6,7 +6,8 @@ import pytest
 
 from pipeline.errors import StoreError
 from pipeline.identities.background import Housekeeper
-from tests.identities.planted import Poster, service, somebody, until
+from tests.identities.planted import Poster, service, somebody
+from tests.waiting import until
 
 
 def test_a_quiet_store_is_folded(poster: Poster) -> None:

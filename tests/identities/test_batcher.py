@@ -16,7 +16,7 @@ from pipeline.errors import DeviceOutOfMemory, Overloaded
 from pipeline.identities.batcher import MicroBatcher
 from pipeline.runtime.stage_times import EMBED, PNET, RNET, StageTimes
 from pipeline.types import DecodedImage
-from tests.identities.planted import until
+from tests.waiting import until
 
 
 class HeldUpExtractor:

@@ -14,7 +14,7 @@ import pytest
 from pipeline.identities.locks import DirectoryLock, Footprint
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
-from tests.identities.planted import until
+from tests.waiting import until
 
 MATCHER = Matcher(Calibration(), 0.54)
 WAIT_S = 10.0

@@ -14,7 +14,8 @@ import pytest
 from pipeline.errors import ExternalIdTaken, StoreUnwritable
 from pipeline.identities.types import FaceResult, PostRequest, PostResult
 from pipeline.store.files import faults
-from tests.identities.planted import SIZE, Face, Poster, near, person_of, somebody, until
+from tests.identities.planted import SIZE, Face, Poster, near, person_of, somebody
+from tests.waiting import until
 
 WAIT_S = 20.0
 UNNAMED = PostRequest(update=False)

@@ -79,6 +79,7 @@ def test_search_check_and_export_of_the_demo(demo: tuple[Path, dict[str, Any]], 
     assert (rows["media"], rows["faces"], rows["persons"]) == (first["images"], first["faces"], 2)
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

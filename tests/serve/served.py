@@ -14,17 +14,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config import Settings, load_settings
+from pipeline.config import Settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.identities.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from pipeline.store.files import faults
-from tests.serve.live import open_service
+from tests.serve.live import live_settings, open_service
 
-SETTINGS = load_settings(
-    environ={},
-    flags={"run.shard_rows": 3, "run.device": "cpu", "run.threads": 1, "model.weights": "casia-webface"},
-)
+SETTINGS = live_settings(run__shard_rows=3, run__threads=1)
 
 
 @dataclass

@@ -20,34 +20,26 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-import pipeline.jobs.search
 import pipeline.jobs.shard_stages
-from pipeline.cli import main
 from pipeline.errors import AccountExists, AccountUnknown, Interrupted, ServerUnreachable, StoreLocked
 from pipeline.evaluation.photos.portraits import stored_portraits
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.identities.types import PostRequest
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
-from pipeline.store.checks.check import check_store
 from pipeline.store.connect import open_store
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 from pipeline.store.wire import TOKEN_HEADER
-from tests.integration.conftest import RecordedProgress, write_photos
-from tests.integration.snapshot import snapshot
+from tests.cli.report import facepipe
+from tests.integration.conftest import RecordedProgress, loaded_once, write_photos  # noqa: F401
+from tests.integration.snapshot import assert_whole, snapshot
 from tests.serve.conformance.launch import server_process
 from tests.serve.connecting import Clients, ended
 from tests.serve.served import SETTINGS, Served, serving
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _loaded_once(extractor: BatchExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pipeline.jobs.shard_stages, pipeline.jobs.search):
-        monkeypatch.setattr(module, "load_extractor", lambda *_: extractor)
+pytestmark = pytest.mark.usefixtures("loaded_once")
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +79,6 @@ def _run(source: Path, store: Path) -> Any:
     return run(_request(source, store))
 
 
-def _is_clean(store: Path) -> bool:
-    with LocalStore.open(store, command="test") as client:
-        return check_store(client).problems == []
-
-
 def _decisions(store: Path) -> dict[str, Any]:
     """The snapshot without the models' numbers, which depend on the number of threads."""
     content = snapshot(store)
@@ -100,7 +87,7 @@ def _decisions(store: Path) -> dict[str, Any]:
 
 
 def _facepipe(*words: object) -> dict[str, Any]:
-    result = CliRunner().invoke(main, [*(str(word) for word in words), "--json"])
+    result = facepipe(*words, "--json")
     answer = json.loads(result.stdout)
     assert isinstance(answer, dict)
     return {**answer, "exit_code": result.exit_code}
@@ -119,7 +106,7 @@ def test_a_run_through_the_server_equals_a_run_without(
     assert (report.persons, report.images, report.work.decoded) == (2, 10, 9)
     assert (again.already_in, again.work.decoded) == (10, 0)
     assert snapshot(tmp_path / "store") == snapshot(plain)
-    assert _is_clean(tmp_path / "store")
+    assert_whole(tmp_path / "store")
 
 
 def test_the_stages_work_through_the_server(
@@ -162,7 +149,7 @@ def test_the_server_is_killed_and_the_same_command_finishes(
     assert caught.value.exit_code == 52
     assert _run(photos, tmp_path / "store").persons == 2  # its token and its LOCK's text are still there
     assert snapshot(tmp_path / "store") == snapshot(plain)
-    assert _is_clean(tmp_path / "store")
+    assert_whole(tmp_path / "store")
 
 
 @contextmanager
@@ -205,7 +192,7 @@ def test_the_run_is_killed_and_the_same_command_finishes(
         assert server.service.stats().identities > 0
         assert _run(photos, tmp_path / "store").persons == 2
     assert _decisions(tmp_path / "store") == _decisions(plain)
-    assert _is_clean(tmp_path / "store")
+    assert_whole(tmp_path / "store")
 
 
 def test_posts_go_on_while_shards_are_handed_over(
@@ -237,7 +224,7 @@ def test_posts_go_on_while_shards_are_handed_over(
         with open_store(tmp_path / "store", command="test") as opened:
             assert opened.served
             assert opened.check().report.problems == []
-    assert _is_clean(tmp_path / "store")
+    assert_whole(tmp_path / "store")
 
 
 def test_only_one_process_does_runs(served: Served, photos: Path, store: Path) -> None:
@@ -362,7 +349,7 @@ def test_a_running_server_takes_a_new_password_at_once(store: Path, tmp_path: Pa
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
     assert not (store / "admin.token").exists()
-    assert _is_clean(store)
+    assert_whole(store)
 
 
 def test_an_evaluation_gets_the_same_embeddings_through_the_server(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -13,6 +12,7 @@ import pytest
 from pipeline.extraction.extractor import BatchExtractor
 from tests.serve.connecting import Clients, answer, head
 from tests.serve.live import live_server
+from tests.waiting import until
 
 MOST = 2**16  # bytes of a body; there is room for 16
 BEGIN = head(b"POST /people", b"Content-Length: %d" % MOST, b"Expect: 100-continue")
@@ -39,15 +39,10 @@ def held_bytes(url: str) -> float:
 
 def begin(senders: Clients, bodies: int, sent: int) -> list[socket.socket]:
     """Bodies of alice's from 127.0.0.2 that stay unfinished; `sent` bytes of each have arrived."""
-    connections = [senders.connect("127.0.0.2") for _ in range(bodies)]
+    connections = senders.begun(BEGIN, bodies)
     for connection in connections:
-        connection.sendall(BEGIN)
-        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(bytes(sent))
-    deadline = time.monotonic() + 10
-    while held_bytes(senders.url) < bodies * sent:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: held_bytes(senders.url) >= bodies * sent, within_s=10)
     return connections
 
 

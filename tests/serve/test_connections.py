@@ -25,6 +25,7 @@ from tests.serve.certificate import make_certificate
 from tests.serve.coded import empty_store
 from tests.serve.connecting import HEALTH, PEOPLE, Clients, answer, ended, head
 from tests.serve.live import LiveServer, live_server
+from tests.waiting import until
 
 POST = head(b"POST /people", b"Content-Length: 8", b"Expect: 100-continue")  # the server says when it has got so far
 
@@ -37,10 +38,7 @@ def places(live: LiveServer) -> Iterator[Places]:
         patch.setattr(free, "total", 6)
         patch.setattr(free, "per_peer", 6)
         yield free
-    deadline = time.monotonic() + 10
-    while free.taken or live.server.connections.reserve.taken:
-        assert time.monotonic() < deadline, "a place is lost"
-        time.sleep(0.02)
+    until(lambda: not (free.taken or live.server.connections.reserve.taken), "a place is lost", 10)
 
 
 @pytest.fixture
@@ -84,10 +82,7 @@ def test_a_tls_handshake_is_timed(
             with contextlib.suppress(ConnectionError):
                 while connection.recv(100):  # an alert may come
                     pass
-        deadline = time.monotonic() + 5
-        while server.server.connections.places.taken:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not server.server.connections.places.taken, within_s=5)
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
@@ -114,10 +109,7 @@ def test_where_all_places_are_taken_the_peer_with_the_most_gives_way(places: Pla
 
 
 def test_where_all_places_are_held_health_is_answered_still(places: Places, attacked: Clients) -> None:
-    held = [attacked.connect("127.0.0.2") for _ in range(6)]
-    for connection in held:
-        connection.sendall(POST)
-        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    held = attacked.begun(POST, 6)
     for path in (b"/healthz", b"/readyz/", b"/metrics?x"):
         assert attacked.ask(HEALTH.replace(b"/healthz", path)).status == 200
     refused = attacked.ask(PEOPLE)
@@ -129,10 +121,7 @@ def test_where_all_places_are_held_health_is_answered_still(places: Places, atta
 
 def test_the_reserve_is_for_those_who_ask(live: LiveServer, places: Places, attacked: Clients) -> None:
     """All places are held, and then hundreds of connections come and are silent."""
-    held = [attacked.connect("127.0.0.2") for _ in range(6)]
-    for connection in held:
-        connection.sendall(POST)
-        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    attacked.begun(POST, 6)
     for _ in range(200):
         attacked.connect("127.0.0.3")
     assert attacked.ask(HEALTH).status == 200
@@ -154,10 +143,7 @@ def test_an_answer_that_nobody_reads_ends(
     connection = attacked.connect()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.sendall(HEALTH.replace(b"/healthz", b"/openapi.json") * 300)
-    deadline = time.monotonic() + 10
-    while places.taken:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not places.taken, within_s=10)
     with live.http() as http_client:
         assert http_client.get("/people").status_code == 200
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, PersonRecord
 from pipeline.store.schema import MAX_DIRECTORIES
 from tests.store.store_samples import at_fault_points, insertion, replacement
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -39,13 +39,6 @@ def writer_busy(client: LocalStore) -> Iterator[None]:
     finally:
         leave.set()
         holder.join()
-
-
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def commit_together(client: LocalStore, changes: Sequence[DirectoryCommit]) -> list[Future[list[PersonRecord]]]:

@@ -67,6 +67,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutantServers]
         yield servers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosting", ["local", "cloud"])
 def test_a_server_that_breaks_no_rule_passes(servers: MutantServers, hosting: str) -> None:
     tests = [mutant.test for mutant in MUTANTS.values() if mutant.hosting == hosting]

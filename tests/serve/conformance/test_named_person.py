@@ -11,7 +11,7 @@ from tests.serve.conformance.client import BEA, READ_ONLY, UNKNOWN_ID, Directory
 from tests.serve.conformance.photos import other, pair, photo, poor
 
 NAMED = "update-person-id"
-FORCED = {"threshold": 4}
+ANYBODY = {"threshold": 4}
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_parameters_a_forced_update_changes_the_named_person_alone(
     directory: Directory, person: Json, collins: Json
 ) -> None:
     """Only that record may be updated; T = 4 always matches, whoever is more like it. No conflict applies."""
-    answer = directory.answer(other("hopper"), **BEA, **FORCED, **{NAMED: collins["personId"]})
+    answer = directory.answer(other("hopper"), **BEA, **ANYBODY, **{NAMED: collins["personId"]})
     (face,), after = answer["identifiedFaces"], directory.record(collins["personId"])
     assert answer["accountUpdated"] is True
     assert (face["personId"], face["name"], face["occurrence"]) == (collins["personId"], "Bea", 2)
