@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -34,6 +34,9 @@ ENV_CACHE = "FACEPIPE_CACHE"
 # Variables with the prefix that are not settings: these two, and those that the scripts and the tests read.
 ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
 
+# The contract's default T, and the false match rate that a calibration gives it where its data can measure that.
+CONTRACT_THRESHOLD: Final = 0.54
+CONTRACT_FMR: Final = 1e-5
 MAX_THRESHOLD, EVERYBODY = 3.99, 4.0  # the largest T, and the only one above it, where everybody matches
 THRESHOLD_RULE = "a number in [0, 3.99], or 4"
 AREA, PILLOW = "area", "pillow"  # how crops are resampled
@@ -86,7 +89,7 @@ class EmbedSettings:
 
 @dataclass(frozen=True)
 class MatchSettings:
-    threshold: float = 0.54  # T of the contract; NaN until the calibration turns `threshold_fmr` into one
+    threshold: float = CONTRACT_THRESHOLD  # T; NaN until the calibration turns `threshold_fmr` into one
     min_cpq: float = 0.59
     min_fsq: float = 0.40
     min_fcq: float = 0.45

@@ -317,7 +317,7 @@ def evaluate_pairs(
 def calibrate(
     source: Path | str | None,
     *,
-    fmr: float = 2e-4,
+    fmr: float | None = None,
     images: Path | str | None = None,
     all_pairs: bool = False,
     store: Path | str | None = None,
@@ -326,11 +326,12 @@ def calibrate(
     settings: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> CalibrationReport:
-    """Fits what distances mean, on labelled photos: the threshold 0.54 then stands for the false match rate `fmr`.
+    """Fits what distances mean, on labelled photos: the threshold 0.54 then stands for the false match rate `fmr`;
+    None: for 1e-5, or the lowest that the pairs can measure.
 
     `source`: a list of pairs, a manifest with the columns path and name, or with the setting `source.labels` = parent
     a folder with one subfolder per person; None: the named rows of `store`. The report's `write(file)` makes the file
-    that `create_store` takes. Raises TooLittleData: a rate needs three times as many pairs of different people as its
+    that `create_store` takes. Raises TooLittleData: `fmr` needs three times as many pairs of different people as its
     inverse; UsageError, InputError, StoreError, ModelError, DeviceError.
 
     >>> model = {"model.weights": "casia-webface", "run.device": "cpu"}

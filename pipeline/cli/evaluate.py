@@ -25,7 +25,7 @@ from pipeline.cli.flags import (
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import dumps, emit, output_options
 from pipeline.cli.progress import open_progress
-from pipeline.config import Settings, without_secrets
+from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD, Settings, without_secrets
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
 
@@ -193,7 +193,11 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
 @click.command()
 @optional_source_argument
 @click.option(
-    "--fmr", type=float, default=2e-4, show_default=True, metavar="RATE", help="The false match rate at T = 0.54."
+    "--fmr",
+    type=float,
+    metavar="RATE",
+    help=f"The false match rate at T = {CONTRACT_THRESHOLD:g}; default: {CONTRACT_FMR:g}, or the lowest that the pairs "
+    "can measure.",
 )
 @images_option
 @all_pairs_option
@@ -204,14 +208,14 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
 @click.option("--out", type=PATH, metavar="FILE", help="Write the calibration to this file, for --calibration FILE.")
 @settings_options(("source.labels", "source.root", *MODEL_FLAGS))
 @output_options
-def calibrate(fmr: float, out: Path | None, as_json: bool, **inputs: Any) -> None:
+def calibrate(fmr: float | None, out: Path | None, as_json: bool, **inputs: Any) -> None:
     """Calibrate distances on labelled photos like yours.
 
     SOURCE is a folder with one subfolder per person (and --labels parent), a manifest with the columns path and name,
     or a list of pairs; without it, the named rows of --store are used. Finds the exponent that maps the distance at
-    the false match rate --fmr to the threshold 0.54, and the thresholds at other rates. Refuses too little data: a
-    rate of 1/n needs 3n pairs of different people. A new store takes the file with `facepipe run ...
-    --calibration FILE`.
+    the false match rate --fmr to the threshold 0.54, and the thresholds at other rates. A rate of 1/n needs 3n pairs
+    of different people: with fewer, --fmr is refused, and without it the lowest rate that they can measure is taken.
+    A new store takes the file with `facepipe run ... --calibration FILE`.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.config import Settings
+from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD, Settings
 from pipeline.errors import InputError, TooLittleData, UsageError
 from pipeline.evaluation.pairs.distances import (
     NamedDistance,
@@ -30,12 +30,12 @@ from pipeline.evaluation.photos.portraits import Portraits, embed_photos
 from pipeline.evaluation.photos.skipped import NO_FACE, Skipped
 from pipeline.evaluation.report import Report, Row, Section
 from pipeline.evaluation.statistics import (
-    CONTRACT_THRESHOLD,
     HAIR,
     Interval,
     calibration_exponent,
     interval,
     is_measurable,
+    lowest_measurable,
     pairs_needed,
     resample_rates,
     threshold_at_fmr,
@@ -49,7 +49,7 @@ from pipeline.store.records import StoreIdentity
 from pipeline.types import DoubleArray, Progress
 
 # The rows of the table; T is interpolated between them.
-TABLE_FMRS: Final = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+TABLE_FMRS: Final = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 _RATES: Final = (1e-9, 0.1)
 
 
@@ -63,6 +63,7 @@ class CalibrationFit:
     squared_l2: float  # raw, at this FMR
     squared_l2_interval_95: Interval
     thresholds: tuple[tuple[float, float], ...]  # (FMR, T)
+    intervals_95: tuple[Interval, ...]  # of each T
     resampled: str
     photos: int
     people: int | None
@@ -73,35 +74,54 @@ class CalibrationFit:
 
     def calibration(self, dataset: str, note: str) -> Calibration:
         """As a store keeps it."""
-        return Calibration(self.exponent, dataset, self.fmr, note, self.thresholds)
+        return Calibration(self.exponent, dataset, self.fmr, note, self.thresholds, self.intervals_95)
+
+    @property
+    def remark(self) -> str | None:
+        """What to know where the rate is not the one that T = 0.54 has by default."""
+        if self.fmr == CONTRACT_FMR:
+            return None
+        remark = f"T = {CONTRACT_THRESHOLD:g} stands for a false match rate of {self.fmr:g} and not {CONTRACT_FMR:g}"
+        if is_measurable(CONTRACT_FMR, self.impostor_pairs):
+            return remark
+        needed = f"that needs {pairs_needed(CONTRACT_FMR):,} pairs of different people"
+        return f"{remark}: {needed}, and there are {self.impostor_pairs:,}"
 
 
-def fit_calibration(scored: ScoredPairs, fmr: float) -> CalibrationFit:
-    """Fits the exponent at `fmr`, and the table for the rates that the data allow.
+def fit_calibration(scored: ScoredPairs, fmr: float | None = None) -> CalibrationFit:
+    """Fits the exponent at `fmr`, and the table for the rates that the data allow. None: the contract's rate, or the
+    lowest that they allow.
 
     Both photos of each pair in `scored` must show a face. Raises TooLittleData where the rule of 3 asks for more
     impostor pairs or there are too few people for an interval, and InputError where no exponent is usable.
     """
+    fmr = _default_rate(len(scored.impostor)) if fmr is None else fmr
     if not is_measurable(fmr, len(scored.impostor)):
         detail = f"the rule of 3 asks for {pairs_needed(fmr):,} pairs of different people, and there are "
         raise TooLittleData(fmr=f"{fmr:g}", detail=f"{detail}{len(scored.impostor):,}")
-    resampled = resample_rates(scored.trials, [fmr]).thresholds[:, 0]
+    rates = sorted({rate for rate in TABLE_FMRS if is_measurable(rate, len(scored.impostor))} | {fmr})
+    by_rate = resample_rates(scored.trials, rates).thresholds
+    resampled = by_rate[:, rates.index(fmr)]
     squared_l2 = threshold_at_fmr(scored.impostor, fmr)
     exponent = _exponent(squared_l2, fmr)
     spread = interval(_exponents(resampled))
-    raw_spread = interval(resampled)
-    if spread is None or raw_spread is None:
+    raw_spreads = [raw for column in by_rate.T if (raw := interval(column)) is not None]
+    if spread is None or len(raw_spreads) < len(rates):
         few = f"{scored.trials.units} {scored.trials.unit}"
         detail = f"too many resamples of the {few} have hardly an impostor pair"
         raise TooLittleData(fmr=f"{fmr:g}", detail=detail)
-    calibration = Calibration(exponent)
+
+    def threshold(cut: float) -> float:
+        return threshold_below(cut, Calibration(exponent))
+
     return CalibrationFit(
         exponent=exponent,
         exponent_interval_95=spread,
         fmr=fmr,
         squared_l2=squared_l2,
-        squared_l2_interval_95=raw_spread,
-        thresholds=_table(scored.impostor, calibration, fmr),
+        squared_l2_interval_95=raw_spreads[rates.index(fmr)],
+        thresholds=tuple((rate, threshold(threshold_at_fmr(scored.impostor, rate))) for rate in rates),
+        intervals_95=tuple((threshold(low), threshold(high)) for low, high in raw_spreads),
         resampled=scored.trials.unit,
         photos=scored.photos,
         people=scored.people,
@@ -134,21 +154,23 @@ def _exponents(squared_l2: DoubleArray) -> DoubleArray:
     )
 
 
-def _table(impostor: DoubleArray, calibration: Calibration, fmr: float) -> tuple[tuple[float, float], ...]:
-    rates = sorted({rate for rate in TABLE_FMRS if is_measurable(rate, len(impostor))} | {fmr})
-    return tuple((rate, threshold_below(threshold_at_fmr(impostor, rate), calibration)) for rate in rates)
+def _default_rate(impostor_pairs: int) -> float:
+    """The contract's rate, or the lowest that so many pairs can measure."""
+    if is_measurable(CONTRACT_FMR, impostor_pairs):
+        return CONTRACT_FMR
+    return min(lowest_measurable(impostor_pairs), _RATES[1]) if impostor_pairs else _RATES[1]
 
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """Fit at the false match rate `fmr` on `source`: a list of pairs, whose photos lie below `images`, or labelled
-    photos (a manifest, or a folder with one subfolder per person). `all_pairs`: all pairs of all photos of the people
-    in the list. The embeddings are those of `store`, or computed now; without a source, its named rows are the
-    labels."""
+    """Fit at the false match rate `fmr` (None: as `fit_calibration` chooses) on `source`: a list of pairs, whose photos
+    lie below `images`, or labelled photos (a manifest, or a folder with one subfolder per person). `all_pairs`: all
+    pairs of all photos of the people in the list. The embeddings are those of `store`, or computed now; without a
+    source, its named rows are the labels."""
 
     source: Path | None
     settings: Settings
-    fmr: float
+    fmr: float | None = None
     images: Path | None = None
     all_pairs: bool = False
     store: Path | None = None
@@ -191,13 +213,14 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
         scored = scored_of_list(score_list(listed, with_face, Skipped()), bool(listed.people))
     else:
         with skipped.explaining():
-            scored = score_everybody(with_face, names, max(request.fmr, max(TABLE_FMRS)))
+            scored = score_everybody(with_face, names, max(request.fmr or 0.0, *TABLE_FMRS))
     progress.start("pairs", None)
     with skipped.explaining():
         fit = fit_calibration(scored, request.fmr)
     note = (
         f"squared L2 distance {fit.squared_l2:.4f} at this rate; 95 % interval of the exponent "
         f"{fit.exponent_interval_95[0]:.4f} to {fit.exponent_interval_95[1]:.4f}"
+        + (f"; {fit.remark}" if fit.remark else "")
     )
     calibration, identity = fit.calibration(_dataset(request, fit), note), embedded.identity
     sections = [
@@ -223,10 +246,12 @@ def _rows(fit: CalibrationFit, calibration: Calibration, identity: StoreIdentity
     spread = f"95 %: {low:.4f} to {high:.4f}, over resamples of the {fit.resampled}"
     yield Row("exponent", f"{fit.exponent:.4f} ({spread})")
     yield Row("", f"maps the squared distance {fit.squared_l2:.4f} at FMR {fit.fmr:g} to {CONTRACT_THRESHOLD:g}")
+    if fit.remark is not None:
+        yield Row("", fit.remark)
     if fit.fnmr is not None:
         yield Row("FNMR", f"{fit.fnmr:.2%} there")
-    for rate, threshold in fit.thresholds:
-        yield Row("threshold", f"T = {threshold:.4f} at FMR {rate:g}")
+    for (rate, threshold), (low, high) in zip(fit.thresholds, fit.intervals_95, strict=True):
+        yield Row("threshold", f"T = {threshold:.4f} at FMR {rate:g} (95 %: {low:.4f} to {high:.4f})")
 
 
 def _closest(fit: CalibrationFit) -> Iterator[Row]:
@@ -275,9 +300,9 @@ def _dataset(request: CalibrationRequest, fit: CalibrationFit) -> str:
     return f"{name}, {fit.photos:,} photos{people} ({fit.impostor_pairs:,} impostor pairs)"
 
 
-def check_rate(fmr: float) -> float:
+def check_rate(fmr: float | None) -> float | None:
     """`fmr` itself. Raises UsageError where it is out of range."""
     low, high = _RATES
-    if not low <= fmr <= high:  # so that NaN is refused
+    if fmr is not None and not low <= fmr <= high:  # so that NaN is refused
         raise UsageError(message=f"The false match rate must be at least {low:g} and at most {high:g}, not {fmr:g}.")
     return fmr

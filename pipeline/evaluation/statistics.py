@@ -16,18 +16,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_UP, Decimal
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
+from pipeline.config import CONTRACT_THRESHOLD
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
 Interval: TypeAlias = tuple[float, float]
 Unit: TypeAlias = Literal["people", "pairs"]
 
-# The contract's default threshold T, and its nominal false match rate.
-CONTRACT_THRESHOLD: Final = 0.54
-CONTRACT_FMR: Final = 2e-4
 RULE_OF_3: Final = 3
 # A share of a distance: above the rounding error of a conversion to a threshold and back, and far below any effect.
 HAIR: Final = 2.0**-40
@@ -121,7 +120,13 @@ def is_measurable(fmr: float, impostor_pairs: int) -> bool:
 
 def pairs_needed(fmr: float) -> int:
     """How many impostor pairs the rule of 3 asks for at this FMR."""
-    return math.ceil(RULE_OF_3 / fmr - 1e-9)
+    return math.ceil(RULE_OF_3 / fmr * (1.0 - HAIR))
+
+
+def lowest_measurable(impostor_pairs: int) -> float:
+    """The lowest FMR that so many impostor pairs can show, rounded up to two digits."""
+    rate = Decimal(RULE_OF_3) / impostor_pairs
+    return float(rate.quantize(Decimal(1).scaleb(rate.adjusted() - 1), ROUND_UP))
 
 
 def error_rates(genuine: DoubleArray, impostor: DoubleArray, fmr: float) -> ErrorRates:

@@ -241,15 +241,17 @@ def disk_space(folder: Path, free: int | None = None) -> Finding:
 
 
 def _store(path: Path) -> tuple[list[Finding], str | None]:
-    """Whether the store opens, and the weights that it was made with."""
+    """Whether the store opens, what its T means, and the weights that it was made with."""
+    from pipeline.matching.calibration import Calibration
     from pipeline.store.connect import open_store
 
     try:
         with open_store(path, command="doctor") as store:
             accounts = store.accounts()
-            weights = store.identity.weights
+            weights, calibration = store.identity.weights, Calibration.from_dict(store.identity.calibration)
     except FacepipeError as exc:
         return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
     number = f"{len(accounts)} account{'' if len(accounts) == 1 else 's'}"
     detail = f"{path}: opens; weights {weights}, {number}; `facepipe check` reads all of it"
-    return [Finding("store", OK, detail)], weights
+    meaning = calibration.anchor or "none: T is the models' own squared distance"
+    return [Finding("store", OK, detail), Finding("calibration", OK, meaning)], weights

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.config import EVERYBODY
+from pipeline.config import CONTRACT_THRESHOLD, EVERYBODY
 from pipeline.errors import BadValue, UnknownKey
 
 EXPONENTS: Final = (0.25, 4.0)
+_TABLES: Final = ("thresholds", "intervals")
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class Calibration:
     """The monotone map d = 2 (r / 2)^g from a model's raw L2 distance r to the contract distance; it keeps 0 and 2.
 
     `exponent` is g, in [0.25, 4]; 1 is no calibration. g maps the raw distance at the false match rate `fmr` on
-    `dataset` to sqrt(0.54). `thresholds` are pairs (rate, T), both ascending: the T of other rates on the same data.
-    Raises BadValue.
+    `dataset` to sqrt(0.54). `thresholds` are pairs (rate, T), both ascending: the T of other rates on the same data;
+    `intervals` are the 95 % intervals of these T, one for each, or none. Raises BadValue.
     """
 
     exponent: float = 1.0
@@ -30,6 +31,7 @@ class Calibration:
     fmr: float | None = None
     note: str = ""
     thresholds: tuple[tuple[float, float], ...] = ()
+    intervals: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         low, high = EXPONENTS
@@ -42,6 +44,16 @@ class Calibration:
                 raise _bad(name, getattr(self, name), "must be text")
         if not _is_table(self.thresholds):
             raise _bad("thresholds", self.thresholds, "must be pairs of a rate in (0, 1) and a T in [0, 4], ascending")
+        if not _are_intervals(self.intervals) or len(self.intervals) not in (0, len(self.thresholds)):
+            raise _bad("intervals", self.intervals, "must be pairs of two T in [0, 4], ascending, for each threshold")
+
+    @property
+    def anchor(self) -> str | None:
+        """What the contract's default T means here, for people; None: nobody measured it."""
+        if self.fmr is None:
+            return None
+        measured_on = f" on {self.dataset}" if self.dataset else ""
+        return f"T = {CONTRACT_THRESHOLD:g} stands for a false match rate of {self.fmr:g}{measured_on}"
 
     def threshold_at(self, fmr: float) -> float:
         """The T whose measured false match rate is `fmr`, with T linear in log `fmr` between the rows of `thresholds`.
@@ -58,7 +70,7 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """Values for JSON, as the store keeps them."""
-        return {**dataclasses.asdict(self), "thresholds": [list(row) for row in self.thresholds]}
+        return {**dataclasses.asdict(self), **{name: [list(row) for row in getattr(self, name)] for name in _TABLES}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
@@ -67,10 +79,13 @@ class Calibration:
         for key in values:
             if key not in names:
                 raise UnknownKey(key=key, where="the calibration", hint=f" Known: {', '.join(names)}.")
-        rows = values.get("thresholds", ())
-        if not isinstance(rows, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in rows):
-            raise _bad("thresholds", rows, "must be a list of pairs")
-        return cls(**{**values, "thresholds": tuple(tuple(row) for row in rows)})
+        tables = {}
+        for name in _TABLES:
+            rows = values.get(name, ())
+            if not isinstance(rows, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in rows):
+                raise _bad(name, rows, "must be a list of pairs")
+            tables[name] = tuple(tuple(row) for row in rows)
+        return cls(**{**values, **tables})
 
 
 def is_number(value: object) -> bool:
@@ -78,9 +93,17 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
+def _are_pairs(rows: tuple[tuple[float, ...], ...]) -> bool:
+    return all(len(row) == 2 and all(map(is_number, row)) for row in rows)
+
+
+def _are_intervals(rows: tuple[tuple[float, ...], ...]) -> bool:
+    return _are_pairs(rows) and all(0 <= low <= high <= EVERYBODY for low, high in rows)
+
+
 def _is_table(rows: tuple[tuple[float, ...], ...]) -> bool:
     """Whether these are pairs (rate, T), rates rising and T never falling."""
-    if not all(len(row) == 2 and all(map(is_number, row)) for row in rows):
+    if not _are_pairs(rows):
         return False
     rates, thresholds = [row[0] for row in rows], [row[1] for row in rows]
     in_range = all(0 < rate < 1 and 0 <= t <= EVERYBODY for rate, t in rows)

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from pipeline.config import CONTRACT_FMR
 from pipeline.evaluation.pairs.distances import all_distances
 from pipeline.evaluation.pairs.lists import Pair, read_pairs
 from pipeline.evaluation.statistics import (
-    CONTRACT_FMR,
     best_threshold,
     bootstrap_interval,
     calibration_exponent,

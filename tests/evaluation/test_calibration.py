@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import Settings, load_settings
+from pipeline.config import CONTRACT_FMR, Settings, load_settings
 from pipeline.errors import BadValue, CalibrationInvalid, InputError, StoreMismatch, TooLittleData, UsageError
 from pipeline.evaluation.calibration import CalibrationFit, check_rate, fit_calibration
 from pipeline.evaluation.pairs.distances import score_everybody, score_list, scored_of_list
@@ -29,6 +29,7 @@ from tests.evaluation.planted_people import listed, plant, simple_pairs
 from tests.identities import planted
 
 TABLE = ((1e-4, 0.4), (1e-3, 0.7), (1e-2, 1.3))
+INTERVALS = ((0.3, 0.5), (0.6, 0.8), (1.2, 1.4))
 
 
 def identity_with(calibration: Calibration) -> StoreIdentity:
@@ -88,6 +89,39 @@ class TestFit:
         with pytest.raises(TooLittleData, match=r"2e-04|0\.0002.*15,000 pairs .* there are 1,710"):
             fit_calibration(scored, 2e-4)
         assert fit_calibration(scored, 2e-3).fmr == 2e-3
+
+    def test_without_a_rate_the_lowest_that_can_be_measured_is_taken_and_said(self) -> None:
+        portraits, names = plant(20, 3, spread=0.7)
+        fit = fit_calibration(score_everybody(portraits, names, 1e-2))
+        assert (fit.fmr, fit.impostor_pairs) == (1.8e-3, 1710)
+        assert fit.remark is not None
+        assert "0.0018 and not 1e-05: that needs 300,000 pairs of different people, and there are 1,710" in fit.remark
+        assert fit.calibration("planted", "").threshold_at(1.8e-3) == pytest.approx(0.54)
+        assert fit.calibration("planted", "").anchor == "T = 0.54 stands for a false match rate of 0.0018 on planted"
+
+    def test_without_a_rate_enough_people_show_the_contracts(self) -> None:
+        portraits, names = plant(160, 5, spread=0.7)
+        scored = score_everybody(portraits, names, 1e-2)
+        fit = fit_calibration(scored)
+        assert (fit.fmr, fit.remark) == (CONTRACT_FMR, None)
+        assert fit.remark is None
+        other = fit_calibration(scored, 1e-4).remark
+        assert other == "T = 0.54 stands for a false match rate of 0.0001 and not 1e-05"
+
+    def test_too_few_pairs_for_any_rate(self) -> None:
+        portraits, names = plant(8, 1, spread=0.7)
+        with pytest.raises(TooLittleData, match=r"rate of 0\.1: .* 30 pairs of different people, and there are 28"):
+            fit_calibration(score_everybody(portraits, names, 1e-2))
+
+    def test_each_threshold_has_an_interval(self, fit: CalibrationFit) -> None:
+        assert [low <= t <= high for (_, t), (low, high) in zip(fit.thresholds, fit.intervals_95, strict=True)] == [
+            True
+        ] * len(fit.thresholds)
+        anchor = [rate for rate, _ in fit.thresholds].index(fit.fmr)
+        cuts = fit.squared_l2_interval_95
+        assert fit.intervals_95[anchor] == pytest.approx([4 * (cut / 4) ** fit.exponent for cut in cuts])
+        lowest, highest = fit.intervals_95[0], fit.intervals_95[-1]
+        assert lowest[1] - lowest[0] > highest[1] - highest[0]  # few pairs say little
 
     def test_many_photos_of_two_people_are_not_many_people(self) -> None:
         portraits, names = plant(2, 40, spread=0.7)
@@ -154,9 +188,16 @@ class TestTable:
             Calibration.from_dict({"exponent": 1.3, "thresholds": [list(row) for row in rows]})
 
     def test_survives_json(self) -> None:
-        calibration = Calibration(1.3, "somewhere", 1e-3, "a note", TABLE)
+        calibration = Calibration(1.3, "somewhere", 1e-3, "a note", TABLE, INTERVALS)
         assert Calibration.from_dict(json.loads(json.dumps(calibration.as_dict()))) == calibration
         assert Calibration.from_dict({"exponent": 1.3}).thresholds == ()  # of a store made before there were tables
+        old = {key: value for key, value in calibration.as_dict().items() if key != "intervals"}
+        assert Calibration.from_dict(old).intervals == ()
+
+    @pytest.mark.parametrize("rows", [INTERVALS[:2], ((0.3, 0.5), (0.7, 0.6), (1.2, 1.4)), ((0.3, 4.5),) * 3])
+    def test_intervals_that_are_none_are_refused(self, rows: Any) -> None:
+        with pytest.raises(BadValue, match="intervals"):
+            Calibration.from_dict({"exponent": 1.3, "thresholds": TABLE, "intervals": rows})
 
 
 def test_the_registrys_table_fits_its_exponent() -> None:
@@ -255,6 +296,8 @@ class TestFile:
             {"fmr": 10**400},
             {"slope": 1},
             {"thresholds": 3},
+            {"intervals": 3},
+            {"intervals": [[0.1, 0.2]]},
             {"thresholds": [[1e-3, 10**400]]},
             {"dataset": 5},
             {"note": None},

@@ -22,6 +22,7 @@ from pipeline.evaluation.statistics import (
     folded_accuracy,
     interval,
     is_measurable,
+    lowest_measurable,
     pairs_needed,
     resample_fnmr,
     resample_rates,
@@ -123,6 +124,17 @@ class TestRuleOfThree:
         assert pairs_needed(fmr) == needed
         assert is_measurable(fmr, needed)
         assert not is_measurable(fmr, needed - 1)
+
+    @pytest.mark.parametrize(("pairs", "rate"), [(1, 3.0), (30, 0.1), (405, 7.5e-3), (1710, 1.8e-3), (299_999, 1.1e-5)])
+    def test_the_lowest_rate_has_two_digits(self, pairs: int, rate: float) -> None:
+        assert lowest_measurable(pairs) == rate
+        assert is_measurable(rate, pairs)
+
+    @given(st.integers(1, 10**9))
+    def test_the_lowest_rate_is_measurable_and_hardly_a_lower_one(self, pairs: int) -> None:
+        rate = lowest_measurable(pairs)
+        assert is_measurable(rate, pairs)
+        assert not is_measurable(rate / 1.11, pairs)
 
     def test_so_many_pairs_seldom_show_nothing(self) -> None:
         assert (1 - 1e-3) ** pairs_needed(1e-3) == pytest.approx(0.05, rel=0.01)

@@ -16,6 +16,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.config import Settings
+from pipeline.jobs.doctor import examine
+from pipeline.matching.calibration import Calibration
+from pipeline.store.local import LocalStore
 from tests.cli.report import answer
 from tests.integration.conftest import write_photos
 
@@ -36,6 +40,15 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_store_is_whole(earlier: Path) -> None:
     assert answer("check", "--store", earlier / "store")["problems"] == []
+
+
+def test_the_calibration_is_its_own(earlier: Path) -> None:
+    """It was fitted at the rate of that version, when tables had no intervals; new stores have another."""
+    with LocalStore.open(earlier / "store", command="test") as client:
+        calibration = Calibration.from_dict(client.identity.calibration)
+    assert (calibration.fmr, calibration.intervals) == (2e-4, ())
+    (finding,) = (f for f in examine(Settings(), earlier / "store") if f.subject == "calibration")
+    assert "T = 0.54 stands for a false match rate of 0.0002 on LFW" in finding.detail
 
 
 def test_its_tables_are_the_same(earlier: Path, tmp_path: Path) -> None:

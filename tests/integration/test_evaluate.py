@@ -242,4 +242,7 @@ def test_calibrating_on_labelled_portraits(faces_dir: Path, tmp_path: Path) -> N
     assert report["exponent_interval_95"][0] < report["exponent"] < report["exponent_interval_95"][1]
     assert report["calibration"]["dataset"].startswith("a few of LFW, ")
     assert json.loads(out.read_text())["calibration"] == report["calibration"]
-    assert answer(*words, exit_code=17)["error"] == "too-little-data"
+    assert answer(*words, "--fmr", "1e-5", exit_code=17)["error"] == "too-little-data"
+    lowest = answer(*words)["calibration"]
+    assert lowest["fmr"] == lowest["thresholds"][0][0] < 1e-2
+    assert f"a false match rate of {lowest['fmr']:g} and not 1e-05" in lowest["note"]

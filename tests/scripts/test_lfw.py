@@ -51,7 +51,7 @@ def test_a_photo_without_face_costs_its_pairs(protocol: Protocol) -> None:
 
 def test_the_contract_rate_is_the_calibrations(protocol: Protocol) -> None:
     calibration = all_pairs(planted(), protocol)["calibration"]
-    assert calibration["fmr"] == CONTRACT_FMR == 2e-4
+    assert calibration["fmr"] == CONTRACT_FMR == 1e-5
     assert 2 * (calibration["squared_l2"] ** 0.5 / 2) ** calibration["exponent"] == pytest.approx(0.54**0.5)
 
 
