@@ -277,7 +277,7 @@ def _people_answer() -> Json:
 
 
 def _accepted() -> Json:
-    content = {"schema": {"type": "object"}, "example": {}}
+    content = {"schema": {"$ref": "#/components/schemas/Accepted"}, "example": {}}
     return {"description": "It is done.", "content": {"application/json": content}}
 
 

@@ -159,6 +159,7 @@ SCHEMAS: Final[dict[str, Json]] = {
         "additionalProperties": True,
         "description": "Other fields than the ids change the root, as in PersonChange.",
     },
+    "Accepted": _object(""),
     "ImageKey": _object("key", key={"type": "string", "description": "32 bytes in base64."}),
     "Status": _object("status", status=_TEXT),
     "Error": _object(
