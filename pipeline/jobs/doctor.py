@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +18,7 @@ from pipeline.errors import FacepipeError
 
 if TYPE_CHECKING:
     from pipeline.models.registry import WeightSet
+    from pipeline.store.records import DirectoryRow, StoreIdentity
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pillow's feature -> format
@@ -50,7 +52,7 @@ class Finding:
 def examine(settings: Settings, store: Path | None) -> list[Finding]:
     """All checks in the order in which a run needs them; what depends on torch only where torch can be loaded."""
     findings = [_python(), _torch()]
-    store_findings, store_weights = ([], None) if store is None else _store(store)
+    store_findings, store_weights = ([], None) if store is None else _store(store, settings)
     if findings[-1].level != FAIL:
         device = _device(settings)
         weights, weight_set = _weights(settings, store_weights)
@@ -240,18 +242,37 @@ def disk_space(folder: Path, free: int | None = None) -> Finding:
     return Finding("disk", level, f"{free / 1e9:.1f} GB free at {folder}", None if level == OK else cure)
 
 
-def _store(path: Path) -> tuple[list[Finding], str | None]:
-    """Whether the store opens, what its T means, and the weights that it was made with."""
-    from pipeline.matching.calibration import Calibration
+def _store(path: Path, settings: Settings) -> tuple[list[Finding], str | None]:
+    """Whether the store opens, what to expect of its T, and the weights that it was made with."""
     from pipeline.store.connect import open_store
 
     try:
         with open_store(path, command="doctor") as store:
-            accounts = store.accounts()
-            weights, calibration = store.identity.weights, Calibration.from_dict(store.identity.calibration)
+            accounts, directories, identity = store.accounts(), store.directories(), store.identity
+            expected = _expectations(settings, identity, directories)
     except FacepipeError as exc:
         return [Finding("store", FAIL, str(exc), f"facepipe check --store {path}")], None
     number = f"{len(accounts)} account{'' if len(accounts) == 1 else 's'}"
-    detail = f"{path}: opens; weights {weights}, {number}; `facepipe check` reads all of it"
-    meaning = calibration.anchor or "none: T is the models' own squared distance"
-    return [Finding("store", OK, detail), Finding("calibration", OK, meaning)], weights
+    detail = f"{path}: opens; weights {identity.weights}, {number}; `facepipe check` reads all of it"
+    return [Finding("store", OK, detail), *expected], identity.weights
+
+
+def _expectations(settings: Settings, identity: StoreIdentity, directories: Sequence[DirectoryRow]) -> list[Finding]:
+    """What the default T means, and how many of the next photos the T of the settings would join wrongly."""
+    from pipeline.jobs.expectation import calibration_warning, expectation
+    from pipeline.jobs.stores import settle_threshold
+    from pipeline.matching.calibration import Calibration
+
+    warning = calibration_warning(identity)
+    if warning is not None:
+        return [Finding("calibration", WARN, warning, "facepipe calibrate PHOTOS --labels parent --out FILE")]
+    calibration = Calibration.from_dict(identity.calibration)
+    findings = [Finding("calibration", OK, calibration.anchor or "")]
+    try:
+        threshold = settle_threshold(settings, identity).match.threshold
+    except FacepipeError as exc:
+        return [*findings, Finding("threshold", FAIL, str(exc), "Give --threshold a number.")]
+    for row in directories:
+        expected = expectation(calibration, threshold, row.identities)
+        findings.append(Finding("expect", OK, f"{row.name} of {row.user_id}: {expected}"))
+    return findings

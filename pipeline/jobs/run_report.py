@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.jobs.expectation import Expectation, calibration_warning, expectation_of_runs
 from pipeline.jobs.plan import PlanCounts
 from pipeline.jobs.profile import RunProfile
 from pipeline.store.operations import Store
@@ -62,6 +63,8 @@ class RunReport:
     label_conflicts: list[dict[str, Any]]
     shared_external_id: list[dict[str, Any]]
     weights: str
+    wrong_joins: Expectation | None = None  # where a face was decided
+    warnings: tuple[str, ...] = ()
     work: WorkDone = field(default_factory=WorkDone)
 
     @property
@@ -100,6 +103,7 @@ class RunReport:
             f"faces       {self.faces}",
             f"            {listed(self.outcomes)}",
             f"identities  {self.persons} ({self.new_persons} new)",
+            *([f"expect      {self.wrong_joins}"] if self.wrong_joins else []),
             f"rejected    {self._rejections()}",
             f"time        {self.work.seconds:.1f} s; {self.work}",
             f"weights     {self.weights}",
@@ -134,6 +138,7 @@ def left_alone_lines(found: RunReport | PlanCounts) -> Iterator[str]:
 def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: PlanCounts, work: WorkDone) -> RunReport:
     """Counts the rows of `run_ids`. `counts`: what the scans found that planned them."""
     rows = store.run_counts(account_id, run_ids)
+    warning = calibration_warning(store.identity)
     rejected = Counter(rows.rejections)
     rejected.update({status: n for status, n in rows.statuses.items() if status not in ACCEPTED_STATUSES})
     return RunReport(
@@ -148,6 +153,8 @@ def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: P
         label_conflicts=rows.label_conflicts,
         shared_external_id=rows.shared_external_ids,
         weights=store.identity.weights,
+        wrong_joins=expectation_of_runs(store, account_id, run_ids) if rows.outcomes else None,
+        warnings=(warning,) if warning else (),
         work=work,
         **dataclasses.asdict(counts),
     )

@@ -15,6 +15,7 @@ from pipeline.config import Settings
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import settle_account
+from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
 from pipeline.store.catalog.opening import has_store
@@ -99,6 +100,9 @@ def open_session(
             progress.note("A server holds the store: its faces are decided and stored there.")
         if store.master_key is not None and store.master_key.made:
             progress.note(store.master_key.notice)
+        warning = calibration_warning(store.identity)
+        if warning is not None:
+            progress.note(f"warning: {warning}")
         source = None if request.source is None else source_name(request.source)
         stop = stop or threading.Event()
         yield Session(request, progress, stop, store, settings, account, account_id, source, profiler, started=started)

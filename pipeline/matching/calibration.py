@@ -68,6 +68,25 @@ class Calibration:
         (low, t_low), (high, t_high) = self.thresholds[above - 1], self.thresholds[above]
         return t_low + (t_high - t_low) * math.log(fmr / low) / math.log(high / low)
 
+    def fmr_at(self, threshold: float) -> tuple[float, float]:
+        """The false match rate at T, the inverse of `threshold_at`, as (at least, at most).
+
+        They are equal within the rows of `thresholds`; beyond them only the nearest row's rate is known. At T = 0 no
+        two faces match, at T = 4 all do.
+        """
+        if threshold in (0, EVERYBODY):
+            return (0.0, 0.0) if threshold == 0 else (1.0, 1.0)
+        # Of rows with the same T the last: no lower rate is certain there.
+        above = bisect.bisect_right([t for _, t in self.thresholds], threshold)
+        low, t_low = self.thresholds[above - 1] if above else (0.0, 0.0)
+        high, t_high = self.thresholds[above] if above < len(self.thresholds) else (1.0, EVERYBODY)
+        if above and threshold == t_low:
+            return low, low
+        if not 0 < above < len(self.thresholds):
+            return low, high
+        rate = low * (high / low) ** ((threshold - t_low) / (t_high - t_low))
+        return rate, rate
+
     def as_dict(self) -> dict[str, Any]:
         """Values for JSON, as the store keeps them."""
         return {**dataclasses.asdict(self), **{name: [list(row) for row in getattr(self, name)] for name in _TABLES}}

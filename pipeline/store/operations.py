@@ -108,6 +108,7 @@ class Store(RunFiles):
     committed_shards = Operation(runs.committed_shards)
     run_key = Operation(runs.run_key)
     run_counts = Operation(runs.run_counts)
+    compared_identities = Operation(runs.compared_identities)
     committed_files = Operation(media.committed_files)
     media_of_hashes = Operation(media.media_of_hashes)
 

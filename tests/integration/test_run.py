@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import threading
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, StoreMismatch, UsageError
+from pipeline.jobs.doctor import OK, WARN, Finding, examine
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.search import search
+from pipeline.matching.calibration import Calibration
+from pipeline.store.local import LocalStore
 from tests.integration.conftest import RecordedProgress, Runner
 from tests.integration.snapshot import assert_whole, occurrences, snapshot
 
@@ -45,6 +49,58 @@ def test_finds_the_two_people(photos: Path, runner: Runner, tmp_path: Path) -> N
     assert summary["persons"] == 2
     assert summary["backend"].startswith(("openvino ", "torch "))
     assert_whole(tmp_path / "store")
+
+
+def test_the_report_says_what_to_expect_of_the_threshold(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    """Each face has one chance of a wrong join with each identity that was inserted before it."""
+    report = runner(photos)
+    with LocalStore.open(tmp_path / "store", command="test") as client:
+        calibration = Calibration.from_dict(client.identity.calibration)
+        faces = client.view_table("faces").sort_by("face_id")["outcome"].to_pylist()
+    fmr, same = calibration.fmr_at(settings.match.threshold)
+    assert fmr == same
+    chances = [1 - (1 - fmr) ** faces[:number].count("inserted") for number in range(len(faces))]
+    expected = report.wrong_joins
+    assert expected is not None
+    assert expected.per_1000_photos == pytest.approx((1000 * sum(chances) / len(chances),) * 2)
+    assert (expected.identities, expected.thresholds) == (2, (settings.match.threshold,))
+    one = expected.threshold_for_1_in_1000[0]
+    fmr_for_one = calibration.fmr_at(one)[0]
+    assert 1 - (1 - fmr_for_one) ** 2 == pytest.approx(1e-3)
+    assert report.warnings == ()
+    assert f"expect      {expected}" in report.lines()
+    assert f"with 2 identities 1 in 1,000 needs T = {math.floor(1000 * one) / 1000}" in str(expected)
+    summary = json.loads(next((tmp_path / "store" / "runs").glob("*/run.json")).read_text())
+    assert summary["wrong_joins"] == json.loads(json.dumps(dataclasses.asdict(expected)))
+    assert runner(photos).wrong_joins is None  # nothing was decided
+    (of_next,) = findings(settings, tmp_path / "store", "expect")
+    joins = 1000 * (1 - (1 - fmr) ** 2)
+    assert of_next.level == OK
+    assert of_next.detail.startswith(f"main of default: about {joins:.2g} wrong joins per 1,000 photos at T = 0.54; ")
+
+
+def test_uncalibrated_distances_are_said_at_each_run(photos: Path, settings: Settings, tmp_path: Path) -> None:
+    none = dataclasses.replace(settings, model=dataclasses.replace(settings.model, calibration="none"))
+    for used in (none, settings):  # making the store, and using it
+        progress = RecordedProgress()
+        report = run(RunRequest(photos, tmp_path / "store", used), progress)
+        (warning,) = report.warnings
+        assert "(weights casia-webface) are not calibrated" in warning
+        assert f"warning: {warning}" in progress.notes
+        assert report.as_dict()["warnings"] == (warning,)
+    run_json = json.loads(next((tmp_path / "store" / "runs").glob("*/run.json")).read_text())
+    assert run_json["warnings"] == [warning]
+    assert run_json["wrong_joins"]["threshold_for_1_in_1000"] == [0, 4]
+    (finding,) = findings(settings, tmp_path / "store", "calibration")
+    assert (finding.level, finding.detail) == (WARN, warning)
+    assert not findings(settings, tmp_path / "store", "expect")
+
+
+def findings(settings: Settings, store: Path, subject: str) -> list[Finding]:
+    """The doctor's, of one subject."""
+    return [finding for finding in examine(settings, store) if finding.subject == subject]
 
 
 def test_the_same_run_again_does_no_image_work(

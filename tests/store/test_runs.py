@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.store.store_samples import (
     flip,
     forget_matrices,
     identity,
+    insertion,
     manifest_batches,
     sha,
     shard_commit,
@@ -329,3 +331,32 @@ def test_a_shard_that_was_listed_and_never_written_is_no_damage(
         client.write_run_shard(run.run_id, 2, pa.table({"row": [2]}), {})
     assert client.extracted_shards(run.run_id) == {0, 1}
     assert client.check().report.problems == []
+
+
+def test_each_face_was_compared_with_the_identities_of_its_time(client: LocalStore) -> None:
+    """A person posted between two shards counts for the later one, and for faces after the last insertion of the
+    earlier one. One in another directory counts for none."""
+    account = client.create_account("ann", None)
+    runs = [client.begin_run(SOURCE, "folder", account, directory, {}) for directory in ("main", "main", "other")]
+    for run in runs:
+        client.plan_run(run.run_id, 2 * SHARD_ROWS, 2)
+    first, second, other = runs
+    client.commit_shard(shard_commit(client, first, 0))
+    client.commit_shard(shard_commit(client, other, 0, directory="other"))
+    client.commit_directory(insertion(account, "main", 100, "A"))
+    client.commit_shard(shard_commit(client, first, 1))
+    client.commit_shard(shard_commit(client, second, 0))
+    rows = client.compared_identities(account, [first.run_id, second.run_id]).to_pylist()
+    assert {row["directory"] for row in rows} == {"main"}
+    # Of two faces of a photo the first becomes a person: each photo adds one identity between them.
+    expected = Counter((run.run_id, n) for run, start in ((first, 0), (first, 5), (second, 9)) for n in compared(start))
+    expected += Counter({(first.run_id, SHARD_ROWS + 1): 1})
+    expected -= Counter({(first.run_id, SHARD_ROWS): 1})
+    counted = Counter({(row["run_id"], row["identities"]): row["faces"] for row in rows})
+    assert counted == expected
+    assert client.compared_identities(account, []).num_rows == 0
+
+
+def compared(identities: int) -> list[int]:
+    """What each face of a shard is compared with, where there were so many identities before."""
+    return [identities + photo + ordinal for photo in range(SHARD_ROWS) for ordinal in (0, 1)]

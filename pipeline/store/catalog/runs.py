@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from pipeline.errors import StoreError
 from pipeline.store.catalog import deletes
 from pipeline.store.catalog.accounts import image_key
@@ -189,3 +191,30 @@ def run_counts(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> Run
         label_conflicts=catalog.read(_LABEL_CONFLICTS, runs).to_pylist(),
         shared_external_ids=catalog.read(_SHARED_EXTERNAL_IDS, [account_id]).to_pylist(),
     )
+
+
+# The n-th identity of a directory came when there were n - 1; before a face there were as many as before the next one
+# that its run inserted, or, after the last of them, as there are now. So identities of posts between two of the run's
+# own insertions count for the faces between them, and those that are deleted by now for none.
+_COMPARED = """
+    WITH identities AS (
+        SELECT p.person_id, d.name AS directory, row_number() OVER (PARTITION BY d.name ORDER BY p.seq) - 1 AS earlier
+        FROM core.persons p JOIN core.directories d USING (directory_id) WHERE d.account_id = $1
+    ), now AS (SELECT directory, count(*) AS identities FROM identities GROUP BY directory),
+    compared AS (
+        SELECT m.run_id, m.directory, min(i.earlier) OVER (
+            PARTITION BY m.directory ORDER BY f.face_id ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+        ) AS earlier
+        FROM core.faces f JOIN core.media m USING (media_id)
+        LEFT JOIN identities i ON i.person_id = f.person_id AND f.outcome = 'inserted'
+        WHERE list_contains($2::VARCHAR[], m.run_id)
+    )
+    SELECT run_id, directory, coalesce(earlier, now.identities, 0) AS identities, count(*) AS faces
+    FROM compared LEFT JOIN now USING (directory) GROUP BY ALL ORDER BY ALL
+"""
+
+
+def compared_identities(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> pa.Table:
+    """run_id, directory, identities, faces: how many faces these runs of an account compared with so many identities,
+    counted from the rows they committed."""
+    return catalog.read(_COMPARED, [account_id, list(run_ids)])

@@ -1,0 +1,100 @@
+"""What to expect of a store's threshold: the wrong joins per 1,000 photos, as far as its calibration tells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.config import EVERYBODY, nearest_threshold
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.wrong_joins import rate_for, wrong_joins
+from pipeline.store.operations import Store
+from pipeline.store.records import StoreIdentity
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Wrong joins per 1,000 photos with one face each. Pairs are (at least, at most), equal where the calibration's
+    table tells the value."""
+
+    per_1000_photos: tuple[float, float]
+    thresholds: tuple[float, ...]
+    identities: int  # that the directory holds now, of several the largest
+    threshold_for_1_in_1000: tuple[float, float]  # among so many
+
+    def __str__(self) -> str:
+        if self.threshold_for_1_in_1000 == _ANY_THRESHOLD:
+            return "wrong joins are not known: the calibration has no table of false match rates"
+        low, high = self.per_1000_photos
+        joins = f"about {_rounded(low)}" if low == high else f"more than {_rounded(low)}" if low else ""
+        thresholds = " and ".join(f"{threshold:g}" for threshold in self.thresholds)
+        expected = f"{joins or f'less than {_rounded(high)}'} wrong joins per 1,000 photos at T = {thresholds}"
+        return f"{expected}; with {self.identities:,} identities {self._one()}" if self.identities else expected
+
+    def _one(self) -> str:
+        low, high = self.threshold_for_1_in_1000
+        if low == high:
+            return f"1 in 1,000 needs T = {math.floor(low * 1000) / 1000:g}"
+        where = f"below {high:g}" if low == 0 else f"above {low:g}"
+        return f"1 in 1,000 is at a T {where}, beyond the calibration's table"
+
+
+_ANY_THRESHOLD = (0.0, EVERYBODY)
+
+
+def _rounded(joins: float) -> str:
+    return f"{joins:,.0f}" if joins >= 10 else f"{joins:.2g}"
+
+
+def expectation(calibration: Calibration, threshold: float, identities: int) -> Expectation:
+    """Of the next photos, in a directory with so many identities, at least one."""
+    low, high = (wrong_joins(rate, np.array([identities])) for rate in calibration.fmr_at(threshold))
+    return Expectation((low, high), (threshold,), identities, _threshold_for_one(calibration, identities))
+
+
+def expectation_of_runs(store: Store, account_id: int, run_ids: Sequence[str]) -> Expectation | None:
+    """Of the photos that these runs of an account brought: the mean over their faces, each compared with the identities
+    of its time. None where they have no face."""
+    calibration = Calibration.from_dict(store.identity.calibration)
+    compared = store.compared_identities(account_id, run_ids)
+    if not compared.num_rows:
+        return None
+    total, sums, thresholds = 0, [0.0, 0.0], set[float]()
+    for run_id in compared["run_id"].unique().to_pylist():
+        rows = compared.filter(pa.array(compared["run_id"].to_numpy() == run_id))
+        identities, faces = rows["identities"].to_numpy(), rows["faces"].to_numpy()
+        thresholds.add(threshold := nearest_threshold(store.run_row(run_id).settings["match"]["threshold"]))
+        total += (count := int(faces.sum()))
+        for bound, rate in enumerate(calibration.fmr_at(threshold)):
+            sums[bound] += count * wrong_joins(rate, identities, faces)
+    directories = set(compared["directory"].to_pylist())
+    now = (d.identities for d in store.directories() if d.account_id == account_id and d.name in directories)
+    largest = max(now, default=0)
+    for_one = _threshold_for_one(calibration, largest)
+    return Expectation((sums[0] / total, sums[1] / total), tuple(sorted(thresholds)), largest, for_one)
+
+
+def _threshold_for_one(calibration: Calibration, identities: int) -> tuple[float, float]:
+    if not calibration.thresholds:
+        return _ANY_THRESHOLD
+    (lowest, t_low), (highest, t_high) = calibration.thresholds[0], calibration.thresholds[-1]
+    rate = rate_for(1, identities) if identities else 1.0
+    if lowest <= rate <= highest:
+        threshold = calibration.threshold_at(rate)
+        return threshold, threshold
+    return (0.0, t_low) if rate < lowest else (t_high, EVERYBODY)
+
+
+def calibration_warning(identity: StoreIdentity) -> str | None:
+    """What to know of a store whose distances nobody calibrated; None for one that is calibrated."""
+    if Calibration.from_dict(identity.calibration).anchor is not None:
+        return None
+    return (
+        f"the distances of this store (weights {identity.weights}) are not calibrated, so nobody knows how often a "
+        "threshold takes two people for one. `facepipe calibrate` measures it, and a new store takes its file with "
+        "--calibration."
+    )
