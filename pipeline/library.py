@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow as pa
 from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import read_file
+from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.session import RunRequest
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
 from pipeline.store import connect
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _COMMAND = "library"  # what another process is told that finds the store in use
 _PAGE_ROWS = 65_536
+_log = logging.getLogger("facepipe")
 _AXES, _CHANNELS = 3, 3  # of pixels
 
 
@@ -67,7 +70,8 @@ def create_store(
     """Makes a store at `path` and opens it. Weights, encryption and calibration are fixed from then on.
 
     `weights`: auto, casia-webface, vggface2 or sface. `calibration`: a file that `calibrate(...).write(file)` wrote.
-    Raises UsageError where there is a store already, ModelError, StoreError.
+    Where its distances are not calibrated it logs a warning, which the reports of runs repeat. Raises UsageError where
+    there is a store already, ModelError, StoreError.
 
     >>> with create_store("people", weights="casia-webface") as store:
     ...     report = store.run("photos")
@@ -79,6 +83,9 @@ def create_store(
         raise UsageError(message=f"There is a store at {path} already: open it with open_store.")
     options = _settings(settings, weights, calibration=calibration, encrypt=encrypt)
     store = open_or_create_store(path, options, _COMMAND)
+    warning = calibration_warning(store.identity)
+    if warning is not None:
+        _log.warning("%s", warning)
     try:
         return OpenStore(store, options)
     except BaseException:

@@ -47,6 +47,7 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, settin
       facepipe account create alice --store ~/people --password-stdin < password.txt
     """
     password = _new_password(password_stdin)
+    from pipeline.jobs.expectation import calibration_warning
     from pipeline.jobs.stores import open_or_create_store
     from pipeline.store.catalog.accounts import check_user_id, hash_password
 
@@ -54,11 +55,14 @@ def create(userid: str, store: Path, password_stdin: bool, as_json: bool, settin
     check_user_id(userid)
     with open_or_create_store(store, settings, "account create") as opened:
         opened.create_account(userid, hash_password(password))
-        key = opened.master_key
+        key, warning = opened.master_key, calibration_warning(opened.identity)
     result, lines = _password_shown(userid, store, None if password_stdin else password)
     if key is not None:
         result["master_key"] = key.source
         lines.append(key.notice)
+    if warning is not None:
+        result["warnings"] = [warning]
+        click.echo(f"warning: {warning}", err=True)
     emit(result, lines, as_json)
 
 

@@ -19,6 +19,7 @@ from starlette.types import Scope
 from pipeline.config import ServeSettings, Settings
 from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
 from pipeline.identities.service import IdentityService
+from pipeline.jobs.expectation import calibration_warning
 from pipeline.runtime.threads import usable_cores
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.body_budget import BodyBudget
@@ -75,7 +76,8 @@ def make_app(
     provider = f"mtcnn, {client.identity.embedder}/{client.identity.weights}"
     serializer = Serializer(image_prefix(serve), provider)
     at_rest = serve.hosting == CLOUD
-    handlers = Handlers(service, auth, bodies, posts, calls, serializer, metrics, ready, at_rest)
+    warning = calibration_warning(client.identity)
+    handlers = Handlers(service, auth, bodies, posts, calls, serializer, metrics, warning, ready, at_rest)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

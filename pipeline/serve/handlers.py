@@ -63,6 +63,7 @@ class Handlers:
     calls: BoundedThreadPool  # for everything else, so that nothing quick waits behind an image
     serializer: Serializer
     metrics: Metrics
+    warning: str | None  # what to know of the store's calibration
     is_ready: Callable[[], bool]  # whether requests can be answered now; it may block
     at_rest: bool  # objects go out as they lie on the disk, encrypted, as in cloud hosting
 
@@ -162,7 +163,9 @@ class Handlers:
     async def readyz(self, _: Request) -> Response:
         if not await self.calls.run(self.is_ready):
             raise NotReady(retry_after_s=RETRY_AFTER_S)
-        return json_response({"status": "ready"})
+        if self.warning is None:
+            return json_response({"status": "ready"})
+        return json_response({"status": "ready", "calibration": "none", "warning": self.warning})
 
     async def scrape(self, _: Request) -> Response:
         text = await self.calls.run(self.metrics.text)

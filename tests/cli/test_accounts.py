@@ -70,6 +70,17 @@ def test_a_generated_password_is_shown_once(store: Path) -> None:
         assert verify_password(shown, stored_hash(store, name))
 
 
+def test_a_store_without_calibration_is_made_with_a_warning(weights_cache: Path, tmp_path: Path) -> None:
+    words = ("account", "create", "ann", "--weights", "casia-webface", "--set", f"model.cache={weights_cache}")
+    made = facepipe(*words, "--store", tmp_path / "none", "--calibration", "none", "--json")
+    (warning,) = report_of(made)["warnings"]
+    assert f"warning: {warning}" in made.stderr
+    assert "(weights casia-webface) are not calibrated" in warning
+    calibrated = facepipe(*words, "--store", tmp_path / "calibrated", "--json")
+    assert "warnings" not in report_of(calibrated)
+    assert "calibrated" not in calibrated.stderr
+
+
 @pytest.mark.parametrize("password", ["p:w:d", "pässwörd 密码", " x", "s3cret phrase"])
 def test_a_password_from_standard_input_is_taken_and_not_shown(store: Path, password: str) -> None:
     for command, name in (("create", "dan"), ("password", "ann")):

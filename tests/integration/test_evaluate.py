@@ -206,6 +206,7 @@ def test_a_new_store_takes_the_calibration_and_the_rate(
     photos: Path, runner: Runner, calibrated: Settings, settings: Settings, tmp_path: Path
 ) -> None:
     report = runner(photos, settings=calibrated)
+    assert report.warnings == ()
     with LocalStore.open(tmp_path / "store", command="test") as client:
         assert Calibration.from_dict(client.identity.calibration).exponent == 1.5
         planned = client.run_row(str(report.run_id)).settings["match"]

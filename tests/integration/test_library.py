@@ -176,3 +176,12 @@ def test_two_checkouts_on_the_path_do_not_merge(tmp_path: Path) -> None:
     assert result.stdout.strip() == str([str(own / "pipeline")])
     result = subprocess.run([sys.executable, "-c", f"{code}\nimport pipeline.stray"], capture_output=True, text=True)
     assert "No module named 'pipeline.stray'" in result.stderr
+
+
+def test_a_store_without_calibration_is_made_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for calibration, count in (("none", 1), (None, 0)):
+        caplog.clear()
+        path = tmp_path / str(calibration)
+        pipeline.create_store(path, weights="casia-webface", calibration=calibration, settings=SETTINGS).close()
+        warnings = [record for record in caplog.records if "not calibrated" in record.getMessage()]
+        assert [record.name for record in warnings] == ["facepipe"] * count

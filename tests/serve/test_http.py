@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from pipeline.extraction.extractor import BatchExtractor
+from pipeline.serve.docs.openapi import description
 from tests.serve.conformance.photos import huge_png
-from tests.serve.live import LiveServer
+from tests.serve.live import LiveServer, live_server
 
 GRACE = {"X-RPC-PERSON-NAME": "Grace", "X-RPC-EXTERNAL-ID": "id/1"}
 ERROR_KEYS = {"error", "errorReason", "message", "path", "status", "timestamp", "verb"}
@@ -173,6 +176,16 @@ def test_health_and_readiness(live: LiveServer) -> None:
     live.ready.clear()
     refused(httpx.get(f"{live.url}/readyz"), 503, "not-ready")
     live.ready.set()
+
+
+def test_readiness_says_where_distances_are_not_calibrated(tmp_path: Path, extractor: BatchExtractor) -> None:
+    with live_server(tmp_path / "store", extractor, model__calibration="none") as server:
+        answer = httpx.get(f"{server.url}/readyz")
+    body = answer.json()
+    assert (answer.status_code, body["status"], body["calibration"]) == (200, "ready", "none")
+    assert "casia-webface" in body["warning"]
+    schema = description()["components"]["schemas"]["Ready"]
+    assert body.keys() == schema["properties"].keys()
 
 
 def samples(live: LiveServer) -> dict[str, float]:

@@ -233,9 +233,9 @@ def _image_key() -> Json:
     return _route("Get the image key", "The account's key to its objects, in cloud hosting.", {"200": answer}, errors)
 
 
-def _open_route(summary: str, text: str, example: Json) -> Json:
+def _open_route(summary: str, text: str, example: Json, schema: str = "Status") -> Json:
     """A route without credentials."""
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Status"}, "example": example}}
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}, "example": example}}
     return {
         "summary": summary,
         "operationId": summary.lower(),
@@ -249,7 +249,7 @@ def _open_route(summary: str, text: str, example: Json) -> Json:
 
 
 def _readiness() -> Json:
-    route = _open_route("Readiness", "Requests are answered.", {"status": "ready"})
+    route = _open_route("Readiness", "Requests are answered.", {"status": "ready"}, "Ready")
     route["responses"]["503"] = _error(503, "Not yet, or no longer.")
     return route
 

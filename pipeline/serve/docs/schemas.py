@@ -162,6 +162,16 @@ SCHEMAS: Final[dict[str, Json]] = {
     "Accepted": _object(""),
     "ImageKey": _object("key", key={"type": "string", "description": "32 bytes in base64."}),
     "Status": _object("status", status=_TEXT),
+    "Ready": _object(
+        "status",
+        status=_TEXT,
+        calibration={
+            "type": "string",
+            "enum": ["none"],
+            "description": "Only where the store's distances are not calibrated, as `warning`.",
+        },
+        warning=_TEXT,
+    ),
     "Error": _object(
         "error errorReason message path status timestamp verb",
         error=_TEXT,
