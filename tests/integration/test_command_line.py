@@ -1,4 +1,7 @@
-"""The commands as processes, over the demo's photos with the real models."""
+"""Commands over the demo's photos with the real models.
+
+The demo and the run that Ctrl-C stops are processes; the others share this one (`tests/cli/test_main.py` has processes).
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,22 @@ from typing import Any
 import duckdb
 import pytest
 
+from tests.cli.report import answer
+
 FACEPIPE = [sys.executable, "-m", "pipeline"]
 TIMEOUT_S = 300
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-
-
-def report_of(*words: object, exit_code: int = 0) -> dict[str, Any]:
-    """The JSON object that a command prints."""
-    done = subprocess.run(
-        [*FACEPIPE, *map(str, words), "--json"], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-    assert done.returncode == exit_code, done.stderr
-    report = json.loads(done.stdout)
-    assert isinstance(report, dict)
-    return report
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A folder with `demo-photos` and `demo-store`, and what the demo said of them."""
     folder = tmp_path_factory.mktemp("demo")
-    words = ("--photos", folder / "demo-photos", "--store", folder / "demo-store", "--device", "cpu")
-    return folder, report_of("demo", *words)
+    words = ("--photos", folder / "demo-photos", "--store", folder / "demo-store", "--device", "cpu", "--json")
+    command = [*FACEPIPE, "demo", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
 
 
 def test_the_demo_finds_what_the_samples_hold(demo: tuple[Path, dict[str, Any]]) -> None:
@@ -49,7 +46,7 @@ def test_the_demo_finds_what_the_samples_hold(demo: tuple[Path, dict[str, Any]])
 
 def test_the_demo_again_does_no_image_work(demo: tuple[Path, dict[str, Any]]) -> None:
     folder, first = demo
-    again = report_of("demo", "--photos", folder / "demo-photos", "--store", folder / "demo-store")
+    again = answer("demo", "--photos", folder / "demo-photos", "--store", folder / "demo-store")
     assert again["equal"] is True
     assert (again["images"], again["faces"]) == (first["images"], first["faces"])
     assert (again["run"]["decoded"], again["run"]["detector_calls"], again["run"]["embedder_calls"]) == (0, 0, 0)
@@ -61,7 +58,7 @@ def test_a_store_that_differs_from_the_table_fails_the_demo(demo: tuple[Path, di
     shutil.copytree(folder / "demo-store", store)
     with duckdb.connect(store / (store / "CURRENT").read_text().strip()) as catalog:
         catalog.execute("UPDATE core.media SET status = 'unreadable' WHERE status = 'truncated'")
-    report = report_of("demo", "--photos", folder / "demo-photos", "--store", store, exit_code=8)
+    report = answer("demo", "--photos", folder / "demo-photos", "--store", store, exit_code=8)
     assert (report["equal"], report["error"]) == (False, "self-check-failed")
     (difference,) = report["differences"]
     assert difference.endswith("status unreadable instead of truncated")
@@ -70,12 +67,12 @@ def test_a_store_that_differs_from_the_table_fails_the_demo(demo: tuple[Path, di
 def test_search_check_and_export_of_the_demo(demo: tuple[Path, dict[str, Any]], hopper_path: Path) -> None:
     folder, first = demo
     store = folder / "demo-store"
-    (face,) = report_of("search", hopper_path, "--store", store, "--top", 2)["faces"]
+    (face,) = answer("search", hopper_path, "--store", store, "--top", 2)["faces"]
     assert face["identity"]["similarity_score"] >= 1
     assert face["similar"][0] == face["identity"]
     assert face["similar"][1]["similarity_score"] < 1
-    assert report_of("check", "--store", store)["problems"] == []
-    rows = report_of("export", "--store", store, "--to", folder / "out")["rows"]
+    assert answer("check", "--store", store)["problems"] == []
+    rows = answer("export", "--store", store, "--to", folder / "out")["rows"]
     assert (rows["media"], rows["faces"], rows["persons"]) == (first["images"], first["faces"], 2)
 
 
@@ -99,11 +96,11 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     assert json.loads(output)["error"] == "interrupted"
     assert "Finishing the shard in hand" in errors
 
-    report = report_of("run", folder / "demo-photos", "--store", store)
+    report = answer("run", folder / "demo-photos", "--store", store)
     assert report["persons"] == 2
     assert report["images"] == first["images"]
     assert 0 < report["decoded"] < first["run"]["decoded"]
-    assert report_of("check", "--store", store)["problems"] == []
+    assert answer("check", "--store", store)["problems"] == []
 
 
 def test_the_notebook_runs_over_the_demo(demo: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:

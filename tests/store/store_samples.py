@@ -16,16 +16,17 @@ import tarfile
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
-from pipeline.store.files import faults
+from pipeline.store.files import faults, objects
 from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
@@ -230,7 +231,7 @@ def play(path: Path, *, posts: bool = False) -> None:
         forget_matrices(client)
         for directory in client.directories():
             client.references(account, directory.name)  # rebuilds the matrix
-        target = path.parent / (path.name + "-export")
+        target = export_of(path)
         for file in target.iterdir() if target.exists() else ():
             file.unlink()
         export_store(client, target)
@@ -344,42 +345,61 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def play_with_kill(path: Path, kill: int) -> list[str]:
-    """Plays, and dies at fault point number `kill` (-1: never); writes the points it reached to `<path>.points`."""
+def play_in_child(path: Path, at_point: Callable[[str, int], None]) -> tuple[int, list[str]]:
+    """Plays in a child, which calls `at_point` with the name and the number of each fault point. Returns the child's
+    wait status and the points that it reached."""
     log = path.with_suffix(".points")
 
     def work() -> None:
         points = log.open("w", buffering=1)
-        count = itertools.count()
+        numbers = itertools.count()
 
         def hook(name: str) -> None:
             points.write(name + "\n")
-            if next(count) == kill:
-                os.kill(os.getpid(), signal.SIGKILL)
+            at_point(name, next(numbers))
 
         faults.install(hook)
         play(path, posts=True)
 
-    status = in_child(work)
-    expected = 0 if kill < 0 else signal.SIGKILL
-    assert status == expected, f"kill {kill}: wait status {status}"
-    return log.read_text().split()
+    return in_child(work), log.read_text().split()
+
+
+def kill_now() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def export_of(path: Path) -> Path:
+    """The folder that the scenario exports the store to."""
+    return path.parent / (path.name + "-export")
 
 
 def kill_at_points(root: Path, calls: str) -> None:
     """The scenario killed at its fault points, each time continued and compared with the undisturbed one.
 
-    `calls` of each point: the first, the first and the last (ends), or every one.
+    `calls` of each point: the first, the first and the last (ends), or every one. At first calls nothing is killed: the
+    undisturbed scenario leaves a copy of its files there, which are what a SIGKILL would leave.
     """
-    points = play_with_kill(root / "whole", -1)
+    whole, copied = root / "whole", set[str]()
+
+    def copy(name: str, number: int) -> None:
+        if calls == "first" and name not in copied:
+            copied.add(name)
+            stopped = root / f"{number}-{name}"
+            shutil.copytree(whole, stopped)
+            if export_of(whole).exists():
+                shutil.copytree(export_of(whole), export_of(stopped))
+
+    # One thread writes, so that files stand still while they are copied.
+    with patch.object(objects, "_FEW", SHARD_ROWS) if calls == "first" else nullcontext():
+        status, points = play_in_child(whole, copy)
+    assert status == 0, f"wait status {status}"
     chosen = set(range(len(points)))
     if calls != "every":
         chosen = {points.index(name) for name in points}
     if calls == "ends":
         chosen |= {len(points) - 1 - points[::-1].index(name) for name in points}
-    (root / "seen").write_text("\n".join(sorted(set(points))))
 
-    expected = contents(root / "whole")
+    expected = contents(whole)
     assert not expected["problems"], expected["problems"]
 
     def go_on(path: Path) -> None:
@@ -390,7 +410,9 @@ def kill_at_points(root: Path, calls: str) -> None:
 
     for number in sorted(chosen):
         path = root / f"{number}-{points[number]}"
-        play_with_kill(path, number)
+        if calls != "first":
+            status, _ = play_in_child(path, lambda _, reached, number=number: reached == number and kill_now())
+            assert status == signal.SIGKILL, f"{path.name}: wait status {status}"
         assert in_child(lambda path=path: go_on(path)) == 0, path.name
         shutil.rmtree(path)
     print(len(chosen), "kills of", len(points), "points")
