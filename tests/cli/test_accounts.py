@@ -20,6 +20,12 @@ from tests.store.store_samples import SIZE, insertion
 MASTER = MasterKey(bytes(range(40, 72)), "a test")
 
 
+@pytest.fixture(autouse=True)
+def _quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tests/store/test_accounts.py` has the real work of a hash."""
+    monkeypatch.setattr("pipeline.store.catalog.accounts._N", 16)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """ann with two directories, bob with one of the same name, cid with nothing and no password."""

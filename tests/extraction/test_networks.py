@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ from pipeline.extraction.detection.kernels import load_kernels
 from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network, normalise
 from pipeline.extraction.images.batch import ImageBatch
 
-KERNELS = load_kernels(torch.device("cpu"))
+# The first process of a test run that imports this compiles the loops, which takes long; the others wait for its files.
+with Path(__file__).open() as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    KERNELS = load_kernels(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="numba is not installed")
 
 SIZES = {"rnet": 24, "onet": 48}

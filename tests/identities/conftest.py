@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,17 +20,26 @@ def extractor() -> PlantedExtractor:
     return PlantedExtractor()
 
 
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the account ann, made once and copied for each test."""
+    path = tmp_path_factory.mktemp("new") / "store"
+    with LocalStore.open_or_create(path, identity, command="test") as made:
+        made.create_account("ann", None)
+    return path
+
+
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[LocalStore]:
+def client(new_store: Path, tmp_path: Path) -> Iterator[LocalStore]:
     """An open store, which must be whole after the test."""
-    with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as made:
-        yield made
-        assert check_store(made).problems == []
+    with LocalStore.open(Path(shutil.copytree(new_store, tmp_path / "store")), command="test") as opened:
+        yield opened
+        assert check_store(opened).problems == []
 
 
 @pytest.fixture
 def account(client: LocalStore) -> int:
-    return client.create_account("ann", None)
+    return client.account_id("ann")
 
 
 @pytest.fixture

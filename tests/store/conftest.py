@@ -33,11 +33,18 @@ def filled(store: Path) -> Iterator[LocalStore]:
         yield opened
 
 
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("new") / "store"
+    LocalStore.open_or_create(path, identity, command="test").close()
+    return path
+
+
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[LocalStore]:
+def client(new_store: Path, tmp_path: Path) -> Iterator[LocalStore]:
     """A new store, open."""
-    with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as made:
-        yield made
+    with LocalStore.open(Path(shutil.copytree(new_store, tmp_path / "store")), command="test") as opened:
+        yield opened
 
 
 @pytest.fixture
