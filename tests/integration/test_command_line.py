@@ -1,6 +1,6 @@
 """Commands over the demo's photos with the real models.
 
-The demo and the run that Ctrl-C stops are processes; the others share this one (`tests/cli/test_main.py` has processes).
+The demo and the run that Ctrl-C stops are processes, the others share this one (`tests/cli/test_main.py` has more).
 """
 
 from __future__ import annotations
