@@ -17,6 +17,8 @@ from pipeline.identities.types import FaceResult, PersonView, PostRequest
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.strength import strength, strong_score
 from pipeline.store.connect import open_store
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store
@@ -53,7 +55,9 @@ class Recogniser:
         """
         _, account_id = find_account(self._store, account)
         query = SearchQuery(image, account_id, directory, top, self._settings.match.threshold)
-        return _with_photos(self._store, self._store.search(query, self._answers_here))
+        calibration = Calibration.from_dict(self._store.identity.calibration)
+        strong = strong_score(calibration, query.threshold)
+        return _explained(self._store, self._store.search(query, self._answers_here), strong)
 
     def _answers_here(self, store: LocalStore, query: SearchQuery) -> list[FaceAnswer]:
         if self._service is None:
@@ -84,13 +88,14 @@ def _answer(result: FaceResult) -> FaceAnswer:
     )
 
 
-def _with_photos(store: Store, faces: list[FaceAnswer]) -> list[FaceAnswer]:
-    """The same, each candidate with the photo that its identity is known by."""
+def _explained(store: Store, faces: list[FaceAnswer], strong: float) -> list[FaceAnswer]:
+    """The same, each candidate with the photo that its identity is known by and the word for its score."""
     found = [candidate for face in faces for candidate in (face.identity, *face.similar) if candidate is not None]
     photos = store.reference_photos(sorted({candidate.person_id for candidate in found}))
 
     def shown(candidate: Candidate) -> Candidate:
-        return replace(candidate, photo=photos.get(candidate.person_id))
+        word = strength(candidate.similarity_score, strong)
+        return replace(candidate, photo=photos.get(candidate.person_id), strength=word)
 
     return [
         replace(face, identity=face.identity and shown(face.identity), similar=[shown(c) for c in face.similar])

@@ -315,6 +315,7 @@ class Candidate:
     external_id: str | None
     similarity_score: float
     photo: str | None = None  # the path of the photo that the reference is from; None: it was posted
+    strength: str | None = None  # the word for the score, once it is known
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.cli.report import facepipe
+from pipeline.config import Settings
+from pipeline.jobs.calibration_file import write_calibration
+from pipeline.jobs.store_identity import make_identity
+from pipeline.matching.calibration import Calibration
+from tests.cli.report import answer, facepipe
 from tests.integration.conftest import Runner
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
@@ -35,3 +40,19 @@ def test_each_match_is_printed_once_with_its_photo_and_strength(photos: Path, ru
     assert f"  {photos / 'b1.jpg'}  " in other
     none = facepipe("search", photos / "e-noise.png", "--store", tmp_path / "store", "--device", "cpu")
     assert none.stdout == f"{photos / 'e-noise.png'}: no face\n"
+
+
+def test_the_calibration_says_what_is_strong(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
+    """With a table by which a hundredth of the rate takes nearly equal faces, another photo of a person is likely."""
+    file = tmp_path / "calibration.json"
+    calibration = Calibration(1.0, "planted", 1e-5, "", ((1e-6, 1e-4), (1e-4, 0.54)))
+    write_calibration(file, calibration, make_identity(settings), {})
+    (photos / "rows.csv").write_text("path\na1.jpg\n")
+    runner(photos / "rows.csv", settings=replace(settings, model=replace(settings.model, calibration=str(file))))
+    words = []
+    for photo in ("a1.jpg", "a2.png", "b1.jpg"):
+        report = answer("search", photos / photo, "--store", tmp_path / "store", "--device", "cpu")
+        (face,) = report["faces"]
+        (found,) = face["similar"]
+        words.append(found["strength"])
+    assert words == ["strong", "likely", "weak"]
