@@ -78,7 +78,6 @@ class Listing:
         sort = sort if sort in _KEYS else _INSERTION
         descending = _descending(query.text("sort-order"))
         state = query.text("startIndexState")
-        query.flag("include-expired", True)  # nothing expires
         return cls(
             sort=sort,
             descending=descending,
@@ -86,7 +85,7 @@ class Listing:
             after=_place(state, sort, descending) if state else None,
             count=query.whole("count", default_count, 0),
             name_matches=_pattern(query.text("name-pattern")),
-            external_ids=frozenset(query.all("external-id")),
+            external_ids=frozenset(filter(None, query.all("external-id"))),
             short_id=(query.text("short-id") or "").lower(),
             equalities={field: value for name, field in EQUALITIES.items() if (value := query.text(name))},
         )

@@ -11,13 +11,14 @@ import pytest
 
 from pipeline.extraction.extractor import BatchExtractor
 from tests.forking import Forker
+from tests.serve.conformance.client import Account, Server
 from tests.serve.connecting import Clients
-from tests.serve.live import LiveServer, live_server
+from tests.serve.live import PASSWORD, LiveServer, live_server
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("full"):
-        os.environ.setdefault("SCHEMA_EXAMPLES", "300")  # test_schema needs the number when it is imported
+        os.environ.setdefault("SCHEMA_EXAMPLES", "5000")  # test_schema needs the number when it is imported
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -35,6 +36,14 @@ def live(tmp_path_factory: pytest.TempPathFactory, extractor: BatchExtractor) ->
     """Local hosting; short times, so that the tests of slow clients are quick."""
     with live_server(tmp_path_factory.mktemp("live") / "store", extractor, serve__body_timeout_s=1.5) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def live_account(live: LiveServer) -> Iterator[Account]:
+    """Alice's at `live`, by the calls of the contract."""
+    server = Server.at(live.url)
+    with server.http:
+        yield Account(server, "alice", PASSWORD)
 
 
 @pytest.fixture

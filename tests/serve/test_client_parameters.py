@@ -21,11 +21,9 @@ from tests.serve.conformance.client import (
     Account,
     Directory,
     Json,
-    Server,
     assert_error,
 )
 from tests.serve.conformance.photos import other, pair, photo, poor
-from tests.serve.live import PASSWORD, LiveServer
 
 ROWS = {row.name: row for row in POST_PEOPLE}
 KINDS = ("neutral", "meaningful", "bad")
@@ -97,23 +95,16 @@ DONE = {
 }
 
 
-@pytest.fixture(scope="module")
-def account(live: LiveServer) -> Iterator[Account]:
-    server = Server.at(live.url)
-    with server.http:
-        yield Account(server, "alice", PASSWORD)
-
-
 @pytest.fixture
-def directory(account: Account) -> Iterator[Directory]:
-    with account.fresh_directory() as fresh:
+def directory(live_account: Account) -> Iterator[Directory]:
+    with live_account.fresh_directory() as fresh:
         yield fresh
 
 
 @pytest.fixture(scope="module")
-def known(account: Account) -> Iterator[Directory]:
+def known(live_account: Account) -> Iterator[Directory]:
     """A directory with Anna, for tests that only read."""
-    with account.fresh_directory() as fresh:
+    with live_account.fresh_directory() as fresh:
         fresh.insert(photo("hopper"))
         yield fresh
 
