@@ -85,7 +85,6 @@ class EncodedImage:
     orientation: int  # the EXIF turn that is to be applied, 1 for none
     format: str
     pixel_sha256: None = None  # known of the reference decoder's pixels only
-    remark: None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,7 @@ class DeviceImage:
     """One upright image in a device's memory."""
 
     pixels: torch.Tensor  # [H, W, 3] uint8, RGB, contiguous
+    remark: None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import torch
@@ -80,6 +80,13 @@ def _result(batch: Batch, future: Future[None]) -> Batch:
     return batch
 
 
+class ImageFaces(NamedTuple):
+    """The faces of an image (`face_schema`), and what is wrong with its file, though it was taken."""
+
+    faces: pa.Table
+    remark: str | None
+
+
 class DeviceBatches:
     """Images to faces on the device: decoding of what is still encoded, and extraction. Safe to call from many
     threads."""
@@ -91,8 +98,8 @@ class DeviceBatches:
 
     def __call__(
         self, extractor: BatchExtractor, images: Sequence[DecodedImage | EncodedImage]
-    ) -> list[pa.Table | ImageRejected]:
-        """For each image its faces (`face_schema`), or why its file is rejected after all.
+    ) -> list[ImageFaces | ImageRejected]:
+        """For each image its faces, or why its file is rejected after all.
 
         A batch that runs out of memory beside others is tried again with the device to itself; raises
         DeviceOutOfMemory if that fails too.
@@ -108,7 +115,7 @@ class DeviceBatches:
 
     def _extract(
         self, extractor: BatchExtractor, images: Sequence[DecodedImage | EncodedImage]
-    ) -> list[pa.Table | ImageRejected]:
+    ) -> list[ImageFaces | ImageRejected]:
         decoded: Sequence[DecodedImage | DeviceImage | ImageRejected]
         decoded = [image for image in images if isinstance(image, DecodedImage)]
         if len(decoded) < len(images):
@@ -116,7 +123,9 @@ class DeviceBatches:
                 decoded = self._decode(images, extractor.device)
         sound = [image for image in decoded if not isinstance(image, ImageRejected)]
         tables = iter(extractor.extract(sound, self._times))
-        return [image if isinstance(image, ImageRejected) else next(tables) for image in decoded]
+        return [
+            image if isinstance(image, ImageRejected) else ImageFaces(next(tables), image.remark) for image in decoded
+        ]
 
 
 class DeviceMemory:

@@ -195,12 +195,12 @@ class LocalEngine:
                 self._find_faces(*zip(*pairs, strict=True))
 
     def _find_faces(self, decoded: Sequence[_Item], images: Sequence[DecodedImage | EncodedImage]) -> None:
-        for item, faces in zip(decoded, self._batches_on_device(self._load(), images), strict=True):
-            if isinstance(faces, ImageRejected):
-                _reject(item, faces)
+        for item, found in zip(decoded, self._batches_on_device(self._load(), images), strict=True):
+            if isinstance(found, ImageRejected):
+                _reject(item, found)
                 continue
-            item.faces, item.image = faces, None
-            item.fields["status"] = OK if len(faces) else NO_FACE
+            item.faces, item.image = found.faces, None
+            item.fields.update(status=OK if len(found.faces) else NO_FACE, reason=found.remark)
 
     def _table(self, items: list[_Item]) -> pa.Table:
         columns = {
@@ -231,7 +231,6 @@ def _await_image(item: _Item, budget: PixelBudget) -> int:
     finally:
         budget.leave(item.pixels)
     item.fields.update(pixel_sha256=image.pixel_sha256, width=image.width, height=image.height, format=image.format)
-    item.fields["reason"] = image.remark
     return image.width * image.height
 
 

@@ -80,24 +80,28 @@ def open_admin_port(
         server_header=False,
     )
     server = LimitedServer(config, Connections(_MAX_CONNECTIONS, _MAX_CONNECTIONS))
-    listener = socket.create_server(("127.0.0.1", 0))
-    host, port = listener.getsockname()
-    url = f"http://{host}:{port}"
-    thread = threading.Thread(target=server.run, args=([listener],), name="admin", daemon=True)
-    thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        url = f"http://{host}:{port}"
+        thread = threading.Thread(target=server.run, args=([listener],), name="admin", daemon=True)
+        thread.start()
+        try:
+            _await_start(server, thread, url)
+            store.announce(url)
+            yield url
+        finally:
+            store.announce(None)
+            remove_token(store.folder)
+            server.should_exit = True
+            thread.join(_STOP_TIMEOUT_S)
+
+
+def _await_start(server: LimitedServer, thread: threading.Thread, url: str) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not server.started:
         if time.monotonic() > deadline or not thread.is_alive():
             raise StoreError(message=f"The admin listener at {url} did not start.")
         time.sleep(0.005)
-    store.announce(url)
-    try:
-        yield url
-    finally:
-        store.announce(None)
-        remove_token(store.folder)
-        server.should_exit = True
-        thread.join(_STOP_TIMEOUT_S)
 
 
 class _Calls:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import uvicorn
 
+from pipeline.errors import UsageError
 from pipeline.serve.connections import Connections, Place
 from pipeline.serve.protocol import LimitedProtocol
 
@@ -25,15 +26,24 @@ _log = logging.getLogger(__name__)
 
 
 class LimitedServer(uvicorn.Server):
-    """A server with places for `connections`."""
+    """A server with places for `connections`. Raises UsageError where a port is taken by now."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
         self.connections = connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in sockets or []:
+            self._listen(listener)
         await super().startup([])
         self.servers = [self._acceptor(listener) for listener in sockets or []]  # type: ignore[misc]
+
+    def _listen(self, listener: socket.socket) -> None:
+        try:
+            listener.listen(self.config.backlog)
+        except OSError as exc:  # somebody else listens there since the socket was bound
+            host, port = listener.getsockname()[:2]
+            raise UsageError(message=f"Nothing can listen at {host} port {port}: {exc.strerror}.") from exc
 
     def _acceptor(self, listener: socket.socket) -> Acceptor:
         def make_protocol(place: Place) -> LimitedProtocol:
@@ -41,7 +51,6 @@ class LimitedServer(uvicorn.Server):
                 config=self.config, server_state=self.server_state, app_state=self.lifespan.state, place=place
             )
 
-        listener.listen(self.config.backlog)
         return Acceptor(listener, self.connections, make_protocol, self.config.ssl)
 
 

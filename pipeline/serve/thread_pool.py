@@ -67,12 +67,14 @@ class FairThreadPool:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the peer first whose turn is next
 
     async def run(self, peer: str, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. Raises Overloaded where too many calls of the peer wait."""
+        """What `work` returns or raises. Raises Overloaded where too many calls of the peer wait.
+
+        Cancelling the caller does not end work that has begun: its thread is free when it is done.
+        """
         await self._turn(peer)
-        future = self._threads.submit(work)
-        ended = asyncio.wrap_future(future)
+        ended = asyncio.wrap_future(self._threads.submit(work))
         ended.add_done_callback(lambda _: self._next())
-        return await ended
+        return await asyncio.shield(ended)
 
     def close(self) -> None:
         """Waits for the work that has begun."""

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
 from PIL import Image
 
-from pipeline.config import RunSettings, Settings
+from pipeline.config import DecodeSettings, RunSettings, Settings
 from pipeline.errors import DeviceOutOfMemory
 from pipeline.extraction.engine import LocalEngine
 from pipeline.extraction.extractor import BatchExtractor
@@ -253,6 +253,29 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
         assert sum(a * b for a, b in zip(face["embedding"], same["embedding"], strict=True)) > 0.99
         with Image.open(io.BytesIO(face["crop"])) as crop, Image.open(io.BytesIO(same["crop"])) as other:
             assert crop.size == other.size
+
+
+def test_a_file_that_the_device_leaves_to_the_cpu_keeps_its_remark(
+    extractor: BatchExtractor, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = encode(Image.open(photo))
+    (tmp_path / "whole.jpg").write_bytes(whole)
+    (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) * 9 // 10] + b"\xff\xd9")
+    shards = _shards([_row(0, tmp_path / "whole.jpg"), _row(1, tmp_path / "cut.jpg")], 2)
+    settings = Settings(run=RunSettings(device="cpu"), decode=DecodeSettings(truncated="accept"))
+    engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), lambda: extractor)
+    ((_, reference),) = engine.run_shards(shards, lambda _: None)
+    monkeypatch.setattr("pipeline.extraction.engine.decodes_on_device", lambda _: True)
+    monkeypatch.setattr("pipeline.extraction.images.nvjpeg._stored", _fail)
+    ((_, table),) = engine.run_shards(shards, lambda _: None)
+    remarks = table["reason"].to_pylist()
+    assert remarks == reference["reason"].to_pylist()
+    assert remarks[0] is None
+    assert "of the picture is missing" in remarks[1]
+
+
+def _fail(*_: object) -> NoReturn:
+    raise RuntimeError("the device fails")
 
 
 def test_an_image_too_large_beside_others_is_tried_alone(

@@ -118,6 +118,9 @@ KINDS = {
     "webp": ("RGBA", {"format": "WEBP", "quality": 1, "method": 0}),
     "avif": ("RGBA", {"format": "AVIF", "speed": 10}),
     "heic": ("RGBA", {"format": "HEIF"}),
+    "png": ("RGB", {"format": "PNG", "compress_level": 1}),
+    "bmp": ("RGB", {"format": "BMP"}),
+    "gif": ("P", {"format": "GIF"}),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -81,3 +82,26 @@ def test_peers_take_turns() -> None:
     outcomes = asyncio.run(flooded())
     assert [type(outcome) for outcome in outcomes].count(Overloaded) == 1
     assert order == list("aabcaba")
+
+
+def test_a_cancelled_call_has_its_thread_until_it_is_done() -> None:
+    order: list[str] = []
+    done = threading.Event()
+
+    async def cancelled() -> None:
+        pool = FairThreadPool("test", threads=1, queue=3)
+        try:
+            first = asyncio.create_task(pool.run("a", done.wait))
+            await asyncio.sleep(0)
+            first.cancel()
+            await asyncio.wait([first])
+            calls = [asyncio.create_task(pool.run(peer, functools.partial(order.append, peer))) for peer in "aab"]
+            await asyncio.sleep(0)
+            done.set()
+            await asyncio.gather(*calls)
+        finally:
+            done.set()
+            pool.close()
+
+    asyncio.run(cancelled())
+    assert order == list("aba")

@@ -27,6 +27,7 @@ from tests.serve.certificate import Certificate, make_certificate
 from tests.serve.conformance.launch import server_process
 from tests.serve.live import PASSWORD, credentials, live_settings
 from tests.serve.quick_hash import quick_hash
+from tests.waiting import until
 
 GRACE = [(b"X-RPC-PERSON-NAME", b"Grace"), (b"X-RPC-EXTERNAL-ID", b"e1")]
 
@@ -111,6 +112,24 @@ def serve(*arguments: str) -> None:
 def test_a_port_in_use(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="Nothing can listen at"):
         serve("--store", str(store), "--port", str(taken.getsockname()[1]))
+
+
+def test_a_port_that_somebody_takes_while_the_models_are_loaded(store: Path) -> None:
+    """A bound port can be taken still, until the server listens."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+
+        def take() -> None:
+            until(lambda: '"serve"' in (store / "LOCK").read_text(), "the server did not open the store")
+            other.listen()
+
+        taking = threading.Thread(target=take)
+        taking.start()
+        with pytest.raises(UsageError, match=r"Nothing can listen at .* Address already in use"):
+            serve("--store", str(store), "--device", "cpu", "--port", str(other.getsockname()[1]))
+        taking.join()
+    assert not (store / "admin.token").exists()
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:

@@ -18,7 +18,17 @@ from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, RunRow
-from tests.store.store_samples import SHARD_ROWS, SHARDS, SIZE, flip, insertion, replacement, shard_commit, unit_vectors
+from tests.store.store_samples import (
+    SHARD_ROWS,
+    SHARDS,
+    SIZE,
+    at_fault_points,
+    flip,
+    insertion,
+    replacement,
+    shard_commit,
+    unit_vectors,
+)
 
 STEM = "references/g0001/1"
 Between = Callable[[Callable[[], object]], None]
@@ -226,6 +236,25 @@ def test_fold_leaves_nothing_of_dead_rows(filled: LocalStore) -> None:
     assert vector not in vector_file(filled).read_bytes()
     after = filled.references(1, "main")
     np.testing.assert_array_equal(after.vectors, before.vectors[[0, 1, 2, 3, 5, 6, 7]])
+    assert check_store(filled).problems == []
+
+
+def test_a_fold_that_is_cut_off_before_the_numbers_leaves_no_damage(filled: LocalStore) -> None:
+    removed = filled.references(1, "main").persons[4].person_id
+    filled.commit_directory(DirectoryCommit(1, "main", deleted=[removed]))
+
+    def cut_off(point: str) -> None:
+        if point == "matrix.rename":  # of the numbers: the vectors are zeros by now
+            raise RuntimeError("cut off")
+
+    with at_fault_points(cut_off), pytest.raises(RuntimeError, match="cut off"):
+        filled.fold()
+    assert not np.fromfile(vector_file(filled), "<f4").reshape(-1, SIZE)[4].any()
+    assert check_store(filled).problems == []
+    flip(vector_file(filled), 4 * SIZE * 4 + 2)  # of the same row: it is not what `fold` writes
+    assert [problem.kind for problem in check_store(filled).problems] == ["matrix"]
+    filled.fold()
+    assert np.fromfile(seq_file(filled), "<i8")[4] == matrix.BLANK
     assert check_store(filled).problems == []
 
 

@@ -50,7 +50,7 @@ from pipeline.extraction.images.jpeg import (
     missing_share,
     most_scans,
 )
-from pipeline.extraction.images.rgb import DEEP_GREYS, to_rgb
+from pipeline.extraction.images.rgb import DEEP_GREYS, rgb_pixels
 from pipeline.extraction.images.room import ROOM
 from pipeline.types import ByteArray, DecodedImage, EncodedImage
 
@@ -67,7 +67,7 @@ _MISSING_SHARE: Final = 0.01  # of a picture: with more it is truncated, though 
 _PLAIN_BYTES: Final = 11
 _CONVERTED_BYTES: Final = 24
 _COEFFICIENT_BYTES: Final = 6  # of progressive JPEG files; as much to look at one of CMYK a second time
-_OWN_BYTES: Final = {"WEBP": 12, "AVIF": 16, "HEIF": 16, "TIFF": 8}
+_OWN_BYTES: Final = {"WEBP": 12, "AVIF": 16, "HEIF": 16, "TIFF": 8, "BMP": 6, "PNG": 3}
 _ORIENTATION_TAG: Final = 0x0112
 # EXIF 2.32, 4.6.4 A: orientation -> what turns the stored array upright: whether rows become columns, and then the
 # steps through rows and columns.
@@ -306,7 +306,7 @@ def _pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
     """The whole picture, as stored: [H, W, 3] uint8 RGB. Raises ImageTruncated where its end is missing."""
     if image.format not in _JPEG:
         image.load()
-        return _rgb(image)
+        return rgb_pixels(image)
     if cannot_hold(data, image.width * image.height):
         raise ImageTruncated(detail="there are fewer bits than blocks of pixels")
     if image.mode in ("L", "RGB"):
@@ -314,7 +314,7 @@ def _pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
         if stored is not None:
             return stored
     image.load()
-    stored = _rgb(image)
+    stored = rgb_pixels(image)
     missing = missing_share(data, stored, "CMYK" if image.mode == "CMYK" else "GRAY")
     if missing > _MISSING_SHARE:
         raise ImageTruncated(detail=f"{missing:.0%} of the picture is missing")
@@ -325,7 +325,7 @@ def _partial_pixels(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
     """As `_pixels`; of a cut file as many as it holds, where the format decodes from top to bottom, the rest grey."""
     if image.format not in _PARTIAL:
         image.load()
-        return _rgb(image)
+        return rgb_pixels(image)
     if image.format in _JPEG:  # libjpeg fills what is missing with grey once it sees an end
         assert image.fp is not None
         image.fp.seek(0, io.SEEK_END)
@@ -337,7 +337,7 @@ def _partial_pixels(_: bytes, image: ImageFile.ImageFile) -> ByteArray:
         image.load()
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError):
         image.tile = []  # nothing more to load: what the decoder wrote so far is the picture
-    return _rgb(image)
+    return rgb_pixels(image)
 
 
 def _nearly_all_pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
@@ -347,10 +347,6 @@ def _nearly_all_pixels(data: bytes, image: ImageFile.ImageFile) -> ByteArray:
     if missing > _MISSING_SHARE:
         raise ImageTruncated(detail=f"{missing:.0%} of the picture is missing")
     return pixels
-
-
-def _rgb(image: ImageFile.ImageFile) -> ByteArray:
-    return np.array(to_rgb(image))
 
 
 def _turned(pixels: ByteArray, orientation: int) -> ByteArray:

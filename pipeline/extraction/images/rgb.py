@@ -1,4 +1,4 @@
-"""A loaded image of any of Pillow's modes as 8-bit RGB."""
+"""A loaded image of any of Pillow's modes as the pixels of 8-bit RGB."""
 
 from __future__ import annotations
 
@@ -11,17 +11,30 @@ from PIL import Image
 from pipeline.types import ByteArray, DoubleArray
 
 DEEP_GREYS: Final = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I", "F"})
-_GREYS_AT_ONCE: Final = 1_000_000  # pixels; each takes about 24 bytes meanwhile
+_PIXELS_AT_ONCE: Final = 1_000_000  # conversions of a whole large picture would take twice the time, and gigabytes
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """A loaded image of any mode as mode RGB.
+def rgb_pixels(image: Image.Image) -> ByteArray:
+    """[H, W, 3] uint8 of a loaded image of any mode.
 
     16-bit channels keep their high byte, as Pillow's own readers do for RGB: a grey picture and its RGB copy stay
     equal. CMYK is converted without a colour profile. Raises ValueError for a mode that has no RGB meaning.
     """
     if image.mode in DEEP_GREYS:
-        return Image.fromarray(_grey_to_8_bits(np.asarray(image))).convert("RGB")
+        image = Image.fromarray(_grey_to_8_bits(np.asarray(image)))
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for part in _parts(image.width, image.height):
+        pixels[part] = np.asarray(_rgb(image.crop((0, part.start, image.width, part.stop))))
+    return pixels
+
+
+def _parts(width: int, height: int) -> list[slice]:
+    """The rows of a picture, some at a time."""
+    step = max(1, _PIXELS_AT_ONCE // width)
+    return [slice(top, min(top + step, height)) for top in range(0, height, step)]
+
+
+def _rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data and _has_usable_key(image):
         return _on_white(image)
     # `convert` would apply even a key that is not usable.
@@ -52,8 +65,7 @@ def _grey_to_8_bits(values: npt.NDArray[Any]) -> ByteArray:
     if values.dtype.itemsize == 2:
         return (values >> 8).astype(np.uint8)
     height, width = values.shape
-    step = max(1, _GREYS_AT_ONCE // width)
-    parts = [slice(top, top + step) for top in range(0, height, step)]  # the double precision of all takes gigabytes
+    parts = _parts(width, height)
     ends = [(numbers.min(), numbers.max()) for numbers in (_finite(values[part]) for part in parts)]
     low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
     scales = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (255.0, 65535.0)

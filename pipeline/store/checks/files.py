@@ -201,10 +201,10 @@ def _matrix_problems(catalog: Catalog, directory: int, stem: str) -> Iterator[Pr
     if unreadable or np.any(stored >= counters(catalog).next_person_seq):
         yield Problem("matrix", stem + ".seq", "its rows do not belong to references", _REBUILD)
         return
-    if len(matrix.wrong_rows(catalog.folder, stem, size)):
+    references = reference_rows(catalog, directory)
+    if len(matrix.wrong_rows(catalog.folder, stem, size, references["reference_seq"].to_numpy())):
         yield Problem("matrix", stem + ".f32", "it differs from its checksums", _REBUILD)
         return
-    references = reference_rows(catalog, directory)
     face_of = dict(zip(references["reference_seq"].to_pylist(), references["face_id"].to_pylist(), strict=True))
     rows = np.array([row for row, seq in enumerate(stored.tolist()) if seq in face_of], np.int64)
     faces = np.array([face_of[seq] for seq in stored[rows].tolist()], np.int64)

@@ -165,17 +165,26 @@ def _build(folder: Folder, name: str, seq: IntArray, vectors: Vectors) -> None:
 # Checksums: without them a flipped bit, or two rows that changed places, would answer with the wrong person
 
 
-def wrong_rows(folder: Folder, name: str, size: int) -> IntArray:
-    """The positions of the rows that are not as they were written."""
+def wrong_rows(folder: Folder, name: str, size: int, current: IntArray) -> IntArray:
+    """The positions of the rows that are not as they were written. Zeros are no damage where the reference is not among
+    `current`: `blank` was cut off before it took the number away."""
     stored = numbers(folder, name, size)
-    return _wrong(folder, name, size, stored, np.flatnonzero(stored != BLANK))
+    wrong = _wrong(folder, name, size, stored, np.flatnonzero(stored != BLANK))
+    if len(wrong) == 0:
+        return wrong
+    blanked = ~np.isin(stored[wrong], current) & ~_mapped(folder, name, size, len(stored))[wrong].any(axis=1)
+    return wrong[~blanked]
+
+
+def _mapped(folder: Folder, name: str, size: int, rows: int) -> FloatArray:
+    return np.memmap(folder.path(name + ".f32"), VECTOR_TYPE, "r", shape=(rows, size))
 
 
 def _wrong(folder: Folder, name: str, size: int, stored: IntArray, rows: IntArray) -> IntArray:
     """Those of the positions `rows` that are not as they were written; `stored`: the numbers of all rows."""
     if len(rows) == 0:
         return rows
-    vectors = np.memmap(folder.path(name + ".f32"), VECTOR_TYPE, "r", shape=(len(stored), size))
+    vectors = _mapped(folder, name, size, len(stored))
     written = np.fromfile(folder.path(name + ".crc"), CRC_TYPE)
     wrong: IntArray = rows[_sums(stored, vectors, rows.tolist()) != written[rows]]
     return wrong
