@@ -210,7 +210,7 @@ _COMPARED = """
         WHERE list_contains($2::VARCHAR[], m.run_id)
     )
     SELECT run_id, directory, coalesce(earlier, now.identities, 0) AS identities, count(*) AS faces
-    FROM compared LEFT JOIN now USING (directory) GROUP BY ALL ORDER BY ALL
+    FROM compared LEFT JOIN now USING (directory) GROUP BY ALL
 """
 
 
