@@ -330,6 +330,7 @@ def calibrate(
     store: Path | str | None = None,
     account: str | None = None,
     directory: str = "main",
+    leave_out: Path | str | None = None,
     settings: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> CalibrationReport:
@@ -337,9 +338,10 @@ def calibrate(
     None: for 1e-5, or the lowest that the pairs can measure.
 
     `source`: a list of pairs, a manifest with the columns path and name, or with the setting `source.labels` = parent
-    a folder with one subfolder per person; None: the named rows of `store`. The report's `write(file)` makes the file
-    that `create_store` takes. Raises TooLittleData: `fmr` needs three times as many pairs of different people as its
-    inverse; UsageError, InputError, StoreError, ModelError, DeviceError.
+    a folder with one subfolder per person; None: the named rows of `store`. `leave_out`: a list of photos whose labels
+    are wrong. The report's `write(file)` makes the file that `create_store` takes. Raises TooLittleData: `fmr` needs
+    three times as many pairs of different people as its inverse; UsageError, InputError, StoreError, ModelError,
+    DeviceError.
 
     >>> model = {"model.weights": "casia-webface", "run.device": "cpu"}
     >>> calibrate("pairs.csv", settings=model)  # two pairs are too few
@@ -357,6 +359,7 @@ def calibrate(
         store=_path(store),
         account=account,
         directory=_directory(directory),
+        leave_out=_path(leave_out),
     )
     return report_calibration(request, progress or SilentProgress())
 

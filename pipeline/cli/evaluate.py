@@ -204,6 +204,7 @@ def detection(out: Path | None, as_json: bool, **inputs: Any) -> None:
 @stored_option
 @account_option
 @directory_option
+@click.option("--leave-out", type=PATH, metavar="FILE", help="Without the photos in this list: their labels are wrong.")
 @click.option("--dataset", metavar="TEXT", help="Name of the data in the record; default: the source's name.")
 @click.option("--out", type=PATH, metavar="FILE", help="Write the calibration to this file, for --calibration FILE.")
 @settings_options(("source.labels", "source.root", *MODEL_FLAGS))
@@ -216,6 +217,9 @@ def calibrate(fmr: float | None, out: Path | None, as_json: bool, **inputs: Any)
     the false match rate --fmr to the threshold 0.54, and the thresholds at other rates. A rate of 1/n needs 3n pairs
     of different people: with fewer, --fmr is refused, and without it the lowest rate that they can measure is taken.
     A new store takes the file with `facepipe run ... --calibration FILE`.
+
+    The report names the nearest pairs of different people. Look at them: photos of one person under two names shift
+    the low rates. --leave-out takes a text file with the end of a photo's path in each line, and ` # reason` after it.
 
     \b
     Examples:

@@ -26,8 +26,9 @@ from pipeline.evaluation.pairs.distances import (
 from pipeline.evaluation.pairs.lists import is_pair_list, photos_of_people, read_pair_list
 from pipeline.evaluation.pairs.measures import threshold_below
 from pipeline.evaluation.photos.labels import read_labels
+from pipeline.evaluation.photos.leave_out import read_leave_out
 from pipeline.evaluation.photos.portraits import Portraits, embed_photos
-from pipeline.evaluation.photos.skipped import NO_FACE, Skipped
+from pipeline.evaluation.photos.skipped import LISTED, NO_FACE, Skipped
 from pipeline.evaluation.report import Report, Row, Section
 from pipeline.evaluation.statistics import (
     HAIR,
@@ -166,7 +167,7 @@ class CalibrationRequest:
     """Fit at the false match rate `fmr` (None: as `fit_calibration` chooses) on `source`: a list of pairs, whose photos
     lie below `images`, or labelled photos (a manifest, or a folder with one subfolder per person). `all_pairs`: all
     pairs of all photos of the people in the list. The embeddings are those of `store`, or computed now; without a
-    source, its named rows are the labels."""
+    source, its named rows are the labels. `leave_out`: a list of photos with wrong labels."""
 
     source: Path | None
     settings: Settings
@@ -176,6 +177,7 @@ class CalibrationRequest:
     store: Path | None = None
     account: str | None = None
     directory: str = "main"
+    leave_out: Path | None = None
     dataset: str | None = None  # name of the data; None: the source's name
 
 
@@ -208,21 +210,16 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
         listed = read_pair_list(request.source, request.images, skipped)
         files, names = photos_of_people(listed, request.images) if request.all_pairs else (listed.files, listed.people)
     embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
-    with_face = _without_faceless(embedded.portraits, skipped)
+    usable = _usable(embedded.portraits, request.leave_out, skipped)
     if listed is not None and not request.all_pairs:
-        scored = scored_of_list(score_list(listed, with_face, Skipped()), bool(listed.people))
+        scored = scored_of_list(score_list(listed, usable, Skipped()), bool(listed.people))
     else:
         with skipped.explaining():
-            scored = score_everybody(with_face, names, max(request.fmr or 0.0, *TABLE_FMRS))
+            scored = score_everybody(usable, names, max(request.fmr or 0.0, *TABLE_FMRS))
     progress.start("pairs", None)
     with skipped.explaining():
         fit = fit_calibration(scored, request.fmr)
-    note = (
-        f"squared L2 distance {fit.squared_l2:.4f} at this rate; 95 % interval of the exponent "
-        f"{fit.exponent_interval_95[0]:.4f} to {fit.exponent_interval_95[1]:.4f}"
-        + (f"; {fit.remark}" if fit.remark else "")
-    )
-    calibration, identity = fit.calibration(_dataset(request, fit), note), embedded.identity
+    calibration, identity = fit.calibration(_dataset(request, fit), _note(request, fit, skipped)), embedded.identity
     sections = [
         Section("Calibration", list(_rows(fit, calibration, identity))),
         skipped.section(),
@@ -236,6 +233,18 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
         **skipped.as_dict(),
     }
     return CalibrationReport(fit, figures, sections, calibration, identity)
+
+
+def _note(request: CalibrationRequest, fit: CalibrationFit, skipped: Skipped) -> str:
+    low, high = fit.exponent_interval_95
+    notes = [
+        f"squared L2 distance {fit.squared_l2:.4f} at this rate; 95 % interval of the exponent {low:.4f} to {high:.4f}"
+    ]
+    if request.leave_out is not None:
+        notes.append(f"{skipped.counts.get(LISTED, 0)} photos left out by {shown(request.leave_out.name)}")
+    if fit.remark is not None:
+        notes.append(fit.remark)
+    return "; ".join(notes)
 
 
 def _rows(fit: CalibrationFit, calibration: Calibration, identity: StoreIdentity) -> Iterator[Row]:
@@ -278,13 +287,19 @@ def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Pa
     return {path: Path(path) for path in names}, names
 
 
-def _without_faceless(portraits: Portraits, skipped: Skipped) -> Portraits:
-    """The portraits that show a face: only they have distances."""
+def _usable(portraits: Portraits, leave_out: Path | None, skipped: Skipped) -> Portraits:
+    """The portraits that show a face, because only they have distances, and are not in the list `leave_out`.
+
+    Raises SourceMissing and InputError for the list.
+    """
     faceless = [path for path, row in portraits.row.items() if not portraits.has_face[row]]
     reasons = {**portraits.skipped, **dict.fromkeys(faceless, NO_FACE)}
+    if leave_out is not None:
+        listed = read_leave_out(leave_out, [*portraits.paths, *portraits.skipped])
+        reasons.update(dict.fromkeys(sorted(listed), LISTED))
     for path, reason in reasons.items():
         skipped.add(reason, path)
-    rows = np.flatnonzero(portraits.has_face)
+    rows = np.array([row for path, row in portraits.row.items() if path not in reasons], dtype=np.int64)
     return replace(
         portraits,
         paths=[portraits.paths[row] for row in rows.tolist()],

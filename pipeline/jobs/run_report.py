@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.jobs.expectation import Expectation, calibration_warning, expectation_of_runs
 from pipeline.jobs.plan import PlanCounts
 from pipeline.jobs.profile import RunProfile
+from pipeline.matching.calibration import Calibration
 from pipeline.store.operations import Store
 from pipeline.types import ACCEPTED_STATUSES
 
@@ -63,6 +64,7 @@ class RunReport:
     label_conflicts: list[dict[str, Any]]
     shared_external_id: list[dict[str, Any]]
     weights: str
+    calibration: str | None = None  # what T = 0.54 stands for; None: nobody measured it
     wrong_joins: Expectation | None = None  # where a face was decided
     warnings: tuple[str, ...] = ()
     work: WorkDone = field(default_factory=WorkDone)
@@ -106,7 +108,7 @@ class RunReport:
             *([f"expect      {self.wrong_joins}"] if self.wrong_joins else []),
             f"rejected    {self._rejections()}",
             f"time        {self.work.seconds:.1f} s; {self.work}",
-            f"weights     {self.weights}",
+            f"weights     {self.weights}" + (f"; {self.calibration}" if self.calibration else ""),
         ]
         lines += left_alone_lines(self)
         if self.label_conflicts:
@@ -153,6 +155,7 @@ def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: P
         label_conflicts=rows.label_conflicts,
         shared_external_id=rows.shared_external_ids,
         weights=store.identity.weights,
+        calibration=Calibration.from_dict(store.identity.calibration).anchor,
         wrong_joins=expectation_of_runs(store, account_id, run_ids) if rows.outcomes else None,
         warnings=(warning,) if warning else (),
         work=work,

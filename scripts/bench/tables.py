@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.models.registry import REGISTRY
+
 EXACT, FAST = "exact", "fast"
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 CORPORA: Final = {"a": "250 x 250", "b": "1 MP", "c": "12 MP", "d": "a mix with group photos"}
@@ -29,6 +31,19 @@ def weights() -> Table:
         ("at T = 0.54, calibrated: FMR", *(_rate(f["calibration"]["test_fmr"], 1) for f in chains.values())),
         ("at T = 0.54, calibrated: FNMR", *(_percent(f["calibration"]["test_fnmr"]) for f in chains.values())),
     ]
+
+
+def rates() -> Table:
+    """T of each calibrated set of weights at each rate, and what it finds of the test people."""
+    chains = {name: figures["calibration"]["by_rate"] for name, figures in _by_weights("accuracy").items()}
+    head = [text for name in chains for text in (f"`{name}`: T [95 % interval]", "found", "FMR")]
+    rows = [[_rate(rate, 0)] for rate, _ in REGISTRY[next(iter(chains))].calibration.thresholds]
+    for name, measured in chains.items():
+        facts = REGISTRY[name].calibration
+        for row, one, (_, threshold), (low, high) in zip(rows, measured, facts.thresholds, facts.intervals, strict=True):
+            row.append(f"{threshold:.3f} [{low:.3f}, {high:.3f}]")
+            row += [_percent(1 - one["test_fnmr"]), _rate(one["test_fmr"], 1)]
+    return ("FMR fitted", *head), [tuple(row) for row in rows]
 
 
 def clustering() -> Table:
@@ -290,6 +305,7 @@ def _percent(share: float, digits: int = 1) -> str:
 TABLES: Final[dict[str, Callable[[], Table]]] = {
     "accuracy": weights,
     "weights": weights,
+    "rates": rates,
     "clustering": clustering,
     "detection": detection,
     "extraction": extraction,

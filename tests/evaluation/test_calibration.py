@@ -205,7 +205,7 @@ def test_the_registrys_table_fits_its_exponent() -> None:
     calibration = Calibration.from_dict(facts.as_dict())
     assert facts.fmr is not None
     assert calibration.threshold_at(facts.fmr) == pytest.approx(0.54, abs=1e-3)
-    assert (calibration.thresholds[0][0], calibration.thresholds[-1][0]) == (1e-5, 1e-2)
+    assert (calibration.thresholds[0][0], calibration.thresholds[-1][0]) == (1e-6, 1e-2)
 
 
 class TestThresholdAskedAsARate:

@@ -26,11 +26,13 @@ from pipeline.jobs.calibration_file import write_calibration
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.stores import settle_threshold
 from pipeline.matching.calibration import Calibration
+from pipeline.models.registry import weight_set
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
 from tests.integration.conftest import Runner
 
+MISLABELLED = Path(__file__).resolve().parents[2] / "scripts/bench/lfw-mislabelled.txt"
 NAMES = ["a1.jpg", "a2.png", "b1.jpg", "b2.jpg", "c-both.png", "d-copy.jpg", "e-noise.png", "g1.webp"]
 LINES = """path_a,path_b,same
 a1.jpg,a2.png,1
@@ -247,3 +249,25 @@ def test_calibrating_on_labelled_portraits(faces_dir: Path, tmp_path: Path) -> N
     lowest = answer(*words)["calibration"]
     assert lowest["fmr"] == lowest["thresholds"][0][0] < 1e-2
     assert f"a false match rate of {lowest['fmr']:g} and not 1e-05" in lowest["note"]
+    wrong = tmp_path / "wrong.txt"
+    wrong.write_text(f"{chosen[0].name}/{next((folder / chosen[0].name).iterdir()).name} # somebody else\n")
+    without = answer(*words, "--fmr", "1e-2", "--leave-out", wrong)
+    assert without["photos"] == report["photos"] - 1
+    assert "1 photos left out by wrong.txt" in without["calibration"]["note"]
+    assert without["skipped"]["in the list of photos to leave out"] == 1
+
+
+@pytest.mark.faces
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["casia-webface", "sface"])
+def test_the_registry_states_what_the_command_finds(faces_dir: Path, name: str) -> None:
+    """On all photos of the training people of LFW view 1."""
+    lfw = faces_dir / "lfw-view1"
+    words = (lfw / "pairsDevTrain.txt", "--images", lfw / "images", "--all-pairs", "--leave-out", MISLABELLED)
+    report = answer("calibrate", *words, "--device", "cpu", "--weights", name)
+    found, facts = Calibration.from_dict(report["calibration"]), weight_set(name).calibration
+    assert (found.fmr, found.exponent) == (facts.fmr, pytest.approx(facts.exponent, abs=2e-3))
+    for table, stated in ((found.thresholds, facts.thresholds), (found.intervals, facts.intervals)):
+        np.testing.assert_allclose(table, stated, rtol=0, atol=2e-3)
+    assert report["skipped"]["in the list of photos to leave out"] == 4
+    assert f"{report['skipped']['in the list of photos to leave out']} mislabelled photos left out" in facts.note

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.config import CONTRACT_FMR
 from pipeline.errors import BadValue, DeviceError, EmbeddingInvalid, UnknownKey, UsageError
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import ProductFilter, check_full_precision
@@ -245,12 +246,18 @@ def test_vectors_that_are_no_embeddings_are_refused(bad: FloatArray) -> None:
 
 @pytest.mark.parametrize("name", ["casia-webface", "sface"])
 def test_the_registrys_calibration_maps_its_rate_to_the_default_threshold(name: str) -> None:
-    """The squared L2 distance that was measured at FMR 2e-4 becomes 0.54."""
+    """The squared L2 distance that was measured at FMR 1e-5 becomes 0.54, that of each other rate its T."""
     from pipeline.models.registry import weight_set
 
     results = Path(__file__).resolve().parents[2] / "scripts/bench/results"
     measured = json.loads((results / f"accuracy-{name}-cpu.json").read_text())["figures"]["calibration"]
     facts = weight_set(name).calibration
-    assert measured["fmr"] == facts.fmr
-    distance = contract_distance(1 - measured["squared_l2"] / 2, Calibration.from_dict(facts.as_dict()))
+    assert measured["fmr"] == facts.fmr == CONTRACT_FMR
+    calibration = Calibration.from_dict(facts.as_dict())
+    distance = contract_distance(1 - measured["squared_l2"] / 2, calibration)
     assert distance**2 == pytest.approx(0.54, abs=5e-4)
+    by_rate = measured["by_rate"]
+    assert [row["fmr"] for row in by_rate] == [rate for rate, _ in facts.thresholds]
+    mapped = [contract_distance(1 - row["squared_l2"] / 2, calibration) ** 2 for row in by_rate]
+    assert mapped == pytest.approx([threshold for _, threshold in facts.thresholds], abs=1e-3)
+    assert all(low < t < high for (_, t), (low, high) in zip(facts.thresholds, facts.intervals, strict=True))

@@ -12,6 +12,7 @@ from pipeline.evaluation.report import Row, Section
 from pipeline.types import ACCEPTED_STATUSES
 
 NO_FACE: Final = "no face found"
+LISTED: Final = "in the list of photos to leave out"
 NOT_IN_STORE: Final = "not in the store"
 NOT_KEPT: Final = "the store keeps no embedding of a face that its quality gate rejected"
 DELETED: Final = "a person on it was deleted from the store"
