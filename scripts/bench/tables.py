@@ -40,7 +40,9 @@ def rates() -> Table:
     rows = [[_rate(rate, 0)] for rate, _ in REGISTRY[next(iter(chains))].calibration.thresholds]
     for name, measured in chains.items():
         facts = REGISTRY[name].calibration
-        for row, one, (_, threshold), (low, high) in zip(rows, measured, facts.thresholds, facts.intervals, strict=True):
+        for row, one, (_, threshold), (low, high) in zip(
+            rows, measured, facts.thresholds, facts.intervals, strict=True
+        ):
             row.append(f"{threshold:.3f} [{low:.3f}, {high:.3f}]")
             row += [_percent(1 - one["test_fnmr"]), _rate(one["test_fmr"], 1)]
     return ("FMR fitted", *head), [tuple(row) for row in rows]
