@@ -211,6 +211,8 @@ def test_a_new_store_takes_the_calibration_and_the_rate(
     assert report.warnings == ()
     with LocalStore.open(tmp_path / "store", command="test") as client:
         assert Calibration.from_dict(client.identity.calibration).exponent == 1.5
+        assert report.calibration == "T = 0.54 stands for a false match rate of 0.001 on planted"
+        assert f"weights     casia-webface; {report.calibration}" in report.lines()
         planned = client.run_row(str(report.run_id)).settings["match"]
         assert (planned["threshold"], planned["threshold_fmr"]) == (0.5, 1e-3)
         assert settle_threshold(calibrated, client.identity).match.threshold == 0.5
