@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from bench_stores import compare, same_faces
 from coded_faces import coded_identity
-from lfw import CONTRACT_FMR, Portraits, Protocol, Stored, accuracy, all_pairs, read_protocol
+from lfw import CONTRACT_FMR, MISLABELLED, Portraits, Protocol, Stored, accuracy, all_pairs, read_protocol
 
+from pipeline.evaluation.photos.leave_out import read_leave_out
 from pipeline.types import FaceBatch
 
 PHOTOS = 3
@@ -40,7 +41,7 @@ def test_a_photo_without_face_costs_its_pairs(protocol: Protocol) -> None:
     lossy.embeddings[lossy.names.index(f"{TEST[0]}_0001")] = np.nan  # in one genuine and one impostor pair
     assert accuracy(perfect, protocol)["accuracy"] == 1
     rates = all_pairs(perfect, protocol)["test"]
-    assert [rate["fnmr"] for rate in rates] == [0, 0]
+    assert [rate["fnmr"] for rate in rates] == [0, 0, 0]
     assert rates[0]["genuine_pairs"] == len(TEST) * 3
     assert rates[0]["impostor_pairs"] == len(TEST) * (len(TEST) - 1) // 2 * PHOTOS**2
     assert lossy.without_face == 1
@@ -52,7 +53,16 @@ def test_a_photo_without_face_costs_its_pairs(protocol: Protocol) -> None:
 def test_the_contract_rate_is_the_calibrations(protocol: Protocol) -> None:
     calibration = all_pairs(planted(), protocol)["calibration"]
     assert calibration["fmr"] == CONTRACT_FMR == 1e-5
+    assert calibration["by_rate"] == []  # too few pairs to measure any
     assert 2 * (calibration["squared_l2"] ** 0.5 / 2) ** calibration["exponent"] == pytest.approx(0.54**0.5)
+
+
+def test_mislabelled_photos_are_left_out(protocol: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_leave_out(MISLABELLED, [f"/lfw/{line.split()[0]}" for line in MISLABELLED.read_text().splitlines()])
+    before = all_pairs(planted(), protocol)["calibration"]["impostor_pairs"]
+    (tmp_path / "list.txt").write_text(f"# notes\n{TRAIN[0]}/{TRAIN[0]}_0001.jpg # somebody else\n")
+    monkeypatch.setattr("lfw.MISLABELLED", tmp_path / "list.txt")
+    assert all_pairs(planted(), protocol)["calibration"]["impostor_pairs"] == before - (len(TRAIN) - 1) * PHOTOS
 
 
 @pytest.fixture
