@@ -1,7 +1,8 @@
 """Clients written for the well-known service with these headers work unchanged.
 
 Each test does what such a client does, with the standard library, and checks only what the client looks at: a status,
-or whether a key is there. The server is started with `--for-existing-clients`, as docs/existing-clients.md says.
+or whether a key is there. The server is started with `--for-existing-clients`, as docs/existing-clients.md says, and
+another one with the settings that depend on its place as well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import http.client
 import json
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -25,6 +27,7 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from pipeline.config import ServeSettings
 from pipeline.serve.existing_clients import for_existing_clients
+from tests.serve.certificate import make_certificate
 from tests.serve.conformance.launch import Launched, launch
 from tests.serve.conformance.photos import encoded, faceless, opened, other, pair, photo, poor, portrait
 
@@ -41,7 +44,8 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
 class Client:
     """As the scripts have it: an address, an object address, and the headers of every request."""
 
-    def __init__(self, launched: Launched, directory: str) -> None:
+    def __init__(self, launched: Launched, directory: str, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
         account = launched.account("bob")
         coded = base64.b64encode(account.password.encode()).decode()
         self.base_url = account.server.base_url
@@ -58,11 +62,19 @@ class Client:
     ) -> tuple[int, bytes]:
         query = "?" + urlencode(params) if params else ""
         request = urllib.request.Request(address + query, data, {**self.headers, **(headers or {})}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=60, context=self.tls) as response:
             return int(response.status), bytes(response.read())
 
+    def status(self, method: str, address: str, **options: Any) -> int:
+        """Of an answer that may be an error."""
+        try:
+            return self.call(method, address, **options)[0]
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
     def post(self, image: bytes, headers: Mapping[str, str] | None = None, **params: Any) -> dict[str, Any]:
-        sent = {"Content-Type": "application/octet-stream", **(headers or {})}
+        sent = {**OCTETS, **(headers or {})}
         status, body = self.call("POST", f"{self.base_url}/people", image, sent, **params)
         assert status == 201
         return dict(json.loads(body))
@@ -91,6 +103,7 @@ def client(launched: Launched) -> Iterator[Client]:
         made.delete(person["personId"])
 
 
+OCTETS = {"Content-Type": "application/octet-stream"}
 IMPORT: dict[str, Any] = {
     "insert": "true",
     "update": "false",
@@ -240,6 +253,79 @@ def test_download_from_a_cloud_and_decrypt(tmp_path: Path) -> None:
     decryptor = Cipher(algorithms.AES(base64.b64decode(key)), modes.CBC(data[:16])).decryptor()
     unpadder = PKCS7(128).unpadder()
     assert unpadder.update(decryptor.update(data[16:]) + decryptor.finalize()) + unpadder.finalize() == plain
+
+
+# Settings that depend on the server's place
+
+ORIGIN = "https://album.example.org"
+PLACE = {
+    "--cors-origins": ORIGIN,
+    "--trusted-proxies": "10.0.0.0/8, 127.0.0.1",
+    "--max-body-bytes": str(64 << 20),
+    "--update-conflicts": "apply",
+}
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("placed")
+    certificate = make_certificate(folder)
+    flags = {**PLACE, "--tls-cert": str(certificate.cert), "--tls-key": str(certificate.key)}
+    with launch(folder, flags=[*FLAGS, *(word for flag in flags.items() for word in flag)]) as running:
+        yield Client(running, "main", certificate.client())
+
+
+def test_https_only(placed: Client) -> None:
+    assert placed.base_url.startswith("https://")
+    assert placed.object_url.startswith("https://")
+    for address in (placed.base_url, placed.object_url):
+        assert placed.call("GET", f"{address}/people")[0] == 200
+
+
+def test_a_photo_of_more_than_32_mib(placed: Client, client: Client) -> None:
+    large = photo("collins") + bytes(33 << 20)  # what follows a picture means nothing
+    assert len(placed.post(large, **RECOGNISE)["identifiedFaces"]) == 1
+    assert client.status("POST", f"{client.base_url}/people", data=large, headers=OCTETS) == 413
+
+
+def test_rename_by_posting_another_name(placed: Client, client: Client) -> None:
+    for server, name in ((placed, "Anna"), (client, "Grace")):
+        server.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)
+        (face,) = server.post(other("hopper"), {"X-RPC-PERSON-NAME": "Anna"}, update="true")["identifiedFaces"]
+        assert ("conflict" in face) is (server is client)
+        assert [person["name"] for person in server.people()] == [name]
+
+
+def test_a_page_of_another_origin_asks_first_and_then_posts(placed: Client) -> None:
+    wanted = "content-type,x-rpc-authorization,x-rpc-directory,x-rpc-person-name"
+    question = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": wanted}
+    address = f"{placed.base_url}/people"
+    for origin, allowed in ((ORIGIN, 200), ("https://elsewhere.example.org", 400)):
+        assert placed.status("OPTIONS", address, headers={"Origin": origin, **question}) == allowed
+    sent = {**placed.headers, **OCTETS, "Origin": ORIGIN, "X-RPC-PERSON-NAME": "Eileen"}
+    request = urllib.request.Request(f"{address}?insert=false&update=false", photo("collins"), sent)
+    with urllib.request.urlopen(request, timeout=60, context=placed.tls) as response:
+        assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (201, ORIGIN)
+
+
+def test_a_wrong_password_behind_a_proxy_locks_out_its_sender_alone(placed: Client) -> None:
+    def ask(sender: str, headers: Mapping[str, str] | None = None) -> int:
+        sent = {"X-Forwarded-For": sender, **(headers or {})}
+        return placed.status("GET", f"{placed.base_url}/people", headers=sent)
+
+    wrong = {"X-RPC-AUTHORIZATION": "bob:wrong"}
+    assert [ask("198.51.100.1", wrong) for _ in range(12)][-1] == 429
+    assert (ask("198.51.100.2", wrong), ask("198.51.100.2")) == (401, 200)
+
+
+# The page
+
+
+def test_the_page_names_what_depends_on_the_place() -> None:
+    """What is not in PLACE is tried above: TLS by `placed`, the rest by the test of the cloud."""
+    rows = "\n".join(line for line in PAGE.read_text().splitlines() if line.startswith("|") and "serve." not in line)
+    elsewhere = {"--tls-cert", "--tls-key", "--hosting", "--public-url"}
+    assert set(re.findall(r"--[a-z-]+[a-z]", rows)) == {*PLACE, *elsewhere}
 
 
 def test_the_page_names_what_the_switch_sets() -> None:
