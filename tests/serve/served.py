@@ -1,24 +1,28 @@
-"""A store held by a server's parts: the service and the open admin port, in this process or, as a script, in another.
+"""A store held by a server's parts: the service and the open admin port, in this process or a child of another.
 
-`served.py STORE [POINT N]` holds STORE until its standard input ends; with POINT it kills itself (SIGKILL) the
-N-th time it comes to that fault point.
+As a module it forks such children from a process that has the models loaded. The order {"store"} holds the store until
+the child is stopped; {"store", "source"} is a run of `source` into it.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+import pipeline.jobs.shard_stages
 from pipeline.config import Settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.identities.service import IdentityService
+from pipeline.jobs.models import load_extractor
+from pipeline.jobs.run import RunRequest, run
+from pipeline.jobs.store_identity import make_identity
 from pipeline.serve.admin import open_admin_port
-from pipeline.store.files import faults
+from tests.forking import Order, answer_orders
 from tests.serve.live import live_settings, open_service
 
 SETTINGS = live_settings(run__shard_rows=3, run__threads=1)
@@ -43,20 +47,22 @@ def serving(store: Path, extractor: BatchExtractor | None = None, settings: Sett
         yield Served(service, url, port.close, changed)
 
 
-def main(store: str, point: str = "", nth: str = "0") -> None:
-    count = 0
+def main() -> None:
+    torch.set_num_threads(1)
+    extractor = load_extractor(SETTINGS, make_identity(SETTINGS), Path())
+    pipeline.jobs.shard_stages.load_extractor = lambda *_: extractor
 
-    def hook(name: str) -> None:
-        nonlocal count
-        count += name == point
-        if name == point and count == int(nth):
-            os.kill(os.getpid(), signal.SIGKILL)
+    def work(order: Order, ready: Callable[[str], None]) -> None:
+        if "source" in order:
+            ready("running")
+            run(RunRequest(source=Path(order["source"]), store=Path(order["store"]), settings=SETTINGS))
+        else:
+            with serving(Path(order["store"]), extractor):
+                ready("open")
+                signal.pause()
 
-    with serving(Path(store)):
-        faults.install(hook)
-        print("open", flush=True)
-        sys.stdin.read()
+    answer_orders(work)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -8,11 +8,9 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,6 +30,7 @@ from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 from pipeline.store.wire import TOKEN_HEADER
 from tests.cli.report import facepipe
+from tests.forking import Forker
 from tests.integration.conftest import RecordedProgress, loaded_once, write_photos  # noqa: F401
 from tests.integration.snapshot import assert_whole, snapshot
 from tests.serve.conformance.launch import server_process
@@ -138,61 +137,37 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     assert snapshot(tmp_path / "store") == snapshot(plain)
 
 
+@pytest.fixture(scope="module")
+def forker() -> Iterator[Forker]:
+    with Forker("tests.serve.served") as forker:
+        yield forker
+
+
 @pytest.mark.parametrize("point", ["commit_shard.begin", "commit_shard.commit", "commit_shard.committed"])
 def test_the_server_is_killed_and_the_same_command_finishes(
-    photos: Path, plain: Path, tmp_path: Path, point: str
+    photos: Path, plain: Path, forker: Forker, tmp_path: Path, point: str
 ) -> None:
-    with _server(tmp_path / "store", point, "2") as server:
-        with pytest.raises(ServerUnreachable) as caught:
-            _run(photos, tmp_path / "store")
-        assert server.wait(10) == -signal.SIGKILL
+    server = forker.start(store=str(tmp_path / "store"), fault=point, nth=2)
+    with pytest.raises(ServerUnreachable) as caught:
+        _run(photos, tmp_path / "store")
+    assert server.wait().status == -signal.SIGKILL
     assert caught.value.exit_code == 52
     assert _run(photos, tmp_path / "store").persons == 2  # its token and its LOCK's text are still there
     assert snapshot(tmp_path / "store") == snapshot(plain)
     assert_whole(tmp_path / "store")
 
 
-@contextmanager
-def _server(store: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.serve.served", str(store), *words]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:  # type: ignore[call-overload]
-        try:
-            assert process.stdout.readline() == "open\n"
-            yield process
-        finally:
-            if process.poll() is None:
-                process.stdin.close()
-
-
-RUN = """
-import os, signal, sys
-from pathlib import Path
-from pipeline.store.files import faults
-from pipeline.jobs.run import RunRequest, run
-from tests.serve.connecting import Clients, ended
-from tests.serve.served import SETTINGS
-met = []
-def hook(name):
-    met.append(name)
-    if met.count(sys.argv[3]) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-faults.install(hook)
-request = RunRequest(source=Path(sys.argv[1]), store=Path(sys.argv[2]), settings=SETTINGS)
-run(request)
-"""
-
-
 def test_the_run_is_killed_and_the_same_command_finishes(
-    photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
+    photos: Path, plain: Path, extractor: BatchExtractor, forker: Forker, tmp_path: Path
 ) -> None:
-    with serving(tmp_path / "store", extractor) as server:
-        command = [sys.executable, "-W", "ignore", "-c", RUN, str(photos), str(tmp_path / "store"), "shard.rename"]
-        assert subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode == -signal.SIGKILL
+    store = tmp_path / "store"
+    with serving(store, extractor) as server:
+        killed = forker.start(source=str(photos), store=str(store), fault="shard.rename", nth=2)
+        assert killed.wait().status == -signal.SIGKILL
         assert server.service.stats().identities > 0
-        assert _run(photos, tmp_path / "store").persons == 2
-    assert _decisions(tmp_path / "store") == _decisions(plain)
-    assert_whole(tmp_path / "store")
+        assert _run(photos, store).persons == 2
+    assert _decisions(store) == _decisions(plain)
+    assert_whole(store)
 
 
 def test_posts_go_on_while_shards_are_handed_over(
