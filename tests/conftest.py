@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -31,11 +31,29 @@ def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--full"))
 
 
+def _unit(nodeid: str) -> str:
+    """What one process does as a whole: the tests of a file; those of conformance together, as they share servers."""
+    file = nodeid.partition("::")[0]
+    folder, _, name = file.rpartition("/")
+    return folder if folder.endswith("/conformance") and name != "test_mutants.py" else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadUnits(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _unit(nodeid)
+
+    return LoadUnits(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests go first, so that no core waits for one of them in the end. Tests marked `faces` need the
-    photographs at FACEPIPE_TEST_FACES."""
-    slow = {item.path for item in items if "slow" in item.keywords}
-    items.sort(key=lambda item: item.path not in slow)
+    """Files with slow tests and those of conformance go first, so that no core waits for one of them in the end. Tests
+    marked `faces` need the photographs at FACEPIPE_TEST_FACES."""
+    slow = {_unit(item.nodeid) for item in items if "slow" in item.keywords or "/conformance/" in item.nodeid}
+    items.sort(key=lambda item: _unit(item.nodeid) not in slow)
     if os.environ.get("FACEPIPE_TEST_FACES"):
         return
     skip = pytest.mark.skip(reason="FACEPIPE_TEST_FACES is not set: no test photographs on this machine")
