@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import multiprocessing
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import bench_decode
 import bench_detect
@@ -26,6 +29,7 @@ from plain_grouping import LIBRARIES, Numpy, PlainGrouping
 from pipeline.config import EXACT, FAST
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.matching.score import exact_dots
+from tests.cli.report import facepipe
 from tests.scripts.conftest import Bench
 
 
@@ -78,6 +82,10 @@ def test_embed(bench: Bench, photos: Path) -> None:
 @pytest.mark.slow
 def test_extract(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_extract, "usable_cores", lambda: 1)  # both layouts are one: half the processes
+    # Of a process that has imported both sides already. `test_workers.py` starts them anew.
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(["pipeline.evaluation.bench.facepipe", "pipeline.evaluation.bench.reference"])
+    monkeypatch.setattr("workers.multiprocessing.get_context", lambda _: forking)
     words = ["--faces", photos, "--work", tmp_path, "--corpus", "a", "--images", "2", "--repeats", "1"]
     figures = bench(bench_extract, *words, "--weights", "casia-webface")["extract-casia-webface"]["a"]
     assert figures["parity"]["missed"] == figures["parity_fast"]["missed"] == 0
@@ -116,9 +124,17 @@ def test_flops_are_those_of_the_layers(weights_cache: Path, monkeypatch: pytest.
     assert stage_costs.embedder_flops("casia-webface", 160) / 2e9 == pytest.approx(1.42, abs=0.01)
 
 
+def in_this_process(command: Sequence[str], check: bool) -> None:
+    assert command[:3] == [sys.executable, "-m", "pipeline"]
+    assert check
+    done = facepipe(*command[3:])
+    assert done.exit_code == 0, done.output
+
+
 @pytest.mark.slow
 def test_stores(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_stores, "TOLERANCE", math.inf)  # two people say nothing of the calibration
+    monkeypatch.setattr("lfw.subprocess", SimpleNamespace(run=in_this_process))
     words = ["--faces", photos / "lfw-view1", "--work", tmp_path, "--weights", "casia-webface"]
     results = bench(bench_stores, *words)
     figures = results["fast-casia-webface"]

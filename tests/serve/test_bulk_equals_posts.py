@@ -1,7 +1,7 @@
 """A run over real photos gives what posting them one by one over HTTP gives: the same partition, matches, rejections.
 
-TEST_BULK_PHOTOS is the number of photos, 60 by default; lfw-view1 must have as many. Planted faces are compared in
-`tests/identities/test_shards_equal_posts.py`.
+TEST_BULK_PHOTOS is the number of photos, 36 by default and 60 with --full; lfw-view1 must have as many. Planted faces
+are compared in `tests/identities/test_shards_equal_posts.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pipeline.jobs.run import RunRequest, run
 from pipeline.store.local import LocalStore
 from tests.serve.live import live_server, live_settings
 
-PHOTOS = int(os.environ.get("TEST_BULK_PHOTOS", "60"))
 GROUPS = 4  # photos of several people among them
 
 
@@ -40,12 +39,13 @@ Decisions = dict[tuple[str, int], Decided]  # by photo and face, the largest of 
 
 
 @pytest.fixture(scope="module")
-def photos(faces_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photos(faces_dir: Path, tmp_path_factory: pytest.TempPathFactory, full: bool) -> Path:
     """A folder of photos in a folder for each person: people with several photos, and some groups."""
+    count = int(os.environ.get("TEST_BULK_PHOTOS", "60" if full else "36")) - GROUPS
     folder = tmp_path_factory.mktemp("bulk")
     people = sorted(path for path in (faces_dir / "lfw-view1" / "images").iterdir() if len(list(path.iterdir())) > 1)
-    chosen = [photo for person in people for photo in sorted(person.iterdir())][: PHOTOS - GROUPS]
-    assert len(chosen) == PHOTOS - GROUPS
+    chosen = [photo for person in people for photo in sorted(person.iterdir())][:count]
+    assert len(chosen) == count
     groups = sorted((faces_dir / "groups-with-boxes").rglob("*.jpg"), key=lambda path: path.stat().st_size)[:GROUPS]
     for photo in chosen:
         (folder / photo.parent.name).mkdir(exist_ok=True)
