@@ -70,5 +70,5 @@ def sweep(folder: Folder) -> None:
         aside = [path for path in folder.path(QUARANTINE).rglob("*") if path.is_file()]
         # The time of its renaming, not that of its writing.
         leftovers += [path for path in aside if path.lstat().st_ctime < time.time() - _QUARANTINE_S]
-        for path in leftovers:
+        for path in filter(folder.holds, leftovers):
             path.unlink(missing_ok=True)

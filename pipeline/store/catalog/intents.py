@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.files.durable import PRIVATE_FILE, TEMPORARY, Folder, disk_errors
+from pipeline.store.files.durable import NO_LINK, PRIVATE_FILE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.objects import is_guid, object_file
 
 INTENTS_NAME = "INTENTS"
@@ -28,7 +28,7 @@ def declare(folder: Folder, guids: Iterable[str]) -> None:
     if lines == b"\n":
         return
     with disk_errors(folder.root):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | NO_LINK
         fd = os.open(folder.path(INTENTS_NAME), flags, PRIVATE_FILE)
         try:
             if os.write(fd, lines) < len(lines):  # one call: lines of several threads never mix

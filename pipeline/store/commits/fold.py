@@ -66,8 +66,8 @@ def unnamed_files(catalog: Catalog) -> set[str]:
     named = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
     root = catalog.folder.root
     with disk_errors(root):
-        files = [path.relative_to(root).as_posix() for path in root.glob("embeddings/*/*") if path.is_file()]
-    return set(files) - named
+        paths = [path for path in root.glob("embeddings/*/*") if path.is_file() and catalog.folder.holds(path)]
+    return {path.relative_to(root).as_posix() for path in paths} - named
 
 
 # Posted embeddings become shards

@@ -21,6 +21,8 @@ QUARANTINE = "quarantine"
 # Names, embeddings and pictures are for nobody else on the machine, whatever the umask.
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
+# A store may come from somebody else: through a link in it a file elsewhere would be overwritten.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -133,6 +135,10 @@ class Folder:
         with suppress(OSError):
             self.root.chmod(PRIVATE_FOLDER)
 
+    def holds(self, path: Path) -> bool:
+        """Whether `path` below the folder is in it, and not behind a link that leads out."""
+        return path.parent.resolve().is_relative_to(self.root.resolve())
+
     def unlink(self, relative: str) -> None:
         """Removes a file, if it exists."""
         point("unlink")
@@ -152,7 +158,7 @@ class Folder:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, PRIVATE_FILE)
+    return os.open(path, flags | NO_LINK, PRIVATE_FILE)
 
 
 def sync(path: Path) -> None:

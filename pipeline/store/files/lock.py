@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StoreLocked
-from pipeline.store.files.durable import PRIVATE_FILE, Folder, disk_errors
+from pipeline.store.files.durable import NO_LINK, PRIVATE_FILE, Folder, disk_errors
 
 LOCK_NAME = "LOCK"
 RUN_LOCK_NAME = "LOCK.run"
@@ -53,7 +53,7 @@ class StoreLock:
         path = root / name
         with disk_errors(root):
             try:
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | NO_LINK, PRIVATE_FILE)
             except OSError as exc:
                 if not reading or exc.errno != errno.EROFS:
                     raise

@@ -131,6 +131,9 @@ def _find(stored: IntArray, seq: IntArray) -> IntArray:
 
 def _trim(folder: Folder, name: str, size: int) -> IntArray:
     """`numbers`, after cutting off what follows their rows in both files."""
+    for file in files(name):
+        if folder.path(file).is_symlink():  # never ours, and what it leads to would be cut off
+            folder.unlink(file)
     stored = numbers(folder, name, size)
     for file, row in _rows(name, size):
         path = folder.path(file)

@@ -1,0 +1,74 @@
+"""Links in a store, which may come from somebody else: what they lead to stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import StoreUnwritable
+from pipeline.store.catalog import deletes
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.matrix import files, stem
+from pipeline.store.local import LocalStore
+from tests.store.store_samples import insertion
+
+KEPT = b"not of this store"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    for name in ("kept.txt", "kept.parquet", "CURRENT.tmp"):
+        (folder / name).write_bytes(KEPT)
+    return folder
+
+
+def assert_kept(elsewhere: Path) -> None:
+    assert {file.name: file.read_bytes() for file in elsewhere.iterdir()} == dict.fromkeys(
+        ("kept.txt", "kept.parquet", "CURRENT.tmp"), KEPT
+    )
+
+
+@pytest.mark.parametrize("name", ["LOCK", "INTENTS"])
+def test_a_file_that_is_a_link_is_not_written(store: Path, elsewhere: Path, name: str) -> None:
+    (store / name).unlink(missing_ok=True)
+    (store / name).symlink_to(elsewhere / "kept.txt")
+    if name == "LOCK":
+        with pytest.raises(StoreUnwritable, match="symbolic links"):
+            LocalStore.open(store, command="test")
+    else:
+        with LocalStore.open(store, command="test") as client:
+            client.commit_directory(insertion(1, "main", 1, "P"))
+    assert_kept(elsewhere)
+
+
+def test_a_temporary_name_that_is_a_link_is_not_written(tmp_path: Path, elsewhere: Path) -> None:
+    (tmp_path / "CURRENT.tmp").symlink_to(elsewhere / "kept.txt")
+    with pytest.raises(StoreUnwritable, match="symbolic links"):
+        Folder(tmp_path).write("CURRENT", b"new", "current")
+    assert_kept(elsewhere)
+
+
+@pytest.mark.parametrize("file", files(stem(1, 1)))
+def test_a_matrix_that_is_a_link_is_made_again(store: Path, elsewhere: Path, file: str) -> None:
+    with LocalStore.open(store, command="test") as client:
+        expected = np.array(client.references(1, "main").vectors)
+    (store / file).unlink()
+    (store / file).symlink_to(elsewhere / "kept.txt")
+    with LocalStore.open(store, command="test") as client:
+        np.testing.assert_array_equal(client.references(1, "main").vectors, expected)
+    assert not (store / file).is_symlink()
+    assert_kept(elsewhere)
+
+
+@pytest.mark.parametrize("link", ["embeddings/g0009", "quarantine", "references/g0009", "runs/x"])
+def test_nothing_is_cleared_away_behind_a_link(
+    store: Path, elsewhere: Path, link: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletes, "_QUARANTINE_S", -1.0)
+    (store / link).symlink_to(elsewhere)
+    LocalStore.open(store, command="test").close()
+    assert_kept(elsewhere)
