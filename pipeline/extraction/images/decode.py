@@ -42,6 +42,7 @@ from pipeline.extraction.images.jpeg import (
     START_OF_SCAN,
     cannot_hold,
     grey_share,
+    has_endless_header,
     has_more_scans,
     is_baseline,
     is_sequential,
@@ -240,6 +241,8 @@ def _open(data: bytes, settings: DecodeSettings) -> ImageFile.ImageFile:
     kind = sniff(data[:SNIFF_BYTES])
     if kind is None:
         raise ImageUnsupported(detail=_looks_like(data))
+    if kind == "jpeg" and has_endless_header(data):
+        raise ImageUnreadable(detail="there is too much before its picture")
     # Pillow's own limit is one number for the process. It stays on, because it also covers pictures inside pictures,
     # but is raised where it would apply before ours.
     if Image.MAX_IMAGE_PIXELS is not None and settings.max_pixels > Image.MAX_IMAGE_PIXELS:

@@ -19,6 +19,7 @@ from typing import Final, cast
 
 import numpy as np
 from PIL import Image
+from PIL.JpegImagePlugin import MARKER
 
 from pipeline.extraction.images.files import START_OF_FRAME, jpeg_segments
 from pipeline.types import ByteArray
@@ -36,6 +37,8 @@ START_OF_SCAN: Final = b"\xff\xda"
 # Where a decoder stops, in coded data too: not at restarts, and not at bytes that stand for themselves.
 _MARKER: Final = re.compile(rb"\xff([\xc0-\xcf\xd8-\xfe])")
 _MOST_SEGMENTS: Final = 10_000
+_MOST_EXIF: Final = 64  # segments of 64 KiB: Pillow appends each to those before, which copies them
+_MOST_BETWEEN: Final = 2**16  # bytes between segments: Pillow reads them one by one
 
 
 def jpeg_pixels(data: bytes, width: int, height: int) -> ByteArray | None:
@@ -133,6 +136,26 @@ def has_more_scans(data: bytes, most: int) -> bool:
     # No scan is without the mark; but pictures inside pictures have it, and what follows the end. Only a file with many
     # is worth a walk.
     return marks_of_scans(data) > most and _scans(data, most + 1) > most
+
+
+def has_endless_header(data: bytes) -> bool:
+    """Whether what stands before the picture would keep Pillow busy for long."""
+    at = start = 2
+    exif = parts = 0  # segments of EXIF; bytes of all segments
+    for _ in range(_MOST_SEGMENTS):
+        found = _MARKER.search(data, at)
+        between = (found.start() if found else len(data)) - start - parts
+        if between > _MOST_BETWEEN or exif > _MOST_EXIF:
+            return True
+        if found is None or found[1] == b"\xda":
+            return False
+        at = found.end()
+        if MARKER.get(0xFF00 | found[1][0], (None,))[-1] is not None:  # Pillow passes over what the marker begins
+            size = int.from_bytes(data[at : at + 2], "big")
+            exif += data[at + 2 : at + 8] == b"Exif\0\0"
+            at += max(2, size)
+            parts += at - found.start()
+    return True
 
 
 def marks_of_scans(data: bytes) -> int:
