@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import resource
 import shutil
 import signal
 import tarfile
@@ -303,6 +304,17 @@ def failing_at(point: str, error: Exception) -> Iterator[None]:
 
     with at_fault_points(fail):
         yield
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """For the block no file takes a byte, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # Differ between two undisturbed runs.

@@ -22,7 +22,7 @@ from pipeline.store.files.objects import object_file
 from pipeline.store.files.shards import embedding_rows, parquet_bytes
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CheckReport, DirectoryCommit, Problem, RunRow
-from tests.store.store_samples import SIZE, execute, flip, insertion, play, shard_commit, unit_vectors
+from tests.store.store_samples import SIZE, execute, flip, insertion, no_room, play, shard_commit, unit_vectors
 
 
 def check(store: Path) -> CheckReport:
@@ -397,8 +397,7 @@ def test_an_intent_that_was_cut_off_leaves_the_others_readable(filled: LocalStor
 
 
 def test_an_intent_that_does_not_fit_on_the_disk_is_an_error(store: Path) -> None:
-    (store / intents.INTENTS_NAME).symlink_to("/dev/full")
-    with pytest.raises(StoreFull):
+    with no_room(), pytest.raises(StoreFull):
         intents.declare(Folder(store), ["ab" * 16])
 
 
