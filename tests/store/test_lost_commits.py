@@ -162,6 +162,7 @@ def test_repair_goes_on_without_what_is_lost_and_deletes_nothing_of_it(
     with LocalStore.open(killed, command="test", repair=True) as client:
         checked = client.check(repair=True)
         assert "changes are gone" in checked.repaired[0].detail
+        assert ("and the log" in checked.repaired[0].detail) == (log is not None)
         assert checked.report.problems == []
         known = len(client.references(1, "posted").persons)
         # What is inserted now draws the same numbers again.

@@ -34,11 +34,14 @@ class Loss:
         unnamed = sorted(fold.unnamed_files(catalog) - set(deletes.pending(catalog)))
         for file in unnamed:
             folder.set_aside(file)
-        for matrix in folder.root.glob("references/*/*"):  # its numbers will be given again, to other references
+        # Their numbers will be given again, to other references.
+        for matrix in filter(folder.holds, folder.root.glob("references/*/*")):
             folder.unlink(matrix.relative_to(folder.root).as_posix())
         pictures = intents.undo(catalog)
         catalog.start_count(self.number)
-        kept = f"kept in {QUARANTINE}/: {pictures} pictures, {len(unnamed)} files of embeddings, and the log"
+        log = log_of(folder.path(f"{QUARANTINE}/{self.where}"))
+        kept = f"kept in {QUARANTINE}/: {pictures} pictures, {len(unnamed)} files of embeddings"
+        kept += ", and the log" if log.exists() else ", and no log: there was none"
         return Problem("catalog", self.where, f"{self.detail} ({kept})", "")
 
 
