@@ -263,11 +263,14 @@ def test_a_file_that_the_device_leaves_to_the_cpu_keeps_its_remark(
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) * 9 // 10] + b"\xff\xd9")
     shards = _shards([_row(0, tmp_path / "whole.jpg"), _row(1, tmp_path / "cut.jpg")], 2)
     settings = Settings(run=RunSettings(device="cpu"), decode=DecodeSettings(truncated="accept"))
-    engine = LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), lambda: extractor)
-    ((_, reference),) = engine.run_shards(shards, lambda _: None)
+
+    def engine() -> LocalEngine:
+        return LocalEngine(settings, extractor.embedder.embedding_size, Decoder(settings.decode), lambda: extractor)
+
+    ((_, reference),) = engine().run_shards(shards, lambda _: None)
     monkeypatch.setattr("pipeline.extraction.engine.decodes_on_device", lambda _: True)
     monkeypatch.setattr("pipeline.extraction.images.nvjpeg._stored", _fail)
-    ((_, table),) = engine.run_shards(shards, lambda _: None)
+    ((_, table),) = engine().run_shards(shards, lambda _: None)
     remarks = table["reason"].to_pylist()
     assert remarks == reference["reason"].to_pylist()
     assert remarks[0] is None
