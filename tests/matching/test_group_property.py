@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from hypothesis import strategies as st
 
+from pipeline.config import is_threshold
 from pipeline.matching import match
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
@@ -141,7 +142,8 @@ def threshold_of(rng: np.random.Generator, kind: str, rows: FloatArray, exponent
         value = distance(rows[i], rows[j], exponent) ** 2 + rng.choice(OFFSETS)
     else:
         value = {"zero": 0.0, "four": 4.0, "free": rng.uniform(0, 4)}[kind]
-    return min(4.0, max(0.0, float(value)))
+    value = min(4.0, max(0.0, float(value)))
+    return value if is_threshold(value) else 3.99  # beyond it only 4 is one
 
 
 @st.composite

@@ -44,7 +44,7 @@ def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path
         "--kill",
         "ends" if full else "first",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     kills = int(done.stdout.split()[0])
     assert kills >= len([name for name in FAULT_POINTS if not name.startswith(("migrate.", "set_aside"))])
