@@ -83,10 +83,10 @@ def create_store(
         raise UsageError(message=f"There is a store at {path} already: open it with open_store.")
     options = _settings(settings, weights, calibration=calibration, encrypt=encrypt)
     store = open_or_create_store(path, options, _COMMAND)
-    warning = calibration_warning(store.identity)
-    if warning is not None:
-        _log.warning("%s", warning)
     try:
+        warning = calibration_warning(store.identity)
+        if warning is not None:
+            _log.warning("%s", warning)
         return OpenStore(store, options)
     except BaseException:
         store.close()

@@ -62,6 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.fixture
+def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords hashed with little work; tests/store/test_accounts.py has the real one."""
+    monkeypatch.setattr("pipeline.store.catalog.accounts._N", 16)
+
+
 @pytest.fixture(scope="session")
 def faces_dir() -> Path:
     """The folder of test photographs (lfw-view1/, groups-with-boxes/, portraits-cc/, broken-files/)."""

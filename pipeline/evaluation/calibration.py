@@ -7,7 +7,7 @@ has the T of other rates. The fit needs pairs of different people only, and many
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -209,8 +209,9 @@ def report_calibration(request: CalibrationRequest, progress: Progress) -> Calib
     else:
         listed = read_pair_list(request.source, request.images, skipped)
         files, names = photos_of_people(listed, request.images) if request.all_pairs else (listed.files, listed.people)
+    left_out = set() if request.leave_out is None else read_leave_out(request.leave_out, files)
     embedded = embed_photos(files, request.settings, request.store, "calibrate", progress)
-    usable = _usable(embedded.portraits, request.leave_out, skipped)
+    usable = _usable(embedded.portraits, left_out, skipped)
     if listed is not None and not request.all_pairs:
         scored = scored_of_list(score_list(listed, usable, Skipped()), bool(listed.people))
     else:
@@ -287,16 +288,10 @@ def _labels(request: CalibrationRequest, skipped: Skipped) -> tuple[dict[str, Pa
     return {path: Path(path) for path in names}, names
 
 
-def _usable(portraits: Portraits, leave_out: Path | None, skipped: Skipped) -> Portraits:
-    """The portraits that show a face, because only they have distances, and are not in the list `leave_out`.
-
-    Raises SourceMissing and InputError for the list.
-    """
+def _usable(portraits: Portraits, left_out: Collection[str], skipped: Skipped) -> Portraits:
+    """The portraits that show a face, because only they have distances, and are not in `left_out`."""
     faceless = [path for path, row in portraits.row.items() if not portraits.has_face[row]]
-    reasons = {**portraits.skipped, **dict.fromkeys(faceless, NO_FACE)}
-    if leave_out is not None:
-        listed = read_leave_out(leave_out, [*portraits.paths, *portraits.skipped])
-        reasons.update(dict.fromkeys(sorted(listed), LISTED))
+    reasons = {**portraits.skipped, **dict.fromkeys(faceless, NO_FACE), **dict.fromkeys(sorted(left_out), LISTED)}
     for path, reason in reasons.items():
         skipped.add(reason, path)
     rows = np.array([row for path, row in portraits.row.items() if path not in reasons], dtype=np.int64)

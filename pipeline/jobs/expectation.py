@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.config import EVERYBODY, nearest_threshold
 from pipeline.matching.calibration import Calibration
@@ -28,14 +28,14 @@ class Expectation:
 
     def __str__(self) -> str:
         if self.threshold_for_1_in_1000 == _ANY_THRESHOLD:
-            return "wrong joins are not known: the calibration has no table of false match rates"
+            return "wrong joins are not known: no false match rates were measured for this store"
         low, high = self.per_1000_photos
         joins = f"about {_rounded(low)}" if low == high else f"more than {_rounded(low)}" if low else ""
         thresholds = " and ".join(f"{threshold:g}" for threshold in self.thresholds)
         expected = f"{joins or f'less than {_rounded(high)}'} wrong joins per 1,000 photos at T = {thresholds}"
-        return f"{expected}; with {self.identities:,} identities {self._one()}" if self.identities else expected
+        return f"{expected}; with {self.identities:,} identities {self._for_one()}" if self.identities else expected
 
-    def _one(self) -> str:
+    def _for_one(self) -> str:
         low, high = self.threshold_for_1_in_1000
         if low == high:
             return f"1 in 1,000 needs T = {math.floor(low * 1000) / 1000:g}"
@@ -51,7 +51,7 @@ def _rounded(joins: float) -> str:
 
 
 def expectation(calibration: Calibration, threshold: float, identities: int) -> Expectation:
-    """Of the next photos, in a directory with so many identities, at least one."""
+    """Of the next photos, in a directory that holds so many identities now."""
     low, high = (wrong_joins(rate, np.array([identities])) for rate in calibration.fmr_at(threshold))
     return Expectation((low, high), (threshold,), identities, _threshold_for_one(calibration, identities))
 
@@ -65,7 +65,7 @@ def expectation_of_runs(store: Store, account_id: int, run_ids: Sequence[str]) -
         return None
     total, sums, thresholds = 0, [0.0, 0.0], set[float]()
     for run_id in compared["run_id"].unique().to_pylist():
-        rows = compared.filter(pa.array(compared["run_id"].to_numpy() == run_id))
+        rows = compared.filter(pc.equal(compared["run_id"], run_id))
         identities, faces = rows["identities"].to_numpy(), rows["faces"].to_numpy()
         thresholds.add(threshold := nearest_threshold(store.run_row(run_id).settings["match"]["threshold"]))
         total += (count := int(faces.sum()))

@@ -137,8 +137,9 @@ class Connections:
 
     def admit(self, host: str) -> Place | None:
         """A place for a new connection from this address. None where even the reserve is held."""
-        peer = site(host)
-        place = self.places.take(peer, is_proxy=self._is_proxy(host))
+        is_proxy = self._is_proxy(host)
+        peer = host if is_proxy else site(host)  # a proxy's connections are not its neighbours'
+        place = self.places.take(peer, is_proxy=is_proxy)
         if place is None:
             _log.warning("no place for a connection of %s: all have a request in hand", peer)
             place = self.reserve.take(peer)

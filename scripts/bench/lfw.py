@@ -19,6 +19,7 @@ from pipeline.config import CONTRACT_FMR
 from pipeline.evaluation.calibration import TABLE_FMRS
 from pipeline.evaluation.pairs.distances import all_distances
 from pipeline.evaluation.pairs.lists import Pair, read_pairs
+from pipeline.evaluation.photos.leave_out import named_photos
 from pipeline.evaluation.statistics import (
     best_threshold,
     bootstrap_interval,
@@ -116,7 +117,7 @@ def all_pairs(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
     rows, owner = portraits.rows_of(people_of(protocol.test))
     genuine, impostor, _ = all_distances(portraits.embeddings[rows], owner)
     rows, owner = portraits.rows_of(people_of(protocol.train))
-    mislabelled = {Path(line.split(" #")[0]).stem for line in MISLABELLED.read_text("utf-8").splitlines()}
+    mislabelled = {Path(*parts).stem for parts in named_photos(MISLABELLED)}
     well_labelled = [place for place, row in enumerate(rows) if portraits.names[row] not in mislabelled]
     _, train_impostor, _ = all_distances(portraits.embeddings[rows[well_labelled]], owner[well_labelled])
 

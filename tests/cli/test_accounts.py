@@ -17,13 +17,8 @@ from tests.cli.report import answer, facepipe, report_of
 from tests.cli.test_commands import IDENTITY
 from tests.store.store_samples import SIZE, insertion
 
+pytestmark = pytest.mark.usefixtures("quick_hashes")
 MASTER = MasterKey(bytes(range(40, 72)), "a test")
-
-
-@pytest.fixture(autouse=True)
-def _quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tests/store/test_accounts.py` has the real work of a hash."""
-    monkeypatch.setattr("pipeline.store.catalog.accounts._N", 16)
 
 
 @pytest.fixture

@@ -104,7 +104,6 @@ class TestFit:
         scored = score_everybody(portraits, names, 1e-2)
         fit = fit_calibration(scored)
         assert (fit.fmr, fit.remark) == (CONTRACT_FMR, None)
-        assert fit.remark is None
         other = fit_calibration(scored, 1e-4).remark
         assert other == "T = 0.54 stands for a false match rate of 0.0001 and not 1e-05"
 
@@ -114,9 +113,7 @@ class TestFit:
             fit_calibration(score_everybody(portraits, names, 1e-2))
 
     def test_each_threshold_has_an_interval(self, fit: CalibrationFit) -> None:
-        assert [low <= t <= high for (_, t), (low, high) in zip(fit.thresholds, fit.intervals_95, strict=True)] == [
-            True
-        ] * len(fit.thresholds)
+        assert all(low <= t <= high for (_, t), (low, high) in zip(fit.thresholds, fit.intervals_95, strict=True))
         anchor = [rate for rate, _ in fit.thresholds].index(fit.fmr)
         cuts = fit.squared_l2_interval_95
         assert fit.intervals_95[anchor] == pytest.approx([4 * (cut / 4) ** fit.exponent for cut in cuts])

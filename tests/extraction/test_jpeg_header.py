@@ -10,7 +10,7 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import ImageUnreadable
-from pipeline.extraction.images.decode import decode_image
+from pipeline.extraction.images.decode import decode_image, encoded_image
 from tests.extraction.helpers import encode
 
 PICTURE = encode(Image.new("RGB", (20, 20)))
@@ -37,6 +37,7 @@ def test_what_comes_before_the_picture_is_bounded(junk: bytes) -> None:
     begin = time.process_time()
     with pytest.raises(ImageUnreadable, match="too much before its picture"):
         decode_image(beginning(junk), DecodeSettings())
+    assert encoded_image(beginning(junk), DecodeSettings()) is None
     assert time.process_time() - begin < 1
 
 

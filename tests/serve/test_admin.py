@@ -37,7 +37,6 @@ from tests.serve.conformance.launch import server_process
 from tests.serve.connecting import Clients, ended
 from tests.serve.served import SETTINGS, Served, serving
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
 

@@ -17,7 +17,7 @@ from tests.serve.asking import make_request
 
 PASSWORD = "pass:wörd"
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick_hashes")]
 
 
 class Clock:
@@ -36,11 +36,6 @@ class Accounts(dict[str, Credentials]):
     def find(self, user_id: str) -> Credentials | None:
         self.asked += 1
         return self.get(user_id)
-
-
-@pytest.fixture(autouse=True)
-def _quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.store.catalog.accounts._N", 16)
 
 
 @pytest.fixture

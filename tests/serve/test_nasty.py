@@ -21,6 +21,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.serve import protocol
 from tests.extraction.helpers import encode, with_scans
 from tests.serve.live import LiveServer, credentials, live_server
+from tests.waiting import until
 
 MIB = 2**20
 GET_HEALTH = b"GET /healthz HTTP/1.1\r\n"
@@ -39,10 +40,7 @@ def _still_up(live: LiveServer) -> Iterator[None]:
     """After every test the server answers, and holds no body."""
     yield
     assert httpx.get(f"{live.url}/healthz").status_code == 200
-    deadline = time.monotonic() + 10
-    while "facepipe_body_bytes 0.0" not in httpx.get(f"{live.url}/metrics").text:
-        assert time.monotonic() < deadline, "the server still holds a body"
-        time.sleep(0.05)
+    until(lambda: "facepipe_body_bytes 0.0" in httpx.get(f"{live.url}/metrics").text, "the server still holds a body")
 
 
 def head(*more: bytes, request: bytes = b"POST /people HTTP/1.1") -> bytes:
@@ -177,10 +175,7 @@ def test_a_client_that_goes_away_in_the_middle(live: LiveServer, caplog: pytest.
         for _ in range(5):
             with live.connect() as connection:
                 connection.sendall(head(b"Content-Length: 100000") + bytes(5000))
-        deadline = time.monotonic() + 5
-        while sum("status=499" in record.getMessage() for record in caplog.records) < 5:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: sum("status=499" in record.getMessage() for record in caplog.records) >= 5)
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 

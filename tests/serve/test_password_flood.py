@@ -18,6 +18,7 @@ from pipeline.serve.thread_pool import FairThreadPool
 from pipeline.store.catalog import accounts
 from tests.serve.connecting import Clients, head
 from tests.serve.live import LiveServer
+from tests.waiting import until
 
 CONNECTIONS = 100
 REQUESTS = 10  # of each, sent at once
@@ -38,10 +39,7 @@ def flood(live: LiveServer) -> Iterator[Callable[[str], None]]:
         with ExitStack() as stack:
             attackers = Clients(live.port, stack)
             yield begin
-        deadline = time.monotonic() + 30
-        while live.server.server_state.tasks:  # the checks that wait still
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not live.server.server_state.tasks, "checks still wait", 30)
 
 
 def test_a_flood_does_not_reach_a_verified_client_of_the_same_address(

@@ -1,6 +1,7 @@
 """The rest of the names that clients know, each with a neutral, a meaningful and a bad value over a real server: the
 filters of listings, what DELETE takes, the fields of `PUT /people/{id}` and `PUT /merge`, and the headers that describe
-a person. Together with test_client_parameters these are all; `test_every_name_has_its_cases` counts them."""
+a person. Together with test_client_parameters these are all (but `personExternalId`, in test_person_parsing);
+`test_every_name_has_its_cases` counts them."""
 
 from __future__ import annotations
 
@@ -259,4 +260,7 @@ def test_every_name_has_its_cases(record_property: Callable[[str, object], None]
         for row in paths["/people/{personId}"]["put"]["parameters"]
         if row["name"] not in ("X-RPC-DIRECTORY", "personId")
     }
+    assert set(STORED) == set(description()["components"]["schemas"]["PersonChange"]["properties"])
+    of_delete = {row["name"] for row in paths["/people/{personId}"]["delete"]["parameters"] if row["in"] == "query"}
+    assert {name for name, _, _ in DELETE_CASES} == of_delete
     record_property("cases", len(LISTING_CASES) + len(DELETE_CASES) + len(PUT_CASES) + len(HEADER_CASES))

@@ -10,7 +10,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -91,10 +90,7 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
 
 def wait_for_post(url: str, tls: ssl.SSLContext | bool = True) -> None:
     """Until the metrics of the server show a post at work."""
-    deadline = time.monotonic() + 30
-    while "facepipe_pending_posts 1.0" not in httpx.get(f"{url}/metrics", verify=tls).text:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: "facepipe_pending_posts 1.0" in httpx.get(f"{url}/metrics", verify=tls).text, within_s=30)
 
 
 def test_ctrl_c_ends_it_too(store: Path) -> None:
@@ -121,8 +117,10 @@ def test_a_port_that_somebody_takes_while_the_models_are_loaded(store: Path) -> 
         other.bind(("127.0.0.1", 0))
 
         def take() -> None:
-            until(lambda: '"serve"' in (store / "LOCK").read_text(), "the server did not open the store")
-            other.listen()
+            try:
+                until(lambda: '"serve"' in (store / "LOCK").read_text(), "the server did not open the store")
+            finally:
+                other.listen()
 
         taking = threading.Thread(target=take)
         taking.start()

@@ -425,6 +425,7 @@ def kill_at_points(root: Path, calls: str) -> None:
         if calls != "first":
             status, _ = play_in_child(path, lambda _, reached, number=number: reached == number and kill_now())
             assert status == signal.SIGKILL, f"{path.name}: wait status {status}"
+        assert path.exists(), path.name
         assert in_child(lambda path=path: go_on(path)) == 0, path.name
         shutil.rmtree(path)
     print(len(chosen), "kills of", len(points), "points")

@@ -33,8 +33,8 @@ def test_an_undeclared_point_is_refused() -> None:
 
 @pytest.mark.slow
 def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path, full: bool) -> None:
-    """Continued from what a SIGKILL leaves at the first call of each point; with --full killed there and at the last.
-    A process of its own, because it forks."""
+    """Continued from what a SIGKILL leaves at the first call of each point, with one writing thread; with --full killed
+    there and at the last, with several. A process of its own, because it forks."""
     command = [
         sys.executable,
         "-W",

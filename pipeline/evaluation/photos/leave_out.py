@@ -12,19 +12,24 @@ from pipeline.errors import InputError, SourceMissing
 from pipeline.extraction.images.files import shown
 
 
-def read_leave_out(file: Path, paths: Iterable[str]) -> set[str]:
-    """Those of `paths` that end in a line of `file`.
-
-    Raises SourceMissing, and InputError for a file that is no text and for lines that no path ends in: a name that was
-    mistyped would stay in unseen.
-    """
+def named_photos(file: Path) -> set[tuple[str, ...]]:
+    """The ends of paths in `file`, as their parts. Raises SourceMissing, and InputError for a file that is no text."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except OSError as exc:
         raise SourceMissing(path=file) from exc
     except ValueError as exc:
         raise InputError(message=f"{shown(file)} is not a list of photos in UTF-8.") from exc
-    named = {PurePath(line.split(" #")[0].strip()).parts for line in lines if not line.startswith("#")} - {()}
+    return {PurePath(line.split(" #")[0].strip()).parts for line in lines if not line.startswith("#")} - {()}
+
+
+def read_leave_out(file: Path, paths: Iterable[str]) -> set[str]:
+    """Those of `paths` that end in a line of `file`.
+
+    Raises what `named_photos` raises, and InputError for lines that no path ends in: a photo whose name was mistyped
+    would stay in unseen.
+    """
+    named = named_photos(file)
     found: dict[tuple[str, ...], set[str]] = {parts: set() for parts in named}
     lengths = {len(parts) for parts in named}
     for path in paths:

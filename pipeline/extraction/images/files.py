@@ -189,15 +189,23 @@ def ends_early(data: bytes) -> bool:
         return True
 
 
+MOST_SEGMENTS: Final = 10_000  # of a JPEG file; photos have some dozens
+_FILL = re.compile(rb"\xff+(?=\xff)")  # fill bytes before a marker: a crafted file has millions
+
+
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """The marker and the place of each segment of a JPEG file. Raises IndexError and struct.error where it is cut."""
+    """The marker and the place of each segment of a JPEG file. Raises IndexError and struct.error where it is cut or
+    endless."""
     at = 2
-    while data[at] == 0xFF:
-        if data[at + 1] == 0xFF:  # a fill byte
-            at += 1
-            continue
+    for _ in range(MOST_SEGMENTS):
+        fill = _FILL.match(data, at)
+        if fill is not None:
+            at = fill.end()
+        if data[at] != 0xFF:
+            return
         yield data[at + 1], at
         at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+    raise IndexError(at)
 
 
 def _jpeg_ends_early(data: bytes) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 from PIL.JpegImagePlugin import MARKER
 
-from pipeline.extraction.images.files import START_OF_FRAME, jpeg_segments
+from pipeline.extraction.images.files import MOST_SEGMENTS, START_OF_FRAME, jpeg_segments
 from pipeline.types import ByteArray
 
 # ITU-T T.81, table B.1: start of frame, Huffman-coded: baseline, extended sequential, progressive.
@@ -36,7 +36,6 @@ _SCANS_OF_LARGEST: Final = 16  # of one with as many pixels as are accepted
 START_OF_SCAN: Final = b"\xff\xda"
 # Where a decoder stops, in coded data too: not at restarts, and not at bytes that stand for themselves.
 _MARKER: Final = re.compile(rb"\xff([\xc0-\xcf\xd8-\xfe])")
-_MOST_SEGMENTS: Final = 10_000
 _MOST_EXIF: Final = 64  # segments of 64 KiB: Pillow appends each to those before, which copies them
 _MOST_BETWEEN: Final = 2**16  # bytes between segments: Pillow reads them one by one
 
@@ -142,7 +141,7 @@ def has_endless_header(data: bytes) -> bool:
     """Whether what stands before the picture would keep Pillow busy for long."""
     at = start = 2
     exif = parts = 0  # segments of EXIF; bytes of all segments
-    for _ in range(_MOST_SEGMENTS):
+    for _ in range(MOST_SEGMENTS):
         found = _MARKER.search(data, at)
         between = (found.start() if found else len(data)) - start - parts
         if between > _MOST_BETWEEN or exif > _MOST_EXIF:
@@ -169,7 +168,7 @@ def marks_of_scans(data: bytes) -> int:
 def _scans(data: bytes, enough: int) -> int:
     """The scans until the end of the picture, counted up to `enough`; `enough` for a file of endless segments."""
     scans, at = 0, 2
-    for _ in range(_MOST_SEGMENTS):
+    for _ in range(MOST_SEGMENTS):
         found = _MARKER.search(data, at)
         if found is None or found[1] == b"\xd9" or scans == enough:
             return scans

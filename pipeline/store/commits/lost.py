@@ -63,8 +63,10 @@ def look_for_loss(folder: Folder) -> Loss | None:
             return None
         if log.exists():
             folder.make(QUARANTINE)
+            aside = folder.path(f"{QUARANTINE}/{log.name}")
             with disk_errors(folder.root):
-                shutil.copy2(log, folder.path(f"{QUARANTINE}/{log.name}"))
+                aside.unlink(missing_ok=True)  # copying would follow a link
+                shutil.copy2(log, aside)
     detail = f"{commit_count.COMMITS_NAME} was missing or unreadable"
     if recorded is not None:
         detail = lost_commits(file, last, recorded)
