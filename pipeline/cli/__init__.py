@@ -18,7 +18,7 @@ import click
 
 from pipeline.cli.groups import CommandGroup
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE, drop_output, printable, show_error
-from pipeline.errors import FacepipeError, UsageError
+from pipeline.errors import FacepipeError, OutputUnwritable, UsageError
 from pipeline.runtime.allocator import settle_allocator
 
 # In the order of the help: name -> module of the click command with the same name.
@@ -112,6 +112,13 @@ def _exit_code(run: Callable[[], object], words: list[str]) -> int:
         return show_error(error.code, str(error), error.exit_code, as_json)
     except click.ClickException as error:
         return _show_click_error(error, as_json)
+    except OSError as error:
+        # Help and versions are printed by click itself.
+        if traceback.extract_tb(error.__traceback__)[-1].filename != click.utils.__file__:
+            return _show_unexpected(error, "--traceback" in options, as_json)
+        drop_output(sys.stdout)
+        unwritable = OutputUnwritable(detail=error.strerror)
+        return show_error(unwritable.code, str(unwritable), unwritable.exit_code, as_json)
     except Exception as error:  # noqa: BLE001  the outermost frame: whatever it is, one line and exit code 3
         return _show_unexpected(error, "--traceback" in options, as_json)
 

@@ -225,6 +225,14 @@ def test_an_output_that_cannot_be_written_is_told(words: str, exit_code: int, ou
         assert f"facepipe: Standard output cannot be written: {reason}." in done.stderr
 
 
+@pytest.mark.parametrize("words", ["--help", "run --help", "--version"])
+def test_help_on_a_full_disk_is_told(words: str) -> None:
+    command = f"exec {sys.executable} -m pipeline {words} >/dev/full"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 18
+    assert done.stderr.startswith("facepipe: Standard output cannot be written: No space left on device.")
+
+
 def test_json_is_standard_json() -> None:
     text = dumps({"rate": float("nan"), "path": Path("/a"), "many": [1.5, float("inf")], "deep": {"x": (1, None)}})
     assert json.loads(text) == {"rate": None, "path": "/a", "many": [1.5, None], "deep": {"x": [1, None]}}
