@@ -193,6 +193,11 @@ def nearest_threshold(value: float) -> float:
     return value if value == EVERYBODY else min(value, MAX_THRESHOLD)
 
 
+def listed(value: str) -> list[str]:
+    """The values of a setting that lists several, separated by commas."""
+    return [item.strip() for item in value.split(",")]
+
+
 def _is_network(text: str) -> bool:
     try:
         ipaddress.ip_network(text)
@@ -270,7 +275,7 @@ def _check(key: str, value: Any, where: str) -> None:
         raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {' or '.join(_CHOICES[key])}")
     if key in _LISTS and value is not None:
         is_valid, expected = _LISTS[key]
-        if not all(is_valid(item.strip()) for item in value.split(",")):
+        if not all(map(is_valid, listed(value))):
             raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {expected}")
 
 

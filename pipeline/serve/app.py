@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from pipeline.config import ServeSettings, Settings
+from pipeline.config import ServeSettings, Settings, listed
 from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.expectation import calibration_warning
@@ -107,7 +107,7 @@ def _cors(settings: ServeSettings) -> list[Middleware]:
     return [
         Middleware(
             CORSMiddleware,
-            allow_origins=[origin.strip() for origin in settings.cors_origins.split(",")],
+            allow_origins=listed(settings.cors_origins),
             allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["*"],
             expose_headers=["ETag", "Retry-After", "X-Request-Id"],

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from pipeline.config import listed
 from pipeline.serve.peers import site
 
 MAX_CONNECTIONS: Final = 2_000
@@ -133,7 +134,7 @@ class Connections:
     def __init__(self, total: int, per_peer: int, proxies: str | None = None) -> None:
         self.places = Places(total, per_peer)
         self.reserve = Places(RESERVE, RESERVE, reserved=True)
-        self._proxies = [ipaddress.ip_network(network.strip()) for network in (proxies or "").split(",") if network]
+        self._proxies = [ipaddress.ip_network(network) for network in listed(proxies)] if proxies else []
 
     def admit(self, host: str) -> Place | None:
         """A place for a new connection from this address. None where even the reserve is held."""
