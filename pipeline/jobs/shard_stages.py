@@ -1,5 +1,5 @@
 """The stages of a run that work shard by shard: extraction, which writes a file per shard, and grouping, which commits
-each shard in one transaction.
+each shard in one transaction while the next ones are extracted.
 
 This module loads torch. A run that finds nothing new never imports it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +19,13 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import Enroller
+from pipeline.jobs.committer import Committer
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
 from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.runtime.device import describe
-from pipeline.runtime.stage_times import DECIDE, LOAD, WRITE
+from pipeline.runtime.stage_times import LOAD, WRITE
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import CommitShard
 from pipeline.store.records import RunRow
@@ -62,17 +63,22 @@ class ShardStages:
         phase = "extract" if not commit else "group" if not extract else "run"
         sizes = np.diff(self._store.shard_starts(run))
         self._progress.start(phase, int(sizes[pending].sum()))
-        commit_shard = self._store.shard_committer(run, self._commit_here) if commit else None
-        # Closed in any case, so that no decoder thread goes on working after an error.
-        with closing(self._extracted(run, pending, set(missing))) as shards_done:
+        with ExitStack() as stack:
+            committer = None
+            if commit:
+                commit_shard = self._store.shard_committer(run, self._commit_here)
+                committer = stack.enter_context(Committer(commit_shard, self._times))
+            # Closed in any case, so that no decoder thread goes on working after an error.
+            shards_done = stack.enter_context(closing(self._extracted(run, pending, set(missing))))
             for shards_left in range(len(pending), 0, -1):
                 if self._session.stop.is_set():
+                    if committer is not None:
+                        committer.wait()
                     verb = "in" if commit else "extracted"
                     raise Interrupted(detail=f"{shards - shards_left} of {shards} shards are {verb}")
-                shard, manifest, table = next(shards_done)
-                if commit_shard is not None:
-                    with self._times.stage(DECIDE):
-                        commit_shard(shard, manifest, table)
+                shard_done = next(shards_done)
+                if committer is not None:
+                    committer(*shard_done)
 
     def work_done(self) -> WorkDone:
         """What these stages did so far, without the time and the profile of the command."""

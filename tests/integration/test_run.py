@@ -16,9 +16,11 @@ from pipeline.jobs.doctor import OK, WARN, Finding, examine
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.search import search
 from pipeline.matching.calibration import Calibration
+from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 from tests.integration.conftest import RecordedProgress, Runner
 from tests.integration.snapshot import assert_whole, occurrences, snapshot
+from tests.waiting import until
 
 
 def _faces(store: Path) -> list[tuple[str, str, str]]:
@@ -201,6 +203,22 @@ def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     assert (report.images, report.new, report.changed, report.already_in, report.persons) == (10, 10, 0, 0, 2)
     assert report.work.decoded == 6
     assert "unfinished run" in progress.notes[0]
+
+
+def test_the_next_shard_is_extracted_while_one_is_committed(photos: Path, runner: Runner, tmp_path: Path) -> None:
+    first: list[Path] = []
+
+    def hook(name: str) -> None:
+        if name == "commit_shard.begin" and not first:
+            until(lambda: list((tmp_path / "store").glob("runs/*/shards/00001.parquet")), "no second shard meanwhile")
+            first.extend((tmp_path / "store").glob("runs/*/shards/*.parquet"))
+
+    faults.install(hook)
+    try:
+        assert runner(photos).persons == 2
+    finally:
+        faults.install(None)
+    assert {file.stem for file in first} >= {"00000", "00001"}
 
 
 @pytest.mark.usefixtures("loaded_once")

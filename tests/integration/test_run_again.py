@@ -318,4 +318,4 @@ def test_an_error_leaves_no_threads(photos: Path, settings: Settings, tmp_path: 
     # `caught` holds the traceback, and with it every frame that the error left.
     assert caught.tb is not None
     after = set(threading.enumerate()) - before
-    assert [t.name for t in after if t.name.startswith(("decode", "hash", "store"))] == []
+    assert [t.name for t in after if t.name.startswith(("commit", "decode", "hash", "store"))] == []

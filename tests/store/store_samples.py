@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
-from pipeline.store.files import faults, objects
+from pipeline.store.files import durable, faults
 from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
@@ -402,7 +402,7 @@ def kill_at_points(root: Path, calls: str) -> None:
                 shutil.copytree(export_of(whole), export_of(stopped))
 
     # One thread writes, so that files stand still while they are copied.
-    with patch.object(objects, "_FEW", SHARD_ROWS) if calls == "first" else nullcontext():
+    with patch.object(durable, "_FEW", SHARD_ROWS) if calls == "first" else nullcontext():
         status, points = play_in_child(whole, copy)
     assert status == 0, f"wait status {status}"
     chosen = set(range(len(points)))

@@ -19,6 +19,7 @@ import pytest
 from pipeline.errors import MasterKeyMissing, MasterKeyWrong, ObjectUnknown, StoreDamaged
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
+from pipeline.store.files import faults
 from pipeline.store.files.crypto import MasterKey, decrypt_image
 from pipeline.store.files.objects import object_file, read_object
 from pipeline.store.local import LocalStore
@@ -235,17 +236,15 @@ def test_many_images_are_written_by_several_threads_and_few_by_none(
     client: LocalStore, run: RunRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writers: set[str] = set()
-    real = client.folder.write
 
-    def write(file: str, data: bytes, kind: str, *, sync_folder: bool = True) -> None:
-        if kind == "object":
+    def hook(name: str) -> None:
+        if name == "object.fsync":
             writers.add(threading.current_thread().name)
-        real(file, data, kind, sync_folder=sync_folder)
 
-    monkeypatch.setattr(client.folder, "write", write)
+    monkeypatch.setattr(faults, "_hook", hook)
     client.commit_directory(insertion(run.account_id, "main", 1, "A"))
     assert writers == {threading.main_thread().name}
     writers.clear()
     client.commit_shard(shard_commit(client, run, 0))
     assert writers
-    assert all(name.startswith("store-objects") for name in writers)
+    assert all(name.startswith("store-files") for name in writers)

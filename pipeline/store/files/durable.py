@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, TypeVar
 
 from pipeline.errors import StoreFull, StoreUnwritable
 from pipeline.store.files.faults import point
@@ -23,7 +26,13 @@ PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 # A store may come from somebody else: through a link in it a file elsewhere would be overwritten.
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
+# One thread waits for the disk while the other sends it more. More are not faster on one disk, and would delay the
+# requests of a server while a shard's thousands of pictures are written.
+_WRITERS = 2
+_FEW = 2  # files, as in one request: starting threads would take longer than writing them
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+A = TypeVar("A")
 
 
 @contextmanager
@@ -51,13 +60,34 @@ class Folder:
     def path(self, relative: str) -> Path:
         return self.root / relative
 
-    def write(self, relative: str, data: bytes, kind: str, *, sync_folder: bool = True) -> None:
-        """Makes the file `relative` hold `data`, atomically. Without `sync_folder` the caller has to sync it."""
-        with self.replacing(relative, kind, sync_folder=sync_folder) as file, disk_errors(self.root):
+    def write(self, relative: str, data: bytes, kind: str) -> None:
+        """Makes the file `relative` hold `data`, atomically."""
+        with self.replacing(relative, kind) as file, disk_errors(self.root):
             file.write(data)
 
+    def write_all(self, files: Sequence[tuple[str, bytes]], kind: str) -> None:
+        """Makes each file hold its data, atomically, in folders that are made where they are missing.
+
+        Each step waits for all of the one before: where much is on its way already, the disk's waits are shorter.
+        """
+        folders = sorted({relative.rpartition("/")[0] for relative, _ in files})
+        with disk_errors(self.root):
+            self._make_all(folders)
+            try:
+                for relative, data in files:
+                    point(f"{kind}.write")
+                    with open(self.path(relative + TEMPORARY), "wb", opener=_private) as file:
+                        file.write(data)
+                _on_each(lambda name: self._rename(name + TEMPORARY, name, kind), [name for name, _ in files])
+            except BaseException:
+                for relative, _ in files:
+                    with suppress(OSError):
+                        self.path(relative + TEMPORARY).unlink(missing_ok=True)
+                raise
+            _on_each(lambda name: self.sync_folder(name, kind), folders)
+
     @contextmanager
-    def replacing(self, relative: str, kind: str, *, sync_folder: bool = True) -> Iterator[IO[bytes]]:
+    def replacing(self, relative: str, kind: str) -> Iterator[IO[bytes]]:
         """A binary file to write; leaving the block publishes it at `relative`, an exception drops it.
 
         Errors of the body pass as they are: it may read from elsewhere. Guard its writes with `disk_errors`.
@@ -70,7 +100,7 @@ class Folder:
             yield file
             with disk_errors(self.root):
                 file.close()
-            self.publish(temporary, relative, kind, sync_folder=sync_folder)
+            self.publish(temporary, relative, kind)
         except BaseException:
             # Closing tries to write the rest, and fails again: the first error is the one to raise.
             with suppress(OSError):
@@ -79,16 +109,19 @@ class Folder:
                 self.path(temporary).unlink()
             raise
 
-    def publish(self, temporary: str, relative: str, kind: str, *, sync_folder: bool = True) -> None:
+    def publish(self, temporary: str, relative: str, kind: str) -> None:
         """Gives a finished file its final name, durably."""
         with disk_errors(self.root):
             self.path(temporary).chmod(PRIVATE_FILE)  # DuckDB made some
-            point(f"{kind}.fsync")
-            sync(self.path(temporary))
-            point(f"{kind}.rename")
-            self.path(temporary).replace(self.path(relative))
-        if sync_folder:
-            self.sync_folder(str(Path(relative).parent), kind)
+            self._rename(temporary, relative, kind)
+        self.sync_folder(str(Path(relative).parent), kind)
+
+    def _rename(self, temporary: str, relative: str, kind: str) -> None:
+        """Once its data are on the disk."""
+        point(f"{kind}.fsync")
+        sync(self.path(temporary))
+        point(f"{kind}.rename")
+        self.path(temporary).replace(self.path(relative))
 
     def append(self, relative: str, data: bytes, kind: str) -> None:
         """Appends to a file in place. Not atomic: for derived files whose readers notice a torn end."""
@@ -121,10 +154,17 @@ class Folder:
     def make(self, relative: str) -> None:
         """Makes a folder and its parents; the new names are durable afterwards."""
         with disk_errors(self.root):
-            missing = [p for p in (self.path(relative), *self.path(relative).parents) if not p.exists()]
+            self._make_all([relative])
+
+    def _make_all(self, folders: Sequence[str]) -> None:
+        changed = dict[Path, None]()
+        for path in map(self.path, folders):
+            missing = list(takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
             for folder in reversed(missing):
                 folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
-                sync(folder.parent)
+                changed[folder.parent] = None
+        for parent in changed:
+            sync(parent)
 
     def is_private(self) -> bool:
         """Whether nobody else gets into the folder."""
@@ -155,6 +195,16 @@ class Folder:
         with disk_errors(self.root):
             self.path(relative).replace(self.path(target))
         return True
+
+
+def _on_each(function: Callable[[A], None], items: Sequence[A]) -> None:
+    """Calls it with each item, on threads where there are many. Raises the first error."""
+    if len(items) <= _FEW:
+        for item in items:
+            function(item)
+        return
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-files") as pool:
+        deque(pool.map(function, items), 0)
 
 
 def _private(path: str, flags: int) -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,12 +18,6 @@ from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
 
 Row = dict[str, Any]  # of core.objects
-A = TypeVar("A")
-T = TypeVar("T")
-# One thread writes while the other waits for the disk. More are not faster on one disk, and would delay the requests
-# of a server while a shard's thousands of objects are written.
-_WRITERS = 2
-_FEW = 2  # objects, as in one request: starting threads would take longer than writing them
 _GUID = re.compile(r"[0-9a-f]{4}[0-9a-f-]{4,60}")
 
 OBJECTS_SCHEMA = pa.schema(
@@ -50,41 +43,23 @@ def object_file(guid: str) -> str:
     return f"objects/{guid[:2]}/{guid[2:4]}/{guid}"
 
 
-class _Map(Protocol):
-    def __call__(self, function: Callable[[A], T], items: Iterable[A], /) -> Iterator[T]: ...
-
-
 def write_objects(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None) -> list[Row]:
     """Writes (guid, bytes, media type) each to its file, durably, encrypted where there is a key.
 
     Returns their rows for core.objects. Raises StoreFull, StoreUnwritable.
     """
-    if len(objects) <= _FEW:
-        return _write_all(folder, objects, key, map)
-    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-objects") as pool:
-        return _write_all(folder, objects, key, pool.map)
-
-
-def _write_all(folder: Folder, objects: Sequence[tuple[str, bytes, str]], key: bytes | None, map_: _Map) -> list[Row]:
-    """Returns the rows. Each `list` waits for all of a step, and raises its first error."""
-    folders = sorted({object_file(guid).rpartition("/")[0] for guid, _, _ in objects})
-
-    def write(one: tuple[str, bytes, str]) -> Row:
-        guid, data, media_type = one
-        at_rest = data if key is None else encrypt_image(key, data)
-        folder.write(object_file(guid), at_rest, "object", sync_folder=False)
-        return {
+    at_rest = [data if key is None else encrypt_image(key, data) for _, data, _ in objects]
+    folder.write_all([(object_file(guid), data) for (guid, _, _), data in zip(objects, at_rest, strict=True)], "object")
+    return [
+        {
             "image_guid": guid,
-            "bytes": len(at_rest),
-            "sha256": hashlib.sha256(at_rest).hexdigest(),
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
             "media_type": media_type,
             "encrypted": key is not None,
         }
-
-    list(map_(folder.make, folders))
-    rows = list(map_(write, objects))
-    list(map_(lambda name: folder.sync_folder(name, "object"), folders))
-    return rows
+        for (guid, _, media_type), data in zip(objects, at_rest, strict=True)
+    ]
 
 
 def read_object(folder: Folder, guid: str) -> bytes:

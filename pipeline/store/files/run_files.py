@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ _SHARD_STARTS: Final = "facepipe_shard_starts"  # the key in the manifest's meta
 
 
 class RunFiles(ABC):
-    """Reads and writes the run files of an open store, on one thread at a time.
+    """Reads and writes the run files of an open store. One thread may write while another reads.
 
     Every method raises StoreDamaged, StoreFull or StoreUnwritable where it meets them.
     """
@@ -38,6 +39,7 @@ class RunFiles(ABC):
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._manifest: _OpenManifest | None = None
+        self._manifest_lock = threading.RLock()  # around every use of the open file
 
     @abstractmethod
     def key_of_run(self, run_id: str) -> bytes | None:
@@ -100,10 +102,11 @@ class RunFiles(ABC):
     def _open_manifest(self, run: RunRow) -> Iterator[_OpenManifest]:
         file = shards.manifest_file(run.run_id)
         try:
-            if self._manifest is None or self._manifest.run_id != run.run_id:
-                self.forget_manifest()
-                self._manifest = _OpenManifest(run, run_sums.open_manifest(self.folder, run.run_id))
-            yield self._manifest
+            with self._manifest_lock:
+                if self._manifest is None or self._manifest.run_id != run.run_id:
+                    self.forget_manifest()
+                    self._manifest = _OpenManifest(run, run_sums.open_manifest(self.folder, run.run_id))
+                yield self._manifest
         except (OSError, ValueError, pa.ArrowException) as exc:
             raise shards.damaged_file(self.folder, file, str(exc)) from exc
 
@@ -118,9 +121,10 @@ class RunFiles(ABC):
 
     def forget_manifest(self) -> None:
         """Closes the manifest that was read last."""
-        if self._manifest is not None:
-            self._manifest.file.close()
-            self._manifest = None
+        with self._manifest_lock:
+            if self._manifest is not None:
+                self._manifest.file.close()
+                self._manifest = None
 
     def write_run_shard(self, run_id: str, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> None:
         """Writes the extraction of a shard, atomically."""
