@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import math
 import multiprocessing
@@ -16,6 +17,7 @@ import bench_detect
 import bench_embed
 import bench_extract
 import bench_group
+import bench_host
 import bench_memory
 import bench_search
 import bench_stores
@@ -232,6 +234,27 @@ def test_a_search_that_is_not_exact_fails() -> None:
     certain = dataclasses.replace(view.codes, errors=np.zeros_like(view.codes.errors))
     with pytest.raises(AssertionError):
         bench_search.assert_exact(dataclasses.replace(view, codes=certain), queries, 10)
+
+
+def test_host(bench: Bench, photos: Path, tmp_path: Path) -> None:
+    words = ["--faces", photos, "--work", tmp_path, "--corpus", "a", "--images", "2", "--repeats", "1"]
+    figures = bench(bench_host, *words)["host"]["a"]
+    assert (figures["images"], sum(figures["faces"].values())) == (2, 2)
+    assert figures["ms"]["cpu"].keys() >= set(bench_host.PARTS)
+    assert figures["ms"]["cpu"]["decode"] > 0
+    assert 0 < figures["ms_together"]["lock"] <= figures["ms_together"]["cpu"]
+
+
+@pytest.mark.parametrize(("library", "least", "most"), [(ctypes.PyDLL, 0.7, 1.3), (ctypes.CDLL, 0, 0.3)])
+def test_host_samples_who_holds_the_lock(library: type[ctypes.CDLL], least: float, most: float) -> None:
+    calls = library(None)  # of these two, one keeps the interpreter's lock while it sleeps
+    with bench_host.Knocker() as knocker:
+        meter = bench_host.Meter(knocker)
+        with meter.part("sleep"):
+            for _ in range(100):
+                calls.usleep(2000)
+    _, wall, lock = meter.of("sleep")
+    assert least <= lock / wall <= most
 
 
 def test_memory(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
