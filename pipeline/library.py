@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import read_file
+from pipeline.extraction.stored_picture import boxes_of, cut_faces, encode_reference_image
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.session import RunRequest
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
@@ -273,7 +274,8 @@ class FaceExtractor:
     def faces_of_all(self, images: Iterable[bytes | ByteArray]) -> list[list[Face]]:
         """The same for a batch of images, worked on together: a list of faces per image."""
         decoded = [self._decode(image) if isinstance(image, bytes) else _from_pixels(image) for image in images]
-        return [[_face(row) for row in table.to_pylist()] for table in self._extractor.extract(decoded)]
+        tables = self._extractor.extract(decoded)
+        return [_faces(image, table) for image, table in zip(decoded, tables, strict=True)]
 
 
 def _from_pixels(pixels: ByteArray) -> DecodedImage:
@@ -282,12 +284,17 @@ def _from_pixels(pixels: ByteArray) -> DecodedImage:
     return DecodedImage(np.ascontiguousarray(pixels), format="pixels", pixel_sha256="")
 
 
-def _face(row: Mapping[str, Any]) -> Face:
+def _faces(image: DecodedImage, table: pa.Table) -> list[Face]:
+    cuts = cut_faces(image, boxes_of(table))
+    return [_face(row, encode_reference_image(cut)) for row, cut in zip(table.to_pylist(), cuts, strict=True)]
+
+
+def _face(row: Mapping[str, Any], picture: bytes) -> Face:
     return Face(
         box=np.array([row["x1"], row["y1"], row["x2"], row["y2"]], np.float32),
         landmarks=np.array(row["landmarks"], np.float32).reshape(-1, 2),
         embedding=np.array(row["embedding"], np.float32),
-        picture=row["crop"],
+        picture=picture,
         **{name: row[name] for name in ("confidence", *QUALITIES)},
     )
 

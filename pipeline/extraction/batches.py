@@ -81,10 +81,10 @@ def _result(batch: Batch, future: Future[None]) -> Batch:
 
 
 class ImageFaces(NamedTuple):
-    """The faces of an image (`face_schema`), and what is wrong with its file, though it was taken."""
+    """An image with its faces (`face_schema`)."""
 
+    image: DecodedImage | DeviceImage
     faces: pa.Table
-    remark: str | None
 
 
 class DeviceBatches:
@@ -123,9 +123,7 @@ class DeviceBatches:
                 decoded = self._decode(images, extractor.device)
         sound = [image for image in decoded if not isinstance(image, ImageRejected)]
         tables = iter(extractor.extract(sound, self._times))
-        return [
-            image if isinstance(image, ImageRejected) else ImageFaces(next(tables), image.remark) for image in decoded
-        ]
+        return [image if isinstance(image, ImageRejected) else ImageFaces(image, next(tables)) for image in decoded]
 
 
 class DeviceMemory:

@@ -21,15 +21,16 @@ import pyarrow.compute as pc
 
 from pipeline.config import Settings
 from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageRejected, ImageUnreadable
-from pipeline.extraction.batches import BatchWorkers, DeviceBatches, PixelBudget
+from pipeline.extraction.batches import BatchWorkers, DeviceBatches, ImageFaces, PixelBudget
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.nvjpeg import decodes_on_device
-from pipeline.extraction.rows import EXTRACT, IMAGE_COLUMNS, shard_schema
+from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, shard_schema
+from pipeline.extraction.stored_picture import HeldPictures, boxes_of, cut_faces, encode_reference_image
 from pipeline.runtime.device import batch_threads, batch_workers
-from pipeline.runtime.stage_times import DECODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
-from pipeline.runtime.threads import thread_count
+from pipeline.runtime.stage_times import DECODE, ENCODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
+from pipeline.runtime.threads import over_threads, thread_count
 from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage, EncodedImage
 
 NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
@@ -67,7 +68,9 @@ class LocalEngine:
         decoder: Decoder,
         load: Callable[[], BatchExtractor],
         times: StageTimes | None = None,
+        held: HeldPictures | None = None,
     ) -> None:
+        """`held` takes the pictures of the faces, as far as it has room; the others are encoded at once."""
         self._settings = settings
         self._schema = shard_schema(embedding_size)
         self._load = load
@@ -76,6 +79,7 @@ class LocalEngine:
         self._workers = batch_workers(settings.run)
         self._open = decoder.prepare if decodes_on_device(settings.run) else decoder.open
         self._batches_on_device = DeviceBatches(settings, self._times)
+        self._held = held
 
     def run_shards(
         self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
@@ -199,8 +203,19 @@ class LocalEngine:
             if isinstance(found, ImageRejected):
                 _reject(item, found)
                 continue
-            item.faces, item.image = found.faces, None
-            item.fields.update(status=OK if len(found.faces) else NO_FACE, reason=found.remark)
+            item.faces, item.image = self._with_pictures(item.fields["row"], found), None
+            item.fields.update(status=OK if len(found.faces) else NO_FACE, reason=found.image.remark)
+
+    def _with_pictures(self, row: int, found: ImageFaces) -> pa.Table:
+        """The faces with the column `crop`: null where the pixels are held, which a device's never are."""
+        pictures = cut_faces(found.image, boxes_of(found.faces))
+        on_host = isinstance(found.image, DecodedImage)
+        if on_host and self._held is not None and self._held.hold(row, pictures):
+            files: list[bytes | None] = [None] * len(pictures)
+        else:
+            with self._times.stage(ENCODE, calls=len(pictures)):
+                files = over_threads(encode_reference_image, pictures)
+        return found.faces.append_column(CROP, pa.array(files, CROP.type))
 
     def _table(self, items: list[_Item]) -> pa.Table:
         columns = {

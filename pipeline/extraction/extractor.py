@@ -15,12 +15,10 @@ from pipeline.extraction.embed import Embedder
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.quality import assess_quality
 from pipeline.extraction.rows import face_schema, fixed_lists
-from pipeline.extraction.stored_picture import encode_reference_image, surroundings
 from pipeline.models.registry import FIVE_POINT
 from pipeline.runtime.device import halving
-from pipeline.runtime.stage_times import CROP, EMBED, ENCODE, IMAGES, QUALITY, StageTimes
-from pipeline.runtime.threads import over_threads
-from pipeline.types import DecodedImage, DeviceImage, FloatArray, IntArray
+from pipeline.runtime.stage_times import CROP, EMBED, IMAGES, QUALITY, StageTimes
+from pipeline.types import DecodedImage, DeviceImage, FloatArray
 
 BOX_CROP_PX = 160  # side of box crops: the input of the embedders that take them, and of the quality measures
 
@@ -67,21 +65,16 @@ class BatchExtractor:
         index, numbers = detections.image_index.cpu().numpy(), torch.cat(columns, dim=1).cpu().numpy()
         visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
         index, numbers = index[visible], numbers[visible]
-        with times.stage(ENCODE, calls=len(index)):
-            table = self._table(batch, index, numbers)
+        table = self._table(numbers)
         ends = np.searchsorted(index, np.arange(len(images)), side="right")
         return [table.slice(start, end - start) for start, end in zip([0, *ends][:-1], ends, strict=True)]
 
-    def _table(self, batch: ImageBatch, index: IntArray, numbers: FloatArray) -> pa.Table:
+    def _table(self, numbers: FloatArray) -> pa.Table:
         box, landmarks, single, embedding = np.split(numbers, [4, 14, 18], axis=1)
-        sizes = (batch.host_sizes[i] for i in index)
-        frames = [surroundings(b, width, height) for b, (height, width) in zip(box, sizes, strict=True)]
-        crops = over_threads(encode_reference_image, batch.cut(index.tolist(), frames))
         columns = [
             *(pa.array(c) for c in box.T),
             fixed_lists(landmarks),
             *(pa.array(c) for c in single.T),
             fixed_lists(embedding),
-            pa.array(crops, pa.binary()),
         ]
         return pa.table(columns, schema=self.schema)

@@ -43,6 +43,7 @@ MANIFEST_SCHEMA = pa.schema(
 )
 
 FACE_COLUMNS = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
+CROP = pa.field("crop", pa.binary())
 IMAGE_COLUMNS = ("pixel_sha256", "width", "height", "format")  # null where no image was decoded
 
 
@@ -53,7 +54,6 @@ def face_schema(embedding_size: int) -> pa.Schema:
         pa.field("landmarks", pa.list_(pa.float32(), 10)),
         *(pa.field(name, pa.float32()) for name in ("confidence", *QUALITIES)),
         pa.field("embedding", pa.list_(pa.float32(), embedding_size)),
-        pa.field("crop", pa.binary()),  # the image to store if the face becomes a reference
     ]
     return pa.schema(columns)
 
@@ -62,8 +62,9 @@ def shard_schema(embedding_size: int) -> pa.Schema:
     """What extraction writes for each manifest row. `faces` is null where no image was decoded.
 
     `sha256` is null where the file's bytes are unknown, because it changed or vanished after the scan: the next run
-    tries it again.
+    tries it again. `crop` is the image to store if the face becomes a reference; null: it is cut from the photo then.
     """
+    face = [*face_schema(embedding_size), CROP]
     columns = [
         ("row", pa.int64()),
         ("status", pa.string()),
@@ -73,14 +74,14 @@ def shard_schema(embedding_size: int) -> pa.Schema:
         ("width", pa.int32()),
         ("height", pa.int32()),
         ("format", pa.string()),
-        ("faces", pa.list_(pa.struct(list(face_schema(embedding_size))))),
+        ("faces", pa.list_(pa.struct(face))),
     ]
     return pa.schema(columns)
 
 
 @dataclass(frozen=True)
 class ExtractedFace:
-    """One face; `fields` are FACE_COLUMNS, `crop` is the image to store (None: cut it from the file)."""
+    """One face; `fields` are FACE_COLUMNS, `crop` is the image to store (None: still to be cut from the photo)."""
 
     fields: Mapping[str, Any]
     embedding: FloatArray  # [d] float32

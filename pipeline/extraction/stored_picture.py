@@ -1,27 +1,47 @@
-"""The image stored for a reference: the face with its surroundings, as a JPEG without metadata."""
+"""The image stored for a reference: the face with its surroundings, as a JPEG without metadata.
+
+Most faces are of people that the store knows, and need none. So it is made once it is decided which faces become
+references, from pixels that are held until then (`HeldPictures`) or else from the photo, read again.
+"""
 
 from __future__ import annotations
 
 import io
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from PIL import Image
 
-from pipeline.types import ByteArray, FloatArray
+from pipeline.types import ByteArray, DecodedImage, DeviceImage
 
 MEDIA_TYPE: Final = "image/jpeg"
 _AROUND = 0.5  # of the box's side, on each side: room for a later model to detect and align the face again
 _QUALITY = 92
+_HELD_BYTES: Final = 2**28
 
 
-def surroundings(box: FloatArray, width: int, height: int) -> tuple[int, int, int, int]:
-    """The part of an image to store: `box` (xyxy) grown by half its size on each side and clipped, half open."""
-    low, high = box[:2], box[2:]
-    around = (high - low) * _AROUND
-    x0, y0 = np.maximum(np.floor(low - around), 0).astype(int)
-    x1, y1 = np.minimum(np.ceil(high + around), (width, height)).astype(int)
-    return int(x0), int(y0), int(x1), int(y1)
+def cut_faces(image: DecodedImage | DeviceImage, boxes: Iterable[Sequence[float]]) -> list[ByteArray]:
+    """The parts of an image to store for faces at these boxes (xyxy): each grown by half its size on each side and
+    clipped, [h, w, 3] uint8 on the host; views where the image is there."""
+    return [_cut(image, np.array(box, np.float32)) for box in boxes]
+
+
+def _cut(image: DecodedImage | DeviceImage, box: np.ndarray[tuple[int], np.dtype[np.float32]]) -> ByteArray:
+    height, width = image.pixels.shape[:2]
+    around = (box[2:] - box[:2]) * _AROUND
+    x0, y0 = np.maximum(np.floor(box[:2] - around), 0).astype(int)
+    x1, y1 = np.minimum(np.ceil(box[2:] + around), (width, height)).astype(int)
+    if isinstance(image, DecodedImage):
+        return image.pixels[y0:y1, x0:x1]
+    return image.pixels[y0:y1, x0:x1].cpu().numpy()
+
+
+def boxes_of(faces: pa.Table) -> list[tuple[float, ...]]:
+    """The boxes (xyxy) of a table of faces."""
+    return list(zip(*(faces[name].to_pylist() for name in ("x1", "y1", "x2", "y2")), strict=True))
 
 
 def encode_reference_image(pixels: ByteArray) -> bytes:
@@ -29,3 +49,36 @@ def encode_reference_image(pixels: ByteArray) -> bytes:
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "JPEG", quality=_QUALITY)
     return out.getvalue()
+
+
+class HeldPictures:
+    """What would be stored of the faces of a run's photos, as pixels, until their shard is committed. Threads share
+    it."""
+
+    def __init__(self, limit: int = _HELD_BYTES) -> None:
+        """`limit`: in bytes."""
+        self._room = limit
+        self._lock = threading.Lock()
+        self._of_row: dict[int, list[ByteArray]] = {}
+
+    def hold(self, row: int, pictures: Sequence[ByteArray]) -> bool:
+        """Copies what belongs to the faces of a row of the manifest, in their order. False: there is no room."""
+        size = sum(picture.nbytes for picture in pictures)
+        with self._lock:
+            if size > self._room:
+                return False
+            self._room -= size
+        copies = [np.array(picture) for picture in pictures]
+        with self._lock:
+            self._of_row[row] = copies
+        return True
+
+    def of_row(self, row: int) -> Sequence[ByteArray] | None:
+        """What was held of a row's faces; None: nothing."""
+        return self._of_row.get(row)
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """Makes room again: these rows are in."""
+        with self._lock:
+            for row in rows:
+                self._room += sum(picture.nbytes for picture in self._of_row.pop(row, ()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from pipeline.config import MatchSettings, Settings
 from pipeline.errors import PersonUnknown
 from pipeline.extraction.images.decode import Decoder, OpenedImage
 from pipeline.extraction.rows import ExtractedFace, faces_of_table
+from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
 from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.changes import ChangeRules, Changes, DecidedPost, Post
 from pipeline.identities.decide import (
@@ -36,6 +37,7 @@ from pipeline.runtime.threads import usable_cores
 from pipeline.store.catalog.references import reference_origins
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, PostedImage, ReferenceOrigin
+from pipeline.types import DecodedImage
 
 
 class Poster:
@@ -86,8 +88,8 @@ class Poster:
         """The image's faces, without its pixels, and the seconds that the detector took for its batch."""
         data, decoded = opened.data, opened.load()
         extracted = self._batcher.extract(decoded)
-        found = faces_of_table(extracted.faces)
-        selected = select_faces(found, request, decoded.width, decoded.height)
+        selected = select_faces(faces_of_table(extracted.faces), request, decoded.width, decoded.height)
+        faces = _with_pictures(decoded, selected.faces) if request.insert or request.update else selected.faces
         described = selected.described is not None
         gate = self._gate(request)
         image = PostedImage(
@@ -102,7 +104,7 @@ class Poster:
         )
         sightings = [
             _sighting(image, request, gate, ordinal, face, described=ordinal == selected.described)
-            for ordinal, face in enumerate(selected.faces)
+            for ordinal, face in enumerate(faces)
         ]
         guids = [str(uuid.uuid4()) for _ in sightings]
         matcher = Matcher(self._calibration, gate.threshold)
@@ -214,6 +216,12 @@ def _require_persons(directory: Directory, request: PostRequest) -> None:
     for person_id in (request.update_person_id, request.merge_with):
         if person_id is not None and directory.get(person_id) is None:
             raise PersonUnknown
+
+
+def _with_pictures(image: DecodedImage, faces: Sequence[ExtractedFace]) -> list[ExtractedFace]:
+    """The faces with what is stored of them if they become references."""
+    cuts = cut_faces(image, [face.box for face in faces])
+    return [replace(face, crop=face.crop or encode_reference_image(cut)) for face, cut in zip(faces, cuts, strict=True)]
 
 
 def _sighting(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,12 +25,13 @@ from pipeline.errors import ImageChanged, ImageRejected
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.rows import FACE_COLUMNS, ExtractedFace, ExtractedRow, read_rows
-from pipeline.extraction.stored_picture import MEDIA_TYPE, encode_reference_image, surroundings
+from pipeline.extraction.stored_picture import MEDIA_TYPE, HeldPictures, cut_faces, encode_reference_image
 from pipeline.identities.decide import Decision, Sighting, commit_decided, decide_faces, failed_measures, seen_again
 from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.duplicate_faces import DuplicateResolver, mark_changed
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
+from pipeline.runtime.threads import over_threads
 from pipeline.store.commits.shard import PreparedShard
 from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
@@ -41,6 +43,7 @@ from pipeline.store.records import (
     RunRow,
     ShardCommit,
 )
+from pipeline.types import DecodedImage
 
 # Times a shard is decided without the locks before it is decided under them.
 _FREE_TRIES: Final = 3
@@ -84,9 +87,10 @@ class Enroller:
         directories: Directories,
         max_bytes: int,
         urgent: Executor | None = None,
+        held: HeldPictures | None = None,
     ) -> None:
-        """`max_bytes`: of an image file that is read again. `urgent` does the work that requests wait for; None: the
-        caller's thread does it."""
+        """`max_bytes`: of an image file that is read again, for pictures that neither the extraction made nor `held`
+        has. `urgent` does the work that requests wait for; None: the caller's thread does it."""
         self._client = client
         self._run = run
         planned = MatchSettings(**run.settings["match"])
@@ -96,6 +100,7 @@ class Enroller:
         self._directories = directories
         self._max_bytes = max_bytes
         self._urgent = urgent
+        self._held = held or HeldPictures()
         self._duplicates = DuplicateResolver(client, run)
 
     def commit(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
@@ -114,6 +119,7 @@ class Enroller:
                 free_tries=_FREE_TRIES,
                 run=self._run_urgently,
             )
+        self._held.forget(manifest["row"].to_pylist())
         self._client.settle_shard(committed)
 
     def _run_urgently(self, work: Callable[[], Any]) -> Any:
@@ -128,7 +134,7 @@ class Enroller:
                 (s for decision in decisions for s in decision.sightings), key=lambda s: (s.photo, s.ordinal)
             )
             try:
-                objects = [self._picture(rows[s.photo], s) for s in sightings if s.outcome == "inserted"]
+                objects = self._pictures(rows, [s for s in sightings if s.outcome == "inserted"])
                 break
             except _ImageGone as gone:
                 mark_changed(gone.row)
@@ -205,23 +211,33 @@ class Enroller:
                 )
         return persons
 
-    def _picture(self, row: ExtractedRow, sighting: Sighting) -> tuple[str, bytes, str]:
-        """(guid, bytes, media type) of the picture to store of a face."""
-        crop = sighting.face.crop
-        guid = self._uuid("image", row, sighting.ordinal)
-        return guid, self._cut(row, sighting.face) if crop is None else crop, MEDIA_TYPE
+    def _pictures(self, rows: Sequence[ExtractedRow], inserted: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:
+        """(guid, bytes, media type) of the picture to store of each face; faces of a photo follow one another. Raises
+        _ImageGone."""
+        photos = [(rows[photo], list(faces)) for photo, faces in groupby(inserted, lambda sighting: sighting.photo)]
+        return list(chain.from_iterable(over_threads(lambda photo: self._pictures_of(*photo), photos)))
 
-    def _cut(self, row: ExtractedRow, face: ExtractedFace) -> bytes:
-        """The picture of a face that the store knew from another sighting, without a crop. Raises _ImageGone."""
+    def _pictures_of(self, row: ExtractedRow, sightings: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:
+        held = self._held.of_row(row.manifest["row"])
+        if held is not None:
+            files = [encode_reference_image(held[s.ordinal]) for s in sightings]
+        else:
+            files = [s.face.crop for s in sightings if s.face.crop is not None]
+        if len(files) < len(sightings):
+            image = self._photo(row)
+            files = [encode_reference_image(cut) for cut in cut_faces(image, [s.face.box for s in sightings])]
+        guids = (self._uuid("image", row, s.ordinal) for s in sightings)
+        return [(guid, file, MEDIA_TYPE) for guid, file in zip(guids, files, strict=True)]
+
+    def _photo(self, row: ExtractedRow) -> DecodedImage:
+        """The image of a row, read again. Raises _ImageGone."""
         try:
             data = read_file(Path(os.fsdecode(row.manifest["file"])), self._max_bytes)
             if hashlib.sha256(data).hexdigest() != row.sha256:
                 raise ImageChanged
-            image = self._decoder(data)
+            return self._decoder(data)
         except ImageRejected as exc:
             raise _ImageGone(row) from exc
-        x0, y0, x1, y1 = surroundings(np.array(face.box, dtype=np.float32), image.width, image.height)
-        return encode_reference_image(image.pixels[y0:y1, x0:x1])
 
     def _embeddings(self, sightings: Sequence[Sighting], face_ids: range) -> pa.Table:
         """Of all faces but the rejected ones."""
@@ -255,7 +271,7 @@ class Enroller:
 
 
 class _ImageGone(Exception):
-    """The file of a duplicate changed or vanished between the scan and the moment its pixels were needed."""
+    """A file changed or vanished between the scan and the moment its pixels were needed again."""
 
     def __init__(self, row: ExtractedRow) -> None:
         self.row = row

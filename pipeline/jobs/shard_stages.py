@@ -17,6 +17,7 @@ from pipeline.errors import Interrupted, UsageError
 from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.stored_picture import HeldPictures
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import Enroller
 from pipeline.jobs.committer import Committer
@@ -41,6 +42,7 @@ class ShardStages:
         self._progress = ShardProgress(session.progress, session.stop)
         self._decoder = Decoder(session.settings.decode)
         self._extractor: BatchExtractor | None = None
+        self._held: HeldPictures | None = None
         self._image_seconds = 0.0
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
@@ -60,6 +62,8 @@ class ShardStages:
             )
         if not commit:
             pending = missing
+        # Only where this process commits in this command are the faces' pixels at hand when it is decided who is new.
+        self._held = HeldPictures() if commit and not self._store.served else None
         phase = "extract" if not commit else "group" if not extract else "run"
         sizes = np.diff(self._store.shard_starts(run))
         self._progress.start(phase, int(sizes[pending].sum()))
@@ -94,7 +98,7 @@ class ShardStages:
 
     def _commit_here(self, store: LocalStore, run: RunRow) -> CommitShard:
         limit = self._session.settings.decode.max_bytes
-        return Enroller(store, run, self._decoder, Directories(store), limit).commit
+        return Enroller(store, run, self._decoder, Directories(store), limit, held=self._held).commit
 
     def _extracted(
         self, run: RunRow, pending: list[int], missing: set[int]
@@ -106,9 +110,8 @@ class ShardStages:
             "output_hash": identity.output_hash,
             "mode": identity.mode,
         }
-        engine = LocalEngine(
-            self._session.settings, identity.embedding_size, self._decoder, self._load_extractor, self._times
-        )
+        settings, size = self._session.settings, identity.embedding_size
+        engine = LocalEngine(settings, size, self._decoder, self._load_extractor, self._times, self._held)
         rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
         results = engine.run_shards(rows, self._progress.advance)
         try:

@@ -39,14 +39,15 @@ from PIL import Image
 from pipeline.config import Settings
 from pipeline.evaluation.bench.facepipe import FacepipeChain, manifest_rows
 from pipeline.evaluation.bench.harness import Timing
+from pipeline.extraction.engine import LocalEngine
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.jpeg import jpeg_pixels
-from pipeline.extraction.rows import ExtractedRow, read_rows
+from pipeline.extraction.rows import CROP, ExtractedRow, read_rows
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source
-from pipeline.extraction.stored_picture import encode_reference_image, surroundings
+from pipeline.extraction.stored_picture import HeldPictures
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import Enroller
 from pipeline.jobs.plan import plan_run
@@ -130,7 +131,7 @@ class Meter:
         of = {name: self.of(name) for name in self.spent}
         of["plan"] -= of["walk"]
         of["items"] = of.pop("small_engine") - of.pop("small_images")
-        of["decide"] = of["commit"] - of["rows"] - sum(of[name] for name in COMMITTING)
+        of["decide"] = of["commit"] - of["rows"] - of["encode"] - sum(of[name] for name in COMMITTING)
         return {name: dict(zip(("cpu", "wall", "lock"), one.clip(0).tolist(), strict=True)) for name, one in of.items()}
 
     def of(self, name: str) -> np.ndarray:
@@ -146,7 +147,7 @@ class FacesFound:
     device = torch.device("cpu")
 
     def __init__(self, shard: pa.Table) -> None:
-        self._faces = cycle([pa.Table.from_struct_array(faces.values) for faces in shard["faces"]])
+        self._faces = cycle([pa.Table.from_struct_array(faces.values).drop(CROP.name) for faces in shard["faces"]])
 
     def extract(self, images: Sequence[object], _: object) -> list[pa.Table]:
         return [next(self._faces) for _ in images]
@@ -167,7 +168,12 @@ class HostWork:
         self._decoder = Decoder(self.settings.decode)
         assert_equal([file.read_bytes() for file in files], lambda data: self._decoder(data).pixels)
         self._rows = manifest_rows(files)
-        self.table = self._engine(self._rows)
+        self._held = HeldPictures()
+        self._pictures: list[str] = []  # hashes of those that the first turn encoded
+        size, decoder = chain.extractor.embedder.embedding_size, self._decoder
+        self._engine = LocalEngine(self.settings, size, decoder, lambda: chain.extractor, held=self._held)
+        self.table = self._extracted(self._rows)
+        self._held.forget(range(len(files)))
         self.faces = sum(len(faces) for faces in self.table["faces"])
         self._models, chain.extractor = chain.extractor, FacesFound(self.table)
         self._small = [scratch / f"{number}.jpg" for number in range(len(files))]
@@ -200,8 +206,11 @@ class HostWork:
             store.write_run_shard(run.run_id, 0, self.table, {})
         with meter.part("rows"):
             read_rows(manifest, self.table)
-        enroller = Enroller(store, run, self._decoder, Directories(store), self.settings.decode.max_bytes)
+        most = self.settings.decode.max_bytes
+        enroller = Enroller(store, run, self._decoder, Directories(store), most, held=self._held)
         with ExitStack() as metered:
+            encoding = _metered(meter, "encode", enroller._pictures, self._same_pictures)
+            metered.enter_context(patch.object(enroller, "_pictures", encoding))
             for name, method in COMMITTING.items():
                 metered.enter_context(patch.object(store, method, _metered(meter, name, getattr(store, method))))
             with meter.part("commit"):
@@ -210,7 +219,7 @@ class HostWork:
         return self._committed(store, run.run_id, session.account_id)
 
     def _extract(self, meter: Meter, rows: Sequence[ExtractedRow]) -> None:
-        """The parts of extraction, batch by batch; then the engine as a whole, and over tiny pictures."""
+        """The parts of extraction, batch by batch; then the engine over tiny pictures, and as a whole."""
         most, limits = self.settings.decode.max_bytes, self.settings.run
         pixels = self.table["width"][0].as_py() * self.table["height"][0].as_py()
         size = max(1, min(limits.batch_images, limits.batch_pixels // pixels))
@@ -229,12 +238,6 @@ class HostWork:
             assert hashes == [row.image["pixel_sha256"] for row in batch], "another hash of the pixels"
             with meter.part("pack"):
                 ImageBatch(images)
-            with meter.part("encode"):
-                pictures = [_pictures(image, row) for image, row in zip(images, batch, strict=True)]
-            assert pictures == [[face.crop for face in row.faces] for row in batch], "another picture"
-        with meter.part("engine"):
-            table = self._engine(self._rows)
-        assert table.equals(self.table), "another shard"
         with meter.part("small_images"):
             for file in self._small:
                 data = read_file(file, most)
@@ -242,11 +245,20 @@ class HostWork:
                 opened = self._decoder.open(data)
                 jpeg_pixels(data, opened.width, opened.height)
         with meter.part("small_engine"):
-            self._engine(self._small_rows)
+            self._extracted(self._small_rows)
+        self._held.forget(range(len(rows)))
+        with meter.part("engine"):
+            table = self._extracted(self._rows)
+        assert table.equals(self.table), "another shard"
 
-    def _engine(self, manifest: pa.Table) -> pa.Table:
-        [(_, table)] = self.chain.engine.run_shards([(0, manifest)], lambda _: None)
+    def _extracted(self, manifest: pa.Table) -> pa.Table:
+        [(_, table)] = self._engine.run_shards([(0, manifest)], lambda _: None)
         return table
+
+    def _same_pictures(self, pictures: Sequence[tuple[str, bytes, str]]) -> None:
+        hashes = [hashlib.sha256(file).hexdigest() for _, file, _ in pictures]
+        assert hashes == (self._pictures or hashes), "another picture"
+        self._pictures = hashes
 
     def _committed(self, store: LocalStore, run_id: str, account_id: int) -> dict[str, int]:
         counts = store.run_counts(account_id, [run_id])
@@ -256,18 +268,16 @@ class HostWork:
         return counts.outcomes
 
 
-def _metered(meter: Meter, name: str, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def call(argument: Any) -> Any:
+def _metered(
+    meter: Meter, name: str, method: Callable[..., Any], check: Callable[[Any], None] = lambda _: None
+) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
         with meter.part(name):
-            return method(argument)
+            answer = method(*arguments)
+        check(answer)
+        return answer
 
     return call
-
-
-def _pictures(image: ByteArray, row: ExtractedRow) -> list[bytes]:
-    height, width = image.shape[:2]
-    frames = [surroundings(np.array(face.box, np.float32), width, height) for face in row.faces]
-    return [encode_reference_image(image[y0:y1, x0:x1]) for x0, y0, x1, y1 in frames]
 
 
 def measure(work: HostWork, repeats: int) -> tuple[dict[str, Timing], dict[str, Any]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from PIL import Image
 
 from pipeline.config import load_settings
-from pipeline.extraction.rows import face_schema, fixed_lists
+from pipeline.extraction.rows import CROP, face_schema, fixed_lists
 from pipeline.matching.calibration import Calibration
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.records import StoreIdentity
@@ -88,7 +88,7 @@ class CodedExtractor:
         self.crop_bytes = crop_bytes
 
     def extract(self, images: Sequence[DecodedImage], _: StageTimes | None = None) -> list[pa.Table]:
-        """One table of faces (`extract.face_schema`) per image."""
+        """One table of faces (`face_schema`, with the picture) per image."""
         return [self.table(shown(image.pixels)) for image in images]
 
     def table(self, faces: Sequence[Shown]) -> pa.Table:
@@ -105,7 +105,7 @@ class CodedExtractor:
             fixed_lists(np.array(vectors, np.float32).reshape(count, self.size)),
             pa.array([self.crop(face) for face in faces], pa.binary()),
         ]
-        return pa.table(columns, schema=face_schema(self.size))
+        return pa.table(columns, schema=face_schema(self.size).append(CROP))
 
     def crop(self, face: Shown) -> bytes:
         """What is stored as the picture of this face."""

@@ -34,16 +34,6 @@ def test_arrays_and_tensors_make_the_same_batch(images: list[np.ndarray], device
     assert len(ImageBatch([], device)._pixels) == 0
 
 
-def test_rectangles_come_back_to_the_host(images: list[np.ndarray], device: str) -> None:
-    batch = ImageBatch(images, device)
-    boxes = [(0, 0, 50, 40), (3, 4, 16, 31), (10, 10, 11, 11), (5, 6, 190, 88), (199, 89, 200, 90)]
-    index = [0, 1, 2, 3, 3]
-    cuts = batch.cut(index, boxes)
-    for cut, image, (x0, y0, x1, y1) in zip(cuts, index, boxes, strict=True):
-        assert np.array_equal(cut, images[image][y0:y1, x0:x1])
-    assert batch.cut([], []) == []
-
-
 def test_area_crops_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:
     batch = ImageBatch(images, device)
     index = torch.tensor([0, 1, 2, 3, 3, 1, 3], device=device)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from pipeline.config import Settings, load_settings
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.rows import face_schema
+from pipeline.extraction.rows import CROP, face_schema
 from pipeline.identities.directory import Directory, ReferenceFace
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PersonView, PostRequest, PostResult
@@ -101,7 +101,7 @@ class PlantedExtractor:
             }
             for face in faces
         ]
-        return pa.Table.from_pylist(rows, face_schema(self.size))
+        return pa.Table.from_pylist(rows, face_schema(self.size).append(CROP))
 
     def extract(self, images: Sequence[DecodedImage], _: StageTimes | None = None) -> list[pa.Table]:
         self.batches.append(len(images))

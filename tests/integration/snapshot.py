@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,9 @@ def snapshot(store: Path) -> dict[str, list[tuple[Any, ...]]]:
         "embeddings": sorted(embeddings),
         "objects": [(len(files),)],
     }
+
+
+def pictures(store: Path) -> list[str]:
+    """The hashes of the stored pictures of a store that is not encrypted."""
+    files = (path for path in (store / "objects").rglob("*") if path.is_file())
+    return sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)

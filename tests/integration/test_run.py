@@ -6,20 +6,23 @@ import dataclasses
 import json
 import math
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import Settings
-from pipeline.errors import Interrupted, StoreMismatch, UsageError
+from pipeline.errors import Interrupted, StoreFull, StoreMismatch, UsageError
+from pipeline.extraction import stored_picture
 from pipeline.jobs.doctor import OK, WARN, Finding, examine
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.search import search
 from pipeline.matching.calibration import Calibration
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
+from pipeline.types import ByteArray
 from tests.integration.conftest import RecordedProgress, Runner
-from tests.integration.snapshot import assert_whole, occurrences, snapshot
+from tests.integration.snapshot import assert_whole, occurrences, pictures, snapshot
 from tests.waiting import until
 
 
@@ -181,9 +184,62 @@ def test_scan_extract_group_are_the_run_in_steps(
     report = group(rest)
     assert (report.new, report.images, report.persons, report.work.decoded) == (10, 10, 2, 0)
     assert snapshot(tmp_path / "steps") == snapshot(tmp_path / "store")
+    assert pictures(tmp_path / "steps") == pictures(tmp_path / "store")
 
 
 @pytest.mark.usefixtures("loaded_once")
+@pytest.mark.usefixtures("loaded_once")
+def test_pictures_are_made_of_new_references_only_and_are_the_same_however_they_are_had(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    encode = stored_picture.encode_reference_image
+
+    def counted(pixels: ByteArray) -> bytes:
+        made.append(1)
+        return encode(pixels)
+
+    for module in ("extraction.engine", "identities.shards"):
+        monkeypatch.setattr(f"pipeline.{module}.encode_reference_image", counted)
+    report = runner(photos)
+    assert sum(report.outcomes.values()) > len(made) == report.outcomes["inserted"] == 2
+    no_room = partial(stored_picture.HeldPictures, 0)
+    monkeypatch.setattr("pipeline.jobs.shard_stages.HeldPictures", no_room)
+    run(RunRequest(photos, tmp_path / "no-room", settings))
+    assert len(made) > 2 + report.outcomes["inserted"]
+    assert pictures(tmp_path / "no-room") == pictures(tmp_path / "store")
+
+
+@pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize("photo", ["there", "gone"])
+def test_pictures_are_cut_from_the_photo_where_a_run_was_killed_before_its_commit(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path, photo: str
+) -> None:
+    store = tmp_path / "killed"
+
+    def fail(name: str) -> None:
+        if name == "commit_shard.begin":
+            raise StoreFull(path=store, detail="no space left")
+
+    faults.install(fail)
+    try:
+        with pytest.raises(StoreFull):
+            run(RunRequest(photos, store, settings))
+    finally:
+        faults.install(None)
+    assert list(store.glob("runs/*/shards/00000.parquet"))
+    if photo == "gone":
+        (photos / "a1.jpg").unlink()
+    report = run(RunRequest(photos, store, settings))
+    assert_whole(store)
+    if photo == "gone":  # its first face would have become a reference: the photo is a row with a reason, nothing else
+        assert (report.persons, report.statuses["changed"]) == (2, 1)
+        return
+    runner(photos)
+    assert snapshot(store) == snapshot(tmp_path / "store")
+    assert pictures(store) == pictures(tmp_path / "store")
+
+
 def test_ctrl_c_finishes_the_shard_and_the_same_command_goes_on(
     photos: Path, settings: Settings, tmp_path: Path
 ) -> None:

@@ -69,17 +69,6 @@ class ImageBatch:
         start = int(self._host_base[image])
         return self._pixels[start : start + height * width].view(height, width, 3)
 
-    def cut(self, image: Sequence[int], boxes: Sequence[tuple[int, int, int, int]]) -> list[ByteArray]:
-        """Rectangles of the images, on the host: [y1 - y0, x1 - x0, 3] uint8 each; the boxes are xyxy, half open,
-        inside the image and not empty. For a batch on the CPU they are views; else there is one copy for all.
-        """
-        cuts = [self._image(i)[y0:y1, x0:x1] for i, (x0, y0, x1, y1) in zip(image, boxes, strict=True)]
-        if self.device.type == "cpu" or not cuts:
-            return [cut.numpy() for cut in cuts]
-        flat = torch.cat([cut.reshape(-1, 3) for cut in cuts]).cpu()
-        parts = torch.split(flat, [cut.shape[0] * cut.shape[1] for cut in cuts])
-        return [part.view(cut.shape).numpy() for part, cut in zip(parts, cuts, strict=True)]
-
     def area_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         """Cuts rectangles and resamples each to size x size by area: [n, 3, size, size] float32 in [0, 255].
 

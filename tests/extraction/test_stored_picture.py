@@ -1,0 +1,40 @@
+"""What is stored of a face: which part of its photo, and where its pixels wait."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipeline.extraction.stored_picture import HeldPictures, cut_faces, encode_reference_image
+from pipeline.types import DecodedImage, DeviceImage
+
+PIXELS = np.random.default_rng(3).integers(0, 256, (90, 200, 3), np.uint8)
+BOXES = {(60.2, 30.0, 80.0, 50.9): (50, 19, 90, 62), (0.0, 0.0, 50.0, 40.0): (0, 0, 75, 60), (190, 80, 200, 90): None}
+
+
+def test_the_box_and_half_its_size_on_each_side(device: str) -> None:
+    on_host = cut_faces(DecodedImage(PIXELS, "png", ""), BOXES)
+    for cut, frame in zip(on_host, BOXES.values(), strict=True):
+        x0, y0, x1, y1 = frame or (185, 75, 200, 90)
+        assert np.array_equal(cut, PIXELS[y0:y1, x0:x1])
+    on_device = cut_faces(DeviceImage(torch.from_numpy(PIXELS).to(device)), BOXES)
+    assert all(np.array_equal(a, b) for a, b in zip(on_host, on_device, strict=True))
+    with Image.open(io.BytesIO(encode_reference_image(on_host[0]))) as picture:
+        assert (picture.format, picture.size) == ("JPEG", (40, 43))
+
+
+def test_pixels_are_held_within_the_limit_until_they_are_forgotten() -> None:
+    held, picture = HeldPictures(3 * 1200), np.zeros((20, 20, 3), np.uint8)
+    assert held.hold(7, [picture, picture])
+    assert not held.hold(8, [picture, picture])
+    assert held.hold(9, [picture])
+    assert held.hold(10, [])
+    picture[:] = 9
+    assert [p.max() for p in held.of_row(7) or ()] == [0, 0]  # copies: the photo's pixels may go
+    assert (held.of_row(8), held.of_row(10)) == (None, [])
+    held.forget([7, 8])
+    assert held.of_row(7) is None
+    assert held.hold(8, [picture, picture])
