@@ -168,6 +168,45 @@ def fast() -> Table:
     ]
 
 
+def host() -> Table:
+    """What the host spends on an image: CPU time, and in brackets how long Python's lock was held."""
+    corpora = _figures("host")
+    head = ("ms per image", *(CORPORA[name] for name in corpora))
+
+    def row(text: str, make: Callable[[Any], str]) -> tuple[str, ...]:
+        return (text, *map(make, corpora.values()))
+
+    def part(name: str) -> Callable[[Any], str]:
+        return lambda one: f"{one['ms']['cpu'][name]:.2f} ({one['ms']['lock'][name]:.2f})"
+
+    return head, [
+        *(row(text, part(name)) for name, text in _HOST_PARTS.items()),
+        row("together", lambda one: "{cpu:.2f} ({lock:.2f})".format(**one["ms_together"])),
+        row("wanted", lambda one: f"{one['wanted_ms']}"),
+        row("images/s that one interpreter can feed", lambda one: f"{one['images_per_s_of_one_interpreter']:,.0f}"),
+        row("committing, wall clock", lambda one: f"{one['ms']['wall']['commit']:.2f}"),
+    ]
+
+
+_HOST_PARTS: Final = {
+    "walk": "planning: walk the folder",
+    "plan": "planning: read, hash, header, manifest row",
+    "read": "extraction: read and hash again",
+    "open": "open: header and checks",
+    "decode": "decode the pixels",
+    "hash": "hash the pixels",
+    "items": "items, batches, the shard's table",
+    "pack": "pack a batch",
+    "encode": "encode the pictures to store",
+    "table": "the shard's Parquet file",
+    "rows": "read its rows back",
+    "decide": "decide, nobody being known yet",
+    "files": "commit: files of pictures and vectors",
+    "transaction": "commit: the transaction",
+    "follow": "commit: the reference matrix",
+}
+
+
 def trees() -> Table:
     """This tree beside an earlier one, by `bench_trees`."""
     rows = [
@@ -313,6 +352,7 @@ TABLES: Final[dict[str, Callable[[], Table]]] = {
     "extraction": extraction,
     "parity": parity,
     "stages": stages,
+    "host": host,
     "layouts": layouts,
     "fast": fast,
     "trees": trees,
