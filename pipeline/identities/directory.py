@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+import torch
 
 from pipeline.errors import InputError, RequestError
 from pipeline.identities.locks import DirectoryLock, SharedLock
@@ -49,7 +50,13 @@ class Directory:
     """The identities of one directory."""
 
     def __init__(
-        self, account_id: int, name: str, embedding_size: int, device: str = "cpu", *, quantized: bool = False
+        self,
+        account_id: int,
+        name: str,
+        embedding_size: int,
+        device: str | torch.device = "cpu",
+        *,
+        quantized: bool = False,
     ) -> None:
         """`quantized`: for searches of a few faces at a time, as `ReferenceIndex` has it."""
         self.account_id = account_id
@@ -236,7 +243,7 @@ def _by_age(records: Iterable[PersonRecord]) -> list[PersonRecord]:
 class Directories:
     """The directories of a store in memory, each read when it is first used."""
 
-    def __init__(self, client: LocalStore, device: str = "cpu", *, quantized: bool = False) -> None:
+    def __init__(self, client: LocalStore, device: str | torch.device = "cpu", *, quantized: bool = False) -> None:
         self._client = client
         self._device = device
         self._quantized = quantized

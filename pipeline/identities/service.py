@@ -31,6 +31,7 @@ from pipeline.identities.types import (
     StoredImage,
 )
 from pipeline.identities.views import all_views, person_view
+from pipeline.runtime.device import resolve_device
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
@@ -45,7 +46,8 @@ class IdentityService:
 
     def __init__(self, client: LocalStore, extractor: BatchExtractor, decoder: Decoder, settings: Settings) -> None:
         self._client = client
-        self._directories = Directories(client, quantized=True)  # a request brings a few faces
+        # A request brings a few faces: on a CPU, a quantized copy finds them sooner.
+        self._directories = Directories(client, resolve_device(settings.run.device), quantized=True)
         self._batcher = MicroBatcher(
             extractor,
             max_images=settings.run.batch_images,

@@ -25,7 +25,7 @@ from pipeline.jobs.models import load_extractor
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
 from pipeline.jobs.shard_progress import ShardProgress
-from pipeline.runtime.device import describe
+from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.stage_times import LOAD, WRITE
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import CommitShard
@@ -98,7 +98,8 @@ class ShardStages:
 
     def _commit_here(self, store: LocalStore, run: RunRow) -> CommitShard:
         limit = self._session.settings.decode.max_bytes
-        return Enroller(store, run, self._decoder, Directories(store), limit, held=self._held).commit
+        directories = Directories(store, resolve_device(self._session.settings.run.device))
+        return Enroller(store, run, self._decoder, directories, limit, held=self._held).commit
 
     def _extracted(
         self, run: RunRow, pending: list[int], missing: set[int]

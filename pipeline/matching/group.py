@@ -16,7 +16,7 @@ import torch
 from pipeline.errors import UsageError
 from pipeline.matching.error_bound import ProductFilter
 from pipeline.matching.identical_images import ImageLookup
-from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings
+from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings, with_room
 from pipeline.types import BoolArray, Decisions, DoubleArray, FaceBatch, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -42,12 +42,15 @@ def group_faces(
     if not 1 <= block_faces <= MAX_BLOCK_FACES:
         raise UsageError(message=f"A block has 1 to {MAX_BLOCK_FACES} faces, not {block_faces}.")
     _check_lengths(faces)
-    view = index.view()
-    norm = check_embeddings(faces.embeddings, view.embedding_size)
-    grouping = _Grouping(faces, view, matcher, norm)
-    for start in range(0, len(faces), block_faces):
-        grouping.decide(start, min(start + block_faces, len(faces)))
-    return grouping.decisions()
+    norm = check_embeddings(faces.embeddings, index.embedding_size)
+
+    def group(view: IndexView) -> Decisions:
+        grouping = _Grouping(faces, view, matcher, norm)
+        for start in range(0, len(faces), block_faces):
+            grouping.decide(start, min(start + block_faces, len(faces)))
+        return grouping.decisions()
+
+    return with_room(group, index.view())
 
 
 def _check_lengths(faces: FaceBatch) -> None:

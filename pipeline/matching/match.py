@@ -20,7 +20,7 @@ from pipeline.errors import UsageError
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.error_bound import ProductFilter, check_full_precision
 from pipeline.matching.int8_filter import candidates
-from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings
+from pipeline.matching.references import IndexView, ReferenceIndex, check_embeddings, with_room
 from pipeline.matching.score import check_threshold, contract_distance, exact_dots, similarity_score
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 
@@ -90,7 +90,9 @@ class Matcher:
     ) -> Nearest:
         """As `top_k`, padded to k columns. `matching` leaves out references that don't match, which is cheaper: most
         queries of a new archive then have no candidate."""
-        view = index.view()
+        return with_room(lambda view: self._nearest(view, queries, k, matching=matching), index.view())
+
+    def _nearest(self, view: IndexView, queries: FloatArray, k: int, *, matching: bool) -> Nearest:
         norm = check_embeddings(queries, view.embedding_size)
         check_full_precision(view.device)
         nearest = Nearest(

@@ -6,7 +6,8 @@ arrays of the moment: readers need no lock, and no writer disturbs them (multi-v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -23,7 +24,21 @@ NORM_TOLERANCE: Final = 1e-3  # float32 rounding changes a norm of 1 by 1e-6 at 
 
 _FIRST_CAPACITY: Final = 1024
 _COMPACT_DEAD: Final = 1024  # fewer dead rows cost nothing worth a copy of the index
+_HOST: Final = torch.device("cpu")
+_log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:
+    """`work(view)`, or where its device has no memory for that, the same on the host: the answer is the same."""
+    try:
+        return work(view)
+    except torch.OutOfMemoryError:
+        if view.device.type == "cpu":
+            raise
+    _log.warning("%s has too little memory to search %d references: the CPU does it", view.device, len(view))
+    return work(view.on_host())
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +66,10 @@ class IndexView:
     def view(self) -> IndexView:
         """Itself, so that functions take an index or a view."""
         return self
+
+    def on_host(self) -> IndexView:
+        """The same on the CPU. Copies no vectors."""
+        return replace(self, device=_HOST, vectors=torch.from_numpy(self.host_vectors))
 
     def part(self, rows: range) -> IndexView:
         """A view of consecutive positions alone, for searches among them; the first is at 0. Copies no vectors."""
@@ -105,9 +124,10 @@ class ReferenceIndex:
 
     Memory: 4 n d bytes on the device (up to twice that, because capacity doubles, and three times while it does),
     the same on the host for exact scores (on the CPU the two are one), 8 n bytes of order numbers, and about
-    0.3 KB per image hash. A million references of 512 dimensions take 2-4 GB. `quantized` adds an int8 copy of
-    n (d + 8) bytes, which makes searches for few faces on the CPU about three times as fast; it needs numba, and there
-    is none without it. Removed references keep their memory until `compacted`.
+    0.3 KB per image hash. A million references of 512 dimensions take 2-4 GB. Where the device has too little memory,
+    the host goes on alone. `quantized` adds an int8 copy of n (d + 8) bytes, which makes searches for few faces on the
+    CPU about three times as fast; it needs numba, and there is none without it. Removed references keep their memory
+    until `compacted`.
 
     Positions are 0, 1, ... in the order of appending and never change. One thread at a time may write; any thread may
     call `view` at any time, and sees each write completely or not at all.
@@ -219,7 +239,7 @@ class ReferenceIndex:
         self._order[start:end] = order
         self._host[start:end] = vectors
         if self.device.type != "cpu":
-            self._vectors[start:end] = torch.from_numpy(self._host[start:end]).to(self.device)
+            self._vectors[start:end].copy_(torch.from_numpy(self._host[start:end]))
         if self._codes is not None:
             self._codes.put(start, self._host[start:end])
 
@@ -236,12 +256,20 @@ class ReferenceIndex:
             self._codes = self._codes.grown(capacity, length)
 
     def _on_device(self, length: int) -> torch.Tensor:
-        host = torch.from_numpy(self._host)
-        if self.device.type == "cpu":
-            return host  # shares the memory
-        vectors = torch.empty(self._host.shape, dtype=torch.float32, device=self.device)
-        vectors[:length] = host[:length].to(self.device)
-        return vectors
+        if self.device.type != "cpu":
+            try:
+                return _device_copy(self._host, length, self.device)
+            except torch.OutOfMemoryError:
+                rows, device, self.device = len(self._host), self.device, _HOST
+                _log.warning("%s has too little memory for %d references: the CPU searches them", device, rows)
+        return torch.from_numpy(self._host)  # shares the memory
+
+
+def _device_copy(host: FloatArray, length: int, device: torch.device) -> torch.Tensor:
+    """[n, d] like `host`, on the device; the first `length` rows are filled."""
+    vectors = torch.empty(host.shape, dtype=torch.float32, device=device)
+    vectors[:length].copy_(torch.from_numpy(host[:length]))
+    return vectors
 
 
 def _with_dead(view: IndexView, positions: IntArray) -> IntArray:

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from pipeline.errors import EmbeddingInvalid, UsageError
+from pipeline.matching import match, references
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.identical_images import ImageLookup, box_iou
-from pipeline.matching.match import Matcher
+from pipeline.matching.match import Matcher, _products
 from pipeline.matching.references import IndexView, ReferenceIndex, changes_since
+from pipeline.types import FloatArray
 from tests.matching.vectors import BOX, append, make_index, unit_rows
 
 
@@ -44,6 +46,44 @@ def test_the_index_grows_and_keeps_everything(device: str) -> None:
     assert np.array_equal(view.host_vectors, vectors)
     assert view.order.tolist() == list(range(2500))
     assert view.view() is view
+
+
+@pytest.fixture
+def small_device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device with memory for 500 references, which stands in the host's memory, and none for any product."""
+
+    def device_copy(host: FloatArray, length: int, device: torch.device) -> torch.Tensor:
+        if length > 500:
+            raise torch.OutOfMemoryError(f"{device} is full")
+        return torch.from_numpy(host.copy())
+
+    def products(view: IndexView, queries: FloatArray) -> object:
+        if view.device.type != "cpu":
+            raise torch.OutOfMemoryError("no room for a product")
+        return _products(view, queries)
+
+    monkeypatch.setattr(references, "_device_copy", device_copy)
+    monkeypatch.setattr(match, "_products", products)
+    return torch.device("cuda:7")
+
+
+def test_where_the_device_has_too_little_memory_the_host_goes_on(
+    small_device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    vectors = unit_rows(1, 2500, 8)
+    on_host, index = make_index(vectors[:600]), make_index(vectors[:600], device=str(small_device))
+    assert index.device == small_device
+    old, matcher = index.view(), Matcher(Calibration(), 0.54)
+    expected = matcher.top_k(on_host, vectors[:9], 3)
+    for found, correct in zip(matcher.top_k(old, vectors[:9], 3), expected, strict=True):
+        assert np.array_equal(found, correct)
+    assert "too little memory to search 600" in caplog.text
+    append(on_host, vectors[600:])
+    append(index, vectors[600:])  # copies the first 600, which are too many
+    assert index.device.type == "cpu"
+    assert "too little memory for" in caplog.text
+    assert content(index.view()) == content(on_host.view())
+    assert torch.equal(old.vectors, torch.from_numpy(vectors[:600]))
 
 
 def test_an_append_that_does_not_fit_adds_nothing() -> None:
