@@ -16,7 +16,7 @@ from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.quality import assess_quality
 from pipeline.extraction.rows import face_schema, fixed_lists
 from pipeline.models.registry import FIVE_POINT
-from pipeline.runtime.device import halving
+from pipeline.runtime.device import FittingBatches
 from pipeline.runtime.stage_times import CROP, EMBED, IMAGES, QUALITY, StageTimes
 from pipeline.types import DecodedImage, DeviceImage, FloatArray
 
@@ -32,15 +32,18 @@ class BatchExtractor:
         self.settings = settings
         self.schema = face_schema(embedder.embedding_size)
         self.device = detector.networks.device
+        self._fitting = FittingBatches[DecodedImage | DeviceImage](
+            lambda image: image.pixels.shape[0] * image.pixels.shape[1]
+        )
 
     def extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes | None = None) -> list[pa.Table]:
         """One table of faces (`face_schema`) per image, from the largest face to the smallest; `times` takes the time
         of each stage.
 
-        Halves the batch where the device runs out of memory; raises DeviceOutOfMemory when a single image is too much.
+        Halves batches that the device has no memory for; raises DeviceOutOfMemory when a single image is too much.
         """
         stage_times = StageTimes() if times is None else times
-        return halving(lambda part: self._extract(part, stage_times), images)
+        return self._fitting(lambda part: self._extract(part, stage_times), images)
 
     @torch.inference_mode()
     def _extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes) -> list[pa.Table]:

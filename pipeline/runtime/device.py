@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import torch
 
@@ -19,7 +20,12 @@ Result = TypeVar("Result")
 
 # One on its way to the device, one being processed there, one on its way back and into files.
 CUDA_BATCHES: Final = 3
-_FEW_SHAPES = {"cuda"}  # devices that prefer few batch sizes
+_FEW_SHAPES = {"cuda"}
+# What torch raises, as a RuntimeError, where cuBLAS, cuDNN or the allocator of pinned memory finds no room.
+_NO_MEMORY = re.compile(
+    r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR_\w*ALLOCATION_FAILED)"
+    r"|[Uu]nable to find (a valid cuDNN algorithm|an engine to execute)|CUDA error: out of memory"
+)
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
 _streams: dict[torch.device, list[torch.cuda.Stream]] = {}  # not in use
 _streams_lock = threading.Lock()
@@ -87,13 +93,19 @@ def batch_threads(settings: RunSettings) -> int:
     return thread_count(settings.threads) if on_cuda(settings) else 1
 
 
-def padded(items: torch.Tensor) -> torch.Tensor:
-    """[n, ...] -> [m, ...], padded with zeros. On CUDA m is n rounded up by at most a quarter to one of a few numbers:
-    for each new shape in a thread, cuDNN has to find out how to do each convolution. Elsewhere m is n."""
-    if items.device.type not in _FEW_SHAPES or not len(items):
+def prefers_few_shapes(device: torch.device) -> bool:
+    """Whether each new shape costs the device: in each thread, cuDNN has to find out how to do each convolution."""
+    return device.type in _FEW_SHAPES
+
+
+def padded(items: torch.Tensor, sizes: Sequence[int] = ()) -> torch.Tensor:
+    """[n, ...] -> [m, ...], padded with zeros where the device prefers few shapes. m is the smallest of `sizes` that is
+    large enough; without them, n rounded up by at most a quarter to one of a few numbers."""
+    if not prefers_few_shapes(items.device) or not len(items):
         return items
     step = max(1, (1 << (len(items) - 1).bit_length()) // 8)
-    more = -len(items) % step
+    rounded = len(items) + -len(items) % step
+    more = min((size for size in sizes if size >= len(items)), default=rounded) - len(items)
     return torch.cat([items, items.new_zeros((more, *items.shape[1:]))]) if more else items
 
 
@@ -130,21 +142,42 @@ def own_stream(device: torch.device) -> Iterator[None]:
             free.append(stream)
 
 
-def halving(batch_fn: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item]) -> list[Result]:
-    """`batch_fn(items)`, which gives one result per item; if the device runs out of memory, each half by itself.
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the device, or the host's pinned memory, had no room; not for errors after which nothing works."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+    )
 
-    The halves run in order and may be halved again, so the results are those of the whole batch. Raises
-    DeviceOutOfMemory if a single item is too much.
-    """
-    detail = ""
-    try:
-        return list(batch_fn(items))
-    except torch.OutOfMemoryError as exc:
-        detail = str(exc).split("\n", 1)[0]
-    # Not in the except block: while the exception exists, its traceback keeps the failed batch's tensors in memory.
-    if len(items) <= 1:
-        raise DeviceOutOfMemory(device="The device", detail=detail)
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    middle = len(items) // 2
-    return halving(batch_fn, items[:middle]) + halving(batch_fn, items[middle:])
+
+class FittingBatches(Generic[Item]):
+    """Works on batches in parts that the device has memory for, and remembers what was too much. Threads may share
+    it."""
+
+    def __init__(self, size: Callable[[Item], int]) -> None:
+        """`size`: of an item, in any unit: what a batch takes grows with the sum."""
+        self._size = size
+        self._too_much = math.inf  # the smallest sum that did not fit
+
+    def __call__(self, batch_fn: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item]) -> list[Result]:
+        """`batch_fn(items)`, which gives one result per item; where the device runs out of memory, or did at such a
+        size before, each half by itself.
+
+        The halves run in order and may be halved again, so the results are those of the whole batch. Raises
+        DeviceOutOfMemory if a single item is too much.
+        """
+        size, detail = sum(map(self._size, items)), ""
+        if len(items) <= 1 or size < self._too_much:
+            try:
+                return list(batch_fn(items))
+            except Exception as exc:
+                if not is_out_of_memory(exc):
+                    raise
+                detail = str(exc).split("\n", 1)[0]
+            # Not in the except block: while the exception exists, its traceback keeps the failed batch's tensors.
+            if len(items) <= 1:
+                raise DeviceOutOfMemory(device="The device", detail=detail)
+            self._too_much = min(self._too_much, size)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        middle = len(items) // 2
+        return self(batch_fn, items[:middle]) + self(batch_fn, items[middle:])

@@ -120,6 +120,30 @@ def test_calls_depend_on_pixels_and_crops_only(networks: MtcnnNetworks, images: 
     assert counts.onet.calls <= counts.onet.inputs // CROPS_PER_CALL[device] + 1
 
 
+def test_where_few_shapes_are_preferred_the_networks_see_few_and_find_the_same(
+    networks: MtcnnNetworks, images: list[np.ndarray], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_torch(monkeypatch)
+    batches = [images, images[:1], images[3:5] * 2]
+    monkeypatch.setattr("pipeline.runtime.device._FEW_SHAPES", set())
+    expected = [MtcnnDetector(networks, DetectSettings())(ImageBatch(batch, device)) for batch in batches]
+    monkeypatch.setattr("pipeline.runtime.device._FEW_SHAPES", {"cpu", "cuda"})
+    shapes: dict[torch.nn.Module, set[torch.Size]] = {}
+    hooks = [
+        network.register_forward_pre_hook(lambda module, inputs: shapes.setdefault(module, set()).add(inputs[0].shape))
+        for network in (networks.pnet, networks.rnet, networks.onet)
+    ]
+    found = [MtcnnDetector(networks, DetectSettings())(ImageBatch(batch, device)) for batch in batches]
+    for hook in hooks:
+        hook.remove()
+    assert len(shapes[networks.pnet]) == 1
+    assert all({shape[0] for shape in shapes[net]} <= {128, 512, 2048} for net in (networks.rnet, networks.onet))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours.image_index, theirs.image_index)
+        torch.testing.assert_close(ours.boxes, theirs.boxes, rtol=0, atol=0.01)
+        torch.testing.assert_close(ours.scores, theirs.scores, rtol=0, atol=1e-4)
+
+
 @pytest.mark.usefixtures("path")
 @needs_cuda
 def test_waits_do_not_grow_with_the_batch(networks: MtcnnNetworks, images: list[np.ndarray]) -> None:

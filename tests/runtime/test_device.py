@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -13,17 +13,19 @@ from pipeline.config import RunSettings
 from pipeline.errors import DeviceMissing, DeviceOutOfMemory
 from pipeline.runtime.device import (
     CUDA_BATCHES,
+    FittingBatches,
     batch_workers,
     describe,
     driver_uuid,
     finish,
-    halving,
     on_cuda,
     own_stream,
     padded,
     resolve_device,
 )
 from pipeline.runtime.threads import set_threads, usable_cores
+
+Squares = Callable[[Sequence[int]], list[int]]
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
@@ -137,36 +139,77 @@ def test_few_shapes_reach_the_networks_of_cuda(device: str, monkeypatch: pytest.
         assert len(more) <= n + max(0, n // 4)
         lengths.add(len(more))
     assert len(lengths) < 35
+    assert {len(padded(torch.ones((n, 2), device=where), (8, 64))) for n in range(1, 65)} == {8, 64}
 
 
-def batch_of_at_most(limit: int, calls: list[int]) -> object:
+def batch_of_at_most(limit: int, calls: list[int], error: Exception | None = None) -> Squares:
     def squares(items: Sequence[int]) -> list[int]:
         calls.append(len(items))
         if len(items) > limit:
-            raise torch.OutOfMemoryError("Tried to allocate 20.00 GiB\nmore")
+            raise error or torch.OutOfMemoryError("Tried to allocate 20.00 GiB\nmore")
         return [i * i for i in items]
 
     return squares
 
 
+def fitting() -> FittingBatches[int]:
+    return FittingBatches(lambda _: 1)
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
-def test_halving_gives_what_the_whole_batch_would(limit: int) -> None:
+def test_halves_give_what_the_whole_batch_would(limit: int) -> None:
     calls: list[int] = []
-    assert halving(batch_of_at_most(limit, calls), range(11)) == [i * i for i in range(11)]  # type: ignore[arg-type]
+    assert fitting()(batch_of_at_most(limit, calls), range(11)) == [i * i for i in range(11)]
     assert calls[0] == 11
     assert sum(n for n in calls if n <= limit) == 11
 
 
-def test_halving_of_nothing_is_one_call() -> None:
+def test_what_was_too_much_is_not_tried_again() -> None:
     calls: list[int] = []
-    assert halving(batch_of_at_most(1, calls), []) == []  # type: ignore[arg-type, var-annotated]
+    batches = FittingBatches[int](lambda size: size)
+    work = batch_of_at_most(5, calls)
+    batches(work, [2] * 11)
+    calls.clear()
+    for _ in range(3):
+        assert batches(work, [2] * 11) == [4] * 11
+    assert max(calls) == 5
+    batches(work, [1] * 5)
+    assert calls[-1] == 5  # as little as this was never too much
+
+
+def test_nothing_is_one_call() -> None:
+    calls: list[int] = []
+    assert fitting()(batch_of_at_most(1, calls), []) == []
     assert calls == [0]
 
 
 def test_one_item_that_is_too_much_is_an_error() -> None:
     with pytest.raises(DeviceOutOfMemory, match=r"Tried to allocate 20\.00 GiB") as caught:
-        halving(batch_of_at_most(0, []), [1, 2, 3])  # type: ignore[arg-type, var-annotated]
+        fitting()(batch_of_at_most(0, []), [1, 2, 3])
     assert "more" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA error: out of memory\nCUDA kernel errors might be reported asynchronously",
+        "Unable to find a valid cuDNN algorithm to run convolution",
+    ],
+)
+def test_libraries_without_memory_are_tried_with_less(message: str) -> None:
+    assert fitting()(batch_of_at_most(2, [], RuntimeError(message)), range(5)) == [0, 1, 4, 9, 16]
+
+
+@pytest.mark.parametrize(
+    "message", ["CUDA error: an illegal memory access was encountered", "CUDA error: device-side assert"]
+)
+def test_errors_after_which_nothing_works_pass(message: str) -> None:
+    calls: list[int] = []
+    with pytest.raises(RuntimeError, match=message):
+        fitting()(batch_of_at_most(2, calls, RuntimeError(message)), range(5))
+    assert calls == [5]
 
 
 def test_other_errors_pass_unchanged() -> None:
@@ -174,4 +217,4 @@ def test_other_errors_pass_unchanged() -> None:
         raise ValueError(len(items))
 
     with pytest.raises(ValueError, match=r"^3$"):
-        halving(broken, [1, 2, 3])
+        fitting()(broken, [1, 2, 3])

@@ -32,7 +32,7 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store
 from pipeline.models.registry import DETECTOR
 from pipeline.models.weights import detector_files
-from pipeline.runtime.device import halving, resolve_device
+from pipeline.runtime.device import FittingBatches, resolve_device
 from pipeline.runtime.threads import set_threads
 from pipeline.store.connect import open_store
 from pipeline.store.operations import Store
@@ -115,11 +115,12 @@ def detect_faces(
     detected: list[DetectedFaces] = []
     by_path = {image.path: image for image in images}
     files = {image.path: image.file for image in images}
+    fitting = FittingBatches[DecodedImage](lambda image: image.width * image.height)
     for batch in decoded_batches(
         files, Decoder(settings.decode), settings.run, lambda path, reason: skipped.add(reason, path), advance
     ):
         kept += [by_path[path] for path, _ in batch]
-        detected += halving(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
+        detected += fitting(lambda part: _detect(detector, part), [decoded for _, decoded in batch])
         advance(len(batch))
     return kept, detected
 

@@ -26,6 +26,7 @@ from pipeline.types import Detections
 
 # For R- and O-Net, by type of device. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
 CROPS_PER_CALL: Final = {"cpu": 512, "cuda": 2048}
+_CROP_COUNTS: Final = (128, 512, 2048)  # in a call, where few shapes are preferred
 
 
 @dataclass
@@ -134,7 +135,7 @@ def _run(
     for start in range(0, len(crops), step):
         part = slice(start, start + step)
         pixels = batch.area_crops(faces.image[part], crops[part], size)
-        outputs.append(tuple(output[: len(pixels)] for output in network(padded(pixels))))
+        outputs.append(tuple(output[: len(pixels)] for output in network(padded(pixels, _CROP_COUNTS))))
         counts.add(len(pixels))
     return [torch.cat(column) for column in zip(*outputs, strict=True)]
 

@@ -20,12 +20,14 @@ from pipeline.extraction.detection.kernels import packed_layer
 from pipeline.extraction.detection.networks import CanvasPNet, normalise
 from pipeline.extraction.detection.pyramid import CanvasMaps, Level, TilePixels, TileTable, pack
 from pipeline.extraction.images.batch import ImageBatch
+from pipeline.runtime.device import prefers_few_shapes
 from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.runtime.threads import over_threads
 from pipeline.types import ByteArray, FloatArray
 
 CANVAS_SIDE = 512
-# By type of device. CUDA's is not measured but bounded by memory (some 30 MB a canvas).
+# By type of device; where few shapes are preferred, the last call has empty canvases. CUDA's is not measured but
+# bounded by memory (some 30 MB a canvas).
 CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
 # The likely cells of one level: (row, column) [n, 2], and probability and regression [n, 5].
 _LevelCells: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
@@ -88,9 +90,10 @@ class CanvasCells:
         step = CANVASES_PER_CALL[batch.device.type]
         pixels = TilePixels(tiles, batch.tables)
         for start in range(0, canvases, step):
-            maps = CanvasMaps(tiles, start, min(start + step, canvases))
+            shown = min(step, canvases - start)
+            maps = CanvasMaps(tiles, start, start + (step if prefers_few_shapes(batch.device) else shown))
             yield maps.cells(), *self._pnet(normalise(pixels.paint(maps)), *maps.inside())
-            counts.add(min(step, canvases - start))
+            counts.add(shown)
 
 
 class CompiledCells:
