@@ -114,11 +114,18 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def weights_cache(run_folder: Path) -> Path:
-    """A cache folder with casia-webface converted from its package, which processes do one at a time."""
-    from pipeline.models.weights import resolve
+    """A cache folder with casia-webface converted from its package, which processes do one at a time. Where there is no
+    package the user's cache must have them."""
+    import shutil
+    from importlib.util import find_spec
 
-    cache = run_folder / "weights-cache"
-    resolve("casia-webface", None, cache)
+    from pipeline.models.weights import cache_folder, cached_file, resolve, weight_set
+
+    cache, row = run_folder / "weights-cache", weight_set("casia-webface")
+    if find_spec(row.package or "") is None:
+        cache.mkdir(exist_ok=True)
+        shutil.copy(cached_file(row, cache_folder(None)), cache)
+    resolve(row.name, None, cache)
     return cache
 
 

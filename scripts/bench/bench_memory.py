@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import torch
 from corpora import VERSION, Sources, make_corpus, read_sources, scene
 from harness import argument_parser, settings_of, write_result
 
@@ -81,6 +82,7 @@ class Repeat:
     seconds: float
     peak_bytes: int
     left_bytes: int
+    vram_bytes: int  # that torch has reserved of a CUDA device
     read: dict[str, int]  # images by status
     faces: int
     persons: int
@@ -156,7 +158,8 @@ def measure(files: Sequence[Path], settings: Settings, repeats: int) -> list[Rep
                 report = one_run(manifest, settings)
                 seconds = time.perf_counter() - begun
             gc.collect()  # when Python happens to look for unused cycles is no matter of the run
-            done.append(Repeat(seconds, meter.peak, meter.now(), report.statuses, report.faces, report.persons))
+            vram = torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0
+            done.append(Repeat(seconds, meter.peak, meter.now(), vram, report.statuses, report.faces, report.persons))
             print(f"{number + 1:3} {done[-1]}", flush=True)
             assert_equal(done[0], done[-1], len(files))
     return done
@@ -179,6 +182,7 @@ def figures_of(done: Sequence[Repeat]) -> dict[str, Any]:
         "persons": done[0].persons,
         "rss_mib": [round(value / 2**20, 1) for value in left],
         "peak_rss_mib": [round(value / 2**20, 1) for value in peaks],
+        "vram_reserved_mib": [round(repeat.vram_bytes / 2**20, 1) for repeat in done],
         "rss_growth": left[-1] / left[FIRST_COUNTED] - 1,
         "peak_rss_growth": peaks[-1] / peaks[FIRST_COUNTED] - 1,
     }

@@ -1,6 +1,6 @@
 """How fast is `facepipe run` over a folder of photos, and is the same command again free of work?
 
-    python scripts/bench/bench_run.py --source FOLDER [--store DIR] [--device cpu]
+    python scripts/bench/bench_run.py --source FOLDER [--store DIR] [--device cpu] [--config FILE] [--mode fast]
 
 The second run gets an empty cache of weights, and must leave it empty: it needs none.
 
@@ -24,6 +24,7 @@ from typing import Any
 import duckdb
 from harness import argument_parser, write_result
 
+from pipeline.config import EXACT, FAST
 from pipeline.evaluation.bench.harness import Timing
 
 _TABLES = ("core.media", "core.faces", "core.persons", "core.reference_faces", "core.embeddings", "core.runs")
@@ -55,10 +56,13 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--config", type=Path, help="facepipe's settings; its defaults if it is not given")
+    parser.add_argument("--mode", choices=(EXACT, FAST), default=EXACT)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         store = options.store or Path(scratch) / "store"
-        run = ("run", str(options.source), "--store", str(store), "--device", options.device)
+        run = ("run", str(options.source), "--store", str(store), "--device", options.device, "--mode", options.mode)
+        run += ("--config", str(options.config)) if options.config else ()
         first, first_s = facepipe(*run, "--weights", "casia-webface")
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         before = tables(store)
@@ -78,7 +82,8 @@ def main() -> None:
             "check": check,
         }
         timings = {"run": Timing([first_s]), "again": Timing([again_s]), "check": Timing([check_s])}
-        settings = {"source": options.source.name, "weights": "casia-webface"}
+        settings = {"source": options.source.name, "weights": "casia-webface", "mode": options.mode}
+        settings |= {"config": options.config.name} if options.config else {}
         write_result("run", settings, timings, figures, options)
 
 

@@ -55,6 +55,23 @@ def read_sources(faces: Path) -> Sources:
     return Sources(portraits, groups)
 
 
+def two_people(folder: Path, hopper: Path, collins: Path) -> Path:
+    """`folder` as `read_sources` takes it, made of the demo's two portraits: each in 250 x 250, and both in a group."""
+    faces = []
+    for path in (hopper, collins):
+        picture = ImageOps.fit(_read(path), (250, 250), centering=(0.4, 0.1))
+        person = folder / "lfw-view1" / "images" / path.stem
+        person.mkdir(parents=True)
+        picture.save(person / f"{path.stem}_0001.jpg", quality=95)
+        faces.append(picture)
+    group = Image.new("RGB", (520, 260), "grey")
+    group.paste(faces[0], (0, 5))
+    group.paste(faces[1], (260, 5))
+    (folder / "groups-with-boxes").mkdir()
+    group.save(folder / "groups-with-boxes" / "both.jpg", quality=95)
+    return folder
+
+
 def add_corpus_arguments(
     parser: argparse.ArgumentParser, images: int, repeats: int, only: Sequence[str] = CORPORA
 ) -> None:

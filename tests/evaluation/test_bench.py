@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from corpora import two_people
 from PIL import Image
 
 from pipeline.config import DecodeSettings, load_settings
@@ -23,7 +24,6 @@ from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import decode_image
 from pipeline.types import Detections, SilentProgress
 from tests.cli.report import answer
-from tests.evaluation.bench_photos import make_photos
 
 ORIENTATION = 0x0112
 
@@ -32,7 +32,7 @@ ORIENTATION = 0x0112
 def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
     """Two portraits and a group photo, one portrait lying on its side, a faceless, a transparent, a narrow and two
     broken files, and a text."""
-    folder = make_photos(tmp_path_factory.mktemp("bench") / "photos", hopper_path, astronaut_path)
+    folder = two_people(tmp_path_factory.mktemp("bench") / "photos", hopper_path, astronaut_path)
     portrait = Image.open(next(folder.rglob("grace*.jpg")))
     exif = Image.Exif()
     exif[ORIENTATION] = 6

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from corpora import two_people
 from harness import check_result
-
-from tests.evaluation.bench_photos import make_photos
 
 Bench = Callable[..., dict[str, Any]]  # (module, *words) -> its only result, or all by name
 
@@ -20,7 +19,7 @@ Bench = Callable[..., dict[str, Any]]  # (module, *words) -> its only result, or
 @pytest.fixture(scope="package")
 def photos(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
     """Two portraits of one size and a group photo of both; the lists of pairs name copies of the portraits."""
-    folder = make_photos(tmp_path_factory.mktemp("bench") / "photos", hopper_path, astronaut_path)
+    folder = two_people(tmp_path_factory.mktemp("bench") / "photos", hopper_path, astronaut_path)
     lfw = folder / "lfw-view1"
     for path, people in ((hopper_path, "AC"), (astronaut_path, "BD")):
         portrait = lfw / "images" / path.stem / f"{path.stem}_0001.jpg"

@@ -262,13 +262,13 @@ def test_memory(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.
     words = ["--faces", photos, "--work", tmp_path, "--repeats", 3, "--max-growth", 9]
     figures = bench(bench_memory, *words)["memory"]
     assert (figures["images"], figures["persons"]) == (6, 2)
-    assert len(figures["rss_mib"]) == 3
+    assert len(figures["rss_mib"]) == len(figures["vram_reserved_mib"]) == 3
     assert all(peak >= left for peak, left in zip(figures["peak_rss_mib"], figures["rss_mib"], strict=True))
 
 
 def test_memory_that_grows_or_a_run_that_differs_fails() -> None:
     def repeat(left_mib: int, faces: int = 7, **read: int) -> bench_memory.Repeat:
-        return bench_memory.Repeat(1.0, 2**30, left_mib * 2**20, read or {"ok": 4, "no_face": 1}, faces, persons=2)
+        return bench_memory.Repeat(1.0, 2**30, left_mib * 2**20, 0, read or {"ok": 4, "no_face": 1}, faces, persons=2)
 
     figures = bench_memory.figures_of([repeat(50), repeat(100), repeat(102)])
     assert figures["rss_growth"] == pytest.approx(0.02)

@@ -24,6 +24,7 @@ from pipeline.extraction.rows import EXTRACT
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.models.registry import FIVE_POINT
+from pipeline.runtime.stage_times import StageTimes
 from pipeline.types import Detections, FloatArray
 
 
@@ -36,13 +37,14 @@ def comparable(settings: Settings) -> Settings:
 
 
 class FacepipeChain:
-    """Files to faces, through the engine. Loads the models."""
+    """Files to faces, through the engine. Loads the models. `times` takes the time of each stage."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, times: StageTimes | None = None) -> None:
         self.settings = settings
         identity = make_identity(settings)
         self.extractor = load_extractor(settings, identity, Path(), NETWORK_THREADS)
-        self.engine = LocalEngine(settings, identity.embedding_size, Decoder(settings.decode), lambda: self.extractor)
+        decoder = Decoder(settings.decode)
+        self.engine = LocalEngine(settings, identity.embedding_size, decoder, lambda: self.extractor, times)
         self._lists: Sequence[Sequence[Path]] = []
         self._shards: list[pa.Table] = []
 

@@ -1,0 +1,107 @@
+"""What a piece of work asks of a CUDA device: where it waits, what it launches, how long both sides take."""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from pipeline.evaluation.bench.harness import timed
+from pipeline.extraction.detection import cascade
+from pipeline.extraction.detection.nms import padded_nms
+from pipeline.extraction.images import batch
+
+_TOP_KERNELS = 20
+
+
+def take_cuda_branches() -> None:
+    """From now on this process takes on the CPU the branches that CUDA takes. So a dry run tries their code."""
+    cascade.load_kernels = batch.load_kernels = lambda _: None
+    cascade.grouped_nms = padded_nms
+
+
+def waits(work: Callable[[], object]) -> Counter[str]:
+    """How often `work` waits for the device, by the file and line of facepipe's code."""
+    places: Counter[str] = Counter()
+
+    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+        if "synchroniz" in str(message):
+            own = [frame for frame in traceback.extract_stack() if "/pipeline/" in frame.filename]
+            places[f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "elsewhere"] += 1
+
+    with _synchronisation_warnings():
+        warnings.showwarning = note
+        work()
+    return places
+
+
+@contextmanager
+def _synchronisation_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def launches(work: Callable[[], object], images: int) -> dict[str, Any]:
+    """What torch's profiler counts while `work` runs over so many images."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        wall_s = timed(work, "cuda")
+    calls: Counter[str] = Counter()
+    kernel_calls: Counter[str] = Counter()
+    kernel_us: Counter[str] = Counter()
+    spans = []
+    for event in profiled.events():
+        if str(event.device_type).endswith("CUDA"):
+            kernel_calls[event.name] += 1
+            kernel_us[event.name] += event.time_range.elapsed_us()
+            spans.append((event.time_range.start, event.time_range.end))
+        elif event.name.startswith("cu"):
+            calls[event.name] += 1
+    launched = sum(count for name, count in calls.items() if "Launch" in name)
+    top = [[name[:90], kernel_calls[name], round(us / 1e3, 3)] for name, us in kernel_us.most_common(_TOP_KERNELS)]
+    return {
+        "launches_per_image": round(launched / images, 2),
+        "wall_ms_profiled": round(wall_s * 1e3, 2),
+        "device_busy_ms": round(_covered(spans) / 1e3, 2),
+        "runtime_calls": dict(calls.most_common()),
+        "kernels: calls, ms": top,
+    }
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """The length of the union of the spans."""
+    covered, end = 0.0, float("-inf")
+    for begin, stop in sorted(spans):
+        covered += max(0.0, stop - max(begin, end))
+        end = max(end, stop)
+    return covered
+
+
+def call_ms(work: Callable[[], object], device: torch.device, repeats: int = 8) -> dict[str, float]:
+    """Milliseconds of one call, warm: of the device, and of the host until it has handed the work over."""
+    for _ in range(2):
+        work()
+    if device.type == "cpu":
+        return {"ms": round(1e3 * timed(lambda: [work() for _ in range(repeats)]) / repeats, 4)}
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize(device)
+    begun = time.perf_counter()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    host_s = time.perf_counter() - begun
+    torch.cuda.synchronize(device)
+    return {"ms": round(first.elapsed_time(last) / repeats, 4), "host_ms": round(1e3 * host_s / repeats, 4)}
