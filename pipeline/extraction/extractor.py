@@ -12,7 +12,7 @@ from pipeline.config import Settings
 from pipeline.extraction.align import cut_crops, warp_crops
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.embed import Embedder
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.batch import ImageBatch, PixelMemory
 from pipeline.extraction.quality import assess_quality
 from pipeline.extraction.rows import face_schema, fixed_lists
 from pipeline.models.registry import FIVE_POINT
@@ -32,6 +32,7 @@ class BatchExtractor:
         self.settings = settings
         self.schema = face_schema(embedder.embedding_size)
         self.device = detector.networks.device
+        self._memory = PixelMemory(self.device, settings.run.batch_pixels)
         self._fitting = FittingBatches[DecodedImage | DeviceImage](
             lambda image: image.pixels.shape[0] * image.pixels.shape[1]
         )
@@ -45,10 +46,16 @@ class BatchExtractor:
         stage_times = StageTimes() if times is None else times
         return self._fitting(lambda part: self._extract(part, stage_times), images)
 
-    @torch.inference_mode()
     def _extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes) -> list[pa.Table]:
-        with times.on_device(IMAGES):
-            batch = ImageBatch([image.pixels for image in images], self.device)
+        on_host = sum(image.width * image.height for image in images if isinstance(image, DecodedImage))
+        with self._memory.taken(on_host) as memory:
+            with times.on_device(IMAGES):
+                batch = ImageBatch([image.pixels for image in images], self.device, memory)
+            return self._extract_batch(batch, times)
+
+    @torch.inference_mode()
+    def _extract_batch(self, batch: ImageBatch, times: StageTimes) -> list[pa.Table]:
+        """Waits for the device in the end."""
         detections = self.detector(batch, times)
         with times.on_device(CROP):
             boxed = cut_crops(batch, detections, self.settings.align, BOX_CROP_PX)
@@ -69,7 +76,7 @@ class BatchExtractor:
         visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
         index, numbers = index[visible], numbers[visible]
         table = self._table(numbers)
-        ends = np.searchsorted(index, np.arange(len(images)), side="right")
+        ends = np.searchsorted(index, np.arange(len(batch)), side="right")
         return [table.slice(start, end - start) for start, end in zip([0, *ends][:-1], ends, strict=True)]
 
     def _table(self, numbers: FloatArray) -> pa.Table:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.batch import ImageBatch, PixelMemory
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,24 @@ def test_arrays_and_tensors_make_the_same_batch(images: list[np.ndarray], device
         assert torch.equal(batch._pixels, expected._pixels)
         assert torch.equal(batch.sizes, expected.sizes)
     assert len(ImageBatch([], device)._pixels) == 0
+
+
+def test_batches_share_memory_one_after_the_other(images: list[np.ndarray], device: str) -> None:
+    memory = PixelMemory(torch.device(device), sum(image.size for image in images) // 3)
+    expected = ImageBatch(images, device)._pixels
+    used = set()
+    for _ in range(3):
+        with memory.taken(100) as first, memory.taken(len(expected)) as second:
+            used |= {first.data_ptr(), second.data_ptr()}
+            ImageBatch(images[:1], device, first)
+            assert torch.equal(ImageBatch(images, device, second)._pixels, expected)
+    assert len(used) == 2
+    with memory.taken(len(expected) + 1) as larger:
+        assert len(larger) == len(expected) + 1
+    with pytest.raises(ValueError, match="planted"), memory.taken(1) as lost:
+        raise ValueError("planted")
+    with memory.taken(1) as one, memory.taken(1) as other, memory.taken(1) as third:
+        assert lost.data_ptr() not in {one.data_ptr(), other.data_ptr(), third.data_ptr()}
 
 
 def test_area_crops_equal_torchs_area_resampling(images: list[np.ndarray], device: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import ModuleType
 
 import numpy as np
@@ -33,6 +34,31 @@ def load_kernels() -> ModuleType:
     return resampling_kernels
 
 
+class PixelMemory:
+    """Host memory for the pixels of batches, pinned where they go on to a CUDA device, that one batch after the other
+    uses: to clear new memory takes the kernel five times as long as the copy. Threads may share it."""
+
+    def __init__(self, device: torch.device, pixels: int) -> None:
+        """`pixels`: of the largest batch that is to be expected."""
+        self._pinned = device.type == "cuda"
+        self._pixels = pixels
+        self._free: list[torch.Tensor] = []
+
+    @contextmanager
+    def taken(self, pixels: int) -> Iterator[torch.Tensor]:
+        """[m, 3] uint8 with room for so many pixels, for the block; the device must have read it by the end."""
+        memory = self._any(pixels)
+        yield memory
+        if len(memory) == self._pixels:  # and not after an error: the device might read it still
+            self._free.append(memory)
+
+    def _any(self, pixels: int) -> torch.Tensor:
+        if pixels <= self._pixels:
+            with suppress(IndexError):
+                return self._free.pop()
+        return torch.empty((max(pixels, self._pixels), 3), dtype=torch.uint8, pin_memory=self._pinned)
+
+
 class ImageBatch:
     """B upright RGB images on `device`.
 
@@ -41,10 +67,16 @@ class ImageBatch:
     transient of 12 per pixel of one image.
     """
 
-    def __init__(self, images: Sequence[ByteArray | torch.Tensor], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        images: Sequence[ByteArray | torch.Tensor],
+        device: torch.device | str = "cpu",
+        memory: torch.Tensor | None = None,
+    ) -> None:
+        """`memory` [m, 3] uint8 on the host, for the pixels of the arrays among the images (`PixelMemory`)."""
         self.device = torch.device(device)
         self.host_sizes = [(int(i.shape[0]), int(i.shape[1])) for i in images]
-        self._pixels = _joined(images, self.device)  # [sum of H * W, 3]
+        self._pixels = _joined(images, self.device, memory)  # [sum of H * W, 3]
         host_sizes = np.array(self.host_sizes, dtype=np.int64).reshape(-1, 2)
         counts = host_sizes.prod(axis=1)
         self._host_base = counts.cumsum() - counts  # where each image's pixels begin
@@ -195,11 +227,16 @@ class ImageBatch:
         return self._pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
 
 
-def _joined(images: Sequence[ByteArray | torch.Tensor], device: torch.device) -> torch.Tensor:
+def _joined(
+    images: Sequence[ByteArray | torch.Tensor], device: torch.device, memory: torch.Tensor | None
+) -> torch.Tensor:
     """The images' pixels one after the other on the device: [sum of H * W, 3] uint8. Arrays are uploaded in one copy
     from pinned memory, while the host goes on."""
     flat = [torch.from_numpy(image).view(-1, 3) for image in images if isinstance(image, np.ndarray)]
-    staged = torch.empty((sum(map(len, flat)), 3), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    pixels = sum(map(len, flat))
+    if memory is None:
+        memory = torch.empty((pixels, 3), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    staged = memory[:pixels]
     uploaded = (torch.cat(flat, out=staged) if flat else staged).to(device, non_blocking=True)
     if len(flat) == len(images):
         return uploaded
