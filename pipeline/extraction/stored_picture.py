@@ -6,15 +6,14 @@ references, from pixels that are held until then (`HeldPictures`) or else from t
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
+from pipeline.extraction.images.jpeg import jpeg_file
 from pipeline.types import ByteArray, DecodedImage, DeviceImage
 
 MEDIA_TYPE: Final = "image/jpeg"
@@ -46,9 +45,7 @@ def boxes_of(faces: pa.Table) -> list[tuple[float, ...]]:
 
 def encode_reference_image(pixels: ByteArray) -> bytes:
     """The JPEG file of a face with its surroundings, [h, w, 3] uint8."""
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=_QUALITY)
-    return out.getvalue()
+    return jpeg_file(pixels, _QUALITY)
 
 
 class HeldPictures:

@@ -26,7 +26,7 @@ _FORMATS = {"jpg": "JPEG", "zlib": "PNG", "webp": "WebP", "avif": "AVIF"}  # Pil
 _SPEED = {
     "openvino": "the embedder on a CPU",
     "numba": "the detector and all resampling on a CPU, and searches",
-    "simplejpeg": "JPEG decoding",
+    "simplejpeg": "JPEG decoding, and the pictures to store",
 }
 _LITTLE_SPACE, _NO_SPACE = 5 * 10**9, 2 * 10**8
 

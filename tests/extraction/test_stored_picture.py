@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
+from pipeline.extraction.images import jpeg
 from pipeline.extraction.stored_picture import HeldPictures, cut_faces, encode_reference_image
 from pipeline.types import DecodedImage, DeviceImage
 
@@ -22,8 +24,20 @@ def test_the_box_and_half_its_size_on_each_side(device: str) -> None:
         assert np.array_equal(cut, PIXELS[y0:y1, x0:x1])
     on_device = cut_faces(DeviceImage(torch.from_numpy(PIXELS).to(device)), BOXES)
     assert all(np.array_equal(a, b) for a, b in zip(on_host, on_device, strict=True))
-    with Image.open(io.BytesIO(encode_reference_image(on_host[0]))) as picture:
-        assert (picture.format, picture.size) == ("JPEG", (40, 43))
+
+
+@pytest.mark.parametrize("encoder", ["simplejpeg", "Pillow"])
+def test_a_picture_is_a_small_jpeg_without_metadata(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = jpeg._library() if encoder == "simplejpeg" else None
+    if encoder == "simplejpeg" and library is None:
+        pytest.skip("simplejpeg is not installed")
+    monkeypatch.setattr(jpeg, "_library", lambda: library)
+    y, x = np.mgrid[0:90, 0:200]
+    pixels = np.stack([y + 50, x, 255 - x], axis=2).astype(np.uint8)
+    with Image.open(io.BytesIO(encode_reference_image(pixels[19:62, 50:90]))) as picture:
+        assert (picture.format, picture.size, picture.mode) == ("JPEG", (40, 43), "RGB")
+        assert not picture.getexif()
+        assert np.abs(np.asarray(picture).astype(int) - pixels[19:62, 50:90]).max() < 6
 
 
 def test_pixels_are_held_within_the_limit_until_they_are_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""JPEG pixels by simplejpeg, where it gives exactly the pixels that Pillow gives, in a fraction of the time.
+"""JPEG pixels by simplejpeg, where it gives exactly the pixels that Pillow gives, in a fraction of the time; and files.
 
 Both use libjpeg-turbo, with the exact DCT ("islow") and smooth chroma upsampling. Pillow keeps four bytes a pixel and
 copies them several times on their way out; simplejpeg writes them once, into the final array.
@@ -191,6 +191,20 @@ def _first_frame(data: bytes) -> tuple[int, int, tuple[int, ...]]:
     except (IndexError, struct.error):
         pass
     return 0, 0, ()
+
+
+def jpeg_file(pixels: ByteArray, quality: int) -> bytes:
+    """The JPEG file of pixels [h, w, 3] uint8 RGB, with half of the colours' resolution (4:2:0).
+
+    Pillow holds the interpreter's lock most of the time; simplejpeg does not, and is a fifth faster. What they make
+    differs in single grey levels.
+    """
+    library = _library()
+    if library is not None:
+        return bytes(library.encode_jpeg(np.ascontiguousarray(pixels), quality, colorsubsampling="420", fastdct=False))
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+    return file.getvalue()
 
 
 @functools.cache
