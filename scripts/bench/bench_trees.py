@@ -5,7 +5,8 @@
 
 `before` is the other checkout with its own Python, `after` is this tree with this Python; they take turns.
 
-run    `facepipe run` over a corpus (see corpora), the gate open: images/s over the image work, without the start
+run    `facepipe run` over a corpus (see corpora), the gate open, from files to the committed store: images/s
+       without the start and the loading of the models, and CPU ms per image beyond a run over one photo
 group  20,000 faces of 10,000 identities, streamed in shards of 512: faces/s of deciding them
 posts  200 photos of LFW posted to `facepipe serve` by 8 clients, into an empty store: posts/s
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -92,12 +95,29 @@ class Tree:
         return json.loads(output)
 
 
-def run(tree: Tree, photos: Path, options: Sequence[str]) -> Outcome:
+def run(tree: Tree, photos: Path, one: Path, options: Sequence[str]) -> Outcome:
+    """A run over `photos`, beside one over the folder `one` with a single photo."""
+    _, started_cpu = _run(tree, one, options)
+    report, cpu = _run(tree, photos, options)
+    seconds = report["seconds"] - report["profile"]["stages"]["load"]["seconds"]
+    images = report["images"] - 1
+    return {
+        "seconds": seconds,
+        "faces": report["faces"],
+        "identities": report["persons"],
+        "cpu_ms_per_image": 1000 * (cpu - started_cpu) / images,
+    }
+
+
+def _run(tree: Tree, photos: Path, options: Sequence[str]) -> tuple[dict[str, Any], float]:
+    """The report and the CPU seconds of the command."""
     gate = [word for name in ("cpq", "fsq", "fcq") for word in (f"--min-{name}", "0")]
     with tempfile.TemporaryDirectory() as store:
-        words = ("run", photos, "--store", Path(store) / "store", *options, *gate, "--json")
+        words = ("run", photos, "--store", Path(store) / "store", *options, *gate, "--profile", "--json")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         report = tree.answer("-m", "pipeline", *words)
-    return {"seconds": report["image_seconds"], "faces": report["faces"], "identities": report["persons"]}
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return report, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def posts(tree: Tree, files: Sequence[Path], options: Sequence[str]) -> Outcome:
@@ -155,7 +175,10 @@ def compare(
     before, after = (Timing([both[place]["seconds"] for both in outcomes]) for place in (0, 1))
     identities = [outcome["identities"] for outcome in outcomes[0]]
     rates = {"before": items / before.median, "after": items / after.median, "ratio": paired_ratio(before, after)}
-    return [before, after], {**rates, "identities": identities}
+    figures = {**rates, "identities": identities}
+    if "cpu_ms_per_image" in outcomes[0][0]:
+        figures["cpu_ms_per_image"] = [median(both[place]["cpu_ms_per_image"] for both in outcomes) for place in (0, 1)]
+    return [before, after], figures
 
 
 def main() -> None:
@@ -172,6 +195,7 @@ def main() -> None:
     parser.add_argument("--posts", type=int, default=200)
     parser.add_argument("--grouped", type=int, default=20_000, help="faces")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--result", default="trees", help="name of the result")
     arguments = parser.parse_args()
     work, sources = arguments.work.resolve(), read_sources(arguments.faces.resolve())
     trees = (
@@ -195,13 +219,14 @@ def main() -> None:
         for corpus in arguments.corpus if "run" in arguments.question else ():
             count = max(2, round(arguments.images * SHARE_OF_A[corpus]))
             photos = make_corpus(corpus, sources, work, count)[0].parent
+            one = make_corpus(corpus, sources, work, 1)[0].parent
             what = f"run, {CORPORA[corpus]}, {named}: images/s"
-            measure(what, lambda tree, p=photos, o=options: run(tree, p, o), count, mode == "exact")
+            measure(what, lambda tree, p=photos, s=one, o=options: run(tree, p, s, o), count, mode == "exact")
         if "posts" in arguments.question:
             measure(f"posts, {named}: posts/s", lambda tree, o=options: posts(tree, posted, o), len(posted))
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=trees[0].folder, capture_output=True, text=True, check=False)
     settings = {**settings_of(arguments), "before": git.stdout.strip()}
-    write_result("trees", settings, timings, figures, arguments)
+    write_result(arguments.result, settings, timings, figures, arguments)
 
 
 if __name__ == "__main__":
