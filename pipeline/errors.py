@@ -154,6 +154,10 @@ class DeviceOutOfMemory(DeviceError, exit_code=21):
     """{device} ran out of memory on a batch of one image ({detail}). Use --device cpu, or a larger device."""
 
 
+class DeviceFailed(DeviceError, exit_code=22):
+    """The device failed ({detail}). What is in the store stays: once the device works again, the same command goes on from there."""  # noqa: E501
+
+
 class ModelError(FacepipeError, exit_code=6):
     """{message}"""
 

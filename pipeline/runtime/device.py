@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 import torch
 
 from pipeline.config import AUTO, RunSettings
-from pipeline.errors import DeviceMissing, DeviceOutOfMemory
+from pipeline.errors import DeviceFailed, DeviceMissing, DeviceOutOfMemory
 from pipeline.runtime.threads import thread_count
 
 Item = TypeVar("Item")
@@ -26,6 +26,7 @@ _NO_MEMORY = re.compile(
     r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR_\w*ALLOCATION_FAILED)"
     r"|[Uu]nable to find (a valid cuDNN algorithm|an engine to execute)|CUDA error: out of memory"
 )
+_FAILED = re.compile(r"(CUDA|cuDNN|CUBLAS|cuBLAS)( driver)? error|CUBLAS_STATUS|CUDNN_STATUS")
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
 _streams: dict[torch.device, list[torch.cuda.Stream]] = {}  # not in use
 _streams_lock = threading.Lock()
@@ -142,11 +143,9 @@ def own_stream(device: torch.device) -> Iterator[None]:
             free.append(stream)
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether the device, or the host's pinned memory, had no room; not for errors after which nothing works."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
-    )
+    return isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
 class FittingBatches(Generic[Item]):
@@ -163,16 +162,18 @@ class FittingBatches(Generic[Item]):
         size before, each half by itself.
 
         The halves run in order and may be halved again, so the results are those of the whole batch. Raises
-        DeviceOutOfMemory if a single item is too much.
+        DeviceOutOfMemory if a single item is too much, and DeviceFailed for errors after which nothing works.
         """
         size, detail = sum(map(self._size, items)), ""
         if len(items) <= 1 or size < self._too_much:
             try:
                 return list(batch_fn(items))
-            except Exception as exc:
-                if not is_out_of_memory(exc):
-                    raise
+            except RuntimeError as exc:
                 detail = str(exc).split("\n", 1)[0]
+                if not is_out_of_memory(exc):
+                    if _FAILED.search(detail):
+                        raise DeviceFailed(detail=detail) from exc
+                    raise
             # Not in the except block: while the exception exists, its traceback keeps the failed batch's tensors.
             if len(items) <= 1:
                 raise DeviceOutOfMemory(device="The device", detail=detail)

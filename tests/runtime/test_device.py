@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline.config import RunSettings
-from pipeline.errors import DeviceMissing, DeviceOutOfMemory
+from pipeline.errors import DeviceFailed, DeviceMissing, DeviceOutOfMemory
 from pipeline.runtime.device import (
     CUDA_BATCHES,
     FittingBatches,
@@ -205,9 +205,9 @@ def test_libraries_without_memory_are_tried_with_less(message: str) -> None:
 @pytest.mark.parametrize(
     "message", ["CUDA error: an illegal memory access was encountered", "CUDA error: device-side assert"]
 )
-def test_errors_after_which_nothing_works_pass(message: str) -> None:
+def test_errors_after_which_nothing_works_end_it(message: str) -> None:
     calls: list[int] = []
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(DeviceFailed, match=f"{message}.*the same command goes on"):
         fitting()(batch_of_at_most(2, calls, RuntimeError(message)), range(5))
     assert calls == [5]
 
