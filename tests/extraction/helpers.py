@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_WAITING = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "unique_consecutive"}
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
@@ -34,6 +38,23 @@ def count_waits(work: Callable[[], object]) -> int:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return sum("synchroniz" in str(w.message) for w in caught)
+
+
+class DispatchCounts(TorchDispatchMode):
+    """Counts operations, and those of them that would wait for a device: their result's shape or value is needed on
+    the host. Copies to the host are not among them, as on the CPU there are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+        self.waits: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name == "index" and any(index is not None and index.dtype == torch.bool for index in args[1])
+        self.operations += 1
+        self.waits[name] += by_mask or name in _WAITING
+        return func(*args, **(kwargs or {}))
 
 
 def with_scans(progressive: bytes, count: int) -> bytes:

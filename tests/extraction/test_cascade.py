@@ -16,11 +16,12 @@ from pipeline.extraction.detection import cascade
 from pipeline.extraction.detection.cascade import CROPS_PER_CALL, MtcnnDetector
 from pipeline.extraction.detection.kernels import load_kernels
 from pipeline.extraction.detection.networks import MtcnnNetworks
+from pipeline.extraction.detection.nms import padded_nms
 from pipeline.extraction.detection.proposals import CANVASES_PER_CALL
 from pipeline.extraction.images import batch
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.types import Detections
-from tests.extraction.helpers import count_waits, needs_cuda
+from tests.extraction.helpers import DispatchCounts, count_waits, needs_cuda
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,25 @@ def test_where_few_shapes_are_preferred_the_networks_see_few_and_find_the_same(
         assert torch.equal(ours.image_index, theirs.image_index)
         torch.testing.assert_close(ours.boxes, theirs.boxes, rtol=0, atol=0.01)
         torch.testing.assert_close(ours.scores, theirs.scores, rtol=0, atol=1e-4)
+
+
+def test_operations_and_waits_of_the_device_path(
+    networks: MtcnnNetworks, images: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of CUDA on any device: waits do not grow with the batch, and operations with its canvases only."""
+    use_torch(monkeypatch)
+    monkeypatch.setattr("pipeline.runtime.device._FEW_SHAPES", {"cpu", "cuda"})
+    monkeypatch.setattr(cascade, "grouped_nms", padded_nms)
+    detector = MtcnnDetector(networks, DetectSettings())
+    counted = []
+    for copies in (1, 6):
+        pictures = ImageBatch(images * copies, networks.device)
+        with DispatchCounts() as counts:
+            detector(pictures)
+        counted.append(counts)
+    one, many = counted
+    assert sum(many.waits.values()) <= sum(one.waits.values()) + 4 <= 24, (one.waits, many.waits)
+    assert many.operations < 4 * one.operations
 
 
 @pytest.mark.usefixtures("path")

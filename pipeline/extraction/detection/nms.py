@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torchvision.ops import nms
 _PAIRS = 2**26
 # Groups of up to this many boxes share a table whatever their size: they have few pairs, padded or not.
 _SMALL = 32
-# Steps towards the greedy result between two checks whether it is reached; each check waits for the device.
+# Steps towards the greedy result between two checks whether it is reached.
 _STEPS = 4
 
 
@@ -52,12 +52,14 @@ def padded_nms(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Tensor, 
     boxes, scores = torch.cat((boxes[order], boxes.new_zeros(1, 4))), scores[order]
     keep = torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
     limit = _float32_below(iou)
-    for table in _tables(groups[order]):
-        if table.shape[1] ** 2 > _PAIRS:
-            row = table[0]
+    for tables in _together(_tables(groups[order])):
+        if tables[0].shape[1] ** 2 > _PAIRS:
+            row = tables[0][0]
             keep[row[nms(boxes[row], scores[row], limit)]] = True
-        else:
-            keep[table] = _greedy(_suppressed_by(boxes[table], limit))
+            continue
+        stay = _greedy([_suppressed_by(boxes[table], limit) for table in tables])
+        for table, kept in zip(tables, stay, strict=True):
+            keep[table] = kept
     return order[keep[:-1]]
 
 
@@ -122,18 +124,32 @@ def _float32_below(value: float) -> float:
     return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf)))
 
 
-def _greedy(suppressed_by: torch.Tensor) -> torch.Tensor:
-    """Which boxes stay, bool [..., m], where `suppressed_by` [..., j, i] says that i, a better box, would suppress j.
+def _together(tables: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The tables in lists of at most `_PAIRS` pairs, as long as one table has no more."""
+    some: list[torch.Tensor] = []
+    pairs = 0
+    for table in tables:
+        more = table.shape[0] * table.shape[1] ** 2
+        if some and pairs + more > _PAIRS:
+            yield some
+            some, pairs = [], 0
+        some, pairs = [*some, table], pairs + more
+    yield some
+
+
+def _greedy(suppressed_by: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Which boxes stay, of each table bool [..., m], where its `suppressed_by` [..., j, i] says that i, a better box,
+    would suppress j.
 
     A box stays iff no better box that stays suppresses it. That rule is applied to all boxes at once until nothing
     changes: the greedy result is reached after as many steps as the longest chain of suppressions has, two or three in
-    photographs, and further steps keep it.
+    photographs, and further steps keep it. All tables are checked at once: each check waits for the device.
     """
-    keep = torch.ones(suppressed_by.shape[:-1], dtype=torch.bool, device=suppressed_by.device)
+    keep = [by.new_ones(by.shape[:-1]) for by in suppressed_by]
     while True:
         for _ in range(_STEPS):
-            before, keep = keep, ~(suppressed_by & keep[..., None, :]).any(-1)
-        if torch.equal(before, keep):
+            before, keep = keep, [~(by & k[..., None, :]).any(-1) for by, k in zip(suppressed_by, keep, strict=True)]
+        if not torch.stack([(b != k).any() for b, k in zip(before, keep, strict=True)]).any():
             return keep
 
 
@@ -152,4 +168,5 @@ def grouped_nms_min(boxes: torch.Tensor, scores: torch.Tensor, groups: torch.Ten
     overlap = (high - low + 1).clamp(min=0).prod(2)
     above = overlap > share * torch.minimum(area[:, None], area[None, :])
     suppressed_by = (above & (groups[:, None] == groups[None, :])).tril(diagonal=-1)
-    return order[_greedy(suppressed_by)].sort().values
+    (keep,) = _greedy([suppressed_by])
+    return order[keep].sort().values
