@@ -281,7 +281,7 @@ class FaceExtractor:
 def _from_pixels(pixels: ByteArray) -> DecodedImage:
     if pixels.ndim != _AXES or pixels.shape[2] != _CHANNELS or pixels.dtype != np.uint8 or 0 in pixels.shape:
         raise UsageError(message=f"Pixels must be [H, W, 3] uint8, not {list(pixels.shape)} {pixels.dtype}.")
-    return DecodedImage(np.ascontiguousarray(pixels), format="pixels", pixel_sha256="")
+    return DecodedImage(np.ascontiguousarray(pixels), format="pixels")
 
 
 def _faces(image: DecodedImage, table: pa.Table) -> list[Face]:

@@ -63,7 +63,6 @@ class DecodedImage:
 
     pixels: ByteArray  # [H, W, 3] uint8, RGB, alpha flattened on white, C-contiguous
     format: str  # "jpeg", "png", ...
-    pixel_sha256: str  # of `pixels`' bytes, with width and height before them
     remark: str | None = None  # what is wrong with the file, though it was taken
 
     @property
@@ -84,7 +83,6 @@ class EncodedImage:
     height: int
     orientation: int  # the EXIF turn that is to be applied, 1 for none
     format: str
-    pixel_sha256: None = None  # known of the reference decoder's pixels only
 
 
 @dataclass(frozen=True)

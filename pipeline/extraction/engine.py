@@ -26,6 +26,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.nvjpeg import decodes_on_device
+from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, shard_schema
 from pipeline.extraction.stored_picture import HeldPictures, boxes_of, cut_faces, encode_reference_image
 from pipeline.runtime.device import batch_threads, batch_workers
@@ -66,6 +67,7 @@ class LocalEngine:
         settings: Settings,
         embedding_size: int,
         decoder: Decoder,
+        pixel_hash: PixelHash,
         load: Callable[[], BatchExtractor],
         times: StageTimes | None = None,
         held: HeldPictures | None = None,
@@ -73,6 +75,7 @@ class LocalEngine:
         """`held` takes the pictures of the faces, as far as it has room; the others are encoded at once."""
         self._settings = settings
         self._schema = shard_schema(embedding_size)
+        self._pixel_hash = pixel_hash
         self._load = load
         self._times = StageTimes() if times is None else times
         self._threads = thread_count(settings.run.threads)
@@ -134,6 +137,8 @@ class LocalEngine:
             item.pixels = opened.width * opened.height
         with self._times.stage(DECODE):
             image = opened if isinstance(opened, EncodedImage) else opened.load_in_room()
+            if isinstance(image, DecodedImage):  # a device's pixels differ in the last bits
+                item.fields["pixel_hash"] = self._pixel_hash(image.pixels)
         self._times.images_waiting.add(1)
         return image
 
@@ -245,7 +250,7 @@ def _await_image(item: _Item, budget: PixelBudget) -> int:
         return 0
     finally:
         budget.leave(item.pixels)
-    item.fields.update(pixel_sha256=image.pixel_sha256, width=image.width, height=image.height, format=image.format)
+    item.fields.update(width=image.width, height=image.height, format=image.format)
     return image.width * image.height
 
 

@@ -44,7 +44,7 @@ MANIFEST_SCHEMA = pa.schema(
 
 FACE_COLUMNS = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
 CROP = pa.field("crop", pa.binary())
-IMAGE_COLUMNS = ("pixel_sha256", "width", "height", "format")  # null where no image was decoded
+IMAGE_COLUMNS = ("pixel_hash", "width", "height", "format")  # null where no image was decoded
 
 
 def face_schema(embedding_size: int) -> pa.Schema:
@@ -70,7 +70,7 @@ def shard_schema(embedding_size: int) -> pa.Schema:
         ("status", pa.string()),
         ("reason", pa.string()),
         ("sha256", pa.string()),
-        ("pixel_sha256", pa.string()),
+        ("pixel_hash", pa.string()),
         ("width", pa.int32()),
         ("height", pa.int32()),
         ("format", pa.string()),
@@ -112,7 +112,9 @@ def read_rows(manifest: pa.Table, shard: pa.Table) -> list[ExtractedRow]:
     faces = faces_of_table(pa.Table.from_struct_array(lists.flatten()))
     counts = [count or 0 for count in lists.value_lengths().to_pylist()]
     ends = np.cumsum(counts).tolist()
-    plain = shard.drop_columns(["faces"]).to_pylist()
+    # A run shard that an earlier version wrote has another name for the hashes.
+    names = ["pixel_hash" if name == "pixel_sha256" else name for name in shard.column_names]
+    plain = shard.rename_columns(names).drop_columns(["faces"]).to_pylist()
     return [
         ExtractedRow(m, r["status"], r["reason"], r["sha256"], {k: r[k] for k in IMAGE_COLUMNS}, faces[end - n : end])
         for m, r, n, end in zip(manifest.to_pylist(), plain, counts, ends, strict=True)

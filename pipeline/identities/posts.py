@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.config import MatchSettings, Settings
 from pipeline.errors import PersonUnknown
 from pipeline.extraction.images.decode import Decoder, OpenedImage
+from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import ExtractedFace, faces_of_table
 from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
 from pipeline.identities.batcher import MicroBatcher
@@ -56,6 +57,7 @@ class Poster:
         self._directories = directories
         self._batcher = batcher
         self._decoder = decoder
+        self._pixel_hash = PixelHash(client.identity.pixel_key)
         self._calibration = Calibration.from_dict(client.identity.calibration)
         self._match = settings.match
         self._unique_external_ids = settings.serve.unique_external_ids
@@ -94,7 +96,7 @@ class Poster:
         gate = self._gate(request)
         image = PostedImage(
             sha256=hashlib.sha256(data).hexdigest(),
-            pixel_sha256=decoded.pixel_sha256,
+            pixel_hash=self._pixel_hash(decoded.pixels),
             bytes=len(data),
             width=decoded.width,
             height=decoded.height,
@@ -239,7 +241,7 @@ def _sighting(
         photo=0,
         ordinal=ordinal,
         face=face,
-        image_hashes=(image.sha256, image.pixel_sha256),
+        image_hashes=(image.sha256, image.pixel_hash),
         allowed=request.insert and request.update_person_id is None and (described or request.insert_all),
         failed=failed,
         fit=max(x2 - x1, y2 - y1) >= request.min_size_px and not failed,

@@ -176,7 +176,7 @@ class Enroller:
             photo=photo,
             ordinal=ordinal,
             face=face,
-            image_hashes=tuple(h for h in (row.sha256, row.image["pixel_sha256"]) if h),
+            image_hashes=tuple(h for h in (row.sha256, row.image["pixel_hash"]) if h),
             allowed=ordinal == 0 or not named,
             failed=failed,
             fit=not failed,

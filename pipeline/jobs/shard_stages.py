@@ -17,6 +17,7 @@ from pipeline.errors import Interrupted, UsageError
 from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.stored_picture import HeldPictures
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import Enroller
@@ -111,8 +112,8 @@ class ShardStages:
             "output_hash": identity.output_hash,
             "mode": identity.mode,
         }
-        settings, size = self._session.settings, identity.embedding_size
-        engine = LocalEngine(settings, size, self._decoder, self._load_extractor, self._times, self._held)
+        settings, size, pixel_hash = self._session.settings, identity.embedding_size, PixelHash(identity.pixel_key)
+        engine = LocalEngine(settings, size, self._decoder, pixel_hash, self._load_extractor, self._times, self._held)
         rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
         results = engine.run_shards(rows, self._progress.advance)
         try:

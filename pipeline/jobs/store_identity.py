@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def make_identity(settings: Settings, master_key: MasterKey | None = None) -> St
         output_hash=settings.output_hash(),
         encrypted=master_key is not None,
         master_key_id=None if master_key is None else master_key.key_id,
+        pixel_key=secrets.token_hex(16),
     )
 
 

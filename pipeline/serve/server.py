@@ -167,7 +167,7 @@ def _end_now() -> NoReturn:
 def _warm_up(extractor: BatchExtractor) -> None:
     """Extracts an empty image: the first image makes the libraries prepare themselves."""
     pixels = np.zeros((_WARM_UP_PX, _WARM_UP_PX, 3), np.uint8)
-    extractor.extract([DecodedImage(pixels, "png", "0" * 64)])
+    extractor.extract([DecodedImage(pixels, "png")])
 
 
 def _listeners(settings: ServeSettings, stack: contextlib.ExitStack) -> list[socket.socket]:

@@ -1,8 +1,8 @@
 """What goes into a store and comes out of it: dataclasses, and the Arrow schemas of their tables.
 
 The schemas are the interface of an open store, not the format on disk (see FORMAT.md). Boxes are xyxy and landmarks
-(x, y) pairs in pixels of the upright original; hashes are lower-case hexadecimal SHA-256; directories are given by
-name and belong to the account of the commit.
+(x, y) pairs in pixels of the upright original; hashes are lower-case hexadecimal, and SHA-256 but for those of pixels;
+directories are given by name and belong to the account of the commit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MEDIA_SCHEMA = pa.schema(
         _column("path", pa.string()),
         _column("directory", pa.string()),
         pa.field("sha256", pa.string()),
-        pa.field("pixel_sha256", pa.string()),
+        pa.field("pixel_hash", pa.string()),
         pa.field("bytes", pa.int64()),
         pa.field("width", pa.int32()),
         pa.field("height", pa.int32()),
@@ -94,6 +94,8 @@ class StoreIdentity:
     output_hash: str
     encrypted: bool = False  # images at rest
     master_key_id: str | None = None  # of the key that wraps the accounts' image keys; None: not encrypted
+    # 32 hexadecimal digits, under which pixels are hashed; a secret. None: the store is older and has SHA-256.
+    pixel_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ class References:
     vectors: FloatArray  # [n, d], L2 norm 1; read-only
     seq: IntArray  # [n] ascending
     persons: Sequence[PersonRecord]
-    image_hashes: Sequence[tuple[str, ...]]  # of the reference's media: sha256 of its bytes, of its pixels
+    image_hashes: Sequence[tuple[str, ...]]  # of the reference's media: sha256 of its bytes, hash of its pixels
     boxes: FloatArray  # [n, 4] xyxy
 
     def __len__(self) -> int:
@@ -221,7 +223,7 @@ class PostedImage:
     """The image of a request that brings a reference. The image itself is not kept."""
 
     sha256: str  # of its bytes
-    pixel_sha256: str
+    pixel_hash: str
     bytes: int
     width: int
     height: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 3  # of the tables; opening a store upgrades older ones
+SCHEMA_VERSION: Final = 4  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 # The columns of each table, with their types.
@@ -19,7 +19,7 @@ _COLUMNS: Final = {
         format_version INTEGER, schema_version INTEGER, created_at TIMESTAMP, current_generation INTEGER, mode VARCHAR,
         embedder VARCHAR, weights VARCHAR, weights_sha256 VARCHAR, embedding_size INTEGER,
         preprocessing VARCHAR, calibration VARCHAR, output_settings VARCHAR, output_hash VARCHAR,
-        encrypted BOOLEAN, master_key_id VARCHAR,
+        encrypted BOOLEAN, master_key_id VARCHAR, pixel_key VARCHAR,
         next_media_id BIGINT, next_face_id BIGINT, next_person_seq BIGINT
     """,
     "accounts": """
@@ -36,7 +36,7 @@ _COLUMNS: Final = {
     """,
     "media": """
         media_id BIGINT, run_id VARCHAR, shard BIGINT, row BIGINT, account_id INTEGER, directory VARCHAR,
-        path VARCHAR, sha256 VARCHAR, pixel_sha256 VARCHAR,
+        path VARCHAR, sha256 VARCHAR, pixel_hash VARCHAR,
         bytes BIGINT, width INTEGER, height INTEGER, format VARCHAR,
         status VARCHAR, reason VARCHAR, name VARCHAR, external_id VARCHAR, extra VARCHAR,
         duplicate_of BIGINT, added_at TIMESTAMP

@@ -24,9 +24,10 @@ from pipeline.config import DecodeSettings
 from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.nvjpeg import DeviceDecoder
+from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.threads import usable_cores
-from pipeline.types import DeviceImage, EncodedImage
+from pipeline.types import ByteArray, DeviceImage, EncodedImage
 
 OURS, ON_DEVICE = "facepipe", "device"
 BATCH = 32
@@ -34,8 +35,14 @@ MOST_LEVELS_APART = 3.0
 
 
 def decoders() -> dict[str, Decode]:
-    decoder = Decoder(DecodeSettings())
-    return {OURS: lambda data: decoder(data).pixels, **installed()}
+    decoder, pixel_hash = Decoder(DecodeSettings()), PixelHash("0" * 32)
+
+    def ours(data: bytes) -> ByteArray:
+        pixels = decoder(data).pixels
+        pixel_hash(pixels)
+        return pixels
+
+    return {OURS: ours, **installed()}
 
 
 def assert_equal(files: Sequence[bytes], decode: Decode) -> None:

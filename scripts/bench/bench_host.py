@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import random
 import resource
-import struct
 import tempfile
 import threading
 import time
@@ -54,7 +53,6 @@ from pipeline.jobs.plan import plan_run
 from pipeline.jobs.session import RunRequest, open_session
 from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.local import LocalStore
-from pipeline.types import ByteArray
 
 WANTED_MS = {"a": 0.5, "b": 3.2, "c": 30.0}  # of CPU time per image
 SIDE = {"a": (250, 250), **SIZES}
@@ -153,13 +151,6 @@ class FacesFound:
         return [next(self._faces) for _ in images]
 
 
-def pixel_hash(pixels: ByteArray) -> str:
-    """As extraction writes it down."""
-    digest = hashlib.sha256(struct.pack("<II", pixels.shape[1], pixels.shape[0]))
-    digest.update(pixels.data)
-    return digest.hexdigest()
-
-
 class HostWork:
     """What the host does for one shard of real photos, any number of times."""
 
@@ -171,7 +162,9 @@ class HostWork:
         self._held = HeldPictures()
         self._pictures: list[str] = []  # hashes of those that the first turn encoded
         size, decoder = chain.extractor.embedder.embedding_size, self._decoder
-        self._engine = LocalEngine(self.settings, size, decoder, lambda: chain.extractor, held=self._held)
+        self._engine = LocalEngine(
+            self.settings, size, decoder, chain.pixel_hash, lambda: chain.extractor, held=self._held
+        )
         self.table = self._extracted(self._rows)
         self._held.forget(range(len(files)))
         self.faces = sum(len(faces) for faces in self.table["faces"])
@@ -234,8 +227,8 @@ class HostWork:
             with meter.part("decode"):
                 images = [jpeg_pixels(one.data, one.width, one.height) for one in opened]
             with meter.part("hash"):
-                hashes = [pixel_hash(image) for image in images]
-            assert hashes == [row.image["pixel_sha256"] for row in batch], "another hash of the pixels"
+                hashes = [self.chain.pixel_hash(image) for image in images]
+            assert hashes == [row.image["pixel_hash"] for row in batch], "another hash of the pixels"
             with meter.part("pack"):
                 ImageBatch(images)
         with meter.part("small_images"):

@@ -125,4 +125,5 @@ def coded_identity(size: int) -> StoreIdentity:
         mode=settings.run.mode,
         output_settings=settings.output_settings(),
         output_hash=settings.output_hash(),
+        pixel_key="0" * 32,
     )

@@ -14,6 +14,7 @@ from coded_faces import SIDE, CodedExtractor, Shown, coded_identity, photo, vect
 
 from pipeline.config import load_settings
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, fixed_lists, shard_schema
 from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.files.objects import object_file
@@ -59,7 +60,7 @@ def _planted(client: LocalStore, run: RunRow, shard: int, persons: Sequence[int]
     for place, person in enumerate(persons):
         media_id, face_id = counters.next_media_id + place, counters.next_face_id + place
         known = {"media_id": media_id, "row": person, "path": f"{person}.png", "directory": directory, "status": OK}
-        hashes = {name: _sha256(f"{name} {person}") for name in ("sha256", "pixel_sha256")}
+        hashes = {name: _sha256(f"{name} {person}") for name in ("sha256", "pixel_hash")}
         media.append({**dict.fromkeys(MEDIA_SCHEMA.names), **known, **hashes, "width": SIDE, "height": SIDE})
         owner = {"person_id": person_id(person), "face_id": face_id}
         found.append({**owner, **faces, "media_id": media_id, "ordinal": 0, "outcome": "inserted"})
@@ -82,7 +83,7 @@ def extracted_run(
 ) -> RunRow:
     """A planned run of one photo per face, in shards of `rows`, whose extraction is done: each shard is ready to be
     enrolled."""
-    decode = Decoder(load_settings(environ={}).decode)
+    decode, pixel_hash = Decoder(load_settings(environ={}).decode), PixelHash(client.identity.pixel_key)
     photos = [photo(face) for face in faces]
     files = [(f"{k}.png", hashlib.sha256(data).hexdigest(), len(data)) for k, data in enumerate(photos)]
     run = _plan(client, source, files, rows, directory)
@@ -96,7 +97,7 @@ def extracted_run(
             "status": pa.array([OK] * len(images)),
             "reason": pa.array([None] * len(images), pa.string()),
             "sha256": pa.array([sha256 for _, sha256, _ in files[start : start + rows]]),
-            "pixel_sha256": pa.array([image.pixel_sha256 for image in images]),
+            "pixel_hash": pa.array([pixel_hash(image.pixels) for image in images]),
             "width": pa.array([image.width for image in images], pa.int32()),
             "height": pa.array([image.height for image in images], pa.int32()),
             "format": pa.array([image.format for image in images]),

@@ -92,8 +92,14 @@ def _costs(chain: FacepipeChain, files: Sequence[Path], decoders: int, cores: in
     device = torch.device(settings.run.device)
     data = [file.read_bytes() for file in files]
     decoder, (bare_name, bare) = Decoder(settings.decode), next(iter(installed().items()))
+
+    def decode(one: bytes) -> DecodedImage:
+        image = decoder(one)
+        chain.pixel_hash(image.pixels)
+        return image
+
     with ThreadPoolExecutor(decoders) as pool:
-        decode_s, images = _seconds(lambda: list(pool.map(decoder, data)))
+        decode_s, images = _seconds(lambda: list(pool.map(decode, data)))
         bare_s, _ = _seconds(lambda: [None for _ in pool.map(lambda one: bare(one).shape, data)])
     counts = (extractor.detector.counts.rnet, extractor.detector.counts.onet, extractor.embedder.counts)
     before = [count.inputs for count in counts]

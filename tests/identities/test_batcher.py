@@ -38,7 +38,7 @@ class HeldUpExtractor:
 
 
 def image(height: int) -> DecodedImage:
-    return DecodedImage(np.zeros((height, 10, 3), np.uint8), "png", str(height))
+    return DecodedImage(np.zeros((height, 10, 3), np.uint8), "png")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, shard_schema
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PostRequest
@@ -165,7 +166,8 @@ class World:
         (faces,) = self.extractor.extract([image])
         size = {"width": image.width, "height": image.height, "format": image.format}
         status = OK if len(faces) else NO_FACE
-        return {**fields, **size, "pixel_sha256": image.pixel_sha256, "status": status, "faces": faces.to_pylist()}
+        pixel_hash = PixelHash(self.client.identity.pixel_key)(image.pixels)
+        return {**fields, **size, "pixel_hash": pixel_hash, "status": status, "faces": faces.to_pylist()}
 
     def decided_in_run(self, run_id: str) -> list[tuple[int, int, str, str, str | None, float | None]]:
         """(row, face, outcome, reasons, person, score) of all faces."""

@@ -33,7 +33,8 @@ def snapshot(store: Path) -> dict[str, list[tuple[Any, ...]]]:
             " WHERE person_id IS NOT NULL GROUP BY person_id"
         )
         media = con.execute(
-            "SELECT path, directory, sha256, pixel_sha256, bytes, width, height, format, status, reason, name,"
+            "SELECT path, directory, sha256, if(pixel_hash IS NULL, NULL, min(path) OVER (PARTITION BY pixel_hash)),"
+            " bytes, width, height, format, status, reason, name,"
             " external_id FROM core.media ORDER BY ALL"
         ).fetchall()
         faces = con.execute(

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from pipeline.config import Settings
 from pipeline.jobs.doctor import examine
@@ -63,6 +64,24 @@ def test_its_tables_are_the_same(earlier: Path, tmp_path: Path) -> None:
     vectors = np.stack(embeddings["embedding"].to_numpy(zero_copy_only=False))
     digest = hashlib.sha256(embeddings["face_id"].to_numpy().tobytes() + vectors.tobytes()).hexdigest()
     assert digest == ANSWERS["embeddings_sha256"]
+
+
+def test_its_hashes_of_pixels_stay_what_they_were(
+    earlier: Path, tmp_path: Path, hopper_path: Path, astronaut_path: Path
+) -> None:
+    """SHA-256 without a key. So it knows a picture again in another file, and nothing else matches at T = 0."""
+    with LocalStore.open(earlier / "store", command="test") as client:
+        assert client.identity.pixel_key is None
+        hashed = client.read("SELECT length(pixel_hash) AS digits FROM core.media WHERE format IS NOT NULL")
+        assert set(hashed["digits"].to_pylist()) == {64}
+    write_photos(tmp_path / "photos", hopper_path, astronaut_path)
+    (posted,) = (face for face in ANSWERS["faces"] if face["path"] is None)
+    for source, person in (("h1.bmp", posted["person_id"]), ("b2.jpg", None)):
+        photo = tmp_path / f"{source}.png"
+        Image.open(tmp_path / "photos" / source).save(photo)
+        where = ("--store", earlier / "store", "--directory", "family")
+        (face,) = answer("search", photo, *where, "--threshold", "0")["faces"]
+        assert face.get("identity", {}).get("person_id") == person
 
 
 def test_a_search_finds_the_same_person(earlier: Path, tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 import pipeline.jobs.shard_stages
 from pipeline.errors import AccountExists, AccountUnknown, Interrupted, ServerUnreachable, StoreLocked
@@ -199,6 +200,21 @@ def test_posts_go_on_while_shards_are_handed_over(
             assert opened.served
             assert opened.check().report.problems == []
     assert_whole(tmp_path / "store")
+
+
+def test_a_run_knows_a_picture_that_was_posted_in_another_format(
+    served: Served, store: Path, tmp_path: Path, photos: Path
+) -> None:
+    """The run's process has the store's key from the server: at T = 0 nothing matches but the same pixels."""
+    with open_store(store, command="test") as opened:
+        account = opened.account_id("default")
+    served.service.post(account, "other", (photos / "h1.bmp").read_bytes(), PostRequest(name="A", external_id="1"))
+    (tmp_path / "same").mkdir()
+    Image.open(photos / "h1.bmp").save(tmp_path / "same" / "h1.png")
+    settings = dataclasses.replace(SETTINGS, match=dataclasses.replace(SETTINGS.match, threshold=0.0))
+    report = run(_request(tmp_path / "same", store, settings=settings, directory="other"))
+    assert (report.work.decoded, report.outcomes) == (1, {"matched": 1})
+    assert len(served.service.people(account, "other")) == 1
 
 
 def test_only_one_process_does_runs(served: Served, photos: Path, store: Path) -> None:

@@ -65,6 +65,7 @@ def identity() -> StoreIdentity:
         mode="exact",
         output_settings={"detect": {"min_face_px": 20}},
         output_hash="1" * 64,
+        pixel_key="2" * 32,
     )
 
 
@@ -106,7 +107,7 @@ def shard_commit(
                 "path": path,
                 "directory": directory,
                 "sha256": sha(path),
-                "pixel_sha256": sha("pixels" + path),
+                "pixel_hash": sha("pixels" + path),
                 "bytes": len(data),
                 "width": 250,
                 "height": 200,
@@ -254,11 +255,14 @@ def finish(client: LocalStore, run: RunRow) -> None:
 
 
 def of_version(version: int, folder: Path) -> Path:
-    """A store with tables of an older version: an account, and a run of two photos with a person each; in version 2
-    also A and B, who were posted. A has tags and a flag. B is merged with A, and had the reference replaced."""
+    """A store with tables of an older version: an account, and a run of two photos with a person each; from
+    version 2 on also A and B, who were posted. A has tags and a flag, and in version 3 a first name and metadata. B is
+    merged with A, and had the reference replaced."""
     with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
         archive.extractall(folder / f"version-{version}", filter="data")
-    return folder / f"version-{version}" / "store"
+    store = folder / f"version-{version}" / "store"
+    store.chmod(0o700)  # which the archive does not keep
+    return store
 
 
 def execute(client: LocalStore, sql: str, params: Sequence[object] = ()) -> None:

@@ -53,7 +53,7 @@ def test_an_insertion_is_read_back(client: LocalStore, account: int) -> None:
     assert found.persons[0].tags == ("ä", "b,c")
     assert found.persons[0].last_occurrence_at == NOW
     np.testing.assert_array_equal(found.vectors, [unit_vectors(1, 1)[0], unit_vectors(1, 2)[0]])
-    assert set(found.image_hashes) == {(posted(1).sha256, posted(1).pixel_sha256)}
+    assert set(found.image_hashes) == {(posted(1).sha256, posted(1).pixel_hash)}
     assert found.boxes.tolist() == [[10, 20, 60, 80]] * 2
     for one in change.references:
         assert client.read_image(account, one.image_guid) == (one.image, "image/jpeg")

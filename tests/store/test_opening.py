@@ -19,7 +19,17 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, StoreIdentity
 from pipeline.store.schema import SCHEMA_VERSION
 from tests.cli.report import facepipe
-from tests.store.store_samples import identity, insertion, of_version, replacement, shard_commit, unit_vectors
+from tests.store.store_samples import (
+    SOURCE,
+    identity,
+    insertion,
+    of_version,
+    posted,
+    replacement,
+    sha,
+    shard_commit,
+    unit_vectors,
+)
 
 OPEN_AND_DIE = """
 import os, signal, sys
@@ -214,6 +224,26 @@ def test_a_store_of_version_2_is_upgraded_and_keeps_its_contents(tmp_path: Path)
     with LocalStore.open(store, command="again") as client:
         assert check_store(client).problems == []
         assert [record.first_name for record in client.references(1, "main").persons] == [None, None, "Ann", None]
+
+
+def test_a_store_of_version_3_is_upgraded_and_keeps_its_hashes_of_pixels(tmp_path: Path) -> None:
+    store = of_version(3, tmp_path)
+    assert version_of(store) == 3
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+        assert client.identity.pixel_key is None  # so SHA-256 goes on
+        found = client.references(1, "main")
+        pixels = [sha(f"pixels{SOURCE}/0-{row}.jpg") for row in range(2)]
+        pixels += [posted(seed).pixel_hash for seed in (100, 102)]
+        assert [hashes[1] for hashes in found.image_hashes] == pixels
+        assert [record.first_name for record in found.persons] == [None, None, "Ann", None]
+        assert found.persons[2].metadata == '{"gender":"f"}'
+        (added,) = client.commit_directory(insertion(1, "main", 201, "C"))
+        client.commit_directory(replacement(1, "main", 202, added))
+    assert version_of(store) == SCHEMA_VERSION
+    with LocalStore.open(store, command="again") as client:
+        assert check_store(client).problems == []
+        assert client.references(1, "main").image_hashes[4] == (posted(202).sha256, posted(202).pixel_hash)
 
 
 def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> Non
     assert [p.occurrence for p in found.persons[:2]] == [2, 1]  # the second shard matched the first person
     assert found.persons[0].image_guid == first.objects[0][0]
     media = first.media.to_pylist()[1]
-    assert found.image_hashes[1] == (media["sha256"], media["pixel_sha256"])
+    assert found.image_hashes[1] == (media["sha256"], media["pixel_hash"])
     assert found.boxes[1].tolist() == [11.0, 20.0, 60.0, 80.0]
     for guid, data, _ in first.objects:
         assert read_object(client.folder, guid) == data

@@ -20,6 +20,7 @@ from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
@@ -43,8 +44,9 @@ class FacepipeChain:
         self.settings = settings
         identity = make_identity(settings)
         self.extractor = load_extractor(settings, identity, Path(), NETWORK_THREADS)
-        decoder = Decoder(settings.decode)
-        self.engine = LocalEngine(settings, identity.embedding_size, decoder, lambda: self.extractor, times)
+        self.pixel_hash = PixelHash(identity.pixel_key)
+        size, decoder = identity.embedding_size, Decoder(settings.decode)
+        self.engine = LocalEngine(settings, size, decoder, self.pixel_hash, lambda: self.extractor, times)
         self._lists: Sequence[Sequence[Path]] = []
         self._shards: list[pa.Table] = []
 

@@ -10,7 +10,6 @@ still shows is taken from the image that the failed load leaves behind.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import struct
@@ -144,11 +143,8 @@ class OpenedImage:
             raise
         except Exception as exc:  # the parsers of nine formats raise whatever a broken file leads them to
             raise _damaged(self.data, exc) from exc
-        height, width = pixels.shape[:2]
-        digest = hashlib.sha256(struct.pack("<II", width, height))
-        digest.update(pixels.data)
         kind = image.format or ""
-        return DecodedImage(pixels, _NAMES.get(kind, kind.lower()), digest.hexdigest())
+        return DecodedImage(pixels, _NAMES.get(kind, kind.lower()))
 
 
 class Decoder:

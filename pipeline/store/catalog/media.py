@@ -65,7 +65,7 @@ def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) ->
 
 
 def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
-    """media_id, ordinal, the detection's columns, pixel_sha256, width, height, format, embedding: all faces of these
+    """media_id, ordinal, the detection's columns, pixel_hash, width, height, format, embedding: all faces of these
     media that have detections, by media_id and ordinal.
 
     Raises StoreDamaged where a face has no stored embedding.
@@ -74,7 +74,7 @@ def faces_of_media(catalog: Catalog, media_ids: Sequence[int]) -> pa.Table:
         table = catalog.read(
             """
             SELECT f.face_id, f.media_id, f.ordinal, d.* EXCLUDE (generation, face_id),
-                m.pixel_sha256, m.width, m.height, m.format
+                m.pixel_hash, m.width, m.height, m.format
             FROM core.faces f
             JOIN core.media m ON m.media_id = f.media_id
             JOIN core.detections d ON d.face_id = f.face_id AND d.generation = ?
@@ -95,8 +95,8 @@ def media_with_removed_faces(catalog: Catalog, media_ids: Sequence[int]) -> set[
 
 
 def images_of_media(catalog: Catalog, media_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """media_id -> pixel_sha256, width, height and format, also of images without a face."""
-    sql = f"SELECT media_id, pixel_sha256, width, height, format FROM core.media WHERE {_THESE_MEDIA}"
+    """media_id -> pixel_hash, width, height and format, also of images without a face."""
+    sql = f"SELECT media_id, pixel_hash, width, height, format FROM core.media WHERE {_THESE_MEDIA}"
     return {row.pop("media_id"): row for row in catalog.read(sql, [list(media_ids)]).to_pylist()}
 
 

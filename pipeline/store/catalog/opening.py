@@ -53,6 +53,11 @@ _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE core.persons ADD COLUMN metadata VARCHAR",
         "CREATE TABLE core.replaced_images (image_guid VARCHAR, person_id UUID, replaced_at TIMESTAMP)",
     ),
+    # 4: pixels are hashed under a key. A store without one goes on with SHA-256, as its hashes are.
+    3: (
+        "ALTER TABLE core.store ADD COLUMN pixel_key VARCHAR",
+        "ALTER TABLE core.media RENAME COLUMN pixel_sha256 TO pixel_hash",
+    ),
 }
 
 

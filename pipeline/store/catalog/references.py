@@ -22,7 +22,7 @@ _REFERENCES = """
     SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.first_name, p.last_name, p.external_id,
         p.parent_id::VARCHAR AS parent_id, p.tags, p.metadata,
         coalesce(p.ignored, false) AS ignored, p.occurrence, p.last_occurrence_at, p.added_at, p.modified_at,
-        r.image_guid, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_sha256, t.x1, t.y1, t.x2, t.y2
+        r.image_guid, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_hash, t.x1, t.y1, t.x2, t.y2
     FROM core.persons p
     JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
     JOIN core.detections t ON t.face_id = r.face_id AND t.generation = $1
@@ -88,7 +88,7 @@ def _values(table: pa.Table, name: str) -> list[Any]:
 
 
 def _hashes(table: pa.Table) -> list[tuple[str, ...]]:
-    pairs = zip(table["sha256"].to_pylist(), table["pixel_sha256"].to_pylist(), strict=True)
+    pairs = zip(table["sha256"].to_pylist(), table["pixel_hash"].to_pylist(), strict=True)
     return [tuple(value for value in pair if value is not None) for pair in pairs]
 
 
