@@ -16,7 +16,7 @@ _MOST_BYTES: Final = 2**31 - 1  # that AESGCM takes at once
 class PixelHash:
     """The hash of upright pixels [H, W, 3] under the key of a store: equal pictures have equal hashes.
 
-    It is a tag of GMAC, which costs a twelfth of SHA-256; who does not know the key cannot make two pictures with one
+    It is a tag of GMAC, which costs a tenth of SHA-256; who does not know the key cannot make two pictures with one
     tag. Its nonce is the picture's size, so it repeats: the key must not authenticate anything. A store without a key
     is older and has SHA-256. Safe to call from many threads.
     """
