@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pipeline.extraction.extractor import BatchExtractor
+
+gc.disable()  # until the tests are collected: what they import stays, and looking through it took 3 s
 
 # No deadline: a slow machine is not a failure.
 hypothesis.settings.register_profile("small", deadline=None, max_examples=25)
@@ -60,6 +63,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "faces" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.fixture
