@@ -1,6 +1,6 @@
 """A small store with random vectors, made by the calls that a run makes.
 
-Also a script: `store_samples.py DIR` plays the scenario, `--kill first|ends|every` kills it at its fault points.
+Also a script: `store_samples.py DIR` plays the scenario, `--kill some|ends|every` kills it at its fault points.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ SIZE = 8
 SHARD_ROWS = 4
 SHARDS = 2
 SOURCE = "/photos"
+EVERY_NTH = 2  # of the fault points is killed by default: each kind of step is among them
 MANIFEST = pa.schema([("row", pa.int64()), ("path", pa.string())])
 JPEG = b"\xff\xd8\xff\xe0"
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901)
@@ -392,28 +393,28 @@ def export_of(path: Path) -> Path:
 def kill_at_points(root: Path, calls: str) -> None:
     """The scenario killed at its fault points, each time continued and compared with the undisturbed one.
 
-    `calls` of each point: the first, the first and the last (ends), or every one. At first calls nothing is killed: the
-    undisturbed scenario leaves a copy of its files there, which are what a SIGKILL would leave.
+    `calls` of each point: the first and the last (ends), every one, or the first of every other point (some). There
+    nothing is killed: the undisturbed scenario leaves a copy of its files, which are what a SIGKILL would leave.
     """
-    whole, copied = root / "whole", set[str]()
+    whole, met = root / "whole", list[str]()
 
     def copy(name: str, number: int) -> None:
-        if calls == "first" and name not in copied:
-            copied.add(name)
+        if calls == "some" and name not in met:
+            met.append(name)
+            if name not in met[::EVERY_NTH]:
+                return
             stopped = root / f"{number}-{name}"
             shutil.copytree(whole, stopped)
             if export_of(whole).exists():
                 shutil.copytree(export_of(whole), export_of(stopped))
 
     # One thread writes, so that files stand still while they are copied.
-    with patch.object(durable, "_FEW", SHARD_ROWS) if calls == "first" else nullcontext():
+    with patch.object(durable, "_FEW", SHARD_ROWS) if calls == "some" else nullcontext():
         status, points = play_in_child(whole, copy)
     assert status == 0, f"wait status {status}"
-    chosen = set(range(len(points)))
-    if calls != "every":
-        chosen = {points.index(name) for name in points}
-    if calls == "ends":
-        chosen |= {len(points) - 1 - points[::-1].index(name) for name in points}
+    firsts = sorted({points.index(name) for name in points})
+    lasts = {len(points) - 1 - points[::-1].index(name) for name in points}
+    chosen = {"some": firsts[::EVERY_NTH], "ends": lasts.union(firsts), "every": range(len(points))}[calls]
 
     expected = contents(whole)
     assert not expected["problems"], expected["problems"]
@@ -426,7 +427,7 @@ def kill_at_points(root: Path, calls: str) -> None:
 
     for number in sorted(chosen):
         path = root / f"{number}-{points[number]}"
-        if calls != "first":
+        if calls != "some":
             status, _ = play_in_child(path, lambda _, reached, number=number: reached == number and kill_now())
             assert status == signal.SIGKILL, f"{path.name}: wait status {status}"
         assert path.exists(), path.name
@@ -438,7 +439,7 @@ def kill_at_points(root: Path, calls: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path)
-    parser.add_argument("--kill", choices=["first", "ends", "every"])
+    parser.add_argument("--kill", choices=["some", "ends", "every"])
     arguments = parser.parse_args()
     if arguments.kill:
         kill_at_points(arguments.path, arguments.kill)
