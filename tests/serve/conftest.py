@@ -54,8 +54,8 @@ def clients(live: LiveServer) -> Iterator[Clients]:
 
 
 @pytest.fixture(scope="session")
-def coded_servers() -> Iterator[Forker]:
-    """Forks servers over stores of coded faces."""
+def forked_servers() -> Iterator[Forker]:
+    """Forks servers."""
     with Forker("tests.serve.forked_server") as forker:
         yield forker
 

@@ -1,17 +1,20 @@
-"""Servers over stores of coded faces, as children of a process that has everything imported.
+"""Servers as children of a process that has everything imported.
 
-An order is {"store", "without", "flags", "files", "log"}: `without` names the parts of durability that the server
-leaves out, `flags` are more settings, `files` is the limit on open files, `log` the file of its log. A server is ready
-with its URL.
+The order {"store", "without", "flags", "files", "log"} is a server over a store of coded faces: `without` names the
+parts of durability that it leaves out, `flags` are more settings, `files` is the limit on open files, `log` the file of
+its log. It is ready with its URL. The order {"words", "environ", "log"} is a command of these words and environment
+variables, with its models. It is ready with the first line that it prints.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ import uvicorn.lifespan.on  # what uvicorn imports by name only when it starts
 import uvicorn.loops.auto  # noqa: F401
 
 import pipeline.store.catalog.connection
+from pipeline.cli import main
 from pipeline.cli.serve import log_to_stderr
 from pipeline.config import load_settings
 from pipeline.matching import int8_filter
@@ -66,14 +70,35 @@ WITHOUT: dict[str, Callable[[], None]] = {
 }
 
 
+class _Output(io.StringIO):
+    """Standard output of a command that prints one line."""
+
+    def __init__(self, ready: Callable[[str], None]) -> None:
+        super().__init__()
+        self._ready = ready
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if text:  # click tries the stream with nothing
+            self._ready(text.rstrip())
+        return written
+
+
 def work(order: Order, ready: Callable[[str], None]) -> None:
+    if "log" in order:
+        with Path(order["log"]).open("w") as log:
+            os.dup2(log.fileno(), sys.stderr.fileno())
+    if "words" in order:
+        os.environ.clear()
+        os.environ.update(order["environ"])
+        with redirect_stdout(_Output(ready)):
+            main(order["words"])
+    coded_server.install(CROP_BYTES)
     for part in order.get("without", ()):
         WITHOUT[part]()
     if "files" in order:
         resource.setrlimit(resource.RLIMIT_NOFILE, (order["files"], order["files"]))
     if "log" in order:
-        with Path(order["log"]).open("w") as log:
-            os.dup2(log.fileno(), sys.stderr.fileno())
         log_to_stderr(quiet=False)
     settings = load_settings(environ={}, flags={**FLAGS, **order.get("flags", {})})
     serve(Path(order["store"]), settings, lambda listening: ready(listening.url))
@@ -82,5 +107,4 @@ def work(order: Order, ready: Callable[[str], None]) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     int8_filter.prepare()  # compiled here once, not in every child
-    coded_server.install(CROP_BYTES)
     answer_orders(work)

@@ -34,7 +34,7 @@ from tests.cli.report import facepipe
 from tests.forking import Forker
 from tests.integration.conftest import RecordedProgress, loaded_once, write_photos  # noqa: F401
 from tests.integration.snapshot import assert_whole, snapshot
-from tests.serve.conformance.launch import server_process
+from tests.serve.conformance.launch import server_order
 from tests.serve.connecting import Clients, ended
 from tests.serve.served import SETTINGS, Served, serving
 
@@ -324,10 +324,10 @@ def test_a_check_does_not_report_an_image_that_is_being_stored(served: Served, s
         assert len(served.service.people(account, "other")) == 1
 
 
-def test_a_running_server_takes_a_new_password_at_once(store: Path, tmp_path: Path) -> None:
-    with server_process(store, tmp_path / "log", environ=os.environ) as (server, listening):
+def test_a_running_server_takes_a_new_password_at_once(store: Path, forked_servers: Forker, tmp_path: Path) -> None:
+    with forked_servers.running(**server_order(store, tmp_path / "log", environ=os.environ)) as server:
         first = _facepipe("account", "password", "default", "--store", store)["password"]
-        with httpx.Client(base_url=listening["url"], trust_env=False) as http:
+        with httpx.Client(base_url=json.loads(server.ready)["url"], trust_env=False) as http:
 
             def people(password: str) -> httpx.Response:
                 headers = {"X-RPC-DIRECTORY": "main", "X-RPC-AUTHORIZATION": f"default:{password}"}
@@ -337,8 +337,6 @@ def test_a_running_server_takes_a_new_password_at_once(store: Path, tmp_path: Pa
             second = _facepipe("account", "password", "default", "--store", store)["password"]
             assert (people(first).status_code, people(second).status_code) == (401, 200)
             assert http.get("/admin/hello").status_code == http.post("/admin/shards").status_code == 404
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 0
     assert not (store / "admin.token").exists()
     assert_whole(store)
 

@@ -53,13 +53,13 @@ def test_connections_leave_files_to_the_store(monkeypatch: pytest.MonkeyPatch) -
         assert connections.max_connections() == allowed
 
 
-def test_silent_connections_neither_stop_a_tls_server_nor_fill_its_log(coded_servers: Forker, tmp_path: Path) -> None:
+def test_silent_connections_neither_stop_a_tls_server_nor_fill_its_log(forked_servers: Forker, tmp_path: Path) -> None:
     """Twenty peers open more connections than the server may have files, and never begin their handshake."""
     certificate = make_certificate(tmp_path)
     log = tmp_path / "log"
     flags = {"serve.tls_cert": str(certificate.cert), "serve.tls_key": str(certificate.key)}
     order = {"store": str(empty_store(tmp_path / "store")), "files": 400, "log": str(log), "flags": flags}
-    with coded_servers.running(**order) as server, ExitStack() as stack:
+    with forked_servers.running(**order) as server, ExitStack() as stack:
         clients = Clients(urlsplit(server.ready).port or 0, stack)
         for number in range(600):
             clients.connect(f"127.0.0.{2 + number % 20}")

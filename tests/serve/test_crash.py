@@ -6,6 +6,7 @@ fault points and kills are tried, with --full all of them.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -28,7 +29,7 @@ from tests.cli.report import answer, facepipe
 from tests.forking import Child, Forker
 from tests.serve.coded import RECOGNISE, Client, Unanswered, assert_whole, client_of, empty_store, service_of
 from tests.serve.conformance import photos
-from tests.serve.conformance.launch import server_process
+from tests.serve.conformance.launch import server_order
 from tests.serve.live import live_settings
 from tests.serve.quick_hash import quick_hash
 
@@ -77,12 +78,12 @@ class Insertions:
 
 
 @pytest.mark.slow
-def test_killed_during_parallel_insertions(coded_servers: Forker, tmp_path: Path, full: bool) -> None:
+def test_killed_during_parallel_insertions(forked_servers: Forker, tmp_path: Path, full: bool) -> None:
     store = empty_store(tmp_path / "store")
     chance = random.Random(5)
     answered: dict[int, str] = {}
     for kill in range(10 if full else 2):
-        server = coded_servers.start(store=str(store))
+        server = forked_servers.start(store=str(store))
         insertions = Insertions(server, range(kill * INSERTIONS, (kill + 1) * INSERTIONS))
         minimum = chance.randrange(INSERTIONS)
         while len(insertions.answered) < minimum:
@@ -174,8 +175,8 @@ class Undisturbed:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(coded_servers: Forker, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    return Undisturbed(coded_servers, tmp_path_factory.mktemp("undisturbed"))
+def undisturbed(forked_servers: Forker, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return Undisturbed(forked_servers, tmp_path_factory.mktemp("undisturbed"))
 
 
 def test_a_server_meets_these_fault_points(undisturbed: Undisturbed) -> None:
@@ -187,16 +188,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("point", MET if metafunc.config.getoption("full") else MET[::EVERY_NTH])
 
 
-def test_killed_at_a_fault_point(coded_servers: Forker, undisturbed: Undisturbed, point: str, tmp_path: Path) -> None:
+def test_killed_at_a_fault_point(forked_servers: Forker, undisturbed: Undisturbed, point: str, tmp_path: Path) -> None:
     store = empty_store(tmp_path / "store")
-    server = coded_servers.start(store=str(store), fault=point, nth=undisturbed.points[point])
+    server = forked_servers.start(store=str(store), fault=point, nth=undisturbed.points[point])
     answered = play(server)
     ended = server.stop() if answered == len(STEPS) else server.wait()
     assert ended.status == -signal.SIGKILL
     # The request that had no answer is in as a whole, or not at all.
     done = min(len(STEPS), answered + point.startswith(AFTER_THE_COMMIT))
     assert contents(store) == undisturbed.contents[done]
-    with coded_servers.running(store=str(store)) as again, client_of(again) as client:
+    with forked_servers.running(store=str(store)) as again, client_of(again) as client:
         for step in STEPS[done:]:
             step(client)
     assert contents(store) == undisturbed.contents[-1]
@@ -205,9 +206,9 @@ def test_killed_at_a_fault_point(coded_servers: Forker, undisturbed: Undisturbed
 # Killed, and what it had committed is lost
 
 
-def test_a_lost_log_stops_every_command_and_deletes_no_picture(coded_servers: Forker, tmp_path: Path) -> None:
+def test_a_lost_log_stops_every_command_and_deletes_no_picture(forked_servers: Forker, tmp_path: Path) -> None:
     store = empty_store(tmp_path / "store")
-    server = coded_servers.start(store=str(store))
+    server = forked_servers.start(store=str(store))
     with client_of(server) as client:
         for person in range(25):
             client.post(Shown(person), update="false")
@@ -225,7 +226,7 @@ def test_a_lost_log_stops_every_command_and_deletes_no_picture(coded_servers: Fo
     assert "25 pictures" in repaired["detail"]
     aside = (path for path in (store / "quarantine" / "objects").rglob("*") if path.is_file())
     assert {path.name: path.read_bytes() for path in aside} == pictures
-    with coded_servers.running(store=str(store)) as again, client_of(again) as client:
+    with forked_servers.running(store=str(store)) as again, client_of(again) as client:
         (face,) = client.post(Shown(1), update="false")["identifiedFaces"]
         assert face["newId"] is True
 
@@ -234,7 +235,7 @@ def test_a_lost_log_stops_every_command_and_deletes_no_picture(coded_servers: Fo
 
 
 @pytest.mark.slow
-def test_the_command_is_killed_and_started_again(tmp_path: Path, weights_cache: Path) -> None:
+def test_the_command_is_killed_and_started_again(forked_servers: Forker, tmp_path: Path, weights_cache: Path) -> None:
     environ = {**os.environ, "FACEPIPE_CACHE": str(weights_cache), "OMP_NUM_THREADS": "1"}
     store, flags = tmp_path / "store", ["--device", "cpu", "--person-headers", "optional", "--quiet"]
     with open_or_create_store(store, live_settings(), "test") as made:
@@ -242,10 +243,11 @@ def test_the_command_is_killed_and_started_again(tmp_path: Path, weights_cache: 
     portraits = {"hopper": photos.photo("hopper"), "collins": photos.photo("collins")}
     ids: list[dict[str, str]] = []
     for _ in range(2):
-        with server_process(store, tmp_path / "log", *flags, environ=environ) as (_, listening):  # killed in the end
-            with closing(Client(listening["url"])) as client:
-                faces = {name: client.send(image, name)["identifiedFaces"][0] for name, image in portraits.items()}
-            ids.append({name: face["personId"] for name, face in faces.items()})
+        server = forked_servers.start(**server_order(store, tmp_path / "log", *flags, environ=environ))
+        with closing(Client(json.loads(server.ready)["url"])) as client:
+            faces = {name: client.send(image, name)["identifiedFaces"][0] for name, image in portraits.items()}
+        server.kill()
+        ids.append({name: face["personId"] for name, face in faces.items()})
     assert ids[0] == ids[1]
     with LocalStore.open(store, command="test") as client_of_store:
         assert check_store(client_of_store).problems == []

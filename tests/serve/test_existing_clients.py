@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.padding import PKCS7
 
 from pipeline.config import ServeSettings
 from pipeline.serve.existing_clients import for_existing_clients
+from tests.forking import Forker
 from tests.serve.certificate import make_certificate
 from tests.serve.conformance.launch import Launched, launch
 from tests.serve.conformance.photos import encoded, faceless, opened, other, pair, photo, poor, portrait
@@ -36,8 +37,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "existing-clients.md"
 
 
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    with launch(tmp_path_factory.mktemp("clients"), flags=FLAGS) as running:
+def launched(forked_servers: Forker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    with launch(forked_servers, tmp_path_factory.mktemp("clients"), flags=FLAGS) as running:
         yield running
 
 
@@ -237,10 +238,10 @@ def test_import_with_curls_default_content_type_and_a_latin1_name(client: Client
     assert [person["name"] for person in client.people()] == ["Jürgen"]
 
 
-def test_download_from_a_cloud_and_decrypt(tmp_path: Path) -> None:
+def test_download_from_a_cloud_and_decrypt(forked_servers: Forker, tmp_path: Path) -> None:
     """`ehttps://` is taken for https, and what it gives is decrypted with the key from the object server. (The public
     host is the second port here.)"""
-    with launch(tmp_path, hosting="cloud", flags=FLAGS) as cloud:
+    with launch(forked_servers, tmp_path, hosting="cloud", flags=FLAGS) as cloud:
         client = Client(cloud, "main")
         client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)
         (person,) = client.people()
@@ -267,11 +268,11 @@ PLACE = {
 
 
 @pytest.fixture(scope="module")
-def placed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def placed(forked_servers: Forker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("placed")
     certificate = make_certificate(folder)
     flags = {**PLACE, "--tls-cert": str(certificate.cert), "--tls-key": str(certificate.key)}
-    with launch(folder, flags=[*FLAGS, *(word for flag in flags.items() for word in flag)]) as running:
+    with launch(forked_servers, folder, flags=[*FLAGS, *(word for flag in flags.items() for word in flag)]) as running:
         yield Client(running, "main", certificate.client())
 
 

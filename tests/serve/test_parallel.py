@@ -53,13 +53,13 @@ def in_parallel(works: Sequence[Callable[[], object]]) -> None:
 
 
 @pytest.mark.slow
-def test_64_clients_post_8_new_faces_25_times_each(coded_servers: Forker, tmp_path: Path) -> None:
+def test_64_clients_post_8_new_faces_25_times_each(forked_servers: Forker, tmp_path: Path) -> None:
     store = empty_store(tmp_path / "store")
     posts = [Shown(face, variant) for variant in range(TIMES) for face in range(FACES)]
     random.Random(1).shuffle(posts)
     answers: list[dict[str, Any]] = []
 
-    with coded_servers.running(store=str(store)) as server:
+    with forked_servers.running(store=str(store)) as server:
 
         def share(number: int) -> None:
             with client_of(server) as client:

@@ -10,10 +10,9 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -22,8 +21,9 @@ from pipeline.cli import main
 from pipeline.errors import StoreMissing, UsageError
 from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.local import LocalStore
+from tests.forking import Forker
 from tests.serve.certificate import Certificate, make_certificate
-from tests.serve.conformance.launch import server_process
+from tests.serve.conformance.launch import server_order, server_process
 from tests.serve.live import PASSWORD, credentials, live_settings
 from tests.serve.quick_hash import quick_hash
 from tests.waiting import until
@@ -43,13 +43,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-@contextmanager
-def started(store: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with server_process(store, log_of(store), "--device", "cpu", *flags, environ=environ) as process_and_answer:
-        yield process_and_answer
-
-
 def log_of(store: Path) -> Path:
     return store.parent / "server.log"
 
@@ -59,7 +52,8 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
 ) -> None:
     cert, key = certificate.cert, certificate.key
     tls = certificate.client()
-    with started(store, "--object-port", "0", "--tls-cert", str(cert), "--tls-key", str(key)) as (process, listening):
+    flags = ("--device", "cpu", "--object-port", "0", "--tls-cert", str(cert), "--tls-key", str(key))
+    with server_process(store, log_of(store), *flags, environ=os.environ) as (process, listening):
         assert listening["url"].startswith("https://127.0.0.1:")
         assert listening["url"] != listening["object_url"]
         assert (listening["store"], listening["identities"]) == (str(store), 0)
@@ -93,11 +87,11 @@ def wait_for_post(url: str, tls: ssl.SSLContext | bool = True) -> None:
     until(lambda: "facepipe_pending_posts 1.0" in httpx.get(f"{url}/metrics", verify=tls).text, within_s=30)
 
 
-def test_ctrl_c_ends_it_too(store: Path) -> None:
-    with started(store, "--quiet") as (process, listening):
-        assert httpx.get(f"{listening['url']}/readyz").status_code == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+def test_ctrl_c_ends_it_too(store: Path, forked_servers: Forker) -> None:
+    server = forked_servers.start(**server_order(store, log_of(store), "--quiet", environ=os.environ))
+    assert httpx.get(f"{json.loads(server.ready)['url']}/readyz").status_code == 200
+    os.kill(server.pid, signal.SIGINT)
+    assert server.wait().status == 0
     assert log_of(store).read_text() == ""
 
 
@@ -148,15 +142,16 @@ def test_settings_that_do_not_fit(store: Path, arguments: list[str], message: st
         serve("--store", str(store), "--port", "0", "--device", "cpu", *arguments)
 
 
-def test_a_second_signal_ends_it_at_once(store: Path) -> None:
+def test_a_second_signal_ends_it_at_once(store: Path, forked_servers: Forker) -> None:
     """While the first waits for a body that does not come."""
-    with started(store) as (process, listening), socket.create_connection(address(listening["url"])) as connection:
+    server = forked_servers.start(**server_order(store, log_of(store), environ=os.environ))
+    with socket.create_connection(address(json.loads(server.ready)["url"])) as connection:
         begin_body(connection)
-        process.send_signal(signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(2)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == -signal.SIGTERM
+        os.kill(server.pid, signal.SIGTERM)
+        time.sleep(2)
+        second = time.monotonic()
+        assert server.stop().status == -signal.SIGTERM  # and not 0, of the first
+        assert time.monotonic() - second < 5
     with LocalStore.open(store, command="test") as client:
         assert len(client.references(1, "main")) == 0
 

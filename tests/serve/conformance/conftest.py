@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.forking import Forker
 from tests.serve.conformance.client import Account, Directory, Json, Server
 from tests.serve.conformance.launch import Launched, launch
 from tests.serve.conformance.photos import other, photo
@@ -56,16 +57,20 @@ def running(pytestconfig: pytest.Config) -> Running:
 
 
 @pytest.fixture(scope="session")
-def local_process(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+def local_process(
+    running: Running, forked_servers: Forker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launched]:
     """Our server in local hosting with default settings."""
     if running["url"]:
         pytest.skip("the tests must start this server themselves")
-    with launch(tmp_path_factory.mktemp("local")) as launched:
+    with launch(forked_servers, tmp_path_factory.mktemp("local")) as launched:
         yield launched
 
 
 @pytest.fixture(scope="session")
-def cloud_process(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+def cloud_process(
+    running: Running, forked_servers: Forker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launched]:
     """Our server in cloud hosting. Every setting about the contract's open points has its other value, and the queue is
     short."""
     if running["url"]:
@@ -77,7 +82,7 @@ def cloud_process(running: Running, tmp_path_factory: pytest.TempPathFactory) ->
         "serve.queue_images": "3",
         "serve.workers": "2",
     }
-    with launch(tmp_path_factory.mktemp("cloud"), hosting="cloud", settings=settings) as launched:
+    with launch(forked_servers, tmp_path_factory.mktemp("cloud"), hosting="cloud", settings=settings) as launched:
         yield launched
 
 

@@ -1,11 +1,10 @@
-"""Starts a real `facepipe serve` from the command line, as an operator would."""
+"""Starts a real `facepipe serve`, from the command line or with the words of one."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,11 +17,11 @@ from pipeline.config import load_settings
 from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.local import LocalStore
+from tests.forking import Forker, Order
 from tests.serve.conformance.client import Account, Server
 
 PASSWORDS = {"alice": "p:ss word-ä", "bob": "b0b password"}  # a colon, a space, a non-ASCII letter
 ROOT = Path(__file__).parents[3]
-_STOP_S = 120
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,18 @@ def make_accounts(store: Path, environ: Mapping[str, str], hashed: Callable[[str
             client.create_account(user, hashed(password))
 
 
+def serve_words(store: Path, *flags: str) -> list[str]:
+    """`facepipe serve` on a free port, which prints JSON once it listens."""
+    return ["serve", "--store", str(store), "--port", "0", "--json", *flags]
+
+
 @contextmanager
 def server_process(
     store: Path, log: Path, *flags: str, environ: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """Runs `facepipe serve` on a free port; kills it afterwards if it still runs. Yields the process and the JSON that
-    it prints once it listens. Its standard error goes to the file `log`."""
-    command = [sys.executable, "-m", "pipeline", "serve", "--store", str(store), "--port", "0", "--json", *flags]
+    """Runs `facepipe serve`; kills it afterwards if it still runs. Yields the process and the JSON that it prints. Its
+    standard error goes to the file `log`."""
+    command = [sys.executable, "-m", "pipeline", *serve_words(store, *flags)]
     with (
         log.open("w") as errors,
         subprocess.Popen(
@@ -73,11 +77,21 @@ def server_process(
             process.kill()
 
 
+def server_order(store: Path, log: Path, *flags: str, environ: Mapping[str, str]) -> Order:
+    """The same for `tests.serve.forked_server`, whose children need not import everything. They are ready with the
+    JSON."""
+    return {"words": serve_words(store, *flags), "environ": dict(environ), "log": str(log)}
+
+
 @contextmanager
 def launch(
-    folder: Path, hosting: str = "local", settings: Mapping[str, str] | None = None, flags: Sequence[str] = ()
+    forker: Forker,
+    folder: Path,
+    hosting: str = "local",
+    settings: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
 ) -> Iterator[Launched]:
-    """A server on a free port with a new store, `folder`/store. It must stop cleanly on SIGTERM."""
+    """A server with a new store, `folder`/store. It must stop cleanly on SIGTERM."""
     store = folder / "store"
     common = {"model.weights": "casia-webface", "run.device": "cpu", **(settings or {})}
     if hosting == "cloud":
@@ -85,9 +99,10 @@ def launch(
         flags = (*flags, "--hosting", "cloud", "--public-url", "https://images.example.org")
     environ = environment(common)
     make_accounts(store, environ)
-    with server_process(store, folder / "server.log", *flags, environ=environ) as (process, listening):
+    log = folder / "server.log"
+    with forker.running(**server_order(store, log, *flags, environ=environ)) as child:
+        assert child.ready, log.read_text()
+        listening = json.loads(child.ready)
         server = Server.at(listening["url"], listening["object_url"])
         with server.http:
             yield Launched(server, store)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(_STOP_S) == 0
