@@ -54,6 +54,7 @@ class _Item:
     pixels: int = 0  # that it takes of the budget
     image: Future[DecodedImage | EncodedImage] | None = None
     faces: pa.Table | None = None
+    crops: Sequence[bytes | None] = ()  # of the faces
 
 
 class LocalEngine:
@@ -208,19 +209,18 @@ class LocalEngine:
             if isinstance(found, ImageRejected):
                 _reject(item, found)
                 continue
-            item.faces, item.image = self._with_pictures(item.fields["row"], found), None
+            item.faces, item.image = found.faces, None
+            item.crops = self._crops(item.fields["row"], found)
             item.fields.update(status=OK if len(found.faces) else NO_FACE, reason=found.image.remark)
 
-    def _with_pictures(self, row: int, found: ImageFaces) -> pa.Table:
-        """The faces with the column `crop`: null where the pixels are held, which a device's never are."""
+    def _crops(self, row: int, found: ImageFaces) -> list[bytes | None]:
+        """The files of the faces' pictures: None where the pixels are held, which a device's never are."""
         pictures = cut_faces(found.image, boxes_of(found.faces))
         on_host = isinstance(found.image, DecodedImage)
         if on_host and self._held is not None and self._held.hold(row, pictures):
-            files: list[bytes | None] = [None] * len(pictures)
-        else:
-            with self._times.stage(ENCODE, calls=len(pictures)):
-                files = over_threads(encode_reference_image, pictures)
-        return found.faces.append_column(CROP, pa.array(files, CROP.type))
+            return [None] * len(pictures)
+        with self._times.stage(ENCODE, calls=len(pictures)):
+            return [*over_threads(encode_reference_image, pictures)]
 
     def _table(self, items: list[_Item]) -> pa.Table:
         columns = {
@@ -228,7 +228,7 @@ class LocalEngine:
             for name in self._schema.names
             if name != "faces"
         }
-        columns["faces"] = _nested([item.faces for item in items], self._schema.field("faces").type)
+        columns["faces"] = _nested(items, self._schema.field("faces").type)
         return pa.table(columns, schema=self._schema)
 
 
@@ -259,13 +259,16 @@ def _reject(item: _Item, problem: ImageRejected) -> None:
     item.fields.update(dict.fromkeys(IMAGE_COLUMNS), status=problem.status, reason=problem.reason)
 
 
-def _nested(tables: list[pa.Table | None], kind: pa.DataType) -> pa.ListArray:
+def _nested(items: list[_Item], kind: pa.DataType) -> pa.ListArray:
     """One list of faces per item, null for none."""
     offsets, total = [], 0
-    for table in tables:
-        offsets.append(None if table is None else total)
-        total += 0 if table is None else len(table)
-    present = [t for t in tables if t is not None]
-    values = pa.concat_tables(present).combine_chunks().to_struct_array() if present else []
-    flat = pa.chunked_array(values, type=kind.value_type).combine_chunks() if present else pa.array([], kind.value_type)
+    for item in items:
+        offsets.append(None if item.faces is None else total)
+        total += 0 if item.faces is None else len(item.faces)
+    flat = pa.array([], kind.value_type)
+    tables = [item.faces for item in items if item.faces is not None]
+    if tables:
+        crops = pa.array([crop for item in items for crop in item.crops], CROP.type)
+        values = pa.concat_tables(tables).append_column(CROP, crops).combine_chunks().to_struct_array()
+        flat = pa.chunked_array(values, type=kind.value_type).combine_chunks()
     return pa.ListArray.from_arrays(pa.array([*offsets, total], pa.int32()), flat)

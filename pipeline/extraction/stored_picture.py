@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.extraction.images.jpeg import jpeg_file
-from pipeline.types import ByteArray, DecodedImage, DeviceImage
+from pipeline.types import ByteArray, DecodedImage, DeviceImage, FloatArray
 
 MEDIA_TYPE: Final = "image/jpeg"
 _AROUND = 0.5  # of the box's side, on each side: room for a later model to detect and align the face again
@@ -22,25 +22,21 @@ _QUALITY = 92
 _HELD_BYTES: Final = 2**28
 
 
-def cut_faces(image: DecodedImage | DeviceImage, boxes: Iterable[Sequence[float]]) -> list[ByteArray]:
-    """The parts of an image to store for faces at these boxes (xyxy): each grown by half its size on each side and
-    clipped, [h, w, 3] uint8 on the host; views where the image is there."""
-    return [_cut(image, np.array(box, np.float32)) for box in boxes]
-
-
-def _cut(image: DecodedImage | DeviceImage, box: np.ndarray[tuple[int], np.dtype[np.float32]]) -> ByteArray:
+def cut_faces(image: DecodedImage | DeviceImage, boxes: FloatArray) -> list[ByteArray]:
+    """The parts of an image to store for faces at these boxes [n, 4] float32 xyxy: each grown by half its size on each
+    side and clipped, [h, w, 3] uint8 on the host; views where the image is there."""
     height, width = image.pixels.shape[:2]
-    around = (box[2:] - box[:2]) * _AROUND
-    x0, y0 = np.maximum(np.floor(box[:2] - around), 0).astype(int)
-    x1, y1 = np.minimum(np.ceil(box[2:] + around), (width, height)).astype(int)
-    if isinstance(image, DecodedImage):
-        return image.pixels[y0:y1, x0:x1]
-    return image.pixels[y0:y1, x0:x1].cpu().numpy()
+    low, high = boxes[:, :2], boxes[:, 2:]
+    around = (high - low) * _AROUND
+    first = np.maximum(np.floor(low - around), 0).astype(int).tolist()
+    last = np.minimum(np.ceil(high + around), (width, height)).astype(int).tolist()
+    cuts = [image.pixels[y0:y1, x0:x1] for (x0, y0), (x1, y1) in zip(first, last, strict=True)]
+    return [cut if isinstance(cut, np.ndarray) else cut.cpu().numpy() for cut in cuts]
 
 
-def boxes_of(faces: pa.Table) -> list[tuple[float, ...]]:
-    """The boxes (xyxy) of a table of faces."""
-    return list(zip(*(faces[name].to_pylist() for name in ("x1", "y1", "x2", "y2")), strict=True))
+def boxes_of(faces: pa.Table) -> FloatArray:
+    """The boxes [n, 4] xyxy of a table of faces."""
+    return np.stack([faces[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
 
 
 def encode_reference_image(pixels: ByteArray) -> bytes:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from pipeline.config import MatchSettings, Settings
 from pipeline.errors import PersonUnknown
 from pipeline.extraction.images.decode import Decoder, OpenedImage
@@ -222,7 +224,7 @@ def _require_persons(directory: Directory, request: PostRequest) -> None:
 
 def _with_pictures(image: DecodedImage, faces: Sequence[ExtractedFace]) -> list[ExtractedFace]:
     """The faces with what is stored of them if they become references."""
-    cuts = cut_faces(image, [face.box for face in faces])
+    cuts = cut_faces(image, np.array([face.box for face in faces], np.float32).reshape(-1, 4))
     return [replace(face, crop=face.crop or encode_reference_image(cut)) for face, cut in zip(faces, cuts, strict=True)]
 
 

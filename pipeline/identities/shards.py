@@ -225,7 +225,8 @@ class Enroller:
             files = [s.face.crop for s in sightings if s.face.crop is not None]
         if len(files) < len(sightings):
             image = self._photo(row)
-            files = [encode_reference_image(cut) for cut in cut_faces(image, [s.face.box for s in sightings])]
+            boxes = np.array([s.face.box for s in sightings], np.float32)
+            files = [encode_reference_image(cut) for cut in cut_faces(image, boxes)]
         guids = (self._uuid("image", row, s.ordinal) for s in sightings)
         return [(guid, file, MEDIA_TYPE) for guid, file in zip(guids, files, strict=True)]
 

@@ -39,7 +39,7 @@ from pipeline.config import Settings
 from pipeline.evaluation.bench.facepipe import FacepipeChain, manifest_rows
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.engine import LocalEngine
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.batch import ImageBatch, PixelMemory
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.jpeg import jpeg_pixels
@@ -160,6 +160,7 @@ class HostWork:
         assert_equal([file.read_bytes() for file in files], lambda data: self._decoder(data).pixels)
         self._rows = manifest_rows(files)
         self._held = HeldPictures()
+        self._memory = PixelMemory(torch.device("cpu"), self.settings.run.batch_pixels)
         self._pictures: list[str] = []  # hashes of those that the first turn encoded
         size, decoder = chain.extractor.embedder.embedding_size, self._decoder
         self._engine = LocalEngine(
@@ -229,8 +230,8 @@ class HostWork:
             with meter.part("hash"):
                 hashes = [self.chain.pixel_hash(image) for image in images]
             assert hashes == [row.image["pixel_hash"] for row in batch], "another hash of the pixels"
-            with meter.part("pack"):
-                ImageBatch(images)
+            with meter.part("pack"), self._memory.taken(pixels * len(images)) as memory:
+                ImageBatch(images, "cpu", memory)
         with meter.part("small_images"):
             for file in self._small:
                 data = read_file(file, most)

@@ -14,13 +14,14 @@ from pipeline.extraction.stored_picture import HeldPictures, cut_faces, encode_r
 from pipeline.types import DecodedImage, DeviceImage
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (90, 200, 3), np.uint8)
-BOXES = {(60.2, 30.0, 80.0, 50.9): (50, 19, 90, 62), (0.0, 0.0, 50.0, 40.0): (0, 0, 75, 60), (190, 80, 200, 90): None}
+BOXES = np.array([(60.2, 30.0, 80.0, 50.9), (0, 0, 50, 40), (190, 80, 200, 90)], np.float32)
+STORED = [(50, 19, 90, 62), (0, 0, 75, 60), (185, 75, 200, 90)]
 
 
 def test_the_box_and_half_its_size_on_each_side(device: str) -> None:
-    on_host = cut_faces(DecodedImage(PIXELS, "png", ""), BOXES)
-    for cut, frame in zip(on_host, BOXES.values(), strict=True):
-        x0, y0, x1, y1 = frame or (185, 75, 200, 90)
+    on_host = cut_faces(DecodedImage(PIXELS, "png"), BOXES)
+    assert cut_faces(DecodedImage(PIXELS, "png"), BOXES[:0]) == []
+    for cut, (x0, y0, x1, y1) in zip(on_host, STORED, strict=True):
         assert np.array_equal(cut, PIXELS[y0:y1, x0:x1])
     on_device = cut_faces(DeviceImage(torch.from_numpy(PIXELS).to(device)), BOXES)
     assert all(np.array_equal(a, b) for a, b in zip(on_host, on_device, strict=True))
