@@ -20,10 +20,11 @@ from pipeline.config import Settings
 from pipeline.errors import DeviceOutOfMemory, ImageRejected
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.nvjpeg import DeviceDecoder
-from pipeline.runtime.device import own_stream
+from pipeline.extraction.stored_picture import boxes_of, cut_faces
+from pipeline.runtime.device import lack_of_memory, own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
 from pipeline.runtime.threads import own_threads
-from pipeline.types import DecodedImage, DeviceImage, EncodedImage
+from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage
 
 Batch = TypeVar("Batch")
 _DONE_PER_WORKER = 4  # finished batches that wait for an earlier one: they hold faces, no pixels
@@ -81,10 +82,12 @@ def _result(batch: Batch, future: Future[None]) -> Batch:
 
 
 class ImageFaces(NamedTuple):
-    """An image with its faces (`face_schema`)."""
+    """The faces of an image (`face_schema`), and what is wrong with its file, though it was taken."""
 
-    image: DecodedImage | DeviceImage
     faces: pa.Table
+    remark: str | None
+    pictures: list[ByteArray]  # `cut_faces`
+    on_host: bool  # the pictures are parts of an image on the host
 
 
 class DeviceBatches:
@@ -123,7 +126,16 @@ class DeviceBatches:
                 decoded = self._decode(images, extractor.device)
         sound = [image for image in decoded if not isinstance(image, ImageRejected)]
         tables = iter(extractor.extract(sound, self._times))
-        return [image if isinstance(image, ImageRejected) else ImageFaces(image, next(tables)) for image in decoded]
+        return [image if isinstance(image, ImageRejected) else _image_faces(image, next(tables)) for image in decoded]
+
+
+def _image_faces(image: DecodedImage | DeviceImage, faces: pa.Table) -> ImageFaces:
+    """Raises DeviceOutOfMemory."""
+    try:
+        pictures = cut_faces(image, boxes_of(faces))
+    except RuntimeError as exc:
+        raise DeviceOutOfMemory(device="The device", detail=lack_of_memory(exc)) from None
+    return ImageFaces(faces, image.remark, pictures, isinstance(image, DecodedImage))
 
 
 class DeviceMemory:

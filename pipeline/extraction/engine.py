@@ -28,7 +28,7 @@ from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.nvjpeg import decodes_on_device
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, shard_schema
-from pipeline.extraction.stored_picture import HeldPictures, boxes_of, cut_faces, encode_reference_image
+from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image
 from pipeline.runtime.device import batch_threads, batch_workers
 from pipeline.runtime.stage_times import DECODE, ENCODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
 from pipeline.runtime.threads import over_threads, thread_count
@@ -211,16 +211,14 @@ class LocalEngine:
                 continue
             item.faces, item.image = found.faces, None
             item.crops = self._crops(item.fields["row"], found)
-            item.fields.update(status=OK if len(found.faces) else NO_FACE, reason=found.image.remark)
+            item.fields.update(status=OK if len(found.faces) else NO_FACE, reason=found.remark)
 
     def _crops(self, row: int, found: ImageFaces) -> list[bytes | None]:
         """The files of the faces' pictures: None where the pixels are held, which a device's never are."""
-        pictures = cut_faces(found.image, boxes_of(found.faces))
-        on_host = isinstance(found.image, DecodedImage)
-        if on_host and self._held is not None and self._held.hold(row, pictures):
-            return [None] * len(pictures)
-        with self._times.stage(ENCODE, calls=len(pictures)):
-            return [*over_threads(encode_reference_image, pictures)]
+        if found.on_host and self._held is not None and self._held.hold(row, found.pictures):
+            return [None] * len(found.pictures)
+        with self._times.stage(ENCODE, calls=len(found.pictures)):
+            return [*over_threads(encode_reference_image, found.pictures)]
 
     def _table(self, items: list[_Item]) -> pa.Table:
         columns = {

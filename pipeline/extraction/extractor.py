@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +49,7 @@ class BatchExtractor:
 
     def _extract(self, images: Sequence[DecodedImage | DeviceImage], times: StageTimes) -> list[pa.Table]:
         on_host = sum(image.width * image.height for image in images if isinstance(image, DecodedImage))
-        with self._memory.taken(on_host) as memory:
+        with self._memory.taken(on_host) if on_host else nullcontext() as memory:
             with times.on_device(IMAGES):
                 batch = ImageBatch([image.pixels for image in images], self.device, memory)
             return self._extract_batch(batch, times)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from pipeline.config import MatchSettings, nearest_threshold
 from pipeline.errors import ImageChanged, ImageRejected
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
-from pipeline.extraction.rows import FACE_COLUMNS, ExtractedFace, ExtractedRow, read_rows
+from pipeline.extraction.rows import FACE_COLUMNS, REUSE_ROW, ExtractedFace, ExtractedRow, read_rows
 from pipeline.extraction.stored_picture import MEDIA_TYPE, HeldPictures, cut_faces, encode_reference_image
 from pipeline.identities.decide import Decision, Sighting, commit_decided, decide_faces, failed_measures, seen_again
 from pipeline.identities.directory import Directories, Directory
@@ -43,7 +43,7 @@ from pipeline.store.records import (
     RunRow,
     ShardCommit,
 )
-from pipeline.types import DecodedImage
+from pipeline.types import ByteArray
 
 # Times a shard is decided without the locks before it is decided under them.
 _FREE_TRIES: Final = 3
@@ -136,8 +136,9 @@ class Enroller:
             try:
                 objects = self._pictures(rows, [s for s in sightings if s.outcome == "inserted"])
                 break
-            except _ImageGone as gone:
-                mark_changed(gone.row)
+            except _ImagesGone as gone:
+                for row in gone.rows:
+                    mark_changed(row)
         face_ids = range(shard.face_id, shard.face_id + len(sightings))
         occurrences = sum((decision.occurrences() for decision in decisions), Counter[str]())
         persons = self._persons(rows, sightings, face_ids, occurrences)
@@ -213,32 +214,39 @@ class Enroller:
 
     def _pictures(self, rows: Sequence[ExtractedRow], inserted: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:
         """(guid, bytes, media type) of the picture to store of each face; faces of a photo follow one another. Raises
-        _ImageGone."""
-        photos = [(rows[photo], list(faces)) for photo, faces in groupby(inserted, lambda sighting: sighting.photo)]
-        return list(chain.from_iterable(over_threads(lambda photo: self._pictures_of(*photo), photos)))
-
-    def _pictures_of(self, row: ExtractedRow, sightings: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:
-        held = self._held.of_row(row.manifest["row"])
-        if held is not None:
-            files = [encode_reference_image(held[s.ordinal]) for s in sightings]
-        else:
-            files = [s.face.crop for s in sightings if s.face.crop is not None]
-        if len(files) < len(sightings):
-            image = self._photo(row)
-            boxes = np.array([s.face.box for s in sightings], np.float32)
-            files = [encode_reference_image(cut) for cut in cut_faces(image, boxes)]
-        guids = (self._uuid("image", row, s.ordinal) for s in sightings)
+        _ImagesGone."""
+        pictures: list[bytes | ByteArray] = []
+        gone = []
+        for photo, faces in groupby(inserted, lambda sighting: sighting.photo):
+            try:
+                pictures += self._pictures_of(rows[photo], list(faces))
+            except ImageRejected:
+                gone.append(rows[photo])
+        if gone:
+            raise _ImagesGone(gone)
+        # Only here on several threads, and only where the pixels are held: in a server, the threads that reading photos
+        # would keep are those that the requests' models wait for.
+        pixels = [picture for picture in pictures if not isinstance(picture, bytes)]
+        encoded = iter(over_threads(encode_reference_image, pixels) if pixels else ())
+        files = [picture if isinstance(picture, bytes) else next(encoded) for picture in pictures]
+        guids = (self._uuid("image", rows[s.photo], s.ordinal) for s in inserted)
         return [(guid, file, MEDIA_TYPE) for guid, file in zip(guids, files, strict=True)]
 
-    def _photo(self, row: ExtractedRow) -> DecodedImage:
-        """The image of a row, read again. Raises _ImageGone."""
-        try:
-            data = read_file(Path(os.fsdecode(row.manifest["file"])), self._max_bytes)
-            if hashlib.sha256(data).hexdigest() != row.sha256:
-                raise ImageChanged
-            return self._decoder(data)
-        except ImageRejected as exc:
-            raise _ImageGone(row) from exc
+    def _pictures_of(self, row: ExtractedRow, sightings: Sequence[Sighting]) -> list[bytes] | list[ByteArray]:
+        """The files of what is stored of a photo's faces, or their pixels where these are held. Raises ImageRejected
+        where the photo is needed, and not what it was."""
+        original = row.manifest["source_row"] if row.manifest["action"] == REUSE_ROW else row.manifest["row"]
+        held = self._held.of_row(original)
+        if held is not None:
+            return [held[s.ordinal] for s in sightings]
+        crops = [s.face.crop for s in sightings if s.face.crop is not None]
+        if len(crops) == len(sightings):
+            return crops
+        data = read_file(Path(os.fsdecode(row.manifest["file"])), self._max_bytes)
+        if hashlib.sha256(data).hexdigest() != row.sha256:
+            raise ImageChanged
+        boxes = np.array([s.face.box for s in sightings], np.float32)
+        return [encode_reference_image(cut) for cut in cut_faces(self._decoder(data), boxes)]
 
     def _embeddings(self, sightings: Sequence[Sighting], face_ids: range) -> pa.Table:
         """Of all faces but the rejected ones."""
@@ -271,11 +279,11 @@ class Enroller:
         return prepared.files
 
 
-class _ImageGone(Exception):
-    """A file changed or vanished between the scan and the moment its pixels were needed again."""
+class _ImagesGone(Exception):
+    """Files changed or vanished between the scan and the moment their pixels were needed again."""
 
-    def __init__(self, row: ExtractedRow) -> None:
-        self.row = row
+    def __init__(self, rows: Sequence[ExtractedRow]) -> None:
+        self.rows = rows
 
 
 def _directory_of(row: ExtractedRow) -> str:

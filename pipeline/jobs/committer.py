@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final
 
 import pyarrow as pa
-import torch
 
 from pipeline.runtime.stage_times import DECIDE, StageTimes
+from pipeline.runtime.threads import own_threads, torch_threads
 from pipeline.store.operations import CommitShard
 
+_log = logging.getLogger(__name__)
 _AT_ONCE: Final = 2  # shards: one in hand, and one that waits, so that memory does not grow where commits are slower
 
 
@@ -20,14 +22,14 @@ class Committer:
     """A thread that commits shards in the order in which they come. A context manager: the end of the block waits for
     all of them, an error in it only for the one in hand."""
 
-    def __init__(self, commit: CommitShard, times: StageTimes) -> None:
+    def __init__(self, commit: CommitShard, times: StageTimes, threads: int = 1) -> None:
+        """`threads`: how many torch uses for a commit's products."""
         self._commit = commit
         self._times = times
         self._room = threading.Semaphore(_AT_ONCE)
         self._last: Future[None] | None = None
-        # Fixes torch's number of threads for this one before the engine changes that of later threads.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit", initializer=torch.get_num_threads)
-        self._thread.submit(int).result()
+        torch_threads()  # fixes this thread's own number, before the other sets its
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit", initializer=own_threads, initargs=(threads,))
 
     def __enter__(self) -> Committer:
         return self
@@ -36,6 +38,8 @@ class Committer:
         self._thread.shutdown(cancel_futures=kind is not None)
         if kind is None:
             self.wait()
+        elif self._last is not None and not self._last.cancelled() and self._last.exception() is not None:
+            _log.warning("Beside this error, a shard was not committed: %s", self._last.exception())
 
     def __call__(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
         """Takes a shard, once there is room. Raises what an earlier commit raised."""

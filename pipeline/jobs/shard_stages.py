@@ -12,8 +12,9 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 import pyarrow as pa
+import torch
 
-from pipeline.errors import Interrupted, UsageError
+from pipeline.errors import DeviceMissing, Interrupted, UsageError
 from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
@@ -28,6 +29,7 @@ from pipeline.jobs.session import Session
 from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.stage_times import LOAD, WRITE
+from pipeline.runtime.threads import thread_count
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import CommitShard
 from pipeline.store.records import RunRow
@@ -44,6 +46,7 @@ class ShardStages:
         self._decoder = Decoder(session.settings.decode)
         self._extractor: BatchExtractor | None = None
         self._held: HeldPictures | None = None
+        self._threads = thread_count(session.settings.run.threads)
         self._image_seconds = 0.0
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
@@ -72,7 +75,7 @@ class ShardStages:
             committer = None
             if commit:
                 commit_shard = self._store.shard_committer(run, self._commit_here)
-                committer = stack.enter_context(Committer(commit_shard, self._times))
+                committer = stack.enter_context(Committer(commit_shard, self._times, self._threads))
             # Closed in any case, so that no decoder thread goes on working after an error.
             shards_done = stack.enter_context(closing(self._extracted(run, pending, set(missing))))
             for shards_left in range(len(pending), 0, -1):
@@ -99,8 +102,15 @@ class ShardStages:
 
     def _commit_here(self, store: LocalStore, run: RunRow) -> CommitShard:
         limit = self._session.settings.decode.max_bytes
-        directories = Directories(store, resolve_device(self._session.settings.run.device))
+        directories = Directories(store, self._search_device())
         return Enroller(store, run, self._decoder, directories, limit, held=self._held).commit
+
+    def _search_device(self) -> torch.device:
+        """That of the models; grouping alone goes on without it."""
+        try:
+            return resolve_device(self._session.settings.run.device)
+        except DeviceMissing:
+            return torch.device("cpu")
 
     def _extracted(
         self, run: RunRow, pending: list[int], missing: set[int]

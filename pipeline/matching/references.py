@@ -18,6 +18,7 @@ import torch
 from pipeline.errors import EmbeddingInvalid, UsageError
 from pipeline.matching.identical_images import ImageLookup
 from pipeline.matching.int8_filter import MAX_DIMENSIONS, Codes, available
+from pipeline.runtime.device import finish, lack_of_memory, own_stream
 from pipeline.types import FloatArray, IntArray
 
 NORM_TOLERANCE: Final = 1e-3  # float32 rounding changes a norm of 1 by 1e-6 at most; more is a fault
@@ -25,6 +26,7 @@ NORM_TOLERANCE: Final = 1e-3  # float32 rounding changes a norm of 1 by 1e-6 at 
 _FIRST_CAPACITY: Final = 1024
 _COMPACT_DEAD: Final = 1024  # fewer dead rows cost nothing worth a copy of the index
 _HOST: Final = torch.device("cpu")
+_told: set[torch.device] = set()  # devices of which a warning said that they are too small for a search
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -32,12 +34,16 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 def with_room(work: Callable[[IndexView], _Answer], view: IndexView) -> _Answer:
     """`work(view)`, or where its device has no memory for that, the same on the host: the answer is the same."""
-    try:
+    if view.device.type == "cpu":
         return work(view)
-    except torch.OutOfMemoryError:
-        if view.device.type == "cpu":
-            raise
-    _log.warning("%s has too little memory to search %d references: the CPU does it", view.device, len(view))
+    try:
+        with own_stream(view.device):
+            return work(view)
+    except RuntimeError as exc:
+        detail = lack_of_memory(exc)
+    if view.device not in _told:
+        _told.add(view.device)
+        _log.warning("%s has too little memory for a search (%s): the CPU does it", view.device, detail)
     return work(view.on_host())
 
 
@@ -240,6 +246,7 @@ class ReferenceIndex:
         self._host[start:end] = vectors
         if self.device.type != "cpu":
             self._vectors[start:end].copy_(torch.from_numpy(self._host[start:end]))
+            finish(self.device)  # searches have streams of their own
         if self._codes is not None:
             self._codes.put(start, self._host[start:end])
 
@@ -259,9 +266,9 @@ class ReferenceIndex:
         if self.device.type != "cpu":
             try:
                 return _device_copy(self._host, length, self.device)
-            except torch.OutOfMemoryError:
-                rows, device, self.device = len(self._host), self.device, _HOST
-                _log.warning("%s has too little memory for %d references: the CPU searches them", device, rows)
+            except RuntimeError as exc:
+                detail, device, self.device = lack_of_memory(exc), self.device, _HOST
+                _log.warning("%s has too little memory for all references (%s): the CPU searches them", device, detail)
         return torch.from_numpy(self._host)  # shares the memory
 
 
@@ -269,6 +276,7 @@ def _device_copy(host: FloatArray, length: int, device: torch.device) -> torch.T
     """[n, d] like `host`, on the device; the first `length` rows are filled."""
     vectors = torch.empty(host.shape, dtype=torch.float32, device=device)
     vectors[:length].copy_(torch.from_numpy(host[:length]))
+    finish(device)
     return vectors
 
 

@@ -27,6 +27,7 @@ _NO_MEMORY = re.compile(
     r"|[Uu]nable to find (a valid cuDNN algorithm|an engine to execute)|CUDA error: out of memory"
 )
 _FAILED = re.compile(r"(CUDA|cuDNN|CUBLAS|cuBLAS)( driver)? error|CUBLAS_STATUS|CUDNN_STATUS")
+_TRY_AGAIN: Final = 64  # batches after one that did not fit
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
 _streams: dict[torch.device, list[torch.cuda.Stream]] = {}  # not in use
 _streams_lock = threading.Lock()
@@ -143,19 +144,26 @@ def own_stream(device: torch.device) -> Iterator[None]:
             free.append(stream)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether the device, or the host's pinned memory, had no room; not for errors after which nothing works."""
-    return isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(str(error)) is not None
+def lack_of_memory(error: RuntimeError) -> str:
+    """What says that the device, or the host's pinned memory, had no room. Raises DeviceFailed for an error after which
+    nothing works on the device, and any other error itself."""
+    detail = str(error).split("\n", 1)[0]
+    if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(detail):
+        return detail
+    if _FAILED.search(detail):
+        raise DeviceFailed(detail=detail) from error
+    raise error
 
 
 class FittingBatches(Generic[Item]):
-    """Works on batches in parts that the device has memory for, and remembers what was too much. Threads may share
-    it."""
+    """Works on batches in parts that the device has memory for, and remembers for a while what was too much. Threads
+    may share it."""
 
     def __init__(self, size: Callable[[Item], int]) -> None:
         """`size`: of an item, in any unit: what a batch takes grows with the sum."""
         self._size = size
         self._too_much = math.inf  # the smallest sum that did not fit
+        self._spared = 0  # batches that were not tried since
 
     def __call__(self, batch_fn: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item]) -> list[Result]:
         """`batch_fn(items)`, which gives one result per item; where the device runs out of memory, or did at such a
@@ -165,20 +173,24 @@ class FittingBatches(Generic[Item]):
         DeviceOutOfMemory if a single item is too much, and DeviceFailed for errors after which nothing works.
         """
         size, detail = sum(map(self._size, items)), ""
-        if len(items) <= 1 or size < self._too_much:
+        if len(items) <= 1 or size < self._too_much or self._is_worth_trying():
             try:
                 return list(batch_fn(items))
             except RuntimeError as exc:
-                detail = str(exc).split("\n", 1)[0]
-                if not is_out_of_memory(exc):
-                    if _FAILED.search(detail):
-                        raise DeviceFailed(detail=detail) from exc
-                    raise
+                detail = lack_of_memory(exc)
             # Not in the except block: while the exception exists, its traceback keeps the failed batch's tensors.
             if len(items) <= 1:
                 raise DeviceOutOfMemory(device="The device", detail=detail)
-            self._too_much = min(self._too_much, size)
+            self._too_much, self._spared = min(self._too_much, size), 0
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         middle = len(items) // 2
         return self(batch_fn, items[:middle]) + self(batch_fn, items[middle:])
+
+    def _is_worth_trying(self) -> bool:
+        """Once in a while: what took the memory may be gone."""
+        self._spared += 1
+        if self._spared < _TRY_AGAIN:
+            return False
+        self._too_much = math.inf
+        return True

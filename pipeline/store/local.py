@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class LocalStore(CatalogThread, Store):
-    """An open, locked store; its methods may be called from any thread, but for those of RunFiles.
+    """An open, locked store; its methods may be called from any thread; `RunFiles` says which at once.
 
     Images of an encrypted store can be read and written once it is unlocked; everything else needs no key.
     """

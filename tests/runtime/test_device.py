@@ -177,6 +177,17 @@ def test_what_was_too_much_is_not_tried_again() -> None:
     assert calls[-1] == 5  # as little as this was never too much
 
 
+def test_what_was_too_much_is_tried_again_after_a_while() -> None:
+    calls: list[int] = []
+    batches = fitting()
+    batches(batch_of_at_most(4, calls), range(8))
+    calls.clear()
+    for _ in range(100):  # the memory is free again
+        assert batches(batch_of_at_most(100, calls), range(8)) == [i * i for i in range(8)]
+    assert calls[-1] == 8
+    assert calls.count(4) < 140
+
+
 def test_nothing_is_one_call() -> None:
     calls: list[int] = []
     assert fitting()(batch_of_at_most(1, calls), []) == []

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import StoreFull, StoreUnwritable
-from pipeline.store.files.durable import Folder, disk_errors
+from pipeline.store.files import durable
+from pipeline.store.files.durable import Folder, disk_errors, sync
 from pipeline.store.local import LocalStore
 from tests.store.store_samples import insertion, no_room
 
@@ -215,6 +216,34 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
         fail()
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_folders_made_before_an_error_are_durable_after_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try finds them there, and does not sync their parents."""
+    folder, synced = Folder(tmp_path), list[Path]()
+    mkdir = Path.mkdir
+
+    def full_at_bb(path: Path, *how: object, **more: object) -> None:
+        if path.name == "bb":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        mkdir(path, *how, **more)  # type: ignore[arg-type]
+
+    def sync_and_tell(path: Path) -> None:
+        synced.append(path)
+        sync(path)
+
+    monkeypatch.setattr(durable, "sync", sync_and_tell)
+    files = [("aa/00/x", b"1"), ("aa/11/x", b"2"), ("bb/00/x", b"3")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", full_at_bb)
+        with pytest.raises(StoreFull):
+            folder.write_all(files, "object")
+    assert {tmp_path, tmp_path / "aa"} <= set(synced)
+    folder.write_all(files, "object")
+    assert {tmp_path / "bb", *(tmp_path / name for name in ("aa/00", "aa/11", "bb/00"))} <= set(synced)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["x", "x", "x"]
 
 
 def test_writing_where_there_is_no_room(tmp_path: Path) -> None:

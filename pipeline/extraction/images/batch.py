@@ -35,8 +35,8 @@ def load_kernels() -> ModuleType:
 
 
 class PixelMemory:
-    """Host memory for the pixels of batches, pinned where they go on to a CUDA device, that one batch after the other
-    uses: to clear new memory takes the kernel five times as long as the copy. Threads may share it."""
+    """Host memory for the pixels of batches, pinned where they go on to a CUDA device. One batch after the other uses
+    it: new memory, which the kernel clears first, would take five times as long to fill. Threads may share it."""
 
     def __init__(self, device: torch.device, pixels: int) -> None:
         """`pixels`: of the largest batch that is to be expected."""
@@ -56,7 +56,8 @@ class PixelMemory:
         if pixels <= self._pixels:
             with suppress(IndexError):
                 return self._free.pop()
-        return torch.empty((max(pixels, self._pixels), 3), dtype=torch.uint8, pin_memory=self._pinned)
+        with torch.inference_mode(False):  # later batches write into it in any mode
+            return torch.empty((max(pixels, self._pixels), 3), dtype=torch.uint8, pin_memory=self._pinned)
 
 
 class ImageBatch:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import takewhile
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import IO, Literal, TypeVar
 
@@ -56,6 +57,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._making = threading.Lock()
 
     def path(self, relative: str) -> Path:
         return self.root / relative
@@ -157,14 +159,19 @@ class Folder:
             self._make_all([relative])
 
     def _make_all(self, folders: Sequence[str]) -> None:
-        changed = dict[Path, None]()
-        for path in map(self.path, folders):
-            missing = list(takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
-            for folder in reversed(missing):
-                folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
-                changed[folder.parent] = None
-        for parent in changed:
-            sync(parent)
+        """Folders of one parent together; whoever finds a folder there may rely on its name."""
+        for _, siblings in groupby(map(self.path, folders), lambda path: path.parent):
+            changed = dict[Path, None]()
+            with self._making:
+                try:
+                    for path in siblings:
+                        missing = takewhile(lambda folder: not folder.exists(), (path, *path.parents))
+                        for folder in reversed(list(missing)):
+                            changed[folder.parent] = None
+                            folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+                finally:  # what is there now will not be made, nor synced, a second time
+                    for parent in changed:
+                        sync(parent)
 
     def is_private(self) -> bool:
         """Whether nobody else gets into the folder."""

@@ -31,7 +31,7 @@ _SHARD_STARTS: Final = "facepipe_shard_starts"  # the key in the manifest's meta
 
 
 class RunFiles(ABC):
-    """Reads and writes the run files of an open store. One thread may write while another reads.
+    """Reads and writes the run files of an open store. Any threads may read while one writes.
 
     Every method raises StoreDamaged, StoreFull or StoreUnwritable where it meets them.
     """
