@@ -26,9 +26,9 @@ ONET: Final = "onet"
 CROP: Final = "crop"
 QUALITY: Final = "quality"
 EMBED: Final = "embed"
-ENCODE: Final = "encode"  # pictures to store
+ENCODE: Final = "encode"  # pictures to store, where that is not done in `decide`
 WRITE: Final = "write"  # shards
-DECIDE: Final = "decide"  # and commit
+DECIDE: Final = "decide"  # and encode the pictures of new references, and commit
 
 DETECTION: Final = (PNET, RNET, ONET)
 
