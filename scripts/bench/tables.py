@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,11 +208,11 @@ _HOST_PARTS: Final = {
 }
 
 
-def trees() -> Table:
+def trees(result: str = "trees") -> Table:
     """This tree beside an earlier one, by `bench_trees`."""
     rows = [
         (what, f"{one['before']:.1f}", f"{one['after']:.1f}", f"**{one['ratio']:.2f}**")
-        for what, one in _figures("trees").items()
+        for what, one in _figures(result).items()
     ]
     return ("", "before", "after", "ratio"), rows
 
@@ -356,5 +357,6 @@ TABLES: Final[dict[str, Callable[[], Table]]] = {
     "layouts": layouts,
     "fast": fast,
     "trees": trees,
+    "run overlap": partial(trees, "run-overlap"),
     "measured": measured,
 }
