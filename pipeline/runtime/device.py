@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import threading
@@ -36,8 +37,8 @@ _streams_lock = threading.Lock()
 def resolve_device(name: str) -> torch.device:
     """The device called `name`: `auto` (the first CUDA device, else the CPU), `cpu`, `cuda` or `cuda:N`.
 
-    A CUDA device always comes back with its index, and convolutions in full float32 from then on. Raises
-    DeviceMissing.
+    A CUDA device always comes back with its index. From the first one on convolutions are in full float32, until
+    `set_tf32` says otherwise. Raises DeviceMissing.
     """
     if name == AUTO:
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -56,9 +57,15 @@ def _cuda(name: str, index: int) -> torch.device:
     count = torch.cuda.device_count()
     if index >= count:
         raise DeviceMissing(device=name, detail=f"this machine has {count} (cuda:0 to cuda:{count - 1})")
-    # cuDNN's default, TF32, has 10 bits of mantissa: embeddings would differ from the CPU's in the third digit.
-    torch.backends.cudnn.allow_tf32 = False
+    _leave_tf32()
     return torch.device("cuda", index)
+
+
+@functools.cache
+def _leave_tf32() -> None:
+    """Once, so that a later look at the device leaves what `set_tf32` set. cuDNN's default, TF32, has 10 bits of
+    mantissa: embeddings would differ from the CPU's in the third digit."""
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def describe(device: torch.device) -> str:

@@ -20,7 +20,7 @@ from pipeline.matching.error_bound import check_full_precision
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.registry import CASIA_WEBFACE
 from pipeline.models.weights import resolve
-from pipeline.runtime.device import resolve_device
+from pipeline.runtime.device import _leave_tf32, resolve_device
 from pipeline.runtime.precision import check_fast_mode, set_tf32
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -50,6 +50,7 @@ def switches() -> Iterator[None]:
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     yield
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+    _leave_tf32.cache_clear()
 
 
 @pytest.mark.parametrize("centred", [False, True])
@@ -151,6 +152,19 @@ def test_tf32_is_switched_on_and_off_for_convolutions_on_cuda(switches: None) ->
         check_full_precision(CUDA)  # the exact search has matrix products in float32, whatever the networks have
         assert not torch.backends.cuda.matmul.allow_tf32
     set_tf32(CPU, False)
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_a_later_look_at_the_device_leaves_the_switch(switches: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directories of a server, and the sources after a run's first, ask for the device again."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    _leave_tf32.cache_clear()
+    torch.backends.cudnn.allow_tf32 = True  # cuDNN's default
+    where = resolve_device("cuda")
+    assert not torch.backends.cudnn.allow_tf32
+    set_tf32(where, True)
+    assert resolve_device("cuda") == where
     assert torch.backends.cudnn.allow_tf32
 
 

@@ -40,7 +40,7 @@ class PixelMemory:
 
     def __init__(self, device: torch.device, pixels: int) -> None:
         """`pixels`: of the largest batch that is to be expected."""
-        self._pinned = device.type == "cuda"
+        self._device = device
         self._pixels = pixels
         self._free: list[torch.Tensor] = []
 
@@ -57,7 +57,7 @@ class PixelMemory:
             with suppress(IndexError):
                 return self._free.pop()
         with torch.inference_mode(False):  # later batches write into it in any mode
-            return torch.empty((max(pixels, self._pixels), 3), dtype=torch.uint8, pin_memory=self._pinned)
+            return _host_memory(max(pixels, self._pixels), self._device)
 
 
 class ImageBatch:
@@ -228,6 +228,11 @@ class ImageBatch:
         return self._pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
 
 
+def _host_memory(pixels: int, device: torch.device) -> torch.Tensor:
+    """[pixels, 3] uint8, from which a copy to the device need not wait."""
+    return torch.empty((pixels, 3), dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
 def _joined(
     images: Sequence[ByteArray | torch.Tensor], device: torch.device, memory: torch.Tensor | None
 ) -> torch.Tensor:
@@ -236,7 +241,7 @@ def _joined(
     flat = [torch.from_numpy(image).view(-1, 3) for image in images if isinstance(image, np.ndarray)]
     pixels = sum(map(len, flat))
     if memory is None:
-        memory = torch.empty((pixels, 3), dtype=torch.uint8, pin_memory=device.type == "cuda")
+        memory = _host_memory(pixels, device)
     staged = memory[:pixels]
     uploaded = (torch.cat(flat, out=staged) if flat else staged).to(device, non_blocking=True)
     if len(flat) == len(images):
