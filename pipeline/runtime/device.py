@@ -157,9 +157,15 @@ def lack_of_memory(error: RuntimeError) -> str:
     detail = str(error).split("\n", 1)[0]
     if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(detail):
         return detail
-    if _FAILED.search(detail):
-        raise DeviceFailed(detail=detail) from error
+    raise_if_failed(error)
     raise error
+
+
+def raise_if_failed(error: Exception) -> None:
+    """Raises DeviceFailed for an error after which nothing works on the device."""
+    detail = str(error).split("\n", 1)[0]
+    if isinstance(error, RuntimeError) and _FAILED.search(detail) and not _NO_MEMORY.search(detail):
+        raise DeviceFailed(detail=detail) from error
 
 
 class FittingBatches(Generic[Item]):

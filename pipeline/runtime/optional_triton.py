@@ -1,0 +1,58 @@
+"""Triton kernels where they are of use: on CUDA, where Triton is installed and gives what torch gives."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+_log: Final = logging.getLogger(__name__)
+
+
+class CheckedKernels(Protocol):
+    """A module of Triton kernels."""
+
+    def self_check(self, device: torch.device) -> str | None:
+        """In what the kernels differ from torch's operations on the device, or None. May raise whatever Triton does."""
+
+
+Kernels = TypeVar("Kernels", bound=CheckedKernels)
+
+
+def if_checked(load: Callable[[], Kernels]) -> Callable[[torch.device], Kernels | None]:
+    """Makes of `load`, which imports a module of Triton kernels, a function that gives a device its kernels.
+
+    They are None on a CPU. On CUDA they are compared with torch when a device first asks for them; without Triton, or
+    where they differ, they are None, the log says why, and torch does the same more slowly. Raises DeviceFailed.
+    """
+    found: dict[torch.device, Kernels | None] = {}
+    lock = threading.Lock()
+
+    def kernels(device: torch.device) -> Kernels | None:
+        if device.type != "cuda":
+            return None
+        with lock:
+            if device not in found:
+                found[device] = _checked(load, device)
+            return found[device]
+
+    return kernels
+
+
+def _checked(load: Callable[[], Kernels], device: torch.device) -> Kernels | None:
+    from pipeline.runtime.device import raise_if_failed
+
+    try:
+        module = load()
+        problem = module.self_check(device)
+    except Exception as exc:  # noqa: BLE001 - no Triton, no compiler for the host's part, a device that it does not know
+        raise_if_failed(exc)
+        module, problem = None, f"{type(exc).__name__}: {exc}".split("\n", 1)[0]
+    if problem is None:
+        return module
+    _log.warning("%s does without Triton, more slowly: %s", device, problem)
+    return None
