@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -23,9 +24,16 @@ LEAST_COSINE: Final = 0.999  # of every face of the same box
 
 
 def benchmark_settings(
-    device: str, threads: int, weights: str, margin_px: int, mode: str = EXACT, backend: str = "auto"
+    device: str,
+    threads: int,
+    weights: str,
+    margin_px: int,
+    mode: str = EXACT,
+    backend: str = "auto",
+    config: Path | None = None,
 ) -> Settings:
-    """facepipe's defaults, changed only where its output would differ from the reference's (`facepipe.comparable`)."""
+    """facepipe's defaults, or those of a file, changed only where its output would differ from the reference's
+    (`facepipe.comparable`)."""
     flags = {
         "run.device": device,
         "run.threads": threads,
@@ -35,7 +43,7 @@ def benchmark_settings(
         "align.margin_px": margin_px,
     }
     cache = {name: value for name, value in os.environ.items() if name == ENV_CACHE}
-    return comparable(load_settings(environ=cache, flags=flags))
+    return comparable(load_settings(config, cache, flags))
 
 
 def our_faces(detector: MtcnnDetector, images: Sequence[ByteArray]) -> list[Faces]:

@@ -120,6 +120,15 @@ def make_corpus(name: str, sources: Sources, work: Path, count: int, seed: int =
     return sorted(folder.glob("*.jpg"))
 
 
+def distinct(files: Sequence[Path], folder: Path, first: int = 0) -> list[Path]:
+    """Copies of `files` in `folder`, numbered from `first` on, no two with the same bytes: so a run decodes each of
+    them, and their pixels are the files' own."""
+    copies = [folder / f"{first + number:06d}.jpg" for number in range(len(files))]
+    for file, copy in zip(files, copies, strict=True):
+        copy.write_bytes(file.read_bytes() + copy.stem.encode())
+    return copies
+
+
 def scene(rng: np.random.Generator, sources: Sources, size: tuple[int, int]) -> Image.Image:
     """One portrait enlarged to fill `size` (width, height), with up to two photos pasted on it."""
     picture = ImageOps.fit(_photo(rng, sources.portraits), size, Image.Resampling.BICUBIC, centering=(0.5, 0.4))

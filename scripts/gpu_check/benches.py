@@ -6,68 +6,36 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from itertools import cycle, islice
+from typing import Any, Final
+
+from corpora import CORPORA, distinct
 
 from gpu_check.findings import Findings
 from gpu_check.options import CUDA_CONFIG, ROOT, WEIGHTS, Options
-from gpu_check.photos import CORPORA, bench_work, corpus, faces, images
+from gpu_check.photos import bench_work, corpus, faces, images
 from pipeline.config import EXACT, FAST
-from pipeline.evaluation.bench.bench import BenchRequest, bench
-from pipeline.types import SilentProgress
 
-_SAMPLE, _RUN_PHOTOS = {"a": 128, "b": 32, "c": 8}, {"a": 2048, "b": 512}
-_QUICK_SAMPLE, _QUICK_RUN_PHOTOS = {"a": 8}, {"a": 8}
+WANTED_RATIO: Final = 20  # of the reference's time from files to embeddings, and `run`'s to a committed store
+_RUN_PHOTOS, _QUICK_RUN_PHOTOS = {"a": 2048, "b": 512}, {"a": 8}
 _MEMORY_IMAGES, _MEMORY_REPEATS = 160, 5
 
 
-def reference(options: Options, found: Findings) -> None:
-    """facenet-pytorch's loop on the same device beside facepipe's defaults, as `facepipe bench` has them."""
-    headlines = []
-    for name, count in (_QUICK_SAMPLE if options.quick else _SAMPLE).items():
-        with found.part(name):
-            folder = corpus(options, name)[0].parent
-            request = BenchRequest(folder, options.settings(), count, 1 if options.quick else 3)
-            figures = bench(request, SilentProgress()).as_dict()
-            found.put(name, {**figures, "source": folder.name})
-            same = figures["faces"]
-            every = same["found"] >= 0.99 * same["reference_faces"] and same["extra"] <= 0.01 * same["reference_faces"]
-            found.expect(every, f"{name}: other faces than the reference's: {same}")
-            rate = figures["reference"]["images_per_s"]
-            headlines.append(f"{name} {rate:.1f} images/s, facepipe {figures['ratio']:.2f} times as fast")
-    found.headline = "; ".join(headlines)
-
-
 def run(options: Options, found: Findings) -> None:
-    """`facepipe run` from files to a committed store, with the settings for a GPU, in both modes."""
-    rates = {} if options.quick else reference_rates(options)
+    """The command `facepipe run` from its start to its end, with the settings for a GPU, in both modes; then the same
+    command again, and `check`."""
     headlines = []
     for name, count in (_QUICK_RUN_PHOTOS if options.quick else _RUN_PHOTOS).items():
-        source = distinct(corpus(options, name), count, options.work / f"run-{name}")
+        source = options.work / f"run-{name}"
+        source.mkdir(exist_ok=True)
+        distinct(list(islice(cycle(corpus(options, name)), count)), source)
         for mode in (EXACT, FAST) if options.cuda else (EXACT,):
             with found.part(f"{name} {mode}"):
                 words = ["--source", str(source), "--config", str(CUDA_CONFIG), "--mode", mode]
                 figures = call("bench_run", options, *words)["run"]
                 found.put(f"{name} {mode}", figures)
-                rate = figures["images_per_second"]
-                times = f", {rate / rates[name]:.1f} times the reference's" if name in rates else ""
-                headlines.append(f"{name} {mode} {rate:.0f} images/s{times}")
+                headlines.append(f"{name} {mode} {figures['images_per_second']:.0f} images/s")
     found.headline = "; ".join(headlines)
-
-
-def reference_rates(options: Options) -> dict[str, float]:
-    """Images per second of the reference by corpus, where that step has run."""
-    report = json.loads(options.report.read_text("utf-8")) if options.report.exists() else {"steps": {}}
-    figures = report["steps"].get("reference", {}).get("figures", {})
-    return {name: figures[name]["reference"]["images_per_s"] for name in CORPORA if name in figures}
-
-
-def distinct(files: list[Path], count: int, folder: Path) -> Path:
-    """A folder of `count` photos that are no duplicates of each other by their bytes, though their pixels repeat."""
-    folder.mkdir(exist_ok=True)
-    for number in range(count):
-        (folder / f"{number:05d}.jpg").write_bytes(files[number % len(files)].read_bytes() + b"%d" % number)
-    return folder
 
 
 def memory(options: Options, found: Findings) -> None:
@@ -83,20 +51,25 @@ def memory(options: Options, found: Findings) -> None:
 
 
 def bench_extract(options: Options, found: Findings) -> None:
-    """facepipe in both modes beside the reference, each in processes of its own, the faster layout of each."""
-    corpora = "a" if options.quick else CORPORA
-    counts = ["--images", str(images(options)), "--repeats", "1" if options.quick else "2", "--corpus", *corpora]
-    words = [*corpora_words(options), *counts, "--weights", WEIGHTS]
-    figures = call("bench_extract", options, *words)[f"extract-{WEIGHTS}"]
-    found.put("extract", figures)
-    found.headline = "; ".join(
-        f"{name} {_ratios(of_corpus)} times the reference" for name, of_corpus in figures.items()
-    )
-
-
-def _ratios(figures: dict[str, Any]) -> str:
-    fast = next(value for name, value in figures.items() if name.startswith("ratio_fast"))
-    return f"{figures['ratio']:.2f} (fast: {fast:.2f})"
+    """facepipe's `run`, and its extraction in both modes, beside the reference, each in processes of its own, the
+    faster layout of the reference. Is `run` so many times as fast as is wanted?"""
+    quick = options.quick or not options.cuda
+    few = ["--images", "8", "--repeats", "1", "--turn-seconds", "0"]
+    counts = few if quick else ["--images", str(images(options)), "--repeats", "2"]
+    headlines, ratios = [], []
+    for name in "a" if quick else CORPORA:
+        with found.part(name):
+            words = [*corpora_words(options), *counts, "--weights", WEIGHTS, "--corpus", name]
+            figures = call("bench_extract", options, *words)[f"extract-{WEIGHTS}"][name]
+            found.put(name, figures)
+            ratio = {key.partition("_1x")[0]: value for key, value in figures.items() if key.startswith("ratio")}
+            ratios.append(ratio["ratio_run"])
+            headlines.append(
+                f"{name} {ratio['ratio_run']:.1f} (extraction {ratio['ratio']:.1f}, fast {ratio['ratio_fast']:.1f})"
+            )
+    if ratios:
+        reached = "at least" if min(ratios) >= WANTED_RATIO else "not"
+        found.headline = f"run is {reached} {WANTED_RATIO} times the reference: {'; '.join(headlines)}"
 
 
 def corpora_words(options: Options) -> Iterator[str]:

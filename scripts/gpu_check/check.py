@@ -50,13 +50,12 @@ STEPS: Final = (
     Step("smoke", "smoke", 90, 20),
     Step("tests", "suite", 150, 30),
     Step("parity", "parity", 150, 30, beside="tests"),
-    Step("reference", "benches", 80, 25),
+    Step("bench_extract", "benches", 240, 75),
     Step("run", "benches", 140, 40),
     Step("bench", "rates", 170, 40),
     Step("nvjpeg", "nvjpeg", 60, 15, not_on_cpu="nvJPEG is part of CUDA"),
     Step("micro", "micro", 60, 20),
     Step("memory", "benches", 120, 60, not_on_cpu="scripts/bench/bench_memory.py takes minutes there"),
-    Step("bench_extract", "benches", 240, 75, not_on_cpu="scripts/bench/bench_extract.py takes minutes there"),
 )
 
 

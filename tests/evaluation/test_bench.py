@@ -14,7 +14,7 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings, load_settings
 from pipeline.errors import SourceEmpty
-from pipeline.evaluation.bench.bench import BenchRequest, SameFaces, Side, bench, default_torch, take_sample
+from pipeline.evaluation.bench.bench import BenchRequest, SameFaces, Side, bench, default_threads, take_sample
 from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio, turn_ratios
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import image_size, read_image, upright_crop
@@ -181,13 +181,13 @@ class TorchWatch:
         return {file: faces for number in numbers for file in self.lists[number]}
 
 
-def test_the_reference_has_all_threads_and_its_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_has_all_threads_and_the_same_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     chain, advanced = TorchWatch(), []
     files = [Path(str(number)) for number in range(20)]
-    side = Side(chain, [files[:12], files[12:]], advanced.append, partial(default_torch, 3))
+    side = Side(chain, [files[:12], files[12:]], advanced.append, partial(default_threads, 3))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as facepipe's workers leave it
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # as its settings leave it
     try:
         side.warm_up()
         assert [len(files) for files in chain.lists] == [12, 8]
@@ -195,7 +195,7 @@ def test_the_reference_has_all_threads_and_its_own_precision(monkeypatch: pytest
         assert (torch.get_num_threads(), torch.backends.cudnn.allow_tf32) == (1, False)
     finally:
         torch.set_num_threads(threads)
-    assert chain.settings == [(3, True), (3, True)]
+    assert chain.settings == [(3, False), (3, False)]
     assert advanced == [12, 8]
     assert list(side.faces) == files
 

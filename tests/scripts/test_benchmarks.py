@@ -30,6 +30,7 @@ from plain_grouping import LIBRARIES, Numpy, PlainGrouping
 
 from pipeline.config import EXACT, FAST
 from pipeline.evaluation.bench.harness import Timing
+from pipeline.evaluation.bench.parity import Extracted
 from pipeline.matching.score import exact_dots
 from tests.cli.report import facepipe
 from tests.scripts.conftest import Bench
@@ -89,13 +90,18 @@ def test_extract(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest
     forking.set_forkserver_preload(["pipeline.evaluation.bench.facepipe", "pipeline.evaluation.bench.reference"])
     monkeypatch.setattr("workers.multiprocessing.get_context", lambda _: forking)
     words = ["--faces", photos, "--work", tmp_path, "--corpus", "a", "--images", "2", "--repeats", "1"]
-    figures = bench(bench_extract, *words, "--weights", "casia-webface")["extract-casia-webface"]["a"]
+    words += ["--weights", "casia-webface", "--turn-seconds", "0.3"]
+    figures = bench(bench_extract, *words)["extract-casia-webface"]["a"]
     assert figures["parity"]["missed"] == figures["parity_fast"]["missed"] == 0
     assert figures["parity"]["cosine_same_box_min"] >= 0.99999  # the same crops, bit for bit
     assert figures["facepipe_1x1"]["faces_per_s"] == pytest.approx(figures["facepipe_1x1"]["images_per_s"])
     assert figures["facepipe_1x1"]["cpu_busy_share"] > 0
     assert figures["reference_1x1"]["peak_rss_mib"] > 100
-    assert figures["ratio"] > 0
+    assert min(figures["ratio"], figures["ratio_run_1x1"]) > 0
+    passes, ran = figures["run_1x1"]["passes"], figures["parity_run"]
+    assert ran["store"] == {"rows": 2 * passes, "faces": 2 * passes, "identities": 1}  # both show one person
+    assert (ran["missed"], ran["extra"]) == (0, 0)
+    assert not list(tmp_path.glob("tmp*"))  # neither copies nor stores stay
     stages = figures["stages"]
     assert stages["embed_gflop"] == pytest.approx(2 * stage_costs.embedder_flops("casia-webface", 160) / 1e9)
     assert min(stages[f"{stage}_share_of_bound"] for stage in stage_costs.STAGES) > 0
@@ -104,16 +110,75 @@ def test_extract(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest
 
 def test_extract_lists_and_ratios(photos: Path) -> None:
     files = [Path(f"{number}.jpg") for number in range(2 * 256 + 3)]
-    lists = bench_extract.lists_of("facepipe_2x1", files, 2)
+    lists = bench_extract.lists_of("facepipe_2x1", files, 2, 256)
     assert [len(part) for part in lists] == [256, 256, 2, 1]
     for place in (0, 1):  # as the workers divide them
         assert [file for part in lists[place::2] for file in part] == files[place::2]
     portrait = next(photos.rglob("A_0001.jpg"))
-    assert [len(part) for part in bench_extract.lists_of("reference_2x1", [portrait] * 70, 2)] == [32, 32, 6]
+    assert [len(part) for part in bench_extract.lists_of("reference_2x1", [portrait] * 70, 2, 1)] == [32, 32, 6]
     seconds = {"facepipe_1x2": 1, "reference_1x2": 5, "facepipe_2x1": 0.5, "reference_2x1": 4, "fast_1x2": 0.25}
     timings = {name: Timing([one, one]) for name, one in seconds.items()}
     expected = {"reference": "reference_2x1", "ratio": 4, "ratio_facepipe_2x1": 8, "ratio_fast_1x2": 16}
     assert bench_extract.ratios(timings, "facepipe_1x2", 0.25) == {**expected, "share_of_bound": 0.25}
+
+
+class Prepared:
+    """Stands for a variant's processes: what it was given."""
+
+    variant = SimpleNamespace(processes=1)
+
+    def prepare(self, lists: list[list[Path]]) -> None:
+        self.files = [file for part in lists for file in part]
+
+    def __call__(self) -> None:
+        pass
+
+    def results(self) -> list[Path]:
+        return self.files
+
+
+def test_a_turn_is_filled_with_copies(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, portraits = Prepared(), sorted(photos.rglob("A_000*.jpg"))
+    files = bench_extract.Passes(portraits, tmp_path)
+    monkeypatch.setattr(bench_extract, "timed", lambda one: 0.4 + 0.1 * len(one.files))
+    passes, found = bench_extract.fill_turn("facepipe_1x1", one, files, 3, least_s=2)
+    assert 8 <= passes <= 10  # 16 photos take two seconds
+    assert found == files(1) == one.files[:2]
+    assert one.files == files(passes)
+    assert len({file.read_bytes() for file in one.files}) == len(set(one.files)) == 2 * passes
+    assert {bench_extract.image_size(file) for file in one.files} == {(250, 250)}
+    assert bench_extract.fill_turn("facepipe_1x1", one, files, 3, least_s=0) == (1, files(1))
+
+
+class Store:
+    """Stands for the processes of `run`: what lies in the store."""
+
+    def __init__(self, found: dict[Path, Extracted], **counts: int) -> None:
+        self._committed = found, counts
+
+    def call(self, _: object) -> object:
+        return self._committed
+
+
+def test_a_store_without_a_face_or_row_fails(photos: Path) -> None:
+    first, second = sorted(photos.rglob("A_000*.jpg"))
+    box = np.array([[50, 50, 150, 150]], np.float32)
+    points = np.array([[[80, 80], [120, 80], [100, 100], [85, 120], [115, 120]]], np.float32)
+    found = Extracted(box, points, np.ones(1, np.float32), np.zeros((1, 0), np.float32))
+    both, reference = {first: found, second: found}, {first: found}
+    ran = bench_extract.check_run(Store(both, rows=2, faces=2, identities=1), [first, second], reference)
+    assert ran["store"] == {"rows": 2, "faces": 2, "identities": 1}
+    elsewhere = dataclasses.replace(found, boxes=box + 60)
+    for wrong in (
+        Store(both, rows=1, faces=2, identities=1),
+        Store(both, rows=2, faces=1, identities=1),
+        Store(both, rows=2, faces=2, identities=2),
+        Store(both, rows=2, faces=2, identities=0),
+        Store({first: found}, rows=2, faces=2, identities=1),
+        Store({first: elsewhere, second: found}, rows=2, faces=2, identities=1),
+    ):
+        with pytest.raises(AssertionError):
+            bench_extract.check_run(wrong, [first, second], reference)
 
 
 def test_flops_are_those_of_the_layers(weights_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,9 +90,9 @@ def bench(request: BenchRequest, progress: Progress) -> Report[SameFaces]:
     shards = [files[start : start + rows] for start in range(0, len(files), rows)]
     reference_chain = ReferenceChain(weights, settings.detect, settings.align.margin_px, str(device))
     lists = equal_sized(files, LIST_IMAGES, LIST_PIXELS)
-    torch_defaults = partial(default_torch, settings.run.threads)
+    threads = partial(default_threads, settings.run.threads)
     facepipe = Side(chain, shards, progress.advance)
-    reference = Side(reference_chain, lists, progress.advance, torch_defaults)
+    reference = Side(reference_chain, lists, progress.advance, threads)
     for side in (facepipe, reference):
         side.warm_up()
     progress.start("bench", 2 * request.repeats * len(files))
@@ -200,13 +200,12 @@ class Side:
 
 
 @contextmanager
-def default_torch(threads: int) -> Iterator[None]:
-    """torch with its defaults: `threads` threads for every operation (0: one per core), on CUDA TF32 convolutions."""
+def default_threads(threads: int) -> Iterator[None]:
+    """As torch has it by default: `threads` threads for every operation (0: one per core)."""
     before = torch.get_num_threads()
     set_threads(threads)
     try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=True):
-            yield
+        yield
     finally:
         torch.set_num_threads(before)
 
