@@ -67,7 +67,8 @@ def _lines(what: str, problems: Sequence[Problem]) -> list[str]:
 def export(store: Path, to: Path, as_json: bool) -> None:
     """Write a store's tables as Parquet files.
 
-    media.parquet, faces.parquet, persons.parquet and embeddings.parquet, with the columns that FORMAT.md promises.
+    media.parquet, faces.parquet, persons.parquet, facts.parquet and embeddings.parquet, with the columns that FORMAT.md
+    promises.
 
     \b
     Example:

@@ -20,7 +20,12 @@ from pipeline.store.records import embeddings_schema
 from pipeline.store.schema import VIEWS
 
 _CHUNK_ROWS = 65_536
-_ORDER: Final = {"media": "media_id", "faces": "face_id", "persons": "added_at, person_id"}
+_ORDER: Final = {
+    "media": "media_id",
+    "faces": "face_id",
+    "persons": "added_at, person_id",
+    "facts": "correction_id, face_id, person_id, other_id",
+}
 
 
 def _view_query(view: str) -> str:
@@ -31,7 +36,7 @@ def _view_query(view: str) -> str:
 
 
 def view_table(catalog: Catalog, view: str) -> pa.Table:
-    """All rows of the public view `media`, `faces` or `persons`. Raises UsageError for another name."""
+    """All rows of the public view `media`, `faces`, `persons` or `facts`. Raises UsageError for another name."""
     return catalog.read(_view_query(view))
 
 
@@ -47,7 +52,7 @@ def embeddings_table(catalog: Catalog, after: int, limit: int) -> pa.Table:
 
 
 def export_store(store: CatalogThread, to: Path) -> dict[str, int]:
-    """Writes media, faces, persons and embeddings as `<name>.parquet` into a new or empty folder.
+    """Writes media, faces, persons, facts and embeddings as `<name>.parquet` into a new or empty folder.
 
     Returns the rows of each. Raises UsageError where the folder holds something, StoreDamaged, and StoreFull or
     StoreUnwritable of the target.

@@ -1,4 +1,4 @@
-"""The tables of the catalog, their version, and the three public views. FORMAT.md describes them.
+"""The tables of the catalog, their version, and the public views. FORMAT.md describes them.
 
 All timestamps are UTC. There are no foreign keys: DuckDB checks them against the state before the transaction, so one
 transaction could not delete, or insert, a parent with its child. The large tables have no primary key either, because
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 4  # of the tables; opening a store upgrades older ones
+SCHEMA_VERSION: Final = 5  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 # The columns of each table, with their types.
@@ -20,7 +20,8 @@ _COLUMNS: Final = {
         embedder VARCHAR, weights VARCHAR, weights_sha256 VARCHAR, embedding_size INTEGER,
         preprocessing VARCHAR, calibration VARCHAR, output_settings VARCHAR, output_hash VARCHAR,
         encrypted BOOLEAN, master_key_id VARCHAR, pixel_key VARCHAR,
-        next_media_id BIGINT, next_face_id BIGINT, next_person_seq BIGINT
+        next_media_id BIGINT, next_face_id BIGINT, next_person_seq BIGINT,
+        next_correction_id BIGINT, fact_key VARCHAR
     """,
     "accounts": """
         account_id INTEGER, user_id VARCHAR, password_hash VARCHAR, image_key VARCHAR, added_at TIMESTAMP
@@ -39,7 +40,7 @@ _COLUMNS: Final = {
         path VARCHAR, sha256 VARCHAR, pixel_hash VARCHAR,
         bytes BIGINT, width INTEGER, height INTEGER, format VARCHAR,
         status VARCHAR, reason VARCHAR, name VARCHAR, external_id VARCHAR, extra VARCHAR,
-        duplicate_of BIGINT, added_at TIMESTAMP
+        duplicate_of BIGINT, added_at TIMESTAMP, gone_at TIMESTAMP
     """,
     "faces": """
         face_id BIGINT, media_id BIGINT, ordinal INTEGER, person_id UUID,
@@ -66,6 +67,19 @@ _COLUMNS: Final = {
     """,
     "objects": "image_guid VARCHAR, bytes BIGINT, sha256 VARCHAR, media_type VARCHAR, encrypted BOOLEAN",
     "replaced_images": "image_guid VARCHAR, person_id UUID, replaced_at TIMESTAMP",
+    "facts": """
+        correction_id BIGINT, kind VARCHAR, face_id BIGINT, person_id UUID, other_id UUID,
+        origin VARCHAR, stated_at TIMESTAMP
+    """,
+    "corrections": """
+        correction_id BIGINT, account_id INTEGER, directory_id INTEGER, kind VARCHAR, origin VARCHAR,
+        made_at TIMESTAMP, before VARCHAR, after VARCHAR, undone_at TIMESTAMP
+    """,
+    "files": """
+        source VARCHAR, account_id INTEGER, path VARCHAR, directory VARCHAR, media_id BIGINT, size BIGINT,
+        mtime_ns BIGINT, ctime_ns BIGINT, inode BIGINT, seen_at TIMESTAMP, gone_at TIMESTAMP, label VARCHAR
+    """,
+    "forgotten": "account_id INTEGER, kind VARCHAR, digest VARCHAR, forgotten_at TIMESTAMP",
     "pending_deletes": "path VARCHAR, added_at TIMESTAMP",
 }
 # table -> column -> type
@@ -115,16 +129,26 @@ VIEWS: Final[dict[str, str]] = {
         AND d.generation = (SELECT current_generation FROM core.store)
 """,
     "persons": _PERSONS_VIEW,
+    "facts": """
+    SELECT correction_id, kind, face_id, person_id::VARCHAR AS person_id, other_id::VARCHAR AS other_id, origin,
+        stated_at
+    FROM core.facts
+""",
 }
 
 
 def statements() -> list[str]:
     """The statements that make an empty catalog, in order."""
-    sql = ["CREATE SCHEMA core"]
-    for table, columns in TABLES.items():
-        parts = [f'"{name}" {kind}' for name, kind in columns.items()] + list(_KEYS.get(table, ()))
+    return ["CREATE SCHEMA core", *table_statements(*TABLES), *view_statements()]
+
+
+def table_statements(*tables: str) -> list[str]:
+    """The statements that make these tables, empty."""
+    sql = []
+    for table in tables:
+        parts = [f'"{name}" {kind}' for name, kind in TABLES[table].items()] + list(_KEYS.get(table, ()))
         sql.append(f"CREATE TABLE core.{table} ({', '.join(parts)})")
-    return sql + view_statements()
+    return sql
 
 
 def view_statements() -> list[str]:

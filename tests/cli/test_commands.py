@@ -61,8 +61,8 @@ def test_check_finds_and_repairs(store: Path) -> None:
 def test_export_of_an_empty_store(store: Path, tmp_path: Path) -> None:
     to = tmp_path / "out"
     report = answer("export", "--store", store, "--to", to)
-    assert report["rows"] == {"media": 0, "faces": 0, "persons": 0, "embeddings": 0}
-    assert sorted(file.stem for file in to.iterdir()) == ["embeddings", "faces", "media", "persons"]
+    assert report["rows"] == {"media": 0, "faces": 0, "persons": 0, "facts": 0, "embeddings": 0}
+    assert sorted(file.stem for file in to.iterdir()) == ["embeddings", "faces", "facts", "media", "persons"]
     assert facepipe("export", "--store", store, "--to", to).exit_code != 0
 
 

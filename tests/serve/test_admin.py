@@ -265,7 +265,7 @@ def test_commands_answer_the_same_with_and_without_a_server(
         through = all_commands(tmp_path / "b")
     assert through == without
     assert [answer["exit_code"] for answer in through] == [0, 0, 1, 0, 0, 0, 51, 47, 46, 0]
-    for name in ("media", "faces", "persons", "embeddings"):
+    for name in ("media", "faces", "persons", "facts", "embeddings"):
         file = f"{name}.parquet"
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 

@@ -257,8 +257,8 @@ def finish(client: LocalStore, run: RunRow) -> None:
 
 def of_version(version: int, folder: Path) -> Path:
     """A store with tables of an older version: an account, and a run of two photos with a person each; from
-    version 2 on also A and B, who were posted. A has tags and a flag, and in version 3 a first name and metadata. B is
-    merged with A, and had the reference replaced."""
+    version 2 on also A and B, who were posted. A has tags and a flag, and from version 3 on a first name and metadata.
+    B is merged with A, and had the reference replaced."""
     with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
         archive.extractall(folder / f"version-{version}", filter="data")
     store = folder / f"version-{version}" / "store"
@@ -323,7 +323,7 @@ def no_room() -> Iterator[None]:
 
 
 # Differ between two undisturbed runs.
-_VOLATILE = ("run_id", "file", "created_at", "added_at", "modified_at", "last_occurrence_at", "replaced_at")
+_VOLATILE = ("run_id", "fact_key", "file", "created_at", "added_at", "modified_at", "last_occurrence_at", "replaced_at")
 _VOLATILE += ("started_at", "finished_at", "committed_at")
 
 

@@ -144,6 +144,23 @@ BROKEN_POSTED = {
     "INSERT INTO core.embeddings SELECT 1, face_id, 1 FROM core.faces WHERE outcome = 'removed'": (
         "a removed face with a person, a score"
     ),
+    "INSERT INTO core.facts (correction_id, kind, face_id) VALUES (0, 'nobody', 99)": "facts.face_id refers to a",
+    "INSERT INTO core.facts VALUES (0, 'is', 17, uuid(), NULL, 'user', NULL)": "facts.person_id refers to a missing",
+    "INSERT INTO core.facts VALUES (0, 'is', 17, NULL, NULL, 'user', NULL)": "a fact that says nothing",
+    "INSERT INTO core.facts SELECT 0, 'not_same', NULL, person_id, person_id, 'user', NULL FROM core.persons": (
+        "a fact that says nothing"
+    ),
+    "INSERT INTO core.facts SELECT 0, unnest(['nobody', 'is']), 17, person_id, NULL, 'user', NULL FROM core.persons"
+    " WHERE name = 'A'": "two facts that contradict each other",
+    "INSERT INTO core.corrections VALUES (1, 1, 1, 'name', 'user', NULL, '{}', '{}', NULL)": (
+        "next_correction_id is not above corrections.correction_id"
+    ),
+    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'user', NULL, '{', '{}', NULL)": (
+        "corrections.directory_id refers to a missing directories.directory_id"
+    ),
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'user', NULL, '{', '{}', NULL)": "whose rows are not JSON",
+    "INSERT INTO core.forgotten VALUES (7, 'path', '00', NULL)": "forgotten.account_id refers to a missing",
+    "INSERT INTO core.files (account_id, media_id) VALUES (1, 99)": "files.media_id refers to a missing media.media_id",
     "DELETE FROM core.pending_embeddings": "a reference without embedding",
     "INSERT INTO core.pending_embeddings SELECT * FROM core.pending_embeddings": "two embeddings of one face",
     "UPDATE core.pending_embeddings SET face_id = 99": "pending_embeddings.face_id refers to a missing faces.face_id",

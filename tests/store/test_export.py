@@ -26,6 +26,7 @@ PUBLIC = {
     " contrast_quality similarity_score",
     "persons": "person_id root_person_id name external_id account directory occurrence image_guid added_at"
     " first_name last_name tags metadata",
+    "facts": "correction_id kind face_id person_id other_id origin stated_at",
     "embeddings": "face_id embedding",
 }
 
@@ -34,7 +35,7 @@ def test_the_export_has_the_public_columns(filled: LocalStore, tmp_path: Path) -
     target = tmp_path / "new" / "export"
     rows = export_store(filled, target)
     views = {view: filled.read(f"SELECT * FROM main.{view}") for view in schema.VIEWS}
-    assert rows == {"media": 8, "faces": 16, "persons": 8, "embeddings": 8}
+    assert rows == {"media": 8, "faces": 16, "persons": 8, "facts": 0, "embeddings": 8}
     assert sorted(path.name for path in target.iterdir()) == sorted(f"{name}.parquet" for name in PUBLIC)
     for name, columns in PUBLIC.items():
         table = pq.read_table(target / f"{name}.parquet")

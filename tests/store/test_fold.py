@@ -150,7 +150,7 @@ def test_an_export_holds_pending_and_folded_embeddings(client: LocalStore, accou
     client.fold()
     client.commit_directory(insertion(account, "main", 7, "P7"))
     rows = export_store(client, tmp_path / "export")
-    assert rows == {"media": 3, "faces": 3, "persons": 3, "embeddings": 3}
+    assert rows == {"media": 3, "faces": 3, "persons": 3, "facts": 0, "embeddings": 3}
     table = pq.read_table(tmp_path / "export" / "embeddings.parquet")
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), SIZE)
     expected = [*vectors.tolist(), unit_vectors(1, 7)[0].tolist()]

@@ -246,6 +246,41 @@ def test_a_store_of_version_3_is_upgraded_and_keeps_its_hashes_of_pixels(tmp_pat
         assert client.references(1, "main").image_hashes[4] == (posted(202).sha256, posted(202).pixel_hash)
 
 
+def test_a_store_of_version_4_is_upgraded_and_gets_a_key_of_its_own(tmp_path: Path) -> None:
+    store, other = (of_version(4, tmp_path / name) for name in ("one", "two"))
+    assert version_of(store) == 4
+    keys = []
+    for path in (store, other):
+        with LocalStore.open(path, command="test") as client:
+            assert check_store(client).problems == []
+            (row,) = client.read("SELECT next_correction_id, fact_key, pixel_key FROM core.store").to_pylist()
+            assert row["next_correction_id"] == 1
+            assert row["pixel_key"] == identity().pixel_key
+            keys.append(bytes.fromhex(row["fact_key"]))
+            assert client.read("SELECT gone_at FROM core.media")["gone_at"].null_count == 4
+            assert client.view_table("facts").num_rows == 0
+            assert [record.name for record in client.references(1, "main").persons] == [
+                "Person 0",
+                "Person 1",
+                "A",
+                "B",
+            ]
+    assert [len(key) for key in keys] == [32, 32]
+    assert keys[0] != keys[1]
+    assert version_of(store) == SCHEMA_VERSION
+    with LocalStore.open(store, command="again") as client:
+        assert bytes.fromhex(client.read("SELECT fact_key FROM core.store")["fact_key"][0].as_py()) == keys[0]
+
+
+def test_a_new_store_has_a_key_of_its_own(tmp_path: Path) -> None:
+    keys = []
+    for name in ("one", "two"):
+        with LocalStore.open_or_create(tmp_path / name, identity, command="test") as client:
+            keys.append(client.read("SELECT fact_key FROM core.store")["fact_key"][0].as_py())
+    assert [len(bytes.fromhex(key)) for key in keys] == [32, 32]
+    assert keys[0] != keys[1]
+
+
 def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
     """Upgraded tables have new columns at the end, so this also proves that no statement relies on the order."""
     with LocalStore.open(of_version(1, tmp_path), command="test") as client:

@@ -53,10 +53,11 @@ def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], no
 
 
 def drop_if_empty(catalog: Catalog, directory: int) -> None:
-    """Deletes a directory without identities, and its reference matrix."""
+    """Deletes a directory without identities, its reference matrix and its corrections."""
     if catalog.rows("SELECT 1 FROM core.persons WHERE directory_id = ? LIMIT 1", [directory]):
         return
-    catalog.execute("DELETE FROM core.directories WHERE directory_id = ?", [directory])
+    for table in ("corrections", "directories"):
+        catalog.execute(f"DELETE FROM core.{table} WHERE directory_id = ?", [directory])
     deletes.add(catalog, matrix.files(matrix.stem(catalog.generation, directory)))
 
 

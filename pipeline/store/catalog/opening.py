@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import secrets
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,7 @@ PARTS = ("embeddings", "objects", "references", "runs")
 _NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: that is DuckDB's folder for spilling
 _CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")
 _JSON_COLUMNS = ("preprocessing", "calibration", "output_settings")
+_SECRET: Final = "{secret}"  # in a statement: 32 random bytes in hexadecimal
 # Upgrades: version -> the statements that make the next one of it, in one transaction.
 _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
     # 2: images may be encrypted; a person has tags and a flag; a pending embedding is stored as bytes, because DuckDB
@@ -57,6 +59,15 @@ _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
     3: (
         "ALTER TABLE core.store ADD COLUMN pixel_key VARCHAR",
         "ALTER TABLE core.media RENAME COLUMN pixel_sha256 TO pixel_hash",
+    ),
+    # 5: corrections are kept and can be undone; what they state holds in later runs; files are known without reading
+    # them; what was forgotten is kept as digests under a key.
+    4: (
+        *schema.table_statements("facts", "corrections", "files", "forgotten"),
+        "ALTER TABLE core.store ADD COLUMN next_correction_id BIGINT",
+        "ALTER TABLE core.store ADD COLUMN fact_key VARCHAR",
+        "ALTER TABLE core.media ADD COLUMN gone_at TIMESTAMP",
+        f"UPDATE core.store SET next_correction_id = 1, fact_key = '{_SECRET}'",
     ),
 }
 
@@ -184,6 +195,8 @@ def _insert_store_row(catalog: Catalog, identity: StoreIdentity) -> None:
         "next_media_id": 1,
         "next_face_id": 1,
         "next_person_seq": 1,
+        "next_correction_id": 1,
+        "fact_key": secrets.token_hex(32),
     }
     catalog.insert("store", [row])
 
@@ -258,7 +271,7 @@ def _upgrade(catalog: Catalog, version: int) -> None:
         try:
             with catalog.transaction("migrate"):
                 for statement in (*_UPGRADES[version], *(schema.view_statements() if last else ())):
-                    catalog.execute(statement)
+                    catalog.execute(statement.replace(_SECRET, secrets.token_hex(32)))
                 catalog.execute("UPDATE core.store SET schema_version = ?", [version + 1])
         except duckdb.Error as exc:
             detail = f"its tables are not those of version {version}: {str(exc).splitlines()[0]}"

@@ -41,6 +41,14 @@ _REFERENCES = (
     ("reference_faces.face_id", "faces.face_id"),
     ("reference_faces.image_guid", "objects.image_guid"),
     ("replaced_images.person_id", "persons.person_id"),
+    ("facts.face_id", "faces.face_id"),
+    ("facts.person_id", "persons.person_id"),
+    ("facts.other_id", "persons.person_id"),
+    ("corrections.account_id", "accounts.account_id"),
+    ("corrections.directory_id", "directories.directory_id"),
+    ("files.account_id", "accounts.account_id"),
+    ("files.media_id", "media.media_id"),
+    ("forgotten.account_id", "accounts.account_id"),
 )
 _UNIQUE = (
     ("media", "media_id"),
@@ -55,12 +63,15 @@ _UNIQUE = (
     ("reference_faces", "generation, person_id"),
     ("reference_faces", "generation, face_id"),
     ("reference_faces", "generation, seq"),
+    ("corrections", "correction_id"),
 )
 _COUNTERS = (
     ("next_media_id", "media", "media_id"),
     ("next_face_id", "faces", "face_id"),
     ("next_person_seq", "persons", "seq"),
     ("next_person_seq", "reference_faces", "seq"),
+    ("next_correction_id", "corrections", "correction_id"),
+    ("next_correction_id", "facts", "correction_id"),
 )
 _HAS_EMBEDDING = (
     "(SELECT face_id FROM core.embeddings WHERE generation = {g}"
@@ -97,6 +108,14 @@ _RULES = {
     " q.person_id = p.parent_id WHERE q.directory_id <> p.directory_id",
     "a cycle of parents": "SELECT 'person ' || p.person_id FROM core.persons p JOIN main.persons v ON v.person_id ="
     " p.person_id::VARCHAR WHERE p.parent_id IS NOT NULL AND v.root_person_id = v.person_id",
+    "a fact that says nothing": "SELECT 'fact of correction ' || correction_id FROM core.facts WHERE NOT CASE WHEN kind"
+    " IN ('is', 'is_not') THEN face_id IS NOT NULL AND person_id IS NOT NULL WHEN kind = 'nobody' THEN face_id IS NOT"
+    " NULL ELSE kind = 'not_same' AND coalesce(person_id < other_id, false) END",
+    "two facts that contradict each other": "SELECT 'face ' || face_id FROM core.facts WHERE kind IN ('is', 'nobody')"
+    " GROUP BY face_id HAVING count(*) > 1 UNION ALL SELECT 'face ' || face_id FROM core.facts WHERE kind IN ('is',"
+    " 'is_not') GROUP BY face_id, person_id HAVING count(*) > 1",
+    "a correction whose rows are not JSON": "SELECT 'correction ' || correction_id FROM core.corrections WHERE NOT"
+    " (json_valid(before) AND json_valid(after))",
     "a shard with another number of media than recorded": "SELECT 'shard ' || s.shard || ' of run ' || s.run_id FROM"
     " core.shards s WHERE s.media <> (SELECT count(*) FROM core.media m WHERE m.run_id = s.run_id AND m.shard ="
     " s.shard)",

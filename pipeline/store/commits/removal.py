@@ -17,6 +17,7 @@ from pipeline.store.files.objects import object_file
 
 _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
 
@@ -61,6 +62,8 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
     _require_all(deleted, person_ids)
     if catalog.rows("SELECT 1 FROM core.persons WHERE parent_id IN (SELECT unnest(?::UUID[])) LIMIT 1", ids):
         raise StoreError(message="A person to be deleted is the parent of another.")
+    catalog.execute(f"DELETE FROM core.facts WHERE {_THESE_PERSONS} OR other_id IN (SELECT unnest(?::UUID[]))", ids * 2)
+    _forget_corrections(catalog, directory, person_ids)
     images = catalog.rows(f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
     catalog.execute(f"DELETE FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
     catalog.execute(f"DELETE FROM core.replaced_images WHERE {_THESE_PERSONS}", ids)
@@ -74,6 +77,16 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
     _forget_labels(catalog, [media for _, media, ordinal, _ in faces if ordinal == 0])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
+
+
+def _forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
+    """Deletes the corrections whose rows show one of the persons: they could not be undone, and may name them."""
+    catalog.execute(
+        "DELETE FROM core.corrections WHERE directory_id = $1 AND correction_id IN (SELECT correction_id FROM ("
+        f"SELECT correction_id, unnest(regexp_extract_all(before || after, '{_UUID}')) AS id FROM core.corrections"
+        " WHERE directory_id = $1) WHERE id IN (SELECT unnest($2::VARCHAR[])))",
+        [directory, list(person_ids)],
+    )
 
 
 def _require_all(count: int, person_ids: Sequence[str]) -> None:
@@ -112,7 +125,7 @@ def _blank_run_faces(catalog: Catalog, faces: Sequence[int]) -> None:
 
 
 def _remove_derived(catalog: Catalog, faces: Sequence[int]) -> None:
-    for table in ("detections", "embeddings", "pending_embeddings"):
+    for table in ("detections", "embeddings", "pending_embeddings", "facts"):
         catalog.execute(f"DELETE FROM core.{table} WHERE {_THESE_FACES}", [list(faces)])
 
 

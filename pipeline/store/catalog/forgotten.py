@@ -1,0 +1,52 @@
+"""What runs must not take up again, as digests under a key of the store: no path, hash or face can be read from them.
+
+The kinds, and the text of each (FORMAT.md): PATH, the path of a photo; BYTES, the SHA-256 of its bytes; FACE, one face
+of a photo, as `face_text` has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.opening import utc_now
+
+PATH: Final = "path"
+BYTES: Final = "sha256"
+FACE: Final = "face"
+
+
+def face_text(sha256: str, ordinal: int) -> str:
+    """The face at this place, from the largest, of a photo with these bytes."""
+    return f"{sha256}:{ordinal}"
+
+
+def digests(catalog: Catalog, kind: str, texts: Sequence[str]) -> list[str]:
+    """The keyed hash of each text."""
+    key = bytes.fromhex(catalog.one("SELECT fact_key FROM core.store"))
+    return [hmac.new(key, f"{kind}:{text}".encode(), hashlib.sha256).hexdigest() for text in texts]
+
+
+def remember(catalog: Catalog, account_id: int, kind: str, texts: Iterable[str]) -> None:
+    """Inside a transaction: adds what the account's runs leave out from now on."""
+    wanted = sorted(set(texts))
+    known = forgotten(catalog, account_id, kind, wanted)
+    rows = [text for text in wanted if text not in known]
+    catalog.execute(
+        "INSERT INTO core.forgotten SELECT ?, ?, unnest(?::VARCHAR[]), ?",
+        [account_id, kind, digests(catalog, kind, rows), utc_now()],
+    )
+
+
+def forgotten(catalog: Catalog, account_id: int, kind: str, texts: Sequence[str]) -> set[str]:
+    """Those of the texts that are forgotten."""
+    by_digest = dict(zip(digests(catalog, kind, texts), texts, strict=True))
+    rows = catalog.rows(
+        "SELECT digest FROM core.forgotten WHERE account_id = ? AND kind = ?"
+        " AND digest IN (SELECT unnest(?::VARCHAR[]))",
+        [account_id, kind, list(by_digest)],
+    )
+    return {by_digest[digest] for (digest,) in rows}
