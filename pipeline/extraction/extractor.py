@@ -72,10 +72,11 @@ class BatchExtractor:
             detections.landmarks.flatten(1),
             torch.stack([detections.scores, quality.center_pose, quality.sharpness, quality.contrast], dim=1),
             embeddings,
+            detections.image_index[:, None].float(),  # exact below 2**24, in the same copy to the host
         ]
-        index, numbers = detections.image_index.cpu().numpy(), torch.cat(columns, dim=1).cpu().numpy()
+        numbers = torch.cat(columns, dim=1).cpu().numpy()
         visible = (numbers[:, 2:4] - numbers[:, :2] >= 1).all(axis=1)
-        index, numbers = index[visible], numbers[visible]
+        index, numbers = numbers[visible, -1], numbers[visible, :-1]
         table = self._table(numbers)
         ends = np.searchsorted(index, np.arange(len(batch)), side="right")
         return [table.slice(start, end - start) for start, end in zip([0, *ends][:-1], ends, strict=True)]

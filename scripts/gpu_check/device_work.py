@@ -16,7 +16,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from pipeline.evaluation.bench.harness import timed
 from pipeline.extraction.detection import cascade
-from pipeline.extraction.detection.nms import padded_nms
 from pipeline.extraction.images import batch
 
 _TOP_KERNELS = 20
@@ -25,7 +24,6 @@ _TOP_KERNELS = 20
 def take_cuda_branches() -> None:
     """From now on this process takes on the CPU the branches that CUDA takes. So a dry run tries their code."""
     cascade.load_kernels = batch.load_kernels = lambda _: None
-    cascade.grouped_nms = padded_nms
 
 
 def waits(work: Callable[[], object]) -> Counter[str]:

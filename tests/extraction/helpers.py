@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -55,6 +59,31 @@ class DispatchCounts(TorchDispatchMode):
         self.operations += 1
         self.waits[name] += by_mask or name in _WAITING
         return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def interpreted(module: ModuleType) -> Iterator[None]:
+    """Inside, a module's Triton kernels run in Triton's interpreter, on the CPU; there they may divide by 0."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    with contextlib.suppress(ImportError):  # which the interpreter does later, and finds functions that are none
+        importlib.import_module("triton.experimental.gluon")
+    places = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.core.tensor_descriptor_base, module)
+    before = [dict(vars(place)) for place in places]
+    for place in (tl, tl.standard, module):
+        for name, function in list(vars(place).items()):
+            if isinstance(function, JITFunction):
+                setattr(place, name, InterpretedFunction(function.fn))
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            yield
+    finally:  # after the interpreter, too, which leaves its own functions behind
+        for place, members in zip(places, before, strict=True):
+            for name, member in members.items():
+                if vars(place)[name] is not member:
+                    setattr(place, name, member)
 
 
 def with_scans(progressive: bytes, count: int) -> bytes:
