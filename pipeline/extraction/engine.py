@@ -24,7 +24,7 @@ from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageReje
 from pipeline.extraction.batches import BatchWorkers, DeviceBatches, ImageFaces, PixelBudget
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import read_file
+from pipeline.extraction.images.files import FileState, read_with_state
 from pipeline.extraction.images.nvjpeg import decodes_on_device
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, shard_schema
@@ -48,6 +48,7 @@ class _Item:
     shard: int
     last: bool  # of its shard
     file: bytes
+    state: tuple[int | None, ...]  # FileState of the file that has the hash
     fields: dict[str, Any]  # of shard_schema, except the faces
     batch_images: int  # the most in its batch
     number: int = 0  # among the items that are decoded
@@ -112,7 +113,8 @@ class LocalEngine:
         for number, rows in shards:
             batch_images = self._batch_images(rows)
             for position, row in enumerate(rows.to_pylist()):
-                item = _Item(number, position == len(rows) - 1, row["file"], _fields(row), batch_images)
+                state = tuple(row.get(name) for name in FileState._fields)  # an earlier version's manifest has none
+                item = _Item(number, position == len(rows) - 1, row["file"], state, _fields(row), batch_images)
                 if row["action"] == EXTRACT:
                     item.number = next(numbers)
                     item.image = pool.submit(self._decode, item, budget)
@@ -147,10 +149,8 @@ class LocalEngine:
         """The file's bytes. Where they are not those that the scan read, the item's hash becomes None."""
         try:
             with self._times.stage(READ):
-                data = read_file(Path(os.fsdecode(item.file)), self._settings.decode.max_bytes)
-            with self._times.stage(HASH):
-                digest = hashlib.sha256(data).hexdigest()
-            if digest != item.fields["sha256"]:
+                data, state = read_with_state(Path(os.fsdecode(item.file)), self._settings.decode.max_bytes)
+            if state != item.state and self._hash(data) != item.fields["sha256"]:
                 raise ImageChanged
         except (ImageMissing, ImageIsFolder, ImageUnreadable, ImageChanged):
             item.fields["sha256"] = None
@@ -159,6 +159,10 @@ class LocalEngine:
             item.fields["sha256"] = None
             raise ImageUnreadable(detail="there is not enough memory to read it") from exc
         return data
+
+    def _hash(self, data: bytes) -> str:
+        with self._times.stage(HASH):
+            return hashlib.sha256(data).hexdigest()
 
     def _batches(self, items: Iterable[_Item], budget: PixelBudget) -> Iterator[list[_Item]]:
         """Items up to the batch limits or the end of a shard."""

@@ -33,6 +33,10 @@ MANIFEST_SCHEMA = pa.schema(
         pa.field("extra", pa.string()),  # the source's further columns: a JSON object
         pa.field("sha256", pa.string()),
         pa.field("bytes", pa.int64()),
+        # Null where they would not tell whether the file was changed since it was hashed.
+        pa.field("mtime_ns", pa.int64()),
+        pa.field("ctime_ns", pa.int64()),
+        pa.field("inode", pa.uint64()),
         pa.field("pixels", pa.int64()),  # of EXTRACT: as the header says, or an estimate
         pa.field("action", pa.string(), nullable=False),
         pa.field("source_row", pa.int64()),  # of REUSE_ROW

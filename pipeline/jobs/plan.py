@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, Interrupted, TooManyDirectories, UsageError
-from pipeline.extraction.images.files import declared_pixels, hash_file, read_head
+from pipeline.extraction.images.files import HashedFile, declared_pixels, hash_file, read_head
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
@@ -159,13 +159,16 @@ def _write_manifest(session: Session, path: Path, source: str, batches: Iterator
 
 @dataclass(frozen=True)
 class _HashedRow:
-    """A row of the source with its file's hash and size in bytes, or the problem with it."""
+    """A row of the source with its hashed file, or the problem with it."""
 
     ref: ImageRef
     directory: str
-    sha256: str | None = None
-    size: int | None = None
+    file: HashedFile | None = None
     problem: ImageRejected | None = None
+
+    @property
+    def sha256(self) -> str | None:
+        return self.file and self.file.sha256
 
 
 class NoStore:
@@ -230,7 +233,7 @@ class Planner:
         if ref.rejected is not None:
             return _HashedRow(ref, directory, problem=ref.rejected)
         try:
-            return _HashedRow(ref, directory, *hash_file(ref.file, self.max_bytes))
+            return _HashedRow(ref, directory, hash_file(ref.file, self.max_bytes))
         except ImageRejected as exc:
             return _HashedRow(ref, directory, problem=exc)
 
@@ -271,8 +274,10 @@ class Planner:
             "external_id": ref.external_id,
             "extra": json.dumps(dict(ref.extra), ensure_ascii=False) if ref.extra else None,
             "sha256": hashed.sha256,
-            "bytes": hashed.size,
+            "bytes": hashed.file and hashed.file.bytes,
         }
+        if hashed.file is not None and hashed.file.state is not None:
+            row.update(hashed.file.state._asdict())
         return {**row, **self._action(number, hashed, in_store)}
 
     def _action(self, number: int, hashed: _HashedRow, in_store: dict[str, int]) -> dict[str, Any]:
@@ -297,4 +302,5 @@ def _pixels(hashed: _HashedRow) -> int:
         declared = declared_pixels(read_head(hashed.ref.file, _HEADER_BYTES))
     except ImageRejected:  # it changed since; the run will find out
         declared = None
-    return _PIXELS_PER_BYTE * (hashed.size or 0) if declared is None else declared
+    size = hashed.file.bytes if hashed.file else 0
+    return _PIXELS_PER_BYTE * size if declared is None else declared

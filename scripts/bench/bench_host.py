@@ -18,7 +18,7 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -41,7 +41,7 @@ from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.engine import LocalEngine
 from pipeline.extraction.images.batch import ImageBatch, PixelMemory
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import read_file
+from pipeline.extraction.images.files import FileState, read_with_state
 from pipeline.extraction.images.jpeg import jpeg_pixels
 from pipeline.extraction.rows import CROP, ExtractedRow, read_rows
 from pipeline.extraction.sources.folder import ScanCounts
@@ -214,15 +214,14 @@ class HostWork:
 
     def _extract(self, meter: Meter, rows: Sequence[ExtractedRow]) -> None:
         """The parts of extraction, batch by batch; then the engine over tiny pictures, and as a whole."""
-        most, limits = self.settings.decode.max_bytes, self.settings.run
+        limits = self.settings.run
         pixels = self.table["width"][0].as_py() * self.table["height"][0].as_py()
         size = max(1, min(limits.batch_images, limits.batch_pixels // pixels))
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             with meter.part("read"):
-                data = [read_file(file, most) for file in self.files[start : start + size]]
-                hashes = [hashlib.sha256(one).hexdigest() for one in data]
-            assert hashes == [row.sha256 for row in batch] == [row.manifest["sha256"] for row in batch]
+                data = [self._read(file, row.manifest) for file, row in zip(self.files[start:], batch, strict=False)]
+            assert [row.sha256 for row in batch] == [row.manifest["sha256"] for row in batch]
             with meter.part("open"):
                 opened = [self._decoder.open(one) for one in data]
             with meter.part("decode"):
@@ -232,18 +231,24 @@ class HostWork:
             assert hashes == [row.image["pixel_hash"] for row in batch], "another hash of the pixels"
             with meter.part("pack"), self._memory.taken(pixels * len(images)) as memory:
                 ImageBatch(images, "cpu", memory)
+        small = self._small_rows.to_pylist()
         with meter.part("small_images"):
-            for file in self._small:
-                data = read_file(file, most)
-                hashlib.sha256(data).hexdigest()
-                opened = self._decoder.open(data)
-                jpeg_pixels(data, opened.width, opened.height)
+            for file, row in zip(self._small, small, strict=True):
+                opened = self._decoder.open(self._read(file, row))
+                jpeg_pixels(opened.data, opened.width, opened.height)
         with meter.part("small_engine"):
             self._extracted(self._small_rows)
         self._held.forget(range(len(rows)))
         with meter.part("engine"):
             table = self._extracted(self._rows)
         assert table.equals(self.table), "another shard"
+
+    def _read(self, file: Path, row: Mapping[str, Any]) -> bytes:
+        """The file's bytes, hashed where its state does not tell that they are those of the row."""
+        data, state = read_with_state(file, self.settings.decode.max_bytes)
+        known = state == tuple(row[name] for name in FileState._fields)
+        assert known or hashlib.sha256(data).hexdigest() == row["sha256"]
+        return data
 
     def _extracted(self, manifest: pa.Table) -> pa.Table:
         [(_, table)] = self._engine.run_shards([(0, manifest)], lambda _: None)

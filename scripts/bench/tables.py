@@ -192,7 +192,7 @@ def host() -> Table:
 _HOST_PARTS: Final = {
     "walk": "planning: walk the folder",
     "plan": "planning: read, hash, header, manifest row",
-    "read": "extraction: read and hash again",
+    "read": "extraction: read",
     "open": "open: header and checks",
     "decode": "decode the pixels",
     "hash": "hash the pixels",

@@ -19,6 +19,7 @@ from pipeline.config import DecodeSettings, RunSettings, Settings
 from pipeline.errors import DeviceOutOfMemory
 from pipeline.extraction.engine import LocalEngine
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.extraction.images import files
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.images.pixel_hash import PixelHash
@@ -39,8 +40,10 @@ def photo(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path) -> Path:
 
 def _row(number: int, file: Path, **fields: Any) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(MANIFEST_SCHEMA.names)
-    sha256, size = hash_file(file) if file.exists() else (None, None)
-    known = {"path": str(file), "file": os.fsencode(file), "directory": "main", "sha256": sha256, "bytes": size}
+    known: dict[str, Any] = {"path": str(file), "file": os.fsencode(file), "directory": "main"}
+    if file.exists():
+        sha256, size, state = hash_file(file)
+        known |= {"sha256": sha256, "bytes": size, **(state._asdict() if state else {})}
     return {**row, "row": number, "action": EXTRACT, **known, **fields}
 
 
@@ -106,6 +109,34 @@ def test_bad_images_among_good_ones_are_rows(extractor: BatchExtractor, photo: P
     assert [r["sha256"] is None for r in results] == [False, False, False, True, True, True, False, False, False]
     assert [r["faces"] is None for r in results] == [r["status"] != "ok" for r in results]
     assert "changed while" in results[3]["reason"]
+
+
+def test_a_file_is_hashed_again_only_where_it_may_have_changed(
+    extractor: BatchExtractor, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest's hash of "known" is of no file, so whoever hashes it finds another one."""
+    paths = {name: tmp_path / f"{name}.png" for name in ("known", "young", "edited", "moved", "earlier")}
+    for path in paths.values():
+        shutil.copy(photo, path)
+    other = {"sha256": "0" * 64}
+    young = _row(0, paths["young"], **other)
+    monkeypatch.setattr(files, "_SETTLED_NS", 0)
+    rows = [young, *(_row(k, paths[n], **other) for k, n in enumerate(("known", "moved"), 1)), _row(3, paths["edited"])]
+    time.sleep(0.02)  # a step of the file system's clock
+    before = paths["edited"].stat()
+    data = bytearray(photo.read_bytes())
+    data[-1] ^= 1
+    paths["edited"].write_bytes(data)
+    os.utime(paths["edited"], ns=(before.st_atime_ns, before.st_mtime_ns))
+    shutil.copy2(paths["moved"], tmp_path / "copy")
+    (tmp_path / "copy").replace(paths["moved"])
+    ((_, table),) = _engine(extractor).run_shards(_shards(rows, 4), lambda _: None)
+    assert table["status"].to_pylist() == ["changed", "ok", "changed", "changed"]
+    assert table["sha256"].to_pylist() == [None, "0" * 64, None, None]
+    ((number, shard),) = _shards([_row(0, paths["earlier"], **other)], 1)
+    of_earlier_version = shard.drop_columns(["mtime_ns", "ctime_ns", "inode"])
+    ((_, table),) = _engine(extractor).run_shards([(number, of_earlier_version)], lambda _: None)
+    assert table["status"].to_pylist() == ["changed"]
 
 
 def test_a_jpeg_without_its_last_blocks_is_a_row_with_a_remark(

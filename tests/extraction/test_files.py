@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from pipeline.errors import ImageIsFolder, ImageMissing, ImageTooLarge, ImageUnreadable
-from pipeline.extraction.images.files import declared_pixels, hash_file, read_file, shown
+from pipeline.extraction.images import files
+from pipeline.extraction.images.files import declared_pixels, hash_file, read_file, read_with_state, shown
 
 
 def test_shown_never_maps_two_names_to_one() -> None:
@@ -26,13 +27,35 @@ def test_shown_never_maps_two_names_to_one() -> None:
 def test_hash_and_bytes_of_a_file(tmp_path: Path) -> None:
     data = os.urandom(2_500_000)
     (tmp_path / "a.jpg").write_bytes(data)
-    assert hash_file(tmp_path / "a.jpg") == (hashlib.sha256(data).hexdigest(), len(data))
+    assert hash_file(tmp_path / "a.jpg")[:2] == (hashlib.sha256(data).hexdigest(), len(data))
     assert read_file(tmp_path / "a.jpg", len(data)) == data
     with pytest.raises(ImageTooLarge, match="2,500,000 bytes is over the limit of 2,499,999 bytes"):
         read_file(tmp_path / "a.jpg", len(data) - 1)
     (tmp_path / "empty.jpg").write_bytes(b"")
-    assert hash_file(tmp_path / "empty.jpg")[1] == 0
+    assert hash_file(tmp_path / "empty.jpg").bytes == 0
     assert read_file(tmp_path / "empty.jpg", 1) == b""
+
+
+def test_the_state_of_a_file_is_told_where_a_change_would_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.jpg"
+    file.write_bytes(b"one")
+    os.utime(file, ns=(0, -(10**18)))  # of 1938
+    assert hash_file(file).state is None  # its entry was changed just now
+    monkeypatch.setattr(files, "_SETTLED_NS", 0)
+    entry = file.stat()
+    assert hash_file(file).state == (3, -(10**18), entry.st_ctime_ns, entry.st_ino)
+    assert hash_file(file).state == read_with_state(file, 3)[1]
+    os.utime(file, ns=(0, 2 * 10**18))  # of 2033: a camera's clock
+    assert hash_file(file).state is None
+    if Path("/proc/self/status").exists():  # whose size says 0
+        assert hash_file(Path("/proc/self/status")).state is None
+
+
+def test_a_file_that_changes_while_it_is_hashed_has_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SETTLED_NS", 0)
+    (tmp_path / "a.jpg").write_bytes(b"one")
+    monkeypatch.setattr(files, "check_bytes", lambda *_: os.utime(tmp_path / "a.jpg", ns=(0, 10**18)))
+    assert hash_file(tmp_path / "a.jpg")[1:] == (3, None)
 
 
 def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:

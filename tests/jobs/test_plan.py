@@ -60,7 +60,7 @@ def test_bytes_seen_twice_are_decoded_once(planner: Planner, tmp_path: Path) -> 
     ]
     assert [r["status"] for r in rows] == [None, None, None, "duplicate_row", None, "duplicate_row"]
     assert rows[5]["reason"] == "the same file and directory as row 4"
-    assert (rows[0]["sha256"], rows[0]["bytes"]) == hash_file(tmp_path / "a")
+    assert (rows[0]["sha256"], rows[0]["bytes"]) == hash_file(tmp_path / "a")[:2]
 
 
 def test_repeats_are_found_across_chunks(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

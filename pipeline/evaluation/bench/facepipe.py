@@ -3,7 +3,6 @@ output comparable with the reference's."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +19,9 @@ from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.images.pixel_hash import PixelHash
-from pipeline.extraction.rows import EXTRACT
+from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.models.registry import FIVE_POINT
@@ -64,19 +64,14 @@ class FacepipeChain:
 
 
 def manifest_rows(files: Sequence[Path]) -> pa.Table:
-    """The columns of a manifest that the engine reads: new files with their hashes."""
-    rows = [
-        {
-            "row": row,
-            "file": os.fsencode(file),
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-            "action": EXTRACT,
-            "status": None,
-            "reason": None,
-        }
-        for row, file in enumerate(files)
-    ]
-    return pa.Table.from_pylist(rows)
+    """Rows of a manifest, the columns that the engine reads: new files with their hashes."""
+    rows = []
+    for number, file in enumerate(files):
+        hashed = hash_file(file)
+        state = hashed.state._asdict() if hashed.state else {}
+        known = {"row": number, "file": os.fsencode(file), "sha256": hashed.sha256, "bytes": hashed.bytes}
+        rows.append({**known, **state, "action": EXTRACT})
+    return pa.Table.from_pylist(rows, MANIFEST_SCHEMA)
 
 
 def extracted_rows(table: pa.Table) -> Iterator[Extracted]:

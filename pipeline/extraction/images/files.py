@@ -16,14 +16,19 @@ import re
 import stat
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from pipeline.errors import ImageIsFolder, ImageMissing, ImageRejected, ImageTooLarge, ImageUnreadable
 
 _CHUNK_BYTES = 2**20
+_LEAST_BYTES = 2**12  # that are asked for at once: files of /proc have size 0 and content
+# A second change may leave a file's times what they are for as long as its file system's clock stands: 2 s on FAT.
+_SETTLED_NS = 2 * 10**9
+_HAS_CTIME = os.name == "posix"  # elsewhere `st_ctime` is when the file was made
 # Without O_NONBLOCK, opening a pipe waits for its other end; Windows has neither flag.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
@@ -101,21 +106,52 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise rejection(exc) from exc
 
 
-def hash_file(path: Path, max_bytes: int = sys.maxsize) -> tuple[str, int]:
-    """SHA-256 (lower-case hexadecimal) and size in bytes of a file, read in pieces of 1 MiB, if it is not larger than
-    `max_bytes`.
+class FileState(NamedTuple):
+    """What tells without reading whether a file is still the one that was hashed. Times in ns since 1970: of the last
+    change of its content, which programs may set back, and of the last change of either, which none can."""
+
+    bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+
+class HashedFile(NamedTuple):
+    """SHA-256 (lower-case hexadecimal) and size in bytes of a file, and its state while it was read; None where equal
+    states would not mean equal bytes."""
+
+    sha256: str
+    bytes: int
+    state: FileState | None
+
+
+def hash_file(path: Path, max_bytes: int = sys.maxsize) -> HashedFile:
+    """The hash of a file, read in pieces of 1 MiB, if it is not larger than `max_bytes`.
 
     Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
     """
-    digest, size = hashlib.sha256(), 0
-    piece = memoryview(bytearray(_CHUNK_BYTES))
+    digest, size, begun = hashlib.sha256(), 0, time.time_ns()
     with _opened(path) as file:
-        check_bytes(os.fstat(file.fileno()).st_size, max_bytes)
+        before = _state_of(file)
+        check_bytes(before.bytes, max_bytes)
+        piece = memoryview(bytearray(min(_CHUNK_BYTES, max(_LEAST_BYTES, before.bytes + 1))))
         while count := file.readinto(piece):  # type: ignore[attr-defined]  # unbuffered files have it
             digest.update(piece[:count])
             size += count
             check_bytes(size, max_bytes)
-    return digest.hexdigest(), size
+        tells = _state_of(file) == before and before.bytes == size and _is_settled(before, begun)
+    return HashedFile(digest.hexdigest(), size, before if tells else None)
+
+
+def _state_of(file: BinaryIO) -> FileState:
+    entry = os.fstat(file.fileno())
+    return FileState(entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino)
+
+
+def _is_settled(state: FileState, now_ns: int) -> bool:
+    """Whether any later change will show in the file's times."""
+    latest = now_ns - _SETTLED_NS
+    return _HAS_CTIME and 0 < state.ctime_ns < latest and -(2**63) <= state.mtime_ns < latest
 
 
 def read_head(path: Path, count: int) -> bytes:
@@ -129,6 +165,12 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
     Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
     """
+    return read_with_state(path, max_bytes)[0]
+
+
+def read_with_state(path: Path, max_bytes: int) -> tuple[bytes, FileState]:
+    """The bytes of a file (`read_file`), and its state once they were read: where that is the state of a HashedFile,
+    they have its hash."""
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         check_bytes(size, max_bytes)
@@ -137,7 +179,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
             pieces.append(piece)
             total += len(piece)
             check_bytes(total, max_bytes)
-    return b"".join(pieces)
+        return b"".join(pieces), _state_of(file)
 
 
 def check_bytes(size: int, max_bytes: int) -> None:
