@@ -36,7 +36,7 @@ MANIFEST_SCHEMA = pa.schema(
         # Null where they would not tell whether the file was changed since it was hashed.
         pa.field("mtime_ns", pa.int64()),
         pa.field("ctime_ns", pa.int64()),
-        pa.field("inode", pa.uint64()),
+        pa.field("inode", pa.int64()),
         pa.field("pixels", pa.int64()),  # of EXTRACT: as the header says, or an estimate
         pa.field("action", pa.string(), nullable=False),
         pa.field("source_row", pa.int64()),  # of REUSE_ROW

@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import ImageRejected, Interrupted, TooManyDirectories, UsageError
-from pipeline.extraction.images.files import HashedFile, declared_pixels, hash_file, read_head
+from pipeline.extraction.images.files import HashedFile, hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
@@ -35,9 +35,9 @@ from pipeline.types import DUPLICATE_ROW, ImageRef, Progress
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory
 _CHUNK_ROWS = 1024
+_PIECE_ROWS = 16  # that a thread takes at once: handing one over takes as long as hashing a small file
 _HASH_THREADS = 8  # where the settings name no number: reading waits for the disk more than for a core
-_HEADER_BYTES = 2**18  # metadata, thumbnails and colour profiles come before a JPEG's size
-_PIXELS_PER_BYTE = 4  # of photographs whose header does not tell
+_PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixels will be decoded
 
 
 @dataclass
@@ -157,8 +157,7 @@ def _write_manifest(session: Session, path: Path, source: str, batches: Iterator
     return run, store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
 
 
-@dataclass(frozen=True)
-class _HashedRow:
+class _HashedRow(NamedTuple):
     """A row of the source with its hashed file, or the problem with it."""
 
     ref: ImageRef
@@ -212,11 +211,8 @@ class Planner:
         iterator = iter(refs)
         with ThreadPoolExecutor(self.threads or _HASH_THREADS, thread_name_prefix="hash") as pool:
             while chunk := list(islice(iterator, _CHUNK_ROWS)):
-                hashed = []
-                for row in pool.map(self._hash, chunk):
-                    self.watch()
-                    hashed.append(row)
-                rows = self._plan_chunk(hashed, pool)
+                pieces = [chunk[start : start + _PIECE_ROWS] for start in range(0, len(chunk), _PIECE_ROWS)]
+                rows = self._plan_chunk([*chain.from_iterable(pool.map(self._hash_all, pieces))])
                 if rows:
                     yield pa.RecordBatch.from_pylist(rows, MANIFEST_SCHEMA)
 
@@ -228,6 +224,13 @@ class Planner:
             hashes.setdefault((path, directory), set()).add(sha256)
         return hashes
 
+    def _hash_all(self, refs: Sequence[ImageRef]) -> list[_HashedRow]:
+        hashed = []
+        for ref in refs:
+            self.watch()
+            hashed.append(self._hash(ref))
+        return hashed
+
     def _hash(self, ref: ImageRef) -> _HashedRow:
         directory = ref.directory or self.directory
         if ref.rejected is not None:
@@ -237,14 +240,10 @@ class Planner:
         except ImageRejected as exc:
             return _HashedRow(ref, directory, problem=exc)
 
-    def _plan_chunk(self, chunk: Sequence[_HashedRow], pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
+    def _plan_chunk(self, chunk: Sequence[_HashedRow]) -> list[dict[str, Any]]:
         fresh = [hashed for hashed in chunk if self._is_new(hashed)]
         in_store = self.store.media_of_hashes(self.account_id, [s.sha256 for s in fresh if s.sha256])
-        rows = [self._plan_row(hashed, in_store) for hashed in fresh]
-        decoded = [(row, hashed) for row, hashed in zip(rows, fresh, strict=True) if row["action"] == EXTRACT]
-        for (row, _), pixels in zip(decoded, pool.map(_pixels, [hashed for _, hashed in decoded]), strict=True):
-            row["pixels"] = pixels
-        return rows
+        return [self._plan_row(hashed, in_store) for hashed in fresh]
 
     def _is_new(self, hashed: _HashedRow) -> bool:
         """Whether the store does not have the row. Counts it."""
@@ -281,26 +280,15 @@ class Planner:
         return {**row, **self._action(number, hashed, in_store)}
 
     def _action(self, number: int, hashed: _HashedRow, in_store: dict[str, int]) -> dict[str, Any]:
-        if hashed.problem is not None or hashed.sha256 is None:
-            problem = hashed.problem
+        file, problem = hashed.file, hashed.problem
+        if file is None:
             return {"action": SKIP, "status": problem and problem.status, "reason": problem and problem.reason}
-        key = (hashed.ref.path, hashed.directory)
-        first, sha256 = self._rows.setdefault(key, (number, hashed.sha256))
-        if first != number and sha256 == hashed.sha256:
+        first, sha256 = self._rows.setdefault((hashed.ref.path, hashed.directory), (number, file.sha256))
+        if first != number and sha256 == file.sha256:
             return {"action": SKIP, "status": DUPLICATE_ROW, "reason": f"the same file and directory as row {first}"}
-        if hashed.sha256 in self._by_hash:
-            return {"action": REUSE_ROW, "source_row": self._by_hash[hashed.sha256]}
-        if hashed.sha256 in in_store:
-            return {"action": REUSE_MEDIA, "source_media": in_store[hashed.sha256]}
-        self._by_hash[hashed.sha256] = number
-        return {"action": EXTRACT}
-
-
-def _pixels(hashed: _HashedRow) -> int:
-    """How many pixels will be decoded, as far as the file's begin and its size tell."""
-    try:
-        declared = declared_pixels(read_head(hashed.ref.file, _HEADER_BYTES))
-    except ImageRejected:  # it changed since; the run will find out
-        declared = None
-    size = hashed.file.bytes if hashed.file else 0
-    return _PIXELS_PER_BYTE * size if declared is None else declared
+        if file.sha256 in self._by_hash:
+            return {"action": REUSE_ROW, "source_row": self._by_hash[file.sha256]}
+        if file.sha256 in in_store:
+            return {"action": REUSE_MEDIA, "source_media": in_store[file.sha256]}
+        self._by_hash[file.sha256] = number
+        return {"action": EXTRACT, "pixels": _PIXELS_PER_BYTE * file.bytes if file.pixels is None else file.pixels}

@@ -42,7 +42,7 @@ def _row(number: int, file: Path, **fields: Any) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(MANIFEST_SCHEMA.names)
     known: dict[str, Any] = {"path": str(file), "file": os.fsencode(file), "directory": "main"}
     if file.exists():
-        sha256, size, state = hash_file(file)
+        sha256, size, _, state = hash_file(file)
         known |= {"sha256": sha256, "bytes": size, **(state._asdict() if state else {})}
     return {**row, "row": number, "action": EXTRACT, **known, **fields}
 

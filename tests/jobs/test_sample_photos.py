@@ -146,9 +146,9 @@ def _margins(image: DecodedImage, face: Detections) -> dict[str, float]:
 
 
 def test_writing_again_gives_the_same_files(folder: Path, written: list[Sample]) -> None:
-    before = {sample.file: hash_file(folder / sample.file) for sample in written}
+    before = {sample.file: hash_file(folder / sample.file).sha256 for sample in written}
     assert write_samples(folder) == written
-    assert {sample.file: hash_file(folder / sample.file) for sample in written} == before
+    assert {sample.file: hash_file(folder / sample.file).sha256 for sample in written} == before
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:

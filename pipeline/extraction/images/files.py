@@ -20,12 +20,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pipeline.errors import ImageIsFolder, ImageMissing, ImageRejected, ImageTooLarge, ImageUnreadable
 
-_CHUNK_BYTES = 2**20
-_LEAST_BYTES = 2**12  # that are asked for at once: files of /proc have size 0 and content
+_CHUNK_BYTES = 2**20  # metadata, thumbnails and colour profiles, which come before a JPEG's size, fit in
 # A second change may leave a file's times what they are for as long as its file system's clock stands: 2 s on FAT.
 _SETTLED_NS = 2 * 10**9
 _HAS_CTIME = os.name == "posix"  # elsewhere `st_ctime` is when the file was made
@@ -91,17 +90,21 @@ def rejection(exc: OSError | ValueError) -> ImageRejected:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[int]:
+    """Its descriptor, for as long as the block lasts."""
     # Checked before opening, because opening a device can have effects; and again afterwards, because the name may
     # have come to mean another file.
     problem = file_problem(path)
     if problem is not None:
         raise problem
     try:
-        with os.fdopen(os.open(path, _OPEN_FLAGS), "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file = os.open(path, _OPEN_FLAGS)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise ImageUnreadable(detail="it is not a file any more")
             yield file
+        finally:
+            os.close(file)
     except (OSError, ValueError) as exc:
         raise rejection(exc) from exc
 
@@ -113,15 +116,16 @@ class FileState(NamedTuple):
     bytes: int
     mtime_ns: int
     ctime_ns: int
-    inode: int
+    inode: int  # its lower 63 bits, which fit into a table
 
 
 class HashedFile(NamedTuple):
-    """SHA-256 (lower-case hexadecimal) and size in bytes of a file, and its state while it was read; None where equal
-    states would not mean equal bytes."""
+    """SHA-256 (lower-case hexadecimal) and size in bytes of a file, the pixels that its header declares, and its state
+    while it was read; None where equal states would not mean equal bytes."""
 
     sha256: str
     bytes: int
+    pixels: int | None
     state: FileState | None
 
 
@@ -130,22 +134,23 @@ def hash_file(path: Path, max_bytes: int = sys.maxsize) -> HashedFile:
 
     Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
     """
-    digest, size, begun = hashlib.sha256(), 0, time.time_ns()
+    digest, size, pixels, begun = hashlib.sha256(), 0, None, time.time_ns()
     with _opened(path) as file:
         before = _state_of(file)
         check_bytes(before.bytes, max_bytes)
-        piece = memoryview(bytearray(min(_CHUNK_BYTES, max(_LEAST_BYTES, before.bytes + 1))))
-        while count := file.readinto(piece):  # type: ignore[attr-defined]  # unbuffered files have it
-            digest.update(piece[:count])
-            size += count
+        while piece := os.read(file, _CHUNK_BYTES):
+            if size == 0:
+                pixels = declared_pixels(piece)
+            digest.update(piece)
+            size += len(piece)
             check_bytes(size, max_bytes)
         tells = _state_of(file) == before and before.bytes == size and _is_settled(before, begun)
-    return HashedFile(digest.hexdigest(), size, before if tells else None)
+    return HashedFile(digest.hexdigest(), size, pixels, before if tells else None)
 
 
-def _state_of(file: BinaryIO) -> FileState:
-    entry = os.fstat(file.fileno())
-    return FileState(entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino)
+def _state_of(file: int) -> FileState:
+    entry = os.fstat(file)
+    return FileState(entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino & (2**63 - 1))
 
 
 def _is_settled(state: FileState, now_ns: int) -> bool:
@@ -157,7 +162,7 @@ def _is_settled(state: FileState, now_ns: int) -> bool:
 def read_head(path: Path, count: int) -> bytes:
     """The first `count` bytes of a file, fewer where it is shorter. Raises as `hash_file`."""
     with _opened(path) as file:
-        return file.read(count)
+        return os.read(file, count)
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
@@ -172,10 +177,10 @@ def read_with_state(path: Path, max_bytes: int) -> tuple[bytes, FileState]:
     """The bytes of a file (`read_file`), and its state once they were read: where that is the state of a HashedFile,
     they have its hash."""
     with _opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        size = os.fstat(file).st_size
         check_bytes(size, max_bytes)
         pieces, total = [], 0
-        while piece := file.read(_CHUNK_BYTES if total >= size else size - total):
+        while piece := os.read(file, _CHUNK_BYTES if total >= size else size - total):
             pieces.append(piece)
             total += len(piece)
             check_bytes(total, max_bytes)

@@ -137,7 +137,8 @@ class _Walk:
         return None
 
     def _visit(self, path: str, kind: str) -> FolderEntry | None:
-        if kind == LINK:
+        is_link = kind == LINK
+        if is_link:
             kind = self._kind_of_target(path)
         below = path[len(self.top) :].lstrip(os.sep)
         if kind == FOLDER:
@@ -146,7 +147,7 @@ class _Walk:
         if why is not None:
             self.counts.left_alone[why] += 1
             return None
-        problem = file_problem(Path(path)) if os.path.islink(path) else None
+        problem = file_problem(Path(path)) if is_link else None
         if problem is None and self._is_outside(path):
             problem = ImageOutside(root=shown(self.root or ""))
         return FolderEntry(path, len(self.stack) - 1, problem)
