@@ -33,6 +33,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.runtime.threads import over_threads
 from pipeline.store.commits.shard import PreparedShard
+from pipeline.store.files.objects import FOLDER_DIGITS
 from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
@@ -59,6 +60,7 @@ class _Shard:
     directories: Mapping[str, Directory]  # of its rows, by name
     media_id: int  # of its first row
     face_id: int  # of its first face
+    folder: str  # what the guids of its pictures begin with: one folder holds them all, made and synced once
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class Enroller:
         face_id = self._client.promise_ids(0, sum(len(row.faces) for row in rows)).next_face_id
         names = {_directory_of(row) for row in rows}
         with self._directories.using_all(self._run.account_id, names) as directories:
-            ready = _Shard(shard, rows, directories, media_id, face_id)
+            folder = self._uuid_of(f"folder:{shard}")[:FOLDER_DIGITS]
+            ready = _Shard(shard, rows, directories, media_id, face_id, folder)
             committed = commit_decided(
                 lambda: self._prepare(ready),
                 lambda _: self._directories.writing(*directories.values()),
@@ -134,14 +137,14 @@ class Enroller:
                 (s for decision in decisions for s in decision.sightings), key=lambda s: (s.photo, s.ordinal)
             )
             try:
-                objects = self._pictures(rows, [s for s in sightings if s.outcome == "inserted"])
+                objects = self._pictures(shard, [s for s in sightings if s.outcome == "inserted"])
                 break
             except _ImagesGone as gone:
                 for row in gone.rows:
                     mark_changed(row)
         face_ids = range(shard.face_id, shard.face_id + len(sightings))
         occurrences = sum((decision.occurrences() for decision in decisions), Counter[str]())
-        persons = self._persons(rows, sightings, face_ids, occurrences)
+        persons = self._persons(shard, sightings, face_ids, occurrences)
         media = [_media_row(row, shard.media_id + photo) for photo, row in enumerate(rows)]
         faces = [
             _face_row(s, face_id, shard.media_id + s.photo) for s, face_id in zip(sightings, face_ids, strict=True)
@@ -187,17 +190,23 @@ class Enroller:
     def _uuid(self, kind: str, row: ExtractedRow, ordinal: int) -> str:
         """A UUID that the same face of the same run always gets: a commit that was cut off and repeated writes the
         same files again. The run's own random id keeps it unguessable."""
-        return str(uuid.uuid5(uuid.UUID(self._run.run_id), f"{kind}:{row.manifest['row']}:{ordinal}"))
+        return self._uuid_of(f"{kind}:{row.manifest['row']}:{ordinal}")
+
+    def _uuid_of(self, text: str) -> str:
+        return str(uuid.uuid5(uuid.UUID(self._run.run_id), text))
+
+    def _image_guid(self, shard: _Shard, sighting: Sighting) -> str:
+        return shard.folder + self._uuid("image", shard.rows[sighting.photo], sighting.ordinal)[FOLDER_DIGITS:]
 
     def _persons(
-        self, rows: Sequence[ExtractedRow], sightings: Sequence[Sighting], face_ids: range, occurrences: Counter[str]
+        self, shard: _Shard, sightings: Sequence[Sighting], face_ids: range, occurrences: Counter[str]
     ) -> list[dict[str, Any]]:
         """The new persons, numbered from 0: the store draws their sequence numbers in this order. Takes the new
         persons' counts out of `occurrences`, which leaves those of stored persons."""
         persons: list[dict[str, Any]] = []
         for sighting, face_id in zip(sightings, face_ids, strict=True):
             if sighting.outcome == "inserted":
-                row = rows[sighting.photo]
+                row = shard.rows[sighting.photo]
                 persons.append(
                     {
                         "person_id": sighting.person_id,
@@ -206,22 +215,22 @@ class Enroller:
                         "name": row.manifest["name"],  # a named row inserts its largest face and no other
                         "external_id": row.manifest["external_id"],
                         "face_id": face_id,
-                        "image_guid": self._uuid("image", row, sighting.ordinal),
+                        "image_guid": self._image_guid(shard, sighting),
                         "occurrence": 1 + occurrences.pop(sighting.new_id, 0),
                     }
                 )
         return persons
 
-    def _pictures(self, rows: Sequence[ExtractedRow], inserted: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:
+    def _pictures(self, shard: _Shard, inserted: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:
         """(guid, bytes, media type) of the picture to store of each face; faces of a photo follow one another. Raises
         _ImagesGone."""
         pictures: list[bytes | ByteArray] = []
         gone = []
         for photo, faces in groupby(inserted, lambda sighting: sighting.photo):
             try:
-                pictures += self._pictures_of(rows[photo], list(faces))
+                pictures += self._pictures_of(shard.rows[photo], list(faces))
             except ImageRejected:
-                gone.append(rows[photo])
+                gone.append(shard.rows[photo])
         if gone:
             raise _ImagesGone(gone)
         # Only here on several threads, and only where the pixels are held: in a server, the threads that reading photos
@@ -229,7 +238,7 @@ class Enroller:
         pixels = [picture for picture in pictures if not isinstance(picture, bytes)]
         encoded = iter(over_threads(encode_reference_image, pixels) if pixels else ())
         files = [picture if isinstance(picture, bytes) else next(encoded) for picture in pictures]
-        guids = (self._uuid("image", rows[s.photo], s.ordinal) for s in inserted)
+        guids = (self._image_guid(shard, s) for s in inserted)
         return [(guid, file, MEDIA_TYPE) for guid, file in zip(guids, files, strict=True)]
 
     def _pictures_of(self, row: ExtractedRow, sightings: Sequence[Sighting]) -> list[bytes] | list[ByteArray]:

@@ -108,6 +108,8 @@ def test_shards_change_nothing(
         ("a.jpg", 0, "inserted"),
         ("b.jpg", 0, "inserted"),
     ]
+    folders = list((tmp_path / "store" / "objects").glob("*/*"))
+    assert len(folders) == (2 if shard_rows == 1 else 1)  # a shard's pictures share one
     assert list((tmp_path / "store" / "runs").glob("*/shards/*")) == []  # the last copy is in
     assert_whole(tmp_path / "store")
 

@@ -210,8 +210,9 @@ def _on_each(function: Callable[[A], None], items: Sequence[A]) -> None:
         for item in items:
             function(item)
         return
+    pieces = [items[writer::_WRITERS] for writer in range(_WRITERS)]  # handing each over would take as long as doing it
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-files") as pool:
-        deque(pool.map(function, items), 0)
+        deque(pool.map(lambda piece: deque(map(function, piece), 0), pieces), 0)
 
 
 def _private(path: str, flags: int) -> int:

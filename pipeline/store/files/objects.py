@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from pipeline.store.files.crypto import decrypt_image, encrypt_image
 from pipeline.store.files.durable import Folder
 
 Row = dict[str, Any]  # of core.objects
+FOLDER_DIGITS: Final = 4  # of a guid, which name the folder of its object
 _GUID = re.compile(r"[0-9a-f]{4}[0-9a-f-]{4,60}")
 
 OBJECTS_SCHEMA = pa.schema(
