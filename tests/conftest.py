@@ -113,6 +113,18 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def nvimgcodec() -> None:
+    """For tests of JPEG files decoded on a device: the library decodes on a CPU, too, by libjpeg-turbo."""
+    from pipeline.errors import BadValue
+    from pipeline.extraction.images.device_jpeg import load_nvimgcodec
+
+    try:
+        load_nvimgcodec()
+    except BadValue as exc:
+        pytest.skip(str(exc))
+
+
+@pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that the processes of one test run share, for what is made once and only read."""
     base = tmp_path_factory.getbasetemp()

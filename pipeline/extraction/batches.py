@@ -20,7 +20,7 @@ import torch
 from pipeline.config import Settings
 from pipeline.errors import DeviceOutOfMemory, ImageRejected
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.extraction.images.nvjpeg import DeviceDecoder
+from pipeline.extraction.images.device_jpeg import DeviceDecoder
 from pipeline.extraction.stored_picture import boxes_of, cut_faces
 from pipeline.runtime.device import lack_of_memory, own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes

@@ -24,8 +24,8 @@ from pipeline.errors import ImageChanged, ImageIsFolder, ImageMissing, ImageReje
 from pipeline.extraction.batches import BatchWorkers, DeviceBatches, ImageFaces, PixelBudget
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.device_jpeg import decodes_on_device
 from pipeline.extraction.images.files import FileState, read_with_state
-from pipeline.extraction.images.nvjpeg import decodes_on_device
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, shard_schema
 from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image

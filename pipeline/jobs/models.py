@@ -10,6 +10,7 @@ from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.embed import load_embedder
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.extraction.images.device_jpeg import decodes_on_device, load_nvimgcodec
 from pipeline.jobs.store_identity import preprocessing_of, weights_file
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.weights import cache_folder, detector_files, resolve
@@ -27,6 +28,8 @@ def load_extractor(
     `network_threads`: threads of one network call on the CPU (None: the settings' threads). Raises DeviceMissing,
     ModelError, BadValue, and StoreMismatch where the weights or their preprocessing are not the store's.
     """
+    if decodes_on_device(settings.run):
+        load_nvimgcodec()  # a run without it ends here, before it has begun
     device = resolve_device(settings.run.device)
     check_fast_mode(settings.run, device)
     set_tf32(device, settings.run.tf32)

@@ -125,9 +125,13 @@ def synchronize(device: torch.device) -> None:
 
 
 def finish(device: torch.device) -> None:
-    """Waits until the device has finished the work in this thread's stream (`own_stream`)."""
+    """Waits until the device has finished the work in this thread's stream (`own_stream`). Raises DeviceFailed."""
     if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+        try:
+            torch.cuda.current_stream(device).synchronize()
+        except RuntimeError as exc:
+            raise_if_failed(exc)
+            raise
 
 
 @contextmanager

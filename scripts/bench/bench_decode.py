@@ -23,7 +23,7 @@ from jpeg_decoders import Decode, installed, pillow
 from pipeline.config import DecodeSettings
 from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.nvjpeg import DeviceDecoder
+from pipeline.extraction.images.device_jpeg import DeviceDecoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.threads import usable_cores

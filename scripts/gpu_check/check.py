@@ -53,7 +53,7 @@ STEPS: Final = (
     Step("bench_extract", "benches", 240, 75),
     Step("run", "benches", 140, 40),
     Step("bench", "rates", 170, 40),
-    Step("nvjpeg", "nvjpeg", 60, 15, not_on_cpu="nvJPEG is part of CUDA"),
+    Step("jpeg", "jpeg", 60, 15, not_on_cpu="it compares CUDA's pixels with a CPU's"),
     Step("micro", "micro", 60, 20),
     Step("memory", "benches", 120, 60, not_on_cpu="scripts/bench/bench_memory.py takes minutes there"),
 )

@@ -19,7 +19,10 @@ from pipeline.runtime.device_meter import DeviceMeter
 
 _METER_S = 2.5
 _LEAST_BUSY = 0.5  # of a device that multiplies all the time
-_OPTIONAL = ("numba", "openvino", "simplejpeg", "psutil", "pytest", "pytest-timeout", "hypothesis")
+_OPTIONAL = (
+    *("numba", "openvino", "simplejpeg", "nvidia-nvimgcodec-cu13"),
+    *("psutil", "pytest", "pytest-timeout", "hypothesis"),
+)
 
 
 def env(options: Options, found: Findings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +14,10 @@ from gpu_check.findings import Findings
 from gpu_check.options import CUDA_CONFIG, Options
 from gpu_check.photos import CORPORA, corpus
 from pipeline.config import FAST, Settings
+from pipeline.errors import BadValue
 from pipeline.evaluation.bench.facepipe import FacepipeChain
 from pipeline.evaluation.bench.harness import timed
+from pipeline.extraction.images.device_jpeg import load_nvimgcodec
 from pipeline.runtime import device as device_module
 from pipeline.runtime.device import driver_uuid, resolve_device
 from pipeline.runtime.device_meter import DeviceMeter
@@ -51,7 +53,9 @@ def variants(options: Options) -> Mapping[str, Settings]:
     if options.cuda:  # on a CPU without OpenVINO both modes are one
         made["fast"] = options.settings(CUDA_CONFIG, run__mode=FAST)
         made["TF32"] = options.settings(CUDA_CONFIG, run__mode=FAST, run__tf32="true")
-        made["nvJPEG"] = options.settings(CUDA_CONFIG, run__mode=FAST, run__jpeg="device")
+        with suppress(BadValue):  # it is not installed
+            load_nvimgcodec()
+            made["JPEG"] = options.settings(CUDA_CONFIG, run__mode=FAST, run__jpeg="device")
     return made
 
 

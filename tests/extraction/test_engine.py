@@ -25,7 +25,7 @@ from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
 from pipeline.types import DUPLICATE_ROW
-from tests.extraction.helpers import encode, with_scans
+from tests.extraction.helpers import encode, pillow_as_library, with_scans
 
 PIXEL_HASH = PixelHash("0" * 32)
 
@@ -270,6 +270,7 @@ def test_jpeg_files_decoded_on_the_device_give_the_same_rows(
     shards = _shards([_row(k, file) for k, file in enumerate(files)], 5)
     ((_, reference),) = _engine(extractor).run_shards(shards, lambda _: None)
     monkeypatch.setattr("pipeline.extraction.engine.decodes_on_device", lambda _: True)
+    monkeypatch.setattr("pipeline.extraction.images.device_jpeg.JpegLibrary.__call__", pillow_as_library)
     decoder = Decoder(Settings().decode)
     ((_, table),) = _engine(extractor, decoder).run_shards(shards, lambda _: None)
     assert decoder.calls == 5
@@ -304,7 +305,7 @@ def test_a_file_that_the_device_leaves_to_the_cpu_keeps_its_remark(
 
     ((_, reference),) = engine().run_shards(shards, lambda _: None)
     monkeypatch.setattr("pipeline.extraction.engine.decodes_on_device", lambda _: True)
-    monkeypatch.setattr("pipeline.extraction.images.nvjpeg._stored", _fail)
+    monkeypatch.setattr("pipeline.extraction.images.device_jpeg.JpegLibrary.__call__", _fail)
     ((_, table),) = engine().run_shards(shards, lambda _: None)
     remarks = table["reason"].to_pylist()
     assert remarks == reference["reason"].to_pylist()

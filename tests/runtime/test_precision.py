@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,17 @@ def test_what_counts_is_the_mode_of_the_store(weights_cache: Path, tmp_path: Pat
         load_extractor(settings_of_store(half, fast, tmp_path), fast, tmp_path)
     with pytest.raises(BadValue, match=r"run\.precision.*mode is exact"):
         make_identity(half)
+
+
+def test_without_the_library_no_run_begins(
+    weights_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = make_identity(settings_with(weights_cache, mode="fast"))
+    settings = settings_of_store(settings_with(weights_cache, jpeg="device"), identity, tmp_path)
+    settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, device="cuda"))
+    monkeypatch.setitem(sys.modules, "nvidia", None)
+    with pytest.raises(BadValue, match=r"run\.jpeg.*facepipe\[cuda\]"):
+        load_extractor(settings, identity, tmp_path)
 
 
 @pytest.mark.parametrize("precision", ["auto", "float32", "bfloat16"])

@@ -49,10 +49,11 @@ def test_decode(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.
         assert np.abs(decode(files[0]).astype(int) - pillow(files[0])).max() <= 3, name
 
 
+@pytest.mark.usefixtures("nvimgcodec")
 def test_decode_on_the_device(photos: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [file.read_bytes() for file in sorted(photos.rglob("both.jpg"))]
     assert bench_decode.measure(files, repeats=1, device=device)[1]["images_per_s_device"] > 0
-    monkeypatch.setattr("pipeline.extraction.images.nvjpeg._decoded", lambda images, *_: [None] * len(images))
+    monkeypatch.setattr("pipeline.extraction.images.device_jpeg.JpegLibrary.__call__", lambda *_: [None])
     with pytest.raises(AssertionError, match="1 files were left to the CPU"):
         bench_decode.on_device(files, device)
 

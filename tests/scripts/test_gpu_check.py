@@ -14,7 +14,7 @@ from gpu_check import check
 from gpu_check.check import FAILED, OK, SKIPPED, STEPS, Running, Step, one_step, state_of, verdict
 from gpu_check.device_work import _covered
 from gpu_check.findings import Findings
-from gpu_check.nvjpeg import odd_files, outcome
+from gpu_check.jpeg import levels_apart, odd_files, outcome, pixels_apart
 from gpu_check.options import ROOT, Options
 from gpu_check.pack import chosen_photos
 from gpu_check.rates import batches_at_once
@@ -22,6 +22,7 @@ from gpu_check.unpack import interleaved, planes_of
 from PIL import Image
 
 from pipeline.config import RunSettings
+from pipeline.extraction.images.device_jpeg import JpegLibrary
 from pipeline.runtime.device import CUDA_BATCHES, batch_workers
 
 NAMES = tuple(step.name for step in STEPS)
@@ -35,7 +36,7 @@ def options_in(folder: Path, faces: Path | None = None) -> Options:
 @pytest.mark.slow
 def test_a_dry_run(weights_cache: Path, tmp_path: Path, full: bool) -> None:
     """With --full all steps that a CPU can take: 75 CPU seconds."""
-    steps = NAMES if full else ("smoke", "nvjpeg")
+    steps = NAMES if full else ("smoke", "jpeg")
     words = ["--device", "cpu", "--quick", "--out", tmp_path, "--only", *steps]
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "gpu_check", *words],
@@ -90,17 +91,26 @@ def test_without_the_device_steps_are_left_out(
     assert all(line.endswith("there is no device to run it on") for line in lines[1:])
 
 
+@pytest.mark.usefixtures("nvimgcodec")
 def test_odd_files_through_the_code_for_a_device(hopper_path: Path, tmp_path: Path) -> None:
-    found = Findings(tmp_path / "nvjpeg.json")
+    found, device = Findings(tmp_path / "jpeg.json"), torch.device("cpu")
+    libraries = {"interpolated": JpegLibrary(), "plain": JpegLibrary(interpolates=False)}
     with Image.open(hopper_path) as picture:
         files = odd_files(picture)
-    made = {name: outcome(name, data, torch.device("cpu"), found) for name, data in files.items()}
+    made = {name: outcome(name, data, libraries, device, found) for name, data in files.items()}
     assert found.problems == []
     assert made["4:2:0"]["facepipe"] == "DeviceImage"
     assert made["CMYK"]["facepipe"] == "DecodedImage"
     assert made["damaged: cut"]["facepipe"] == made["damaged: cut"]["cpu"] == "ImageTruncated"
-    outcome("17 x 33", files["damaged: cut"], torch.device("cpu"), found)
-    assert found.problems == ["17 x 33: None grey levels from Pillow's"]
+    assert made["damaged: cut"]["library alone"] == {"interpolated": False, "plain": False}
+    outcome("17 x 33", files["damaged: cut"], libraries, device, found)
+    assert found.problems == ["17 x 33: None grey levels from libjpeg-turbo's"]
+    apart = pixels_apart([files["4:4:4"], files["4:2:0"]], libraries, device)
+    same = (0, 0.0)
+    assert apart["interpolated"] == [same, same]
+    assert apart["plain"][0] == same
+    assert (apart["plain"][1] or same)[0] > 3
+    assert levels_apart(torch.zeros(2, 3, 3), torch.zeros(3, 2, 3)) is None
 
 
 def test_small_parts(photos: Path) -> None:

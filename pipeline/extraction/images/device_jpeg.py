@@ -1,0 +1,136 @@
+"""JPEG files -> pixels in the device's memory, a batch at a time, by NVIDIA's nvImageCodec (extra `cuda`).
+
+How near its pixels on CUDA are to libjpeg's was not measured yet, so it runs only on request, and only in the mode
+`fast` (docs/speed.md). Files that it refuses go to the reference decoder, one by one, which also reports what is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from pipeline.config import DEVICE, FAST, DecodeSettings, RunSettings
+from pipeline.errors import BadValue, ImageRejected
+from pipeline.extraction.images.decode import ARRAY_TURNS, decode_image
+from pipeline.runtime.device import finish, on_cuda, raise_if_failed
+from pipeline.runtime.threads import over_threads, torch_threads
+from pipeline.types import DecodedImage, DeviceImage, EncodedImage
+
+_MANY: Final = 8  # if so many images all fail, the device is the reason, not the images
+_log: Final = logging.getLogger(__name__)
+
+
+def decodes_on_device(settings: RunSettings) -> bool:
+    """Whether a run decodes JPEG files on its device."""
+    return settings.mode == FAST and settings.jpeg == DEVICE and on_cuda(settings)
+
+
+def load_nvimgcodec() -> Any:
+    """nvImageCodec's module. Raises BadValue where it cannot be imported."""
+    # It prints what it thinks of every refused file, unless this says 0 before the first import.
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")
+    try:
+        from nvidia import nvimgcodec
+    except ImportError as exc:
+        problem = f'nvImageCodec cannot be imported ({exc}): pip install "facepipe[cuda]", or use cpu'
+        raise BadValue(key="run.jpeg", where="the settings", value=DEVICE, expected=problem) from None
+    return nvimgcodec
+
+
+class JpegLibrary:
+    """nvImageCodec's decoder for one device, with threads of its own. Safe to call from many threads."""
+
+    def __init__(self, interpolates: bool = True) -> None:
+        """`interpolates`: colour is enlarged as libjpeg-turbo does it."""
+        self._options = f":fancy_upsampling={int(interpolates)}"
+        self._decoder: Any = None
+        self._lock = threading.Lock()  # calls of one decoder at the same time break it
+
+    def __call__(self, files: Sequence[bytes], device: torch.device) -> list[torch.Tensor | None]:
+        """[H, W, 3] uint8 RGB each, as stored (no EXIF turn), None for a file that it refuses.
+
+        The work is in the order of this thread's stream. `finish` it before the tensors go: their memory is the
+        library's, which may not wait for what reads it. Raises BadValue, and RuntimeError where the library fails.
+        """
+        library, cuda = load_nvimgcodec(), device.type == "cuda"
+        as_stored = library.DecodeParams(apply_exif_orientation=False)
+        stream = torch.cuda.current_stream(device).cuda_stream if cuda else 0
+        streams = [library.CodeStream(data) for data in files]
+        with self._lock:
+            self._decoder = self._decoder or self._decoder_for(device, library)
+            images = self._decoder.decode(streams, params=as_stored, cuda_stream=stream)
+        # Neither way copies. torch reads the CUDA array interface, which an image on the host has not.
+        arrays = images if cuda else [None if image is None else np.asarray(image) for image in images]
+        return [None if array is None else torch.as_tensor(array, device=device) for array in arrays]
+
+    def _decoder_for(self, device: torch.device, library: Any) -> Any:
+        where, kinds = library.NVIMGCODEC_DEVICE_CPU_ONLY, [library.CPU_ONLY]
+        if device.type == "cuda":  # without the library's CPU decoders: they take files that ours refuses
+            where, kinds = device.index, [library.HW_GPU_ONLY, library.GPU_ONLY, library.HYBRID_CPU_GPU]
+        return library.Decoder(where, torch_threads(), [library.Backend(kind) for kind in kinds], self._options)
+
+
+class DeviceDecoder:
+    """Decodes what `Decoder.prepare` left encoded. Safe to call from many threads, each in its own stream."""
+
+    def __init__(self, settings: DecodeSettings) -> None:
+        self._settings = settings
+        self._library = JpegLibrary()
+        self._works = True  # until the device fails at a whole batch
+
+    def __call__(
+        self, images: Sequence[DecodedImage | EncodedImage], device: torch.device
+    ) -> list[DecodedImage | DeviceImage | ImageRejected]:
+        """The images in their order: decoded on `device`, else on the CPU, else the reason for their rejection.
+
+        Raises DeviceFailed.
+        """
+        encoded = [image for image in images if isinstance(image, EncodedImage)]
+        by_device = self._on_device(encoded, device) if self._works and encoded else [None] * len(encoded)
+        failed = [image for image, decoded in zip(encoded, by_device, strict=True) if decoded is None]
+        by_cpu = iter(over_threads(self._on_cpu, failed))
+        decoded = (next(by_cpu) if image is None else image for image in by_device)
+        return [next(decoded) if isinstance(image, EncodedImage) else image for image in images]
+
+    def _on_device(self, images: Sequence[EncodedImage], device: torch.device) -> list[DeviceImage | None]:
+        """None for each image that the device cannot decode."""
+        pixels: list[DeviceImage | None] = [None] * len(images)
+        problem = "it refuses them all"
+        for _ in range(2):
+            try:
+                stored = self._library([image.data for image in images], device)
+                pairs = zip(images, stored, strict=True)
+                decoded = [None if one is None else _upright(image, one) for image, one in pairs]
+                finish(device)
+                pixels = decoded
+                break
+            except RuntimeError as exc:  # out of memory, too
+                raise_if_failed(exc)
+                problem = str(exc).split("\n", 1)[0]  # keeping the exception would keep the batch's memory
+            finish(device)  # an error that lost the device comes again, in words that are known
+            torch.cuda.empty_cache()  # the library cannot have what torch keeps of freed memory
+        if len(images) >= _MANY and not any(pixels):
+            self._works = False
+            _log.warning("nvImageCodec decodes no JPEG file on %s (%s): from here on the CPU does it", device, problem)
+        return pixels
+
+    def _on_cpu(self, image: EncodedImage) -> DecodedImage | ImageRejected:
+        try:
+            return decode_image(image.data, self._settings)
+        except ImageRejected as exc:
+            return exc
+
+
+def _upright(image: EncodedImage, stored: torch.Tensor) -> DeviceImage | None:
+    """A copy; None if it has other sides than the header says."""
+    swapped, *steps = ARRAY_TURNS.get(image.orientation, (False, 1, 1))
+    mirrored = [axis for axis, step in enumerate(steps) if step < 0]
+    # flip copies, even where nothing is mirrored.
+    pixels = (stored.transpose(0, 1) if swapped else stored).flip(mirrored).contiguous()
+    return DeviceImage(pixels) if pixels.shape == (image.height, image.width, 3) else None
