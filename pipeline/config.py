@@ -105,6 +105,8 @@ class RunSettings:
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum
     shard_rows: int = 256  # manifest rows per shard: what a crash may cost, and what one transaction commits
     shard_pixels: int = 250_000_000  # a shard ends before its images pass this sum: seconds of work
+    check_inode: bool = False  # a file whose inode is another is read again
+    rehash: bool = False  # every file is read
     mode: str = EXACT  # exact | fast: the embedder in half precision
     # Only in the mode fast, `jpeg` and `tf32` only on CUDA. They may differ from run to run, so no store records them.
     jpeg: str = CPU  # where baseline JPEG files are decoded: cpu | device, whose colours differ

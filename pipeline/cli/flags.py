@@ -59,6 +59,8 @@ _FLAGS = {
     "match.min_fcq": ("X", "Least contrast quality of a new identity; 0 switches it off."),
     "run.device": ("DEVICE", "auto, cpu, cuda or cuda:N. CUDA asked for and not there is an error."),
     "run.threads": ("N", "Threads of decoding and of the CPU networks; 0: all cores."),
+    "run.check_inode": ("", "Read files again whose inode changed, though size and times did not."),
+    "run.rehash": ("", "Read all files again, also those whose size and times did not change."),
     "run.mode": ("exact|fast", "fast: the embedder in half precision where that pays; fixed when the store is made."),
     "model.weights": ("NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
     "model.weights_file": ("FILE", "The weights as a file, instead of from the cache."),
@@ -83,6 +85,7 @@ _FLAGS = {
 }
 
 _SOURCE = ("source.labels", "source.root", "source.include", "source.exclude")
+_COMPARE = ("run.check_inode", "run.rehash")
 _LISTS = frozenset({"source.include", "source.exclude"})  # repeatable: the setting holds them separated by commas
 _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
@@ -93,7 +96,7 @@ _SECURITY = ("security.encrypt", "security.master_key_file")
 
 # The flags of each kind of command; `--set` reaches every setting everywhere. Scanning takes all of them:
 # it makes the store where there is none, and settles the run's thresholds.
-ALL_FLAGS = (*_SOURCE, *_DETECT, *_GATE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
+ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_GATE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
 EXTRACT_FLAGS = (*_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")

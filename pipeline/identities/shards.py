@@ -38,6 +38,7 @@ from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     FACES_SCHEMA,
+    FILES_SCHEMA,
     MEDIA_SCHEMA,
     PERSONS_SCHEMA,
     PersonRecord,
@@ -158,6 +159,7 @@ class Enroller:
                 faces=pa.Table.from_pylist(faces, FACES_SCHEMA),
                 embeddings=self._embeddings(sightings, face_ids),
                 persons=pa.Table.from_pylist(persons, PERSONS_SCHEMA),
+                files=pa.Table.from_pylist([_file_row(r, n) for n, r in enumerate(rows, shard.media_id)], FILES_SCHEMA),
                 objects=objects,
                 occurrences=occurrences,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
@@ -309,6 +311,13 @@ def _media_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
         "reason": row.reason,
         "duplicate_of": row.duplicate_of,
     }
+
+
+def _file_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
+    names = (
+        FILES_SCHEMA.names[1:] if row.sha256 is not None else ()
+    )  # of a file that changed since nobody knows a state
+    return {"media_id": media_id, **{name: row.manifest.get(name) for name in names}}
 
 
 def _face_row(sighting: Sighting, face_id: int, media_id: int) -> dict[str, Any]:

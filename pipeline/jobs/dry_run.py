@@ -51,7 +51,7 @@ class DryRunReport:
 
 
 def dry_run(request: RunRequest, progress: Progress | None = None, stop: threading.Event | None = None) -> DryRunReport:
-    """Reads and hashes the files of the request's sources, and compares them with its store, where there is one.
+    """Compares the files of the request's sources with its store, where there is one, as a run does.
 
     Raises InputError, StoreError, UsageError, and Interrupted once `stop` is set.
     """
@@ -66,9 +66,8 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
                 account,
                 account_id,
                 request.directory,
-                request.settings.run.threads,
+                request.settings,
                 watcher(progress, stop),
-                max_bytes=request.settings.decode.max_bytes,
             )
             scanned = ScanCounts()
             refs = scan_source(source, request.settings.source, scanned, leave_out=request.store, stop=stop)

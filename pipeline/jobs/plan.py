@@ -1,7 +1,6 @@
-"""Plans a run: compares the source with the store and decides what each new row needs.
+"""Plans a run: what each row of the source needs that the store does not have (`comparison`).
 
-A row is known by its path, its directory and its content (SHA-256). A row that the store has costs nothing more; an
-image whose bytes the store has is not decoded again; a row given twice is not counted again.
+An image whose bytes the store has is not decoded again; a row given twice is not counted again.
 """
 
 from __future__ import annotations
@@ -12,31 +11,26 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
-from pipeline.config import DecodeSettings
-from pipeline.errors import ImageRejected, Interrupted, TooManyDirectories, UsageError
-from pipeline.extraction.images.files import HashedFile, hash_file
+from pipeline.config import Settings
+from pipeline.errors import Interrupted, TooManyDirectories, UsageError
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
+from pipeline.jobs.comparison import Comparison, RowKey, SourceRow, StoredRows
 from pipeline.jobs.session import Session
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store.operations import Store
-from pipeline.store.records import DirectoryRow, RunRow
+from pipeline.store.records import KNOWN_FILES_SCHEMA, DirectoryRow, ReadAgain, RunRow
 from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef, Progress
 
-RowKey: TypeAlias = tuple[str, str]  # path and directory
-_CHUNK_ROWS = 1024
-_PIECE_ROWS = 16  # that a thread takes at once: handing one over takes as long as hashing a small file
-_HASH_THREADS = 8  # where the settings name no number: reading waits for the disk more than for a core
 _PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixels will be decoded
 
 
@@ -114,10 +108,9 @@ def plan_run(session: Session, counted: Collection[RowKey] = ()) -> Plan:
         session.account,
         session.account_id,
         session.request.directory,
-        session.settings.run.threads,
+        session.settings,
         watcher(session.progress, session.stop),
         counted,
-        session.settings.decode.max_bytes,
     )
     with session.profiler.times.stage(SCAN):
         refs = scan_source(path, session.settings.source, scanned, leave_out=session.store.path, stop=session.stop)
@@ -126,6 +119,8 @@ def plan_run(session: Session, counted: Collection[RowKey] = ()) -> Plan:
         if first is not None:
             run, rows = _write_manifest(session, path, source, chain([first], batches))
         counts = planner.counts.with_scan(scanned)
+        if planner.read_again:
+            session.store.note_scan(planner.read_again)
     if first is None:
         return Plan(counts)
     shards = len(session.store.shard_starts(run)) - 1
@@ -157,24 +152,11 @@ def _write_manifest(session: Session, path: Path, source: str, batches: Iterator
     return run, store.write_manifest(run.run_id, batches, MANIFEST_SCHEMA, **limits)
 
 
-class _HashedRow(NamedTuple):
-    """A row of the source with its hashed file, or the problem with it."""
-
-    ref: ImageRef
-    directory: str
-    file: HashedFile | None = None
-    problem: ImageRejected | None = None
-
-    @property
-    def sha256(self) -> str | None:
-        return self.file and self.file.sha256
-
-
 class NoStore:
     """What there is to know of a store that is not made yet, or of an account in it."""
 
-    def committed_files(self, _source: str, _account_id: int) -> pa.Table:
-        return pa.table({"path": [], "directory": [], "sha256": []})
+    def known_files(self, _source: str, _account_id: int) -> pa.Table:
+        return KNOWN_FILES_SCHEMA.empty_table()
 
     def media_of_hashes(self, _account_id: int, _hashes: Sequence[str]) -> dict[str, int]:
         return {}
@@ -192,10 +174,9 @@ class Planner:
     account: str
     account_id: int
     directory: str  # of rows that name none
-    threads: int  # that read and hash; 0: enough to wait for the disk
+    settings: Settings
     watch: Callable[[], None] = lambda: None
     counted: Collection[RowKey] = ()
-    max_bytes: int = DecodeSettings.max_bytes  # larger files are not read
     counts: PlanCounts = field(default_factory=PlanCounts)
 
     def batches(self, source: str, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
@@ -203,64 +184,43 @@ class Planner:
 
         Raises TooManyDirectories when the account would hold more than it may.
         """
-        self._stored = self._stored_hashes(source)
+        known = self.store.known_files(source, self.account_id)
+        self._stored = StoredRows(known, check_inode=self.settings.run.check_inode)
+        self._compared = Comparison(self._stored, self.directory, self.settings, self.watch)
         self._rows: dict[RowKey, tuple[int, str | None]] = {}  # of this run
         self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
         self._directories = {row.name for row in self.store.directories() if row.account_id == self.account_id}
         self._next_row = 0
-        iterator = iter(refs)
-        with ThreadPoolExecutor(self.threads or _HASH_THREADS, thread_name_prefix="hash") as pool:
-            while chunk := list(islice(iterator, _CHUNK_ROWS)):
-                pieces = [chunk[start : start + _PIECE_ROWS] for start in range(0, len(chunk), _PIECE_ROWS)]
-                rows = self._plan_chunk([*chain.from_iterable(pool.map(self._hash_all, pieces))])
-                if rows:
-                    yield pa.RecordBatch.from_pylist(rows, MANIFEST_SCHEMA)
+        for chunk in self._compared.chunks(refs):
+            rows = self._plan_chunk(chunk)
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows, MANIFEST_SCHEMA)
 
-    def _stored_hashes(self, source: str) -> dict[RowKey, set[str | None]]:
-        """The hashes that were committed of each path and directory; None: it could not be read."""
-        table = self.store.committed_files(source, self.account_id)
-        hashes: dict[RowKey, set[str | None]] = {}
-        for path, directory, sha256 in zip(*(column.to_pylist() for column in table.columns), strict=True):
-            hashes.setdefault((path, directory), set()).add(sha256)
-        return hashes
+    @property
+    def read_again(self) -> list[ReadAgain]:
+        """What `batches` read of files that are in the store as they are."""
+        return self._compared.read_again
 
-    def _hash_all(self, refs: Sequence[ImageRef]) -> list[_HashedRow]:
-        hashed = []
-        for ref in refs:
-            self.watch()
-            hashed.append(self._hash(ref))
-        return hashed
+    def _plan_chunk(self, chunk: Sequence[SourceRow]) -> list[dict[str, Any]]:
+        fresh = [row for row in chunk if self._is_new(row)]
+        in_store = self.store.media_of_hashes(self.account_id, [row.sha256 for row in fresh if row.sha256])
+        return [self._plan_row(row, in_store) for row in fresh]
 
-    def _hash(self, ref: ImageRef) -> _HashedRow:
-        directory = ref.directory or self.directory
-        if ref.rejected is not None:
-            return _HashedRow(ref, directory, problem=ref.rejected)
-        try:
-            return _HashedRow(ref, directory, hash_file(ref.file, self.max_bytes))
-        except ImageRejected as exc:
-            return _HashedRow(ref, directory, problem=exc)
-
-    def _plan_chunk(self, chunk: Sequence[_HashedRow]) -> list[dict[str, Any]]:
-        fresh = [hashed for hashed in chunk if self._is_new(hashed)]
-        in_store = self.store.media_of_hashes(self.account_id, [s.sha256 for s in fresh if s.sha256])
-        return [self._plan_row(hashed, in_store) for hashed in fresh]
-
-    def _is_new(self, hashed: _HashedRow) -> bool:
+    def _is_new(self, row: SourceRow) -> bool:
         """Whether the store does not have the row. Counts it."""
-        key = (hashed.ref.path, hashed.directory)
-        if key not in self._stored:
+        if row.key not in self._stored:
             self.counts.new += 1
-        elif hashed.sha256 in self._stored[key]:
-            self.counts.already_in += key not in self.counted
+        elif self._compared.is_stored(row):
+            self.counts.already_in += row.key not in self.counted
             return False
         else:
             self.counts.changed += 1
-        self._directories.add(hashed.directory)
+        self._directories.add(row.directory)
         if len(self._directories) > MAX_DIRECTORIES:
             raise TooManyDirectories(account=self.account, count=len(self._directories), limit=MAX_DIRECTORIES)
         return True
 
-    def _plan_row(self, hashed: _HashedRow, in_store: dict[str, int]) -> dict[str, Any]:
+    def _plan_row(self, hashed: SourceRow, in_store: dict[str, int]) -> dict[str, Any]:
         ref, number = hashed.ref, self._next_row
         self._next_row += 1
         row: dict[str, Any] = {
@@ -279,11 +239,11 @@ class Planner:
             row.update(hashed.file.state._asdict())
         return {**row, **self._action(number, hashed, in_store)}
 
-    def _action(self, number: int, hashed: _HashedRow, in_store: dict[str, int]) -> dict[str, Any]:
+    def _action(self, number: int, hashed: SourceRow, in_store: dict[str, int]) -> dict[str, Any]:
         file, problem = hashed.file, hashed.problem
         if file is None:
             return {"action": SKIP, "status": problem and problem.status, "reason": problem and problem.reason}
-        first, sha256 = self._rows.setdefault((hashed.ref.path, hashed.directory), (number, file.sha256))
+        first, sha256 = self._rows.setdefault(hashed.key, (number, file.sha256))
         if first != number and sha256 == file.sha256:
             return {"action": SKIP, "status": DUPLICATE_ROW, "reason": f"the same file and directory as row {first}"}
         if file.sha256 in self._by_hash:

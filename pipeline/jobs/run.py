@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
 from pipeline.errors import UsageError
-from pipeline.jobs.plan import PlanCounts, RowKey, counts_of, plan_run, rows_of
+from pipeline.jobs.comparison import RowKey
+from pipeline.jobs.plan import PlanCounts, counts_of, plan_run, rows_of
 from pipeline.jobs.run_report import RunReport, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
 from pipeline.store.connect import open_store

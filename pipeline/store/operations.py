@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import pyarrow as pa
 
 from pipeline.store import export
-from pipeline.store.catalog import accounts, directories, media, runs
+from pipeline.store.catalog import accounts, directories, files, media, runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
@@ -109,7 +109,8 @@ class Store(RunFiles):
     run_key = Operation(runs.run_key)
     run_counts = Operation(runs.run_counts)
     compared_identities = Operation(runs.compared_identities)
-    committed_files = Operation(media.committed_files)
+    known_files = Operation(files.known_files)
+    note_scan = Operation(files.note_scan)
     media_of_hashes = Operation(media.media_of_hashes)
 
     # Photos and their faces

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -72,6 +72,29 @@ PERSONS_SCHEMA = pa.schema(
         _column("occurrence", pa.int64()),
     ]
 )
+
+# In what state the files of media were read; null where that does not tell whether they changed since.
+FILES_SCHEMA = pa.schema(
+    [
+        _column("media_id", pa.int64()),
+        pa.field("mtime_ns", pa.int64()),
+        pa.field("ctime_ns", pa.int64()),
+        pa.field("inode", pa.int64()),
+    ]
+)
+# A row that the store has of a source: see `known_files`.
+KNOWN_FILES_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("directory", pa.string()),
+        ("media_id", pa.int64()),
+        ("sha256", pa.string()),
+        *((name, pa.int64()) for name in ("size", "mtime_ns", "ctime_ns", "inode")),
+        ("seen_at", pa.timestamp("us")),
+    ]
+)
+# A file that was read again and has not changed: media_id, bytes, mtime_ns, ctime_ns, inode.
+ReadAgain: TypeAlias = tuple[int, int, int, int, int]
 
 
 def embeddings_schema(size: int) -> pa.Schema:
@@ -350,6 +373,7 @@ class ShardCommit:
     faces: pa.Table  # FACES_SCHEMA
     embeddings: pa.Table  # embeddings_schema(d): of the faces that are not rejected
     persons: pa.Table  # PERSONS_SCHEMA: the new ones
+    files: pa.Table  # FILES_SCHEMA: of the media
     objects: Sequence[tuple[str, bytes, str]] = ()  # (guid, bytes, media type)
     occurrences: Mapping[str, int] = field(default_factory=dict)  # of persons of earlier commits: how many to add
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed

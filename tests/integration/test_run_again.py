@@ -5,22 +5,27 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config import Settings
 from pipeline.errors import Interrupted, SourceEmpty, StoreDamaged, StoreFull, StoreMissing, UsageError
+from pipeline.jobs.dry_run import dry_run
 from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.store.checks.check import check_store
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
 from tests.integration.conftest import RecordedProgress, Runner
 from tests.integration.snapshot import assert_whole, occurrences, snapshot
+from tests.store.store_samples import execute
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
@@ -71,6 +76,59 @@ def test_a_file_that_goes_between_scan_and_reading_is_taken_up_when_it_is_back(
     again = runner(two)
     assert (again.statuses, again.changed, again.already_in) == ({"duplicate": 1, "ok": 1}, 2, 1)
     assert runner(two).already_in == 3
+
+
+def _opens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the folder's files that are opened from now on."""
+    opened: list[str] = []
+    real = os.open
+
+    def note(path: Any, *how: Any, **further: Any) -> int:
+        if isinstance(path, Path) and path.parent == folder:
+            opened.append(path.name)
+        return real(path, *how, **further)
+
+    monkeypatch.setattr(os, "open", note)
+    return opened
+
+
+def test_a_second_run_opens_only_what_changed(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 3 * 10**9)  # the photos are not just written
+    first = runner(photos)
+    opened = _opens(photos, monkeypatch)
+    assert (runner(photos).already_in, opened) == (first.new, [])
+    names = {path.name for path in photos.iterdir()}
+    rehash = dataclasses.replace(settings, run=dataclasses.replace(settings.run, rehash=True))
+    assert run(RunRequest(photos, tmp_path / "store", rehash)).already_in == len(names)
+    assert set(opened) == names
+    opened.clear()
+    (photos / "a2.png").touch()
+    (photos / "g1.webp").replace(photos / "b1.jpg")
+    assert dry_run(RunRequest(photos, tmp_path / "store", settings)).counts.changed == 1
+    assert sorted(opened) == ["a2.png", "b1.jpg"]
+    opened.clear()
+    report = runner(photos)
+    assert (report.changed, report.already_in, report.statuses) == (1, len(names) - 2, {"duplicate": 1})
+    assert sorted(opened) == ["a2.png", "b1.jpg"]
+    opened.clear()
+    assert (runner(photos).already_in, opened) == (len(names) - 1, [])
+
+
+def test_a_store_of_an_earlier_version_is_read_once_more(
+    photos: Path, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 3 * 10**9)
+    runner(photos)
+    with LocalStore.open(tmp_path / "store", command="test") as client:
+        execute(client, "UPDATE core.files SET size = NULL, mtime_ns = NULL, ctime_ns = NULL, seen_at = NULL")
+    opened = _opens(photos, monkeypatch)
+    assert runner(photos).already_in == len(opened) == 10
+    opened.clear()
+    assert (runner(photos).already_in, opened) == (10, [])
 
 
 def test_deleted_persons_come_back_with_a_new_photo_only(
@@ -127,7 +185,7 @@ def test_a_scan_that_was_cut_off_binds_nobody(
     two: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a planned run keeps its thresholds; of a scan that did not end nothing counts."""
-    monkeypatch.setattr("pipeline.jobs.plan._CHUNK_ROWS", 1)
+    monkeypatch.setattr("pipeline.jobs.comparison._CHUNK_ROWS", 1)
     stop = threading.Event()
 
     class StopSoon(RecordedProgress):

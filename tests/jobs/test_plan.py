@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.config import load_settings
 from pipeline.errors import ImageMissing, TooManyDirectories
 from pipeline.extraction.images.files import hash_file
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_ROW, SKIP
-from pipeline.jobs import plan
+from pipeline.jobs import comparison, plan
 from pipeline.jobs.plan import Planner
 from pipeline.store.local import LocalStore
 from pipeline.types import ImageRef
@@ -24,7 +25,7 @@ from tests.store.store_samples import identity
 @pytest.fixture
 def planner(tmp_path: Path) -> Iterator[Planner]:
     with LocalStore.open_or_create(tmp_path / "store", identity, command="test") as client:
-        yield Planner(client, "ann", client.create_account("ann", None), "main", threads=2)
+        yield Planner(client, "ann", client.create_account("ann", None), "main", load_settings(environ={}))
 
 
 def _ref(folder: Path, file: str, data: bytes | None = None, **fields: Any) -> ImageRef:
@@ -64,7 +65,7 @@ def test_bytes_seen_twice_are_decoded_once(planner: Planner, tmp_path: Path) -> 
 
 
 def test_repeats_are_found_across_chunks(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "_CHUNK_ROWS", 2)
+    monkeypatch.setattr(comparison, "_CHUNK_ROWS", 2)
     refs = [_ref(tmp_path, f"{k}", b"%d" % (k % 3)) for k in range(7)]
     rows = _rows(planner, refs)
     assert [r["source_row"] for r in rows] == [None, None, None, 0, 1, 2, 0]

@@ -32,6 +32,7 @@ from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     FACES_SCHEMA,
+    FILES_SCHEMA,
     MEDIA_SCHEMA,
     PERSONS_SCHEMA,
     QUALITIES,
@@ -52,6 +53,7 @@ SOURCE = "/photos"
 EVERY_NTH = 2  # of the fault points is killed by default: each kind of step is among them
 MANIFEST = pa.schema([("row", pa.int64()), ("path", pa.string())])
 JPEG = b"\xff\xd8\xff\xe0"
+FILE_STATE = {"mtime_ns": 10**18, "ctime_ns": 10**18 + 1, "inode": 2**63 - 1}
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901)
 
 
@@ -144,6 +146,7 @@ def shard_commit(
         faces=pa.Table.from_pylist(faces, FACES_SCHEMA),
         embeddings=embedding_rows(kept, unit_vectors(rows, seed=shard)),
         persons=pa.Table.from_pylist(persons, PERSONS_SCHEMA),
+        files=pa.Table.from_pylist([{"media_id": row["media_id"], **FILE_STATE} for row in media], FILES_SCHEMA),
         objects=objects,
         occurrences=dict.fromkeys(earlier, 1),
         finished_run_shards=[shard],
@@ -251,6 +254,7 @@ def finish(client: LocalStore, run: RunRow) -> None:
             table = client.read_manifest(run, shard)
             client.write_run_shard(run.run_id, shard, table, {"shard": shard})
         client.commit_shard(shard_commit(client, run, shard))
+    client.note_scan([(1, 999, 10**18 + 2, 10**18 + 3, 7)])
     client.write_report(run.run_id, "run.json", b"{}")
     client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
 
@@ -324,7 +328,7 @@ def no_room() -> Iterator[None]:
 
 # Differ between two undisturbed runs.
 _VOLATILE = ("run_id", "fact_key", "file", "created_at", "added_at", "modified_at", "last_occurrence_at", "replaced_at")
-_VOLATILE += ("started_at", "finished_at", "committed_at")
+_VOLATILE += ("seen_at", "started_at", "finished_at", "committed_at")
 
 
 def contents(path: Path) -> dict[str, list[str]]:

@@ -259,6 +259,13 @@ def test_a_store_of_version_4_is_upgraded_and_gets_a_key_of_its_own(tmp_path: Pa
             keys.append(bytes.fromhex(row["fact_key"]))
             assert client.read("SELECT gone_at FROM core.media")["gone_at"].null_count == 4
             assert client.view_table("facts").num_rows == 0
+            known = client.known_files("/photos", 1)
+            assert (
+                known["path"].to_pylist()
+                == client.read("SELECT path FROM core.media WHERE path IS NOT NULL")["path"].to_pylist()
+            )
+            assert known["sha256"].null_count == 0
+            assert known["ctime_ns"].null_count == 2  # the next run reads the files again
             assert [record.name for record in client.references(1, "main").persons] == [
                 "Person 0",
                 "Person 1",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import hmac
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,8 +19,10 @@ from hypothesis import strategies as st
 
 from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.local import LocalStore
-from pipeline.store.records import RunRow
+from pipeline.store.records import KNOWN_FILES_SCHEMA, MEDIA_SCHEMA, RunRow
 from tests.store.store_samples import (
+    FILE_STATE,
+    JPEG,
     MANIFEST,
     NOW,
     SHARD_ROWS,
@@ -162,26 +167,54 @@ def test_report_names_stay_inside_the_run(client: LocalStore) -> None:
             client.write_report("run", name, b"")
 
 
-def test_committed_files_are_of_one_source_and_account(client: LocalStore, run: RunRow) -> None:
+def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    known = client.committed_files(SOURCE, run.account_id).to_pylist()
+    known = client.known_files(SOURCE, run.account_id)
+    assert known.schema.equals(KNOWN_FILES_SCHEMA)
     path = f"{SOURCE}/0-0.jpg"
+    (row,) = [row for row in known.to_pylist() if row["path"] == path]
+    assert row.pop("seen_at") is not None
+    size = len(JPEG + path.encode())
+    assert row == {"path": path, "directory": "main", "sha256": sha(path), "media_id": 1, "size": size, **FILE_STATE}
     assert len(known) == SHARD_ROWS
-    assert {"path": path, "directory": "main", "sha256": sha(path)} in known
-    assert client.committed_files("/elsewhere", run.account_id).num_rows == 0
-    assert client.committed_files(SOURCE, run.account_id + 1).num_rows == 0
+    assert client.known_files("/elsewhere", run.account_id).num_rows == 0
+    assert client.known_files(SOURCE, run.account_id + 1).num_rows == 0
 
 
-def test_committed_files_have_the_latest_content_last(client: LocalStore, run: RunRow) -> None:
+def test_rows_that_changed_or_repeat_are_not_known_and_unreadable_ones_are(client: LocalStore, run: RunRow) -> None:
+    commit = shard_commit(client, run, 0)
+    rows = commit.media.to_pylist()
+    rows[0] |= {"sha256": None, "status": "changed"}
+    rows[1] |= {"status": "duplicate_row"}
+    rows[2] |= {"sha256": None, "status": "missing"}
+    client.commit_shard(dataclasses.replace(commit, media=pa.Table.from_pylist(rows, MEDIA_SCHEMA)))
+    known = client.known_files(SOURCE, run.account_id)
+    assert known["path"].to_pylist() == [rows[2]["path"], rows[3]["path"]]
+    assert known["sha256"].to_pylist() == [None, rows[3]["sha256"]]
+
+
+def test_what_was_read_again_is_noted(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    client.commit_shard(shard_commit(client, run, 1))
-    execute(client, "UPDATE core.media SET path = 'p', sha256 = 'new' WHERE media_id = 6")
-    execute(client, "UPDATE core.media SET path = 'p', sha256 = 'old' WHERE media_id = 2")
-    execute(client, "UPDATE core.media SET path = 'p', sha256 = NULL WHERE media_id = 7")
-    execute(client, "UPDATE core.media SET path = 'q', sha256 = NULL, status = 'changed' WHERE media_id = 8")
-    rows = client.committed_files(SOURCE, run.account_id).to_pylist()
-    assert [row["sha256"] for row in rows if row["path"] == "p"] == ["old", "new", None]
-    assert "q" not in {row["path"] for row in rows}  # the next run takes it
+    before = client.known_files(SOURCE, run.account_id).to_pylist()
+    client.note_scan([(3, 33, 34, 35, 36), (2, 22, 23, 24, 25)])
+    after = client.known_files(SOURCE, run.account_id).to_pylist()
+    assert [row for row in after if row["media_id"] in (1, 4)] == [before[0], before[3]]
+    states = {row["media_id"]: [row[n] for n in ("size", "mtime_ns", "ctime_ns", "inode")] for row in after}
+    assert (states[2], states[3]) == ([22, 23, 24, 25], [33, 34, 35, 36])
+    assert all(new["seen_at"] > old["seen_at"] for old, new in zip(before[1:3], after[1:3], strict=True))
+
+
+def test_the_labels_of_a_row_are_kept_as_a_digest(client: LocalStore, run: RunRow) -> None:
+    commit = shard_commit(client, run, 0)
+    rows = commit.media.to_pylist()
+    for row, (name, external_id) in zip(rows, [("Ä", None), ("Ä", None), (None, "Ä"), (None, None)], strict=True):
+        row |= {"name": name, "external_id": external_id}
+    client.commit_shard(dataclasses.replace(commit, media=pa.Table.from_pylist(rows, MEDIA_SCHEMA)))
+    labels = client.read("SELECT label FROM core.files ORDER BY media_id")["label"].to_pylist()
+    assert labels[0] == labels[1] != labels[2]
+    assert [len(label or "") for label in labels] == [64, 64, 64, 0]
+    key = bytes.fromhex(client.read("SELECT fact_key FROM core.store")["fact_key"][0].as_py())
+    assert labels[0] == hmac.new(key, 'label:["Ä", null]'.encode(), hashlib.sha256).hexdigest()  # as FORMAT.md says it
 
 
 def test_a_scan_that_was_cut_off_starts_again(client: LocalStore) -> None:

@@ -148,8 +148,20 @@ def hash_file(path: Path, max_bytes: int = sys.maxsize) -> HashedFile:
     return HashedFile(digest.hexdigest(), size, pixels, before if tells else None)
 
 
+def file_state(path: Path) -> FileState | None:
+    """The state of a file, looked at without opening it; None where it is none or cannot be looked at."""
+    try:
+        entry = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return _state(entry) if stat.S_ISREG(entry.st_mode) else None
+
+
 def _state_of(file: int) -> FileState:
-    entry = os.fstat(file)
+    return _state(os.fstat(file))
+
+
+def _state(entry: os.stat_result) -> FileState:
     return FileState(entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino & (2**63 - 1))
 
 

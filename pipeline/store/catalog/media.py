@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.errors import ImageChanged
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.shards import embedding_rows
@@ -16,23 +15,6 @@ from pipeline.store.records import QUALITIES, PhotoRecord
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
-
-
-def committed_files(catalog: Catalog, source: str, account_id: int) -> pa.Table:
-    """path, directory, sha256: every such row committed from this source, the latest last.
-
-    A file that could not be read has no hash and is listed all the same, so that no run tries it again. Only a file
-    that changed while a run was at work is left out, so that the next run takes it.
-    """
-    return catalog.read(
-        f"""
-        SELECT path, directory, sha256 FROM core.media
-        WHERE (sha256 IS NOT NULL OR status <> '{ImageChanged.status}')
-        AND run_id IN (SELECT run_id FROM core.runs WHERE source = ? AND account_id = ?)
-        GROUP BY path, directory, sha256 ORDER BY max(media_id)
-        """,
-        [source, account_id],
-    )
 
 
 def media_of_hashes(catalog: Catalog, account_id: int, hashes: Sequence[str]) -> dict[str, int]:

@@ -68,6 +68,9 @@ _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE core.store ADD COLUMN fact_key VARCHAR",
         "ALTER TABLE core.media ADD COLUMN gone_at TIMESTAMP",
         f"UPDATE core.store SET next_correction_id = 1, fact_key = '{_SECRET}'",
+        "INSERT INTO core.files BY NAME SELECT source, account_id, path, directory, max(media_id) AS media_id"
+        " FROM core.media JOIN (SELECT run_id, source FROM core.runs) USING (run_id) WHERE status <> 'duplicate_row'"
+        " AND (sha256 IS NOT NULL OR status <> 'changed') GROUP BY source, account_id, path, directory, sha256",
     ),
 }
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, intents, runs
+from pipeline.store.catalog import deletes, files, intents, runs
 from pipeline.store.catalog.connection import Catalog, Submit
 from pipeline.store.catalog.directories import directory_id, make_directories
 from pipeline.store.catalog.ids import PromisedIds, counters
@@ -27,8 +27,10 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import OBJECTS_SCHEMA, write_objects
 from pipeline.store.records import (
     FACES_SCHEMA,
+    FILES_SCHEMA,
     MEDIA_SCHEMA,
     PERSONS_SCHEMA,
+    RunRow,
     ShardCommit,
     StoreIdentity,
     embeddings_schema,
@@ -55,6 +57,7 @@ def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
         "faces": (commit.faces, FACES_SCHEMA),
         "embeddings": (commit.embeddings, embeddings_schema(size)),
         "persons": (commit.persons, PERSONS_SCHEMA),
+        "files": (commit.files, FILES_SCHEMA),
     }
     tables = {}
     for name, (table, columns) in schemas.items():
@@ -73,8 +76,9 @@ class CommittedShard:
     at: datetime
 
 
-def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table], ids: PromisedIds) -> None:
-    """Raises StoreError unless the run is open, the shard is not in and the ids are new, before any file is written."""
+def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table], ids: PromisedIds) -> RunRow:
+    """The run. Raises StoreError unless it is open, the shard is not in and the ids are new, before any file is
+    written."""
     run = runs.run_row(catalog, commit.run_id)
     if run.state != runs.OPEN or run.account_id != commit.account_id:
         raise StoreError(
@@ -86,6 +90,7 @@ def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]
         raise StoreError(message=f"Run {commit.run_id} has {run.shards} shards, but no shard {commit.shard}.")
     if not ids.is_free(catalog, *first_ids(tables)):
         raise StoreError(message=f"Shard {commit.shard} uses ids that are taken.")
+    return run
 
 
 def first_ids(tables: dict[str, pa.Table]) -> tuple[int | None, int | None]:
@@ -135,8 +140,9 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> 
     )
     new = {f"new_{name}": table for name, table in prepared.tables.items()}
     with catalog.tables(**new, occurrences=occurrences), catalog.transaction("commit_shard"):
-        check_new(catalog, commit, prepared.tables, ids)
+        run = check_new(catalog, commit, prepared.tables, ids)
         _insert_media_and_faces(catalog, prepared, now)
+        files.add(catalog, run.source, commit.account_id, prepared.tables["media"])
         _insert_embeddings(catalog, prepared)
         _insert_persons(catalog, prepared, now)
         _add_occurrences(catalog, occurrences, now)

@@ -31,6 +31,7 @@ TRANSACTIONS = (
     "count_commits",
     "begin_run",
     "plan_run",
+    "note_scan",
     "commit_shard",
     "finish_run",
     "account",
