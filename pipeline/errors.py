@@ -318,6 +318,26 @@ class PersonUnknown(RequestError, http_status=404):
     """There is no such person in this directory."""
 
 
+class FaceUnknown(RequestError, exit_code=60, http_status=404):
+    """There is no such face in this directory: {face_ids}."""
+
+
+class CorrectionImpossible(RequestError, exit_code=61, http_status=409):
+    """{detail} Nothing was changed."""
+
+
+class StatedTwoPeople(RequestError, exit_code=62, http_status=409):
+    """{person_id} and {other_id} are stated to be two people (correction {correction_id}, {stated_at}). Nothing was changed; --anyway states that they are one."""  # noqa: E501
+
+
+class PictureMissing(RequestError, exit_code=63, http_status=409):
+    """The person {person_id} would be known by another face, and none of its photos can be read as it was: {paths}. Nothing was changed."""  # noqa: E501
+
+
+class UndoBlocked(RequestError, exit_code=64, http_status=409):
+    """The correction {correction_id} ({kind}) can't be undone: {detail} since. Nothing was changed."""
+
+
 class ObjectUnknown(RequestError, http_status=404):
     """There is no such object."""
 

@@ -36,8 +36,8 @@ DUPLICATE_ROW: Final = "duplicate_row"  # the same path, directory and bytes aga
 ACCEPTED_STATUSES: Final = frozenset({OK, NO_FACE, DUPLICATE, DUPLICATE_ROW})
 
 # What became of a face. `recognised`: matched nothing, and the contract forbids inserting it (a further face
-# of a named photo).
-Outcome: TypeAlias = Literal["inserted", "matched", "rejected", "recognised"]
+# of a named photo). `removed`: it was forgotten, and nothing of it is stored.
+Outcome: TypeAlias = Literal["inserted", "matched", "rejected", "recognised", "removed"]
 # Why a face that would have been inserted was not; in this order.
 CENTER_POSE: Final = "center-pose"
 SHARPNESS: Final = "sharpness"

@@ -54,6 +54,7 @@ class Sighting:
     failed: tuple[str, ...]  # quality measures below the gate
     fit: bool  # good enough, and large enough, to become a reference
     new_id: str  # id of the person that it makes if it becomes an identity
+    settled: bool = False  # a correction says who it is, or that it is to be forgotten: there is nothing to decide
     outcome: Outcome = "recognised"
     person_id: str | None = None
     score: float | None = None
@@ -70,7 +71,7 @@ class Decision:
     directory: Directory
     view: DirectoryView
     sightings: Sequence[Sighting]
-    faces: FaceBatch  # of the sightings
+    faces: FaceBatch  # of the n sightings that were to be decided
     positions: IntArray  # [n] as `Decisions.position`
     matcher: Matcher
 
@@ -93,15 +94,19 @@ class Decision:
         return bool((nearest.positions >= 0).any())
 
     def occurrences(self) -> Counter[str]:
-        """How many more photos show each person. A merged person counts once a photo, on the record that the largest
-        face matched. The photo that made a person is not counted: a new person starts at 1."""
-        made_by = {s.person_id: s.photo for s in self.sightings if s.outcome == "inserted"}
-        counted: dict[tuple[int, str], str] = {}
-        for s in self.sightings:
-            if s.person_id is not None and made_by.get(s.person_id) != s.photo:
-                root = self.directory.root(s.person_id)  # None of a new person
-                counted.setdefault((s.photo, root.person_id if root else s.person_id), s.person_id)
-        return Counter(counted.values())
+        return occurrences(self.directory, self.sightings)
+
+
+def occurrences(directory: Directory, sightings: Sequence[Sighting]) -> Counter[str]:
+    """How many more photos show each person. A merged person counts once a photo, on the record that the largest
+    face matched. The photo that made a person is not counted: a new person starts at 1."""
+    made_by = {s.person_id: s.photo for s in sightings if s.outcome == "inserted"}
+    counted: dict[tuple[int, str], str] = {}
+    for s in sightings:
+        if s.person_id is not None and made_by.get(s.person_id) != s.photo:
+            root = directory.root(s.person_id)  # None of a new person
+            counted.setdefault((s.photo, root.person_id if root else s.person_id), s.person_id)
+    return Counter(counted.values())
 
 
 def _batch(sightings: Sequence[Sighting]) -> FaceBatch:

@@ -63,6 +63,7 @@ class Directory:
         self.name = name
         self.lock = DirectoryLock()
         self.loaded = False
+        self.corrections = 0  # how many were made, deletions too: what is stated of faces may be another since
         self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
         self._maps = threading.Lock()  # held briefly, while the maps are changed or read together
         self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
@@ -85,7 +86,7 @@ class Directory:
             self._number([person.person_id for person in stored.persons])
             for mapping in (self._persons, self._children, self._by_external_id, self._by_guid):
                 mapping.clear()
-            for person in stored.persons:
+            for person in (*stored.persons, *stored.faceless):
                 self._put(person)
             self._view = DirectoryView(self._index.view(), self._person_ids)
         self.loaded, self.in_doubt = True, False
@@ -102,7 +103,7 @@ class Directory:
         return self._view
 
     def reference_of(self, person_id: str) -> tuple[DirectoryView, int | None]:
-        """A view, and where in its index the person's reference is; None for an unknown person."""
+        """A view, and where in its index the person's reference is; None for an unknown person, and one without."""
         with self._maps:
             return self._view, self._positions.get(person_id)
 
@@ -168,8 +169,10 @@ class Directory:
     ) -> None:
         """Follows a commit; `references` belong to persons among `records`. The caller has the lock."""
         records, deleted = list(records), list(deleted)
+        self.corrections += bool(deleted)
         with self._maps:
-            self._change_index({record.person_id: record.seq for record in records}, deleted, references)
+            faceless = [record.person_id for record in records if record.image_guid is None]
+            self._change_index({record.person_id: record.seq for record in records}, [*deleted, *faceless], references)
             for person_id in deleted:
                 self._forget_maps(person_id)
                 del self._persons[person_id]
@@ -186,7 +189,8 @@ class Directory:
     def _put(self, record: PersonRecord) -> None:
         self._forget_maps(record.person_id)
         self._persons[record.person_id] = record
-        self._by_guid[record.image_guid] = record.person_id
+        if record.image_guid is not None:
+            self._by_guid[record.image_guid] = record.person_id
         if record.parent_id is not None:
             self._children.setdefault(record.parent_id, set()).add(record.person_id)
         if record.external_id is not None:
@@ -196,19 +200,19 @@ class Directory:
         old = self._persons.get(person_id)
         if old is None:
             return
-        del self._by_guid[old.image_guid]
+        if old.image_guid is not None:
+            del self._by_guid[old.image_guid]
         for mapping, key in ((self._children, old.parent_id), (self._by_external_id, old.external_id)):
             if key is not None:
                 mapping[key].discard(person_id)
                 if not mapping[key]:
                     del mapping[key]
 
-    def _change_index(
-        self, seqs: Mapping[str, int], deleted: Sequence[str], references: Sequence[ReferenceFace]
-    ) -> None:
-        """Makes all changes in one step, because each step copies the list of removed positions."""
-        replaced = [r.person_id for r in references if r.person_id in self._positions]
-        removed = np.array([self._positions[person_id] for person_id in (*deleted, *replaced)], dtype=np.int64)
+    def _change_index(self, seqs: Mapping[str, int], lost: Sequence[str], references: Sequence[ReferenceFace]) -> None:
+        """Makes all changes in one step, because each step copies the list of removed positions. `lost`: the persons
+        who have no reference any more, or had none."""
+        former = [p for p in (*lost, *(r.person_id for r in references)) if p in self._positions]
+        removed = np.array([self._positions[person_id] for person_id in former], dtype=np.int64)
         start = len(self._index)
         if references:
             self._index.replace(
@@ -220,7 +224,7 @@ class Directory:
             )
         elif len(removed):
             self._index.remove(removed)
-        for person_id in deleted:
+        for person_id in former:
             del self._positions[person_id]
         for position, reference in enumerate(references, start):
             self._person_ids.append(reference.person_id)

@@ -18,6 +18,7 @@ from pipeline.identities import merging
 from pipeline.identities.background import Housekeeper, ShardEnroller
 from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.changes import ChangeRules
+from pipeline.identities.corrections import Corrections
 from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.person_changes import changed
 from pipeline.identities.posts import Poster
@@ -35,7 +36,7 @@ from pipeline.runtime.device import resolve_device
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit, PersonRecord
+from pipeline.store.records import CorrectionAnswer, CorrectionRequest, DirectoryCommit, PersonRecord
 
 
 class IdentityService:
@@ -56,6 +57,7 @@ class IdentityService:
         )
         self._rules = ChangeRules(settings.serve)
         self._poster = Poster(client, self._directories, self._batcher, decoder, settings, self._rules)
+        self._corrections = Corrections(client, self._directories, decoder, settings.decode.max_bytes)
         self._shards = ShardEnroller(client, self._directories, decoder, settings)
         self._housekeeper = Housekeeper(client)
 
@@ -99,10 +101,12 @@ class IdentityService:
             return [person_view(opened, record) for record in opened.with_external_id(external_id)]
 
     def face_image(self, account_id: int, directory: str, person_id: str) -> StoredImage:
-        """The record's own current picture. Raises PersonUnknown."""
+        """The record's own current picture. Raises PersonUnknown, and ObjectUnknown where it has none."""
         with self._directories.using(account_id, directory) as opened:
             while True:
                 guid = _record(opened, person_id).image_guid
+                if guid is None:
+                    raise ObjectUnknown
                 try:
                     return StoredImage(guid, *self._client.read_image(account_id, guid))
                 except (ObjectUnknown, StoreDamaged):
@@ -190,6 +194,12 @@ class IdentityService:
             if commit.updated or commit.deleted:
                 opened.apply(self._client.commit_directory(commit), commit.deleted)
                 self._housekeeper.note_change()
+
+    def correct(self, request: CorrectionRequest) -> CorrectionAnswer:
+        """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError."""
+        answer = self._corrections.make(request)
+        self._housekeeper.note_change()
+        return answer
 
     def delete_directory(self, account_id: int, directory: str) -> int:
         """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""

@@ -26,7 +26,15 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.rows import FACE_COLUMNS, REUSE_ROW, ExtractedFace, ExtractedRow, read_rows
 from pipeline.extraction.stored_picture import MEDIA_TYPE, HeldPictures, cut_faces, encode_reference_image
-from pipeline.identities.decide import Decision, Sighting, commit_decided, decide_faces, failed_measures, seen_again
+from pipeline.identities.decide import (
+    Decision,
+    Sighting,
+    commit_decided,
+    decide_faces,
+    failed_measures,
+    occurrences,
+    seen_again,
+)
 from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.duplicate_faces import DuplicateResolver, mark_changed
 from pipeline.matching.calibration import Calibration
@@ -71,9 +79,12 @@ class _Prepared:
     decisions: Sequence[Decision]  # one for each directory
     persons: Sequence[Mapping[str, Any]]  # the new ones, as PERSONS_SCHEMA, in the order of insertion
     files: PreparedShard
+    corrections: Sequence[tuple[Directory, int]]  # each directory, and how many were made before it was decided
 
     def is_outdated(self) -> bool:
-        return any(decision.is_outdated() for decision in self.decisions)
+        return any(directory.corrections != made for directory, made in self.corrections) or any(
+            decision.is_outdated() for decision in self.decisions
+        )
 
 
 class Enroller:
@@ -132,11 +143,12 @@ class Enroller:
     def _prepare(self, shard: _Shard) -> _Prepared:
         """Decides the shard and writes its files."""
         rows = shard.rows
+        corrections = [(directory, directory.corrections) for directory in shard.directories.values()]
         while True:
-            decisions = self._decide(shard)
-            sightings = sorted(
-                (s for decision in decisions for s in decision.sightings), key=lambda s: (s.photo, s.ordinal)
-            )
+            sightings = self._sightings(shard)
+            decisions = self._decide(shard, [s for s in sightings if not s.settled])
+            sightings = [s for s in sightings if s.settled] + [s for d in decisions for s in d.sightings]
+            sightings.sort(key=lambda s: (s.photo, s.ordinal))
             try:
                 objects = self._pictures(shard, [s for s in sightings if s.outcome == "inserted"])
                 break
@@ -144,9 +156,12 @@ class Enroller:
                 for row in gone.rows:
                     mark_changed(row)
         face_ids = range(shard.face_id, shard.face_id + len(sightings))
-        occurrences = sum((decision.occurrences() for decision in decisions), Counter[str]())
-        persons = self._persons(shard, sightings, face_ids, occurrences)
-        media = [_media_row(row, shard.media_id + photo) for photo, row in enumerate(rows)]
+        seen = Counter[str]()
+        for name, directory in shard.directories.items():
+            seen += occurrences(directory, [s for s in sightings if _directory_of(rows[s.photo]) == name])
+        persons = self._persons(shard, sightings, face_ids, seen)
+        unnamed = {s.photo for s in sightings if s.outcome == "removed" and s.ordinal == 0}
+        media = [_media_row(row, shard.media_id + photo, photo in unnamed) for photo, row in enumerate(rows)]
         faces = [
             _face_row(s, face_id, shard.media_id + s.photo) for s, face_id in zip(sightings, face_ids, strict=True)
         ]
@@ -161,19 +176,38 @@ class Enroller:
                 persons=pa.Table.from_pylist(persons, PERSONS_SCHEMA),
                 files=pa.Table.from_pylist([_file_row(r, n) for n, r in enumerate(rows, shard.media_id)], FILES_SCHEMA),
                 objects=objects,
-                occurrences=occurrences,
+                occurrences=seen,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
             )
         )
-        return _Prepared(decisions, persons, files)
+        return _Prepared(decisions, persons, files, corrections)
 
-    def _decide(self, shard: _Shard) -> list[Decision]:
-        """Decides every face in manifest order, those of a photo from the largest, each directory for itself."""
-        sightings: dict[str, list[Sighting]] = {}
-        for photo, row in enumerate(shard.rows):
-            for ordinal, face in enumerate(row.faces):
-                sightings.setdefault(_directory_of(row), []).append(self._sighting(photo, row, ordinal, face))
-        return [decide_faces(shard.directories[name], faces, self._matcher) for name, faces in sightings.items()]
+    def _sightings(self, shard: _Shard) -> list[Sighting]:
+        """All faces in manifest order, those of a photo from the largest. What was stated of a face holds for the same
+        face of a copy; a forgotten one is not taken up again."""
+        faces = [
+            self._sighting(photo, row, ordinal, face)
+            for photo, row in enumerate(shard.rows)
+            for ordinal, face in enumerate(row.faces)
+        ]
+        account, hashes = self._run.account_id, [str(row.sha256) for row in shard.rows]
+        gone = self._client.forgotten_faces(account, [(hashes[s.photo], s.ordinal) for s in faces])
+        pinned = {name: self._client.pinned_faces(account, name, hashes) for name in shard.directories}
+        for k, s in enumerate(faces):
+            known = pinned[_directory_of(shard.rows[s.photo])].get(hashes[s.photo], {})
+            if (hashes[s.photo], s.ordinal) in gone:
+                faces[k] = replace(s, settled=True, outcome="removed")
+            elif s.ordinal in known:
+                person = known[s.ordinal]
+                faces[k] = replace(s, settled=True, outcome="matched" if person else "recognised", person_id=person)
+        return faces
+
+    def _decide(self, shard: _Shard, sightings: Sequence[Sighting]) -> list[Decision]:
+        """Decides every face, each directory for itself."""
+        groups: dict[str, list[Sighting]] = {}
+        for sighting in sightings:
+            groups.setdefault(_directory_of(shard.rows[sighting.photo]), []).append(sighting)
+        return [decide_faces(shard.directories[name], faces, self._matcher) for name, faces in groups.items()]
 
     def _sighting(self, photo: int, row: ExtractedRow, ordinal: int, face: ExtractedFace) -> Sighting:
         named = row.manifest["name"] is not None or row.manifest["external_id"] is not None
@@ -260,9 +294,13 @@ class Enroller:
         return [encode_reference_image(cut) for cut in cut_faces(self._decoder(data), boxes)]
 
     def _embeddings(self, sightings: Sequence[Sighting], face_ids: range) -> pa.Table:
-        """Of all faces but the rejected ones."""
+        """Of all faces but the rejected and the forgotten ones."""
         size = self._client.identity.embedding_size
-        kept = [(face_id, s) for face_id, s in zip(face_ids, sightings, strict=True) if s.outcome != "rejected"]
+        kept = [
+            (face_id, s)
+            for face_id, s in zip(face_ids, sightings, strict=True)
+            if s.outcome not in ("rejected", "removed")
+        ]
         vectors = np.array([s.face.embedding for _, s in kept], np.float32).reshape(-1, size)
         return embedding_rows([face_id for face_id, _ in kept], vectors)
 
@@ -281,12 +319,11 @@ class Enroller:
             )
             for person in prepared.persons
         }
+        for directory, _ in prepared.corrections:
+            directory.apply(seen_again(directory, prepared.files.commit.occurrences, committed.at))
         for decision in prepared.decisions:
             new = [sighting for sighting in decision.sightings if sighting.outcome == "inserted"]
-            seen = seen_again(decision.directory, prepared.files.commit.occurrences, committed.at)
-            decision.directory.apply(
-                [*(records[s.new_id] for s in new), *seen], references=[s.as_reference() for s in new]
-            )
+            decision.directory.apply([records[s.new_id] for s in new], references=[s.as_reference() for s in new])
         return prepared.files
 
 
@@ -301,10 +338,13 @@ def _directory_of(row: ExtractedRow) -> str:
     return str(row.manifest["directory"])
 
 
-def _media_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
+def _media_row(row: ExtractedRow, media_id: int, unnamed: bool) -> dict[str, Any]:
+    """`unnamed`: what the source says of the photo is of a face that was forgotten."""
+    said = dict.fromkeys(("name", "external_id", "extra")) if unnamed else {}
     return {
         "media_id": media_id,
         **{name: row.manifest[name] for name in _MANIFEST_COLUMNS},
+        **said,
         "sha256": row.sha256,
         **row.image,
         "status": row.status,

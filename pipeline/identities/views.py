@@ -62,7 +62,7 @@ def _view(record: PersonRecord, members: Sequence[PersonRecord]) -> PersonView:
     return PersonView(
         record=record,
         root=root,
-        children_images=tuple(member.image_guid for member in counted[1:]),
+        children_images=tuple(member.image_guid for member in counted[1:] if member.image_guid is not None),
         occurrence=sum(member.occurrence for member in counted),
         last_occurrence_at_ms=epoch_ms(max(member.last_occurrence_at for member in counted)),
     )

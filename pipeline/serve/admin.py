@@ -114,6 +114,7 @@ class _Calls:
         # What needs more than the store, or changes what the service keeps in memory.
         own: dict[str, Callable[..., object]] = {
             "check": self._check,
+            "correct": service.correct,
             "delete_directory": service.delete_directory,
             "enrol_shard": service.enrol_shard,
             "export": store.export,

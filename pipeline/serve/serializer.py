@@ -76,9 +76,9 @@ class Serializer:
             firstName=own.first_name,
             lastName=own.last_name,
             externalId=own.external_id,
-            imageURI=self.image_prefix + root.image_guid,
-            unmergedImageURIs=[self.image_prefix + guid for guid in view.children_images] or None,
-            unmergedImageURI=self.image_prefix + own.image_guid if own.image_guid != root.image_guid else None,
+            imageURI=self._image(root.image_guid),
+            unmergedImageURIs=[self._image(guid) for guid in view.children_images] or None,
+            unmergedImageURI=self._image(own.image_guid) if own.image_guid != root.image_guid else None,
             occurrence=view.occurrence,
             lastOccurrenceDate=view.last_occurrence_at_ms,
             rootPersonAddDate=epoch_ms(root.added_at),
@@ -87,6 +87,9 @@ class Serializer:
             tags=list(own.tags),
             ignore=own.ignored,
         )
+
+    def _image(self, guid: str | None) -> str | None:
+        return None if guid is None else self.image_prefix + guid
 
     def _face(self, face: FaceResult, result: PostResult) -> Json:
         x1, y1, x2, y2 = face.face.box

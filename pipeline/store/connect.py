@@ -21,7 +21,15 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import read_token
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import CommitShard, Operation, Store
-from pipeline.store.records import Checked, FaceAnswer, RunRow, SearchQuery, StoreIdentity
+from pipeline.store.records import (
+    Checked,
+    CorrectionAnswer,
+    CorrectionRequest,
+    FaceAnswer,
+    RunRow,
+    SearchQuery,
+    StoreIdentity,
+)
 from pipeline.store.wire import JSON, TOKEN_HEADER, pack, unpack, unpack_error
 
 P = ParamSpec("P")
@@ -102,6 +110,9 @@ class RemoteStore(Store):
 
     def search(self, query: SearchQuery, here: object) -> list[FaceAnswer]:  # noqa: ARG002
         return cast("list[FaceAnswer]", self._call("search", list[FaceAnswer], query))
+
+    def correct(self, request: CorrectionRequest, here: object) -> CorrectionAnswer:  # noqa: ARG002
+        return cast("CorrectionAnswer", self._call("correct", CorrectionAnswer, request))
 
     def check(self, *, repair: bool = False, progress: object = None) -> Checked:  # noqa: ARG002
         return cast("Checked", self._call("check", Checked, repair))

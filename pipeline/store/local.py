@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged, StoreError, StoreMissing
-from pipeline.store.catalog import accounts, deletes, media, opening, references, replaced_images
+from pipeline.store.catalog import (
+    accounts,
+    corrections,
+    deletes,
+    forgotten,
+    media,
+    opening,
+    references,
+    replaced_images,
+)
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.commits import directory, fold, shard
+from pipeline.store.commits import correction, directory, fold, shard
 from pipeline.store.export import export_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
@@ -22,6 +31,9 @@ from pipeline.store.files.objects import Row, open_image, read_object
 from pipeline.store.operations import CommitShard, Operation, Store
 from pipeline.store.records import (
     Checked,
+    CorrectionAnswer,
+    CorrectionCommit,
+    CorrectionRequest,
     Counters,
     DirectoryCommit,
     FaceAnswer,
@@ -101,7 +113,14 @@ class LocalStore(CatalogThread, Store):
     media_of_rows = Operation(media.media_of_rows)
     media_with_removed_faces = Operation(media.media_with_removed_faces)
     image_was_replaced = Operation(replaced_images.was_replaced)
+    face_vectors = Operation(references.face_vectors)
     references = Operation(references.references)
+    stored_faces = Operation(corrections.stored_faces)
+    reference_faces = Operation(corrections.reference_faces)
+    facts_about = Operation(corrections.facts_about)
+    pinned_faces = Operation(corrections.pinned_faces)
+    forgotten_faces = Operation(forgotten.forgotten_faces)
+    last_correction = Operation(corrections.last_correction)
     pending_embeddings = Operation(fold.count_pending)
 
     # What the process that holds the store does itself, and others ask it for
@@ -113,6 +132,11 @@ class LocalStore(CatalogThread, Store):
         self, query: SearchQuery, here: Callable[[LocalStore, SearchQuery], list[FaceAnswer]]
     ) -> list[FaceAnswer]:
         return here(self, query)
+
+    def correct(
+        self, request: CorrectionRequest, here: Callable[[LocalStore, CorrectionRequest], CorrectionAnswer]
+    ) -> CorrectionAnswer:
+        return here(self, request)
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
         report = check_store(self, progress)
@@ -248,6 +272,17 @@ class LocalStore(CatalogThread, Store):
             rows |= directory.write_images(self.folder, unwritten, self.image_key(commit.account_id))
             change = directory.Change(commit, [rows[guid] for guid, _, _ in images])
             return self._group.commit(change, lambda: self.begin(lambda c: self._group.commit_next(c, self._ids)))
+        except BaseException:
+            self._discard([guid for guid, _, _ in images])
+            raise
+
+    def commit_correction(self, commit: CorrectionCommit) -> correction.CommittedCorrection:
+        """Commits a correction, or the undoing of one, durably or not at all. Nobody else changes the directory
+        meanwhile. Raises StoreError where something does not fit."""
+        images = [(guid, picture, "image/jpeg") for guid, picture in commit.pictures.values()]
+        try:
+            rows = directory.write_images(self.folder, images, self.image_key(commit.account_id))
+            return self.submit(lambda catalog: correction.commit_correction(catalog, commit, list(rows.values())))
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise

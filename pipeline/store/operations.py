@@ -23,7 +23,15 @@ from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.run_files import RunFiles
-from pipeline.store.records import Checked, FaceAnswer, RunRow, SearchQuery, StoreIdentity
+from pipeline.store.records import (
+    Checked,
+    CorrectionAnswer,
+    CorrectionRequest,
+    FaceAnswer,
+    RunRow,
+    SearchQuery,
+    StoreIdentity,
+)
 
 if TYPE_CHECKING:
     from pipeline.store.local import LocalStore
@@ -173,6 +181,13 @@ class Store(RunFiles):
 
         Raises ImageRejected.
         """
+
+    @abstractmethod
+    def correct(
+        self, request: CorrectionRequest, here: Callable[[LocalStore, CorrectionRequest], CorrectionAnswer]
+    ) -> CorrectionAnswer:
+        """Puts right whose a face is, or what a person is called: by what `here` does, or the server, whose requests
+        are answered accordingly from then on. Raises RequestError where it can't be done; then nothing was."""
 
     @abstractmethod
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:

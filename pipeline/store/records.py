@@ -188,7 +188,7 @@ class PersonRecord:
     last_occurrence_at: datetime
     added_at: datetime
     modified_at: datetime
-    image_guid: str
+    image_guid: str | None  # None: no face is known of this person, who has a name and no reference
 
     @classmethod
     def new(
@@ -229,13 +229,15 @@ class PersonRecord:
 
 @dataclass(frozen=True)
 class References:
-    """The current references of one directory in the order of `seq` (of insertion); n of them."""
+    """The current references of one directory in the order of `seq` (of insertion); n of them. And those of its persons
+    of whom no face is known."""
 
     vectors: FloatArray  # [n, d], L2 norm 1; read-only
     seq: IntArray  # [n] ascending
     persons: Sequence[PersonRecord]
     image_hashes: Sequence[tuple[str, ...]]  # of the reference's media: sha256 of its bytes, hash of its pixels
     boxes: FloatArray  # [n, 4] xyxy
+    faceless: Sequence[PersonRecord] = ()
 
     def __len__(self) -> int:
         return int(self.vectors.shape[0])
@@ -287,8 +289,107 @@ class DirectoryCommit:
     inserted: Sequence[PersonRecord] = ()  # each with its NewReference
     updated: Sequence[PersonRecord] = ()  # each as it is afterwards
     deleted: Sequence[str] = ()  # person ids: their references, images, faces and embeddings go too
+    forget: bool = False  # later runs leave out the faces of the deleted
     references: Sequence[NewReference] = ()
     image: PostedImage | None = None  # there when `references` are
+
+
+@dataclass(frozen=True)
+class StoredFace:
+    """A face of a photo or of a posted image, and whose it is."""
+
+    face_id: int
+    person_id: str | None
+    outcome: str
+    similarity_score: float | None
+    rejection_reasons: str | None
+    path: str | None  # of its photo; None: it was posted
+    sha256: str | None  # of the photo's bytes
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    quality: float  # the product of the three
+    has_embedding: bool
+
+    @property
+    def area(self) -> float:
+        """Of the box, in pixels."""
+        return (self.x2 - self.x1) * (self.y2 - self.y1)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a user or a label states of a face, or of two persons."""
+
+    kind: str  # is, is_not, nobody, not_same
+    face_id: int | None = None
+    person_id: str | None = None
+    other_id: str | None = None  # of not_same: the larger id
+    correction_id: int | None = None  # these three: None until it is committed
+    origin: str | None = None
+    stated_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as they are before a correction, or after it: exactly those, and those columns, that it changes."""
+
+    persons: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  # by id; None: there is none
+    faces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by face id
+    references: Mapping[str, int | None] = field(default_factory=dict)  # person id -> face id
+    facts: Sequence[Fact] = ()
+
+
+@dataclass(frozen=True)
+class CorrectionCommit:
+    """A correction of a directory, or the undoing of one, committed as a whole or not at all."""
+
+    account_id: int
+    directory: str
+    kind: str
+    origin: str  # user, label
+    before: Rows
+    after: Rows
+    pictures: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)  # person id -> guid, JPEG of the reference
+    undoes: int | None = None  # the correction whose rows these are, the other way round
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A correction that was made."""
+
+    correction_id: int
+    kind: str
+    made_at: datetime
+    before: Rows
+    after: Rows
+
+
+@dataclass(frozen=True)
+class CorrectionRequest:
+    """What is to be put right. Each kind takes the persons and faces that its name says."""
+
+    account_id: int
+    directory: str
+    kind: str  # name, merge, unmerge, split, move, not_same, hide, unhide, forget, undo
+    person_ids: Sequence[str] = ()  # of a move: the person, or none
+    face_ids: Sequence[int] = ()
+    name: str | None = None
+    anyway: bool = False  # merges persons of whom it is stated that they are two
+    origin: str = "user"
+
+
+@dataclass(frozen=True)
+class CorrectionAnswer:
+    """What a correction changed."""
+
+    correction_id: int | None  # None: nothing changed, or it cannot be undone
+    kind: str
+    persons: Sequence[str] = ()  # changed or new, the new one first
+    gone: Sequence[str] = ()  # persons that are no more
+    faces: Sequence[int] = ()
+    replaced: Sequence[Fact] = ()  # earlier statements that this contradicts, and replaces
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,13 @@ from pipeline.store.records import (
     MEDIA_SCHEMA,
     PERSONS_SCHEMA,
     QUALITIES,
+    CorrectionCommit,
     DirectoryCommit,
+    Fact,
     NewReference,
     PersonRecord,
     PostedImage,
+    Rows,
     RunRow,
     ShardCommit,
     StoreIdentity,
@@ -219,8 +222,48 @@ def post(client: LocalStore, account: int) -> None:
         client.commit_directory(DirectoryCommit(account, "posted", deleted=[found["B"].person_id]))
     of_run = [record.person_id for record in client.references(account, "main").persons if record.seq == 2]
     if of_run:
-        client.commit_directory(DirectoryCommit(account, "main", deleted=of_run))
+        client.commit_directory(DirectoryCommit(account, "main", deleted=of_run, forget=True))
+    correct(client, account)
     client.fold()
+
+
+def correct(client: LocalStore, account: int) -> None:
+    """Splits the face of the person of number 3 off, who keeps the name; and undoes a renaming. Skips what is done."""
+    stored = client.references(account, "main")
+    old, new = next(p for p in (*stored.persons, *stored.faceless) if p.seq == 3), person("Split")
+    if old not in stored.faceless:
+        (face,) = client.stored_faces(account, "main", [], [old.person_id])
+        made = {name: value for name, value in dataclasses.asdict(new).items() if name != "image_guid"}
+        was = {name: getattr(face, name) for name in ("person_id", "outcome", "similarity_score", "rejection_reasons")}
+        now = was | {"person_id": new.person_id, "outcome": "matched", "similarity_score": None}
+        is_new = Fact("is", face.face_id, new.person_id)
+        client.commit_correction(
+            CorrectionCommit(
+                account_id=account,
+                directory="main",
+                kind="split",
+                origin="user",
+                before=Rows(
+                    {new.person_id: None}, {face.face_id: was}, {new.person_id: None, old.person_id: face.face_id}
+                ),
+                after=Rows(
+                    {new.person_id: made},
+                    {face.face_id: now},
+                    {new.person_id: face.face_id, old.person_id: None},
+                    [is_new],
+                ),
+                pictures={new.person_id: (str(uuid.uuid5(uuid.NAMESPACE_OID, "split")), picture(300))},
+            )
+        )
+    before, after = Rows({old.person_id: {"name": old.name}}), Rows({old.person_id: {"name": "Another"}})
+    renaming = CorrectionCommit(account, "main", "name", "user", before, after)
+    last = client.last_correction(account, "main")
+    if client.read("SELECT count(*) AS n FROM core.corrections")["n"][0].as_py() == 1:
+        client.commit_correction(renaming)
+        last = client.last_correction(account, "main")
+    if last is not None and last.kind == "name":
+        undoing = dataclasses.replace(renaming, before=last.after, after=last.before, undoes=last.correction_id)
+        client.commit_correction(undoing)
 
 
 def play(path: Path, *, posts: bool = False) -> None:
@@ -328,7 +371,8 @@ def no_room() -> Iterator[None]:
 
 # Differ between two undisturbed runs.
 _VOLATILE = ("run_id", "fact_key", "file", "created_at", "added_at", "modified_at", "last_occurrence_at", "replaced_at")
-_VOLATILE += ("seen_at", "started_at", "finished_at", "committed_at")
+_VOLATILE += ("seen_at", "started_at", "finished_at", "committed_at", "made_at", "undone_at", "stated_at")
+_VOLATILE += ("forgotten_at", "after", "digest")  # `after` has times, and a digest is under the key
 
 
 def contents(path: Path) -> dict[str, list[str]]:

@@ -41,6 +41,12 @@ def remember(catalog: Catalog, account_id: int, kind: str, texts: Iterable[str])
     )
 
 
+def forgotten_faces(catalog: Catalog, account_id: int, faces: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Those of the faces (SHA-256 of the photo, ordinal) that are forgotten."""
+    texts = {face_text(*face): face for face in faces}
+    return {texts[text] for text in forgotten(catalog, account_id, FACE, list(texts))}
+
+
 def forgotten(catalog: Catalog, account_id: int, kind: str, texts: Sequence[str]) -> set[str]:
     """Those of the texts that are forgotten."""
     by_digest = dict(zip(digests(catalog, kind, texts), texts, strict=True))

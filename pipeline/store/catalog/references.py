@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.catalog.connection import Catalog, check_cure
@@ -24,10 +25,10 @@ _REFERENCES = """
         coalesce(p.ignored, false) AS ignored, p.occurrence, p.last_occurrence_at, p.added_at, p.modified_at,
         r.image_guid, r.seq AS reference_seq, r.face_id, m.sha256, m.pixel_hash, t.x1, t.y1, t.x2, t.y2
     FROM core.persons p
-    JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
-    JOIN core.detections t ON t.face_id = r.face_id AND t.generation = $1
-    JOIN core.faces f ON f.face_id = r.face_id
-    JOIN core.media m ON m.media_id = f.media_id
+    LEFT JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = $1
+    LEFT JOIN core.detections t ON t.face_id = r.face_id AND t.generation = $1
+    LEFT JOIN core.faces f ON f.face_id = r.face_id
+    LEFT JOIN core.media m ON m.media_id = f.media_id
     WHERE p.directory_id = $2
     ORDER BY p.seq
 """
@@ -35,13 +36,20 @@ _REFERENCES = """
 
 def reference_rows(catalog: Catalog, directory: int | None) -> pa.Table:
     """One row per reference of a directory, in the order of the identities."""
+    table = _person_rows(catalog, directory)
+    return table.filter(table["face_id"].is_valid())
+
+
+def _person_rows(catalog: Catalog, directory: int | None) -> pa.Table:
     return catalog.read(_REFERENCES, [catalog.generation, directory])
 
 
 def references(catalog: Catalog, account_id: int, directory: str) -> References:
     """The current references of a directory, in the order of its identities. Raises StoreDamaged."""
     number = directory_id(catalog, account_id, directory)
-    table = reference_rows(catalog, number)
+    everybody = _person_rows(catalog, number)
+    known = everybody["face_id"].is_valid()
+    table = everybody.filter(known)
     faces: IntArray = table["face_id"].to_numpy()
     vectors = matrix.load(
         catalog.folder,
@@ -55,8 +63,35 @@ def references(catalog: Catalog, account_id: int, directory: str) -> References:
         seq=table["seq"].to_numpy(),
         persons=_persons(table),
         image_hashes=_hashes(table),
-        boxes=np.stack([table[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1),
+        boxes=_boxes(table),
+        faceless=_persons(everybody.filter(pc.invert(known))),
     )
+
+
+@dataclass(frozen=True)
+class FaceVector:
+    """What a face is compared by."""
+
+    embedding: FloatArray  # [d] float32, L2 norm 1
+    image_hashes: tuple[str, ...]  # sha256 of its image's bytes, hash of its pixels
+    box: tuple[float, float, float, float]  # xyxy
+
+
+def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVector]:
+    """Of these faces. Raises StoreDamaged where one has no stored embedding."""
+    if not face_ids:
+        return {}
+    table = catalog.read(
+        "SELECT f.face_id, m.sha256, m.pixel_hash, t.x1, t.y1, t.x2, t.y2 FROM core.faces f"
+        " JOIN core.media m ON m.media_id = f.media_id"
+        " JOIN core.detections t ON t.face_id = f.face_id AND t.generation = ?"
+        " WHERE f.face_id IN (SELECT unnest(?::BIGINT[])) ORDER BY f.face_id",
+        [catalog.generation, list(face_ids)],
+    )
+    faces: IntArray = table["face_id"].to_numpy()
+    vectors, boxes = load_embeddings(catalog, faces), _boxes(table).tolist()
+    rows = zip(faces.tolist(), vectors, _hashes(table), boxes, strict=True)
+    return {face_id: FaceVector(vector, hashes, tuple(box)) for face_id, vector, hashes, box in rows}
 
 
 def reference_origins(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, ReferenceOrigin]:
@@ -85,6 +120,10 @@ def _values(table: pa.Table, name: str) -> list[Any]:
     if name == "tags":
         return [tuple(json.loads(text)) if text else () for text in values]
     return list(values)
+
+
+def _boxes(table: pa.Table) -> FloatArray:
+    return np.stack([table[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
 
 
 def _hashes(table: pa.Table) -> list[tuple[str, ...]]:

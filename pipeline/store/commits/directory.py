@@ -28,7 +28,7 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.ids import PromisedIds
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.commits.removal import remove_persons, remove_references
+from pipeline.store.commits.removal import remember_persons, remove_persons, remove_references
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import Row, object_file, write_objects
 from pipeline.store.files.shards import vector_bytes
@@ -194,10 +194,13 @@ def _write(catalog: Catalog, numbered: Sequence[_Numbered], now: datetime) -> No
     images = [_image_rows(part, catalog.generation, now) for part in numbered if part.change.commit.image is not None]
     for table in _IMAGE_TABLES:
         catalog.insert(table, [row for rows in images for row in rows[table]])
-    catalog.insert("persons", [_person_row(person, part.directory) for part in numbered for person in part.inserted])
+    catalog.insert("persons", [person_row(person, part.directory) for part in numbered for person in part.inserted])
     for part in numbered:
         _update_persons(catalog, part.directory, part.updated)
-        _delete_persons(catalog, part.directory, part.change.commit.deleted)
+        commit = part.change.commit
+        if commit.forget:
+            remember_persons(catalog, commit.account_id, commit.deleted)
+        _delete_persons(catalog, part.directory, commit.deleted)
 
 
 def _image_rows(numbered: _Numbered, generation: int, now: datetime) -> dict[str, list[dict[str, Any]]]:
@@ -269,7 +272,8 @@ def _directory(catalog: Catalog, commit: DirectoryCommit, now: datetime) -> int:
     return number
 
 
-def _person_row(person: PersonRecord, directory: int) -> dict[str, object]:
+def person_row(person: PersonRecord, directory: int) -> dict[str, object]:
+    """Of core.persons."""
     fixed = {"person_id": person.person_id, "seq": person.seq, "directory_id": directory, "added_at": person.added_at}
     return fixed | _changeable(person)
 

@@ -8,10 +8,10 @@ embedding shards and the reference matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, replaced_images
+from pipeline.store.catalog import deletes, forgotten, replaced_images
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.files.objects import object_file
 
@@ -22,25 +22,20 @@ _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 
 
 def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
-    """Removes the current references of these persons, so that others can take their place.
+    """Removes the current references of these persons, if they have any, so that others can take their place.
 
     Raises StoreError unless each is a person of the directory.
     """
     if not person_ids:
         return
-    old = catalog.rows(
-        "SELECT r.face_id, r.image_guid, r.person_id::VARCHAR FROM core.reference_faces r"
-        " JOIN core.persons p ON p.person_id = r.person_id"
-        f" WHERE r.generation = ? AND p.directory_id = ? AND r.{_THESE_PERSONS}",
+    everybody = catalog.rows(
+        "SELECT r.face_id, r.image_guid, p.person_id::VARCHAR FROM core.persons p LEFT JOIN core.reference_faces r"
+        f" ON r.person_id = p.person_id AND r.generation = ? WHERE p.directory_id = ? AND p.{_THESE_PERSONS}",
         [catalog.generation, directory, list(person_ids)],
     )
-    _require_all(len(old), person_ids)
-    catalog.execute(
-        f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}",
-        [catalog.generation, list(person_ids)],
-    )
-    _remove_images(catalog, [guid for _, guid, _ in old])
-    replaced_images.add(catalog, [(guid, person_id) for _, guid, person_id in old])
+    _require_all(len(everybody), person_ids)
+    old = [row for row in everybody if row[0] is not None]
+    drop_references(catalog, person_ids)
     faces = catalog.rows(
         "SELECT f.face_id, f.media_id, f.ordinal FROM core.faces f JOIN core.media m ON m.media_id = f.media_id"
         f" WHERE m.run_id IS NULL AND f.{_THESE_FACES}",
@@ -48,6 +43,34 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     )
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
     _forget_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
+
+
+def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Collection[str] = ()) -> None:
+    """Removes the current references of these persons, of whom some are `gone`, and their pictures; not the faces."""
+    current = [catalog.generation, list(person_ids)]
+    old = catalog.rows(
+        f"SELECT image_guid, person_id::VARCHAR FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}",
+        current,
+    )
+    catalog.execute(f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}", current)
+    _remove_images(catalog, [guid for guid, _ in old])
+    replaced_images.add(catalog, [row for row in old if row[1] not in gone])
+
+
+def remember_persons(catalog: Catalog, account_id: int, person_ids: Sequence[str]) -> None:
+    """Before these persons are deleted: notes their faces, and the photos that show nobody else, as forgotten."""
+    rows = catalog.rows(
+        "SELECT m.path, m.sha256, f.ordinal,"
+        f" count(*) FILTER (WHERE o.person_id IS NOT NULL AND NOT o.{_THESE_PERSONS})"
+        " FROM core.faces f JOIN core.media m ON m.media_id = f.media_id JOIN core.faces o ON o.media_id = f.media_id"
+        f" WHERE m.sha256 IS NOT NULL AND f.{_THESE_PERSONS} GROUP BY f.face_id, m.path, m.sha256, f.ordinal",
+        [list(person_ids)] * 2,
+    )
+    faces = [forgotten.face_text(sha256, ordinal) for _, sha256, ordinal, _ in rows]
+    alone = [(path, sha256) for path, sha256, _, others in rows if not others and path is not None]
+    forgotten.remember(catalog, account_id, forgotten.FACE, faces)
+    forgotten.remember(catalog, account_id, forgotten.PATH, [path for path, _ in alone])
+    forgotten.remember(catalog, account_id, forgotten.BYTES, [sha256 for _, sha256 in alone])
 
 
 def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:

@@ -164,7 +164,7 @@ def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: date
     )
     catalog.execute(
         "INSERT INTO core.detections BY NAME SELECT ? AS generation, face_id, x1, y1, x2, y2, landmarks, confidence,"
-        " center_pose_quality, sharpness_quality, contrast_quality FROM new_faces",
+        " center_pose_quality, sharpness_quality, contrast_quality FROM new_faces WHERE outcome <> 'removed'",
         [prepared.generation],
     )
     catalog.execute("INSERT INTO core.objects BY NAME SELECT * FROM new_objects")

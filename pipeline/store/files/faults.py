@@ -38,6 +38,7 @@ TRANSACTIONS = (
     "clear_deletes",
     "migrate",
     "directory_commit",
+    "correction",
     "fold",
 )
 TRANSACTION_STEPS = ("begin", "commit", "committed")

@@ -1,0 +1,104 @@
+"""What corrections are decided by: faces and whose they are, facts, and the corrections that were made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import Any
+
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.directories import directory_id
+from pipeline.store.records import Correction, Fact, Rows, StoredFace
+
+_TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
+_FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") else f.name for f in fields(Fact))
+
+
+def stored_faces(
+    catalog: Catalog, account_id: int, directory: str, face_ids: Sequence[int], person_ids: Sequence[str]
+) -> list[StoredFace]:
+    """These faces of the directory, and all of these persons, by id."""
+    rows = catalog.rows(
+        """
+        SELECT f.face_id, f.person_id::VARCHAR, f.outcome, f.similarity_score, f.rejection_reasons, m.path, m.sha256,
+            t.x1, t.y1, t.x2, t.y2, t.center_pose_quality * t.sharpness_quality * t.contrast_quality,
+            f.face_id IN (SELECT face_id FROM core.embeddings WHERE generation = $1)
+                OR f.face_id IN (SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+        FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
+        JOIN core.detections t ON t.face_id = f.face_id AND t.generation = $1
+        WHERE m.account_id = $2 AND m.directory = $3 AND (f.face_id IN (SELECT unnest($4::BIGINT[]))
+            OR f.person_id IN (SELECT unnest($5::UUID[])))
+        ORDER BY f.face_id
+        """,
+        [catalog.generation, account_id, directory, list(face_ids), list(person_ids)],
+    )
+    return [StoredFace(*row) for row in rows]
+
+
+def reference_faces(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, int]:
+    """person id -> face id of the current reference, of those that have one."""
+    sql = (
+        "SELECT person_id::VARCHAR, face_id FROM core.reference_faces"
+        " WHERE generation = ? AND person_id IN (SELECT unnest(?::UUID[]))"
+    )
+    return dict(catalog.rows(sql, [catalog.generation, list(person_ids)]))
+
+
+def facts_about(catalog: Catalog, face_ids: Sequence[int], person_ids: Sequence[str]) -> list[Fact]:
+    """The facts that mention one of the faces or persons, the oldest first."""
+    rows = catalog.rows(
+        f"SELECT {_FACT} FROM core.facts WHERE face_id IN (SELECT unnest($1::BIGINT[]))"
+        " OR person_id IN (SELECT unnest($2::UUID[])) OR other_id IN (SELECT unnest($2::UUID[]))"
+        " ORDER BY correction_id, face_id",
+        [list(face_ids), list(person_ids)],
+    )
+    return [Fact(*row) for row in rows]
+
+
+def pinned_faces(
+    catalog: Catalog, account_id: int, directory: str, hashes: Sequence[str]
+) -> dict[str, dict[int, str | None]]:
+    """Of photos with these bytes in the directory: SHA-256 -> ordinal of each face that is stated to be somebody -> the
+    person; None: nobody. The latest statement counts."""
+    pinned: dict[str, dict[int, str | None]] = {}
+    for sha256, ordinal, person_id in catalog.rows(
+        "SELECT m.sha256, f.ordinal, t.person_id::VARCHAR FROM core.facts t JOIN core.faces f ON f.face_id = t.face_id"
+        " JOIN core.media m ON m.media_id = f.media_id WHERE t.kind IN ('is', 'nobody') AND m.account_id = ?"
+        " AND m.directory = ? AND m.sha256 IN (SELECT unnest(?::VARCHAR[])) ORDER BY t.correction_id",
+        [account_id, directory, list(hashes)],
+    ):
+        pinned.setdefault(sha256, {})[ordinal] = person_id
+    return pinned
+
+
+def last_correction(catalog: Catalog, account_id: int, directory: str) -> Correction | None:
+    """The directory's last correction that is not undone."""
+    rows = catalog.rows(
+        "SELECT correction_id, kind, made_at, before, after FROM core.corrections"
+        " WHERE directory_id = ? AND undone_at IS NULL ORDER BY correction_id DESC LIMIT 1",
+        [directory_id(catalog, account_id, directory)],
+    )
+    return Correction(*rows[0][:3], *(rows_of_json(text) for text in rows[0][3:])) if rows else None
+
+
+def to_json(rows: Rows) -> str:
+    """As core.corrections has them."""
+    return json.dumps(asdict(rows), default=str, sort_keys=True)
+
+
+def rows_of_json(text: str) -> Rows:
+    """The rows that `to_json` wrote."""
+    found = json.loads(text)
+    return Rows(
+        persons={person_id: _with_times(columns, _TIMES) for person_id, columns in found["persons"].items()},
+        faces={int(face_id): columns for face_id, columns in found["faces"].items()},
+        references=found["references"],
+        facts=[Fact(**(_with_times(fact, ["stated_at"]) or {})) for fact in found["facts"]],
+    )
+
+
+def _with_times(columns: dict[str, Any] | None, names: Sequence[str]) -> dict[str, Any] | None:
+    times = {name: datetime.fromisoformat(columns[name]) for name in names if columns and columns.get(name)}
+    return None if columns is None else {**columns, **times}

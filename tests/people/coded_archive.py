@@ -1,0 +1,75 @@
+"""An archive of real photo files that show coded faces, and real runs over it: everything but the models is real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pyarrow as pa
+import torch
+from coded_faces import CodedExtractor, Shown, coded_identity, photo
+from coded_store import USER
+
+from pipeline.config import load_settings
+from pipeline.extraction.images.decode import Decoder
+from pipeline.identities.service import IdentityService
+from pipeline.jobs.run import RunRequest, run
+from pipeline.serve.admin import open_admin_port
+from pipeline.store.checks.check import check_store
+from pipeline.store.local import LocalStore
+
+SIZE = 32
+SETTINGS = load_settings(environ={}, flags={"run.threads": 1, "run.device": "cpu", "serve.person_headers": "optional"})
+
+
+class ArchiveExtractor(CodedExtractor):
+    """As the stages of a run want it: without pictures, which are cut from the photos."""
+
+    device = torch.device("cpu")
+    detector = SimpleNamespace(
+        networks=SimpleNamespace(device=device), counts=SimpleNamespace(pnet=SimpleNamespace(calls=0))
+    )
+    embedder = SimpleNamespace(backend="coded", counts=SimpleNamespace(calls=0))
+
+    def table(self, faces: list[Shown]) -> pa.Table:  # type: ignore[override]
+        return super().table(faces).drop_columns(["crop"])
+
+
+def write_photo(folder: Path, name: str, *faces: Shown) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(photo(*faces))
+    return path
+
+
+def make_store(path: Path) -> Path:
+    with LocalStore.open_or_create(path, lambda: coded_identity(SIZE), command="make") as client:
+        client.create_account(USER, None)
+    return path
+
+
+def run_over(source: Path, store: Path) -> None:
+    """What `facepipe run` does."""
+    with patch("pipeline.jobs.shard_stages.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
+        run(RunRequest(source, store, SETTINGS))
+
+
+@contextmanager
+def serving(store: Path) -> Iterator[IdentityService]:
+    """A server's parts hold the store, and its admin port is open."""
+    with LocalStore.open(store, command="serve") as client:
+        service = IdentityService(client, CodedExtractor(SIZE), Decoder(SETTINGS.decode), SETTINGS)  # type: ignore[arg-type]
+        service.load()
+        try:
+            with open_admin_port(client, service):
+                yield service
+        finally:
+            service.close()
+
+
+def problems(store: Path) -> list[object]:
+    with LocalStore.open(store, command="check") as client:
+        return list(check_store(client).problems)

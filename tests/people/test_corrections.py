@@ -1,0 +1,359 @@
+"""What each correction changes, states and leaves alone; undone, all is as it was."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coded_faces import Shown, photo
+
+from pipeline.errors import (
+    CorrectionImpossible,
+    FaceUnknown,
+    PersonUnknown,
+    PictureMissing,
+    StatedTwoPeople,
+    StoreFull,
+    UndoBlocked,
+)
+from pipeline.identities.service import IdentityService
+from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.store.checks.check import check_store
+from pipeline.store.files import faults
+from pipeline.store.local import LocalStore
+from pipeline.store.records import CorrectionAnswer, CorrectionRequest
+from tests.people.coded_archive import SETTINGS, SIZE, CodedExtractor, Decoder, run_over, write_photo
+from tests.store.store_samples import execute, failing_at
+
+LOOK = PostRequest(insert=False, update=False)
+
+
+class People:
+    """Corrections of one store, which must be whole after each."""
+
+    def __init__(self, client: LocalStore) -> None:
+        self.client = client
+        self.service = IdentityService(client, CodedExtractor(SIZE), Decoder(SETTINGS.decode), SETTINGS)  # type: ignore[arg-type]
+        self.account = client.account_id("ann")
+        owners = {face.face_id: str(face.person_id) for face in self.faces()}
+        self.one, self.two, self.three = owners[1], owners[4], owners[6]
+
+    def correct(self, kind: str, *persons: str, faces: tuple[int, ...] = (), **more: Any) -> CorrectionAnswer:
+        request = CorrectionRequest(self.account, "main", kind, persons, faces, **more)
+        answer = self.service.correct(request)
+        assert check_store(self.client).problems == []
+        return answer
+
+    def faces(self) -> list[Any]:
+        return self.client.stored_faces(self.account, "main", range(1, 99), [])
+
+    def owners(self) -> dict[int, str | None]:
+        return {face.face_id: face.person_id for face in self.faces()}
+
+    def reference(self, person: str) -> int | None:
+        return self.client.reference_faces([person]).get(person)
+
+    def facts(self) -> set[tuple[Any, ...]]:
+        rows = self.client.view_table("facts").to_pylist()
+        return {(row["kind"], *(row[key] for key in ("face_id", "person_id", "other_id") if row[key])) for row in rows}
+
+    def who(self, face: Shown) -> str | None:
+        """Whom the running service recognises."""
+        (found,) = self.service.post(self.account, "main", photo(face), LOOK).faces
+        return found.person.root.person_id if found.person else None
+
+    def state(self) -> dict[str, Any]:
+        """All that corrections may change, in the store and in memory; without pictures' names and times."""
+        with self.service._directories.using(self.account, "main") as opened:
+            records = [replace(record, modified_at=record.added_at, image_guid=None) for record in opened.records()]
+            index = {p: opened.reference_of(p)[1] is not None for p in (record.person_id for record in records)}
+        stored = self.client.references(self.account, "main")
+        persons = sorted((*stored.persons, *stored.faceless), key=lambda record: record.seq)
+        assert [replace(p, modified_at=p.added_at, image_guid=None) for p in persons] == records
+        pictures = {p.person_id: self.client.read_image(self.account, str(p.image_guid)) for p in stored.persons}
+        references = self.client.reference_faces(list(index))
+        assert {p for p, known in index.items() if known} == set(references) == set(pictures)
+        facts = self.client.view_table("facts").to_pylist()
+        return {
+            "faces": self.faces(),
+            "records": records,
+            "references": references,
+            "facts": facts,
+            "pictures": pictures,
+        }
+
+
+@pytest.fixture
+def people(store: Path) -> Iterator[People]:
+    with LocalStore.open(store, command="test") as client:
+        made = People(client)
+        yield made
+        made.service.close()
+
+
+def test_a_moved_reference_leaves_the_best_of_the_others(people: People) -> None:
+    people.correct("move", people.two, faces=(1,))
+    assert people.owners()[1] == people.two
+    assert people.reference(people.one) == 3  # of better quality than 2
+    assert people.reference(people.two) == 4
+    (moved,) = (face for face in people.faces() if face.face_id == 1)
+    assert (moved.outcome, moved.similarity_score) == ("matched", None)
+    assert people.facts() == {("is", 1, people.two), ("is_not", 1, people.one)}
+    assert people.who(Shown(1, 2)) == people.one  # by the picture cut from the photo
+
+
+def test_a_move_to_nobody_and_of_a_rejected_face(people: People) -> None:
+    people.correct("move", faces=(5,))
+    people.correct("move", people.two, faces=(7,))
+    faces = {face.face_id: face for face in people.faces()}
+    assert (faces[5].outcome, faces[5].person_id) == ("recognised", None)
+    assert (faces[7].outcome, faces[7].person_id, faces[7].rejection_reasons) == ("matched", people.two, None)
+    assert people.facts() == {("nobody", 5), ("is_not", 5, people.two), ("is", 7, people.two)}
+    answer = people.correct("move", people.two, faces=(5,))
+    assert {(fact.kind, fact.face_id) for fact in answer.replaced} == {("nobody", 5), ("is_not", 5)}
+    assert people.facts() == {("is", 5, people.two), ("is", 7, people.two)}
+    # Without a vector it can stand for nobody.
+    with pytest.raises(CorrectionImpossible, match="too low a quality"):
+        people.correct("split", people.two, faces=(7,))
+
+
+def test_without_faces_the_named_stay_and_others_go(people: People) -> None:
+    people.correct("name", people.three, name="Cid")
+    before = people.state()
+    people.correct("move", people.one, faces=(6,))
+    assert people.reference(people.three) is None
+    assert people.who(Shown(3)) is None
+    people.correct("move", people.three, faces=(6,))  # its first face again
+    assert people.reference(people.three) == 6
+    assert people.who(Shown(3)) == people.three
+    people.correct("undo")
+    people.correct("undo")
+    assert people.state() == before
+    people.correct("undo")
+    answer = people.correct("move", people.one, faces=(6,))
+    assert answer.gone == [people.three]
+    with pytest.raises(PersonUnknown):
+        people.correct("name", people.three, name="Cid")
+    assert people.facts() == {("is", 6, people.one)}
+
+
+def test_a_split_makes_a_person_who_is_not_the_first(people: People) -> None:
+    answer = people.correct("split", people.one, faces=(1, 2))
+    new = answer.persons[0]
+    assert people.owners() == {1: new, 2: new, 3: people.one, 4: people.two, 5: people.two, 6: people.three, 7: None}
+    assert (people.reference(new), people.reference(people.one)) == (1, 3)
+    assert people.facts() == {("is", 1, new), ("is", 2, new), ("not_same", *sorted((new, people.one)))}
+    with pytest.raises(StatedTwoPeople):
+        people.correct("merge", people.one, new)
+    answer = people.correct("merge", people.one, new, anyway=True)
+    assert [fact.kind for fact in answer.replaced] == ["not_same"]
+    assert people.who(Shown(1)) == people.who(Shown(1, 2)) == people.one
+    people.correct("undo")
+    assert ("not_same", *sorted((new, people.one))) in people.facts()
+
+
+STEPS = {
+    "name": lambda p: p.correct("name", p.one, name="Ann"),
+    "hide": lambda p: p.correct("hide", p.two),
+    "merge": lambda p: p.correct("merge", p.one, p.two),
+    "not-same": lambda p: p.correct("not_same", p.one, p.two),
+    "move of the reference": lambda p: p.correct("move", p.two, faces=(1,)),
+    "move of the last face": lambda p: p.correct("move", p.one, faces=(6,)),
+    "move to nobody": lambda p: p.correct("move", faces=(4,)),
+    "move of a rejected face": lambda p: p.correct("move", p.three, faces=(7,)),
+    "split": lambda p: p.correct("split", p.one, faces=(1, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_undone_all_is_as_it_was(people: People, kind: str) -> None:
+    before = people.state()
+    made = STEPS[kind](people)
+    assert people.state() != before
+    undone = people.correct("undo")
+    assert (undone.correction_id, undone.kind) == (made.correction_id, made.kind)
+    assert people.state() == before
+    with pytest.raises(CorrectionImpossible, match="no correction to undo"):
+        people.correct("undo")
+
+
+def test_all_steps_are_undone_one_after_another(people: People) -> None:
+    """An unmerge and an unhide, too, which need something to undo."""
+    more = {
+        "unmerge": lambda p: p.correct("unmerge", p.one),
+        "unhide": lambda p: p.correct("unhide", p.two),
+    }
+    kinds = ["name", "hide", "merge", "unmerge", "unhide", "not-same", "move of the reference", "split"]
+    people.correct("move", people.one, faces=(2,))  # says what is so already
+    states = []
+    for kind in kinds[:-1]:
+        states.append(people.state())
+        assert {**STEPS, **more}[kind](people).correction_id is not None
+    states.append(people.state())
+    people.correct("split", people.one, faces=(3,))
+    for state in reversed(states):
+        people.correct("undo")
+        assert people.state() == state
+
+
+def _renamed(people: People) -> None:
+    people.correct("name", people.one, name="Ann")
+    people.service.update_person(people.account, "main", people.one, PersonChange(name="Anna"))
+
+
+def _merged(people: People) -> None:
+    new = people.correct("split", people.one, faces=(1,)).persons[0]
+    people.service.merge(people.account, "main", [new, people.two])
+
+
+def _came(people: People) -> None:
+    new = people.correct("split", people.one, faces=(1,)).persons[0]
+    execute(people.client, "UPDATE core.faces SET person_id = ?, outcome = 'matched' WHERE face_id = 7", [new])
+
+
+def _replaced(people: People) -> None:
+    people.correct("move", people.two, faces=(1,))
+    people.service.post(people.account, "main", photo(Shown(1, 7)), PostRequest())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_renamed, "the name of"),
+        (_merged, "the parent_id of"),
+        (_came, "the faces 7 came to"),
+        (_replaced, "got another reference"),
+    ],
+)
+def test_a_later_change_stands_in_the_way(people: People, change: Any, message: str) -> None:
+    change(people)
+    before = people.state()
+    with pytest.raises(UndoBlocked, match=message):
+        people.correct("undo")
+    assert people.state() == before
+
+
+def test_what_cannot_be_is_said_and_nothing_is_done(people: People) -> None:
+    before = people.state()
+    posted = people.service.post(people.account, "main", photo(Shown(9)), PostRequest()).faces[0].person
+    assert posted is not None
+    other = people.client.create_account("bob", None)
+    for error, kind, persons, faces in [
+        (CorrectionImpossible, "merge", [people.one, people.one], ()),
+        (CorrectionImpossible, "not_same", [people.one, people.one], ()),
+        (CorrectionImpossible, "split", [people.one], (1, 2, 3)),
+        (CorrectionImpossible, "split", [people.one], ()),
+        (CorrectionImpossible, "split", [people.one], (4,)),
+        (CorrectionImpossible, "move", [people.one], (8,)),  # posted
+        (FaceUnknown, "move", [people.one], (99,)),
+        (PersonUnknown, "move", ["00000000-0000-0000-0000-000000000000"], (1,)),
+    ]:
+        with pytest.raises(error):
+            people.correct(kind, *persons, faces=faces)
+    for place in ((other, "main"), (people.account, "other")):
+        with pytest.raises(FaceUnknown):
+            people.service.correct(CorrectionRequest(*place, "move", [], [1]))
+        with pytest.raises(PersonUnknown):
+            people.service.correct(CorrectionRequest(*place, "name", [people.one], name="x"))
+    people.correct("forget", posted.root.person_id)
+    assert people.state() == before
+    people.correct("merge", people.one, people.two)
+    with pytest.raises(CorrectionImpossible, match="one person already"):
+        people.correct("merge", people.two, people.one)
+
+
+def test_where_no_picture_is_to_be_had_nothing_is_done(people: People, archive: Path, tmp_path: Path) -> None:
+    """Person 1 would be known by face 3, or else 2: the photos are another one, and gone."""
+    aside, other = tmp_path / "a2.png", archive / "b-both.png"
+    whole = other.read_bytes()
+    (archive / "a2.png").rename(aside)
+    try:
+        other.write_bytes(photo(Shown(11)))
+        before = people.state()
+        with pytest.raises(PictureMissing, match=r"b-both\.png"):
+            people.correct("move", people.two, faces=(1,))
+        assert people.state() == before
+        aside.rename(archive / "a2.png")
+        people.correct("move", people.two, faces=(1,))
+        assert people.reference(people.one) == 2
+    finally:
+        other.write_bytes(whole)
+        if aside.exists():
+            aside.rename(archive / "a2.png")
+
+
+def test_copies_of_a_pinned_face_are_who_it_is(people: People, store: Path, tmp_path: Path) -> None:
+    people.correct("move", people.two, faces=(1,))
+    people.correct("move", faces=(6,))
+    owners = people.owners()
+    people.service.close()
+    people.client.close()
+    for name, shown in (("copy.png", Shown(1)), ("nobody.png", Shown(3)), ("new.png", Shown(1, 5))):
+        write_photo(tmp_path / "more", name, shown)
+    run_over(tmp_path / "more", store)
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+        later = client.stored_faces(1, "main", range(8, 99), [])
+        found = {
+            Path(str(face.path)).name: (face.person_id, face.outcome, face.similarity_score is None) for face in later
+        }
+        assert found["copy.png"] == (people.two, "matched", True)
+        assert found["nobody.png"] == (None, "recognised", True)
+        assert found["new.png"] == (people.one, "matched", False)
+        assert {face.face_id: face.person_id for face in client.stored_faces(1, "main", range(1, 8), [])} == owners
+        (two,) = (p for p in client.references(1, "main").persons if p.person_id == people.two)
+        assert two.occurrence == 3  # the copy counts, the move does not
+
+
+def test_who_was_forgotten_is_not_taken_up_again(people: People, store: Path, tmp_path: Path) -> None:
+    people.correct("name", people.one, name="Ann")
+    people.correct("move", people.one, faces=(6,))
+    assert people.correct("forget", people.one).gone == [people.one]
+    assert people.who(Shown(1, 1)) is None
+    assert people.facts() == set()
+    with pytest.raises(CorrectionImpossible):
+        people.correct("undo")  # what would name her is gone
+    people.service.close()
+    people.client.close()
+    write_photo(tmp_path / "more", "again.png", Shown(1, 2), Shown(2))  # the bytes of the photo of both
+    write_photo(tmp_path / "more", "manifest.png", Shown(1))
+    manifest = tmp_path / "manifest.csv"
+    manifest.write_text(
+        f"path,name\n{tmp_path / 'more' / 'again.png'},\n{tmp_path / 'more' / 'manifest.png'},Ann\n", "utf-8"
+    )
+    run_over(manifest, store)
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+        names = client.read("SELECT name FROM core.media WHERE name IS NOT NULL")
+        assert names.num_rows == 0
+        rows = client.read(
+            "SELECT f.ordinal, f.outcome, f.person_id::VARCHAR AS person FROM core.faces f JOIN core.media m"
+            " USING (media_id) WHERE m.path LIKE '%/more/%' ORDER BY m.media_id, f.ordinal"
+        ).to_pylist()
+        assert [(row["ordinal"], row["outcome"], row["person"]) for row in rows] == [
+            (0, "removed", None),
+            (1, "matched", people.two),
+            (0, "removed", None),
+        ]
+        digests = client.read("SELECT kind, digest FROM core.forgotten").to_pylist()
+        assert sorted(row["kind"] for row in digests) == ["face"] * 4 + ["path"] * 3 + ["sha256"] * 3
+        bare = hashlib.sha256(f"path:{tmp_path}".encode()).hexdigest()
+        assert bare not in [row["digest"] for row in digests]
+
+
+@pytest.mark.parametrize("point", ["correction.commit", "object.write", "object.fsync"])
+def test_a_full_disk_changes_nothing(people: People, point: str) -> None:
+    before = people.state()
+    assert point in faults.FAULT_POINTS
+    with (
+        failing_at(point, StoreFull(path=people.client.path, detail="no space left on device")),
+        pytest.raises(StoreFull),
+    ):
+        people.correct("split", people.one, faces=(2,))
+    assert people.state() == before
+    assert check_store(people.client).problems == []
+    people.correct("split", people.one, faces=(2,))
