@@ -60,6 +60,14 @@ class BadValue(UsageError):
     """Setting "{key}" in {where} is {value}: {expected}."""
 
 
+class PersonNotFound(UsageError):
+    """No person of the directory "{directory}" has the id, the name or its first letters "{who}"."""
+
+
+class PersonAmbiguous(UsageError):
+    """ "{who}" fits {count} people, and nothing was done: {people}. Give more of the id."""
+
+
 class InputError(FacepipeError, exit_code=4, http_status=400):
     """{message}"""
 
@@ -323,7 +331,7 @@ class FaceUnknown(RequestError, exit_code=60, http_status=404):
 
 
 class CorrectionImpossible(RequestError, exit_code=61, http_status=409):
-    """{detail} Nothing was changed."""
+    """This correction can't be made: {detail} Nothing was changed."""
 
 
 class StatedTwoPeople(RequestError, exit_code=62, http_status=409):
@@ -335,7 +343,7 @@ class PictureMissing(RequestError, exit_code=63, http_status=409):
 
 
 class UndoBlocked(RequestError, exit_code=64, http_status=409):
-    """The correction {correction_id} ({kind}) can't be undone: {detail} since. Nothing was changed."""
+    """The correction {correction_id} ({kind}) can't be undone any more: since then {detail}. Nothing was changed."""
 
 
 class ObjectUnknown(RequestError, http_status=404):

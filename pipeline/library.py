@@ -17,6 +17,7 @@ from pipeline.errors import UsageError
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.stored_picture import boxes_of, cut_faces, encode_reference_image
 from pipeline.jobs.expectation import calibration_warning
+from pipeline.jobs.people import People
 from pipeline.jobs.session import RunRequest
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
 from pipeline.store import connect
@@ -161,14 +162,21 @@ class OpenStore:
             self._recogniser = Recogniser(self._store, self._settings)
         return self._recogniser.faces(data, account, _directory(directory), top)
 
-    def people(self) -> pa.Table:
-        """The persons of all accounts and directories: the columns of `persons.parquet` (see FORMAT.md).
+    @property
+    def people(self) -> StorePeople:
+        """Who is in the directory `main` of the only account, and corrections. Another one is `people.of(...)`. Called,
+        it gives the persons of all accounts and directories: the columns of `persons.parquet` (see FORMAT.md).
 
         >>> with open_store("people") as store:
         ...     store.people()["directory"].to_pylist()
+        ...     first, second = store.people.all()
+        ...     done = store.people.name(first.person_id, "Eileen Collins")
+        ...     len(store.people.photos("Eileen Collins"))
+        ...     undone = store.people.undo()
         ['main', 'main']
+        1
         """
-        return self._store.view_table("persons")
+        return StorePeople(self._store, self._settings)
 
     def faces(self) -> pa.Table:
         """The detected faces, with box, landmarks, quality and person: the columns of `faces.parquet`.
@@ -217,6 +225,17 @@ class OpenStore:
         if self._recogniser is not None:
             self._recogniser.close()
             self._recogniser = None
+
+
+class StorePeople(People):
+    """The people of an open store."""
+
+    def of(self, *, account: str | None = None, directory: str = "main") -> People:
+        """Those of another account or directory."""
+        return People(self._store, self._settings, account, _directory(directory))
+
+    def __call__(self) -> pa.Table:
+        return self._store.view_table("persons")
 
 
 @dataclass(frozen=True)

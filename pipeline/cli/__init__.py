@@ -30,6 +30,7 @@ COMMANDS = {
     "group": "pipeline.cli.run",
     "abandon": "pipeline.cli.run",
     "search": "pipeline.cli.search",
+    "people": "pipeline.cli.people",
     "serve": "pipeline.cli.serve",
     "check": "pipeline.cli.store",
     "export": "pipeline.cli.store",

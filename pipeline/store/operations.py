@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import pyarrow as pa
 
 from pipeline.store import export
-from pipeline.store.catalog import accounts, directories, files, media, runs
+from pipeline.store.catalog import accounts, directories, files, media, people, runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
@@ -128,6 +128,10 @@ class Store(RunFiles):
     detected_faces = Operation(media.detected_faces)
     central_faces = Operation(media.central_faces)
     central_identities = Operation(media.central_identities)
+
+    # People
+    faces_of_people = Operation(people.faces_of_people)
+    people = Operation(people.people)
 
     # The public tables
     view_table = Operation(export.view_table)

@@ -20,6 +20,7 @@ COMMANDS = {
     "directory list": "directory list --store {store}",
     "models list": "models list",
     "check": "check --store {store}",
+    "people list": "people list --store {store} --account default",
     "unchanged run": "run {photos} --store {store}",
 }
 CODE = """

@@ -12,12 +12,24 @@ import pyarrow as pa
 import pytest
 
 from pipeline.store.operations import operations
-from pipeline.store.records import Candidate, Checked, CheckReport, DirectoryRow, FaceAnswer, Problem, RunRow
+from pipeline.store.records import (
+    Candidate,
+    Checked,
+    CheckReport,
+    CorrectionAnswer,
+    CorrectionRequest,
+    DirectoryRow,
+    FaceAnswer,
+    Fact,
+    Problem,
+    RunRow,
+)
 from pipeline.store.wire import decode, pack, unpack
 
 PACKAGE = Path(__file__).parents[2] / "pipeline"
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s")
 RUN = RunRow("r", "/photos", "folder", 1, "main", {"match": {"x": 0.5}}, "open", 4, 1, datetime(2026, 1, 2), None, None)
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901)
 ANSWER = FaceAnswer((1.0, 2.0, 3.5, 4.0), 0.99, {"sharpness_quality": 0.1}, None, [Candidate("p", None, "x", 1.25)])
 
 
@@ -42,6 +54,8 @@ def test_only_the_store_has_sql() -> None:
         ({"a": 1}, dict[str, int]),
         (b"\x00\xff", bytes | None),
         ([ANSWER], list[FaceAnswer]),
+        (CorrectionRequest(1, "main", "split", ["p"], [7, 9], None, True), CorrectionRequest),
+        (CorrectionAnswer(3, "move", ["p"], [], [7], [Fact("is", 7, "p", None, 2, "user", NOW)]), CorrectionAnswer),
         (Checked(CheckReport([Problem("a", "b", "c", "d")], {"media": 1}), []), Checked),
         (Path("/to"), Path),
         (None, None),

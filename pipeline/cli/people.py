@@ -1,0 +1,337 @@
+"""`facepipe people`: who is in a directory, which photos show them, and corrections."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.flags import PATH, account_option, directory_option, settings_options, store_option
+from pipeline.cli.groups import CommandGroup
+from pipeline.cli.output import emit, output_options
+from pipeline.cli.run import EXIT_REJECTED_INPUTS
+from pipeline.config import Settings
+from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipeline.jobs.people import People, PersonRow
+    from pipeline.store.records import CorrectionAnswer
+
+Opener = Callable[[], Any]
+
+
+@click.group(cls=CommandGroup)
+def people() -> None:
+    """List the people of a store, and put right who is who.
+
+    A person (WHO) is named by name, id, or the first letters of it; where two fit they are listed and nothing is
+    done. A face is named by its number, which `people photos` shows. Works on a store that a server holds, too, and
+    recognition answers by it at once. Later runs hold to it.
+    """
+
+
+def _options(*, reading: bool = False, table: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the options of all these commands; the function gets what opens the people as its first argument."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(store: Path, account: str | None, directory: str, settings: Settings, **options: Any) -> None:
+            function(functools.partial(_opened, store, account, directory, settings, reading), **options)
+
+        made: Callable[..., None] = command
+        if table:
+            made = click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with a line of column names.")(made)
+        made = settings_options(("security.master_key_file",))(output_options(made))
+        return store_option(account_option(directory_option(made)))
+
+    return decorate
+
+
+@contextmanager
+def _opened(store: Path, account: str | None, directory: str, settings: Settings, reading: bool) -> Iterator[People]:
+    from pipeline.jobs.people import People
+    from pipeline.jobs.stores import unlock_store
+    from pipeline.store.connect import open_store
+
+    with open_store(store, command="people", reading=reading) as opened:
+        if not reading:
+            unlock_store(opened, settings)
+        yield People(opened, settings, account, directory)
+
+
+def _emit_rows(key: str, rows: Sequence[Mapping[str, Any]], lines: Iterable[str], as_json: bool, as_csv: bool) -> None:
+    if as_csv and as_json:
+        raise UsageError(message="Give --csv or --json, not both.")
+    if as_csv:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        lines = text.getvalue().splitlines()
+    emit({key: rows}, lines, as_json)
+
+
+@people.command("list")
+@_options(reading=True, table=True)
+def list_people(opened: Opener, as_json: bool, as_csv: bool) -> None:
+    """List the people, the oldest first.
+
+    \b
+    Examples:
+      facepipe people list --store ~/people
+      facepipe people list --store ~/people --csv > names.csv
+    """
+    with opened() as who:
+        rows = who.all()
+    _emit_rows("people", [asdict(row) for row in rows], map(_line, rows), as_json, as_csv)
+
+
+@people.command()
+@click.argument("who")
+@_options(reading=True)
+def show(opened: Opener, who: str, as_json: bool) -> None:
+    """Show the person WHO.
+
+    \b
+    Example:
+      facepipe people show "Grace Hopper" --store ~/people
+    """
+    with opened() as directory:
+        row = directory.show(who)
+    emit(asdict(row), [f"{name:<12}{'' if value is None else value}" for name, value in asdict(row).items()], as_json)
+
+
+@people.command()
+@click.argument("who")
+@_options(reading=True, table=True)
+def photos(opened: Opener, who: str, as_json: bool, as_csv: bool) -> None:
+    """List the faces of WHO, by photo.
+
+    \b
+    Example:
+      facepipe people photos "Grace Hopper" --store ~/people
+    """
+    with opened() as directory:
+        faces = directory.photos(who)
+    _emit_rows("faces", faces, (_face_line(face) for face in faces), as_json, as_csv)
+
+
+@people.command()
+@click.argument("who", nargs=-1, required=True)
+@_options(reading=True, table=True)
+def together(opened: Opener, who: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
+    """List the photos that show all of WHO.
+
+    \b
+    Example:
+      facepipe people together Grace Eileen --store ~/people
+    """
+    with opened() as directory:
+        paths = directory.together(*who)
+    _emit_rows("photos", [{"path": path} for path in paths], paths, as_json, as_csv)
+
+
+@people.command()
+@click.argument("who", required=False)
+@click.argument("new_name", metavar="NAME", required=False)
+@click.option("--from", "file", type=PATH, metavar="CSV", help="Take the columns person_id and name of this file.")
+@_options()
+def name(opened: Opener, who: str | None, new_name: str | None, file: Path | None, as_json: bool) -> None:
+    """Name WHO; an empty NAME takes the name away.
+
+    With --from each row of a CSV file, as `people list --csv` writes it, names one person. Rows that fit nobody are
+    listed, the others are done, and the command ends with 1.
+
+    \b
+    Examples:
+      facepipe people name 3f2a "Grace Hopper" --store ~/people
+      facepipe people name --from names.csv --store ~/people
+    """
+    if (file is None) == (who is None or new_name is None) or (file is not None and who is not None):
+        raise UsageError(message="Give WHO and NAME, or --from and nothing else.")
+    if file is None:
+        with opened() as directory:
+            _report(directory.name(str(who), str(new_name)), as_json)
+        return
+    from pipeline.jobs.people import read_names
+
+    rows = read_names(file)
+    with opened() as directory:
+        done, left = directory.name_all(rows)
+    report = {"named": done, "left": [{"person_id": one, "name": said, "reason": why} for one, said, why in left]}
+    emit(report, [f"{done} named", *(f"left: {one}, {said}: {why}" for one, said, why in left)], as_json)
+    if left:
+        raise click.exceptions.Exit(EXIT_REJECTED_INPUTS)
+
+
+@people.command()
+@click.argument("who", nargs=-1, required=True)
+@click.option("--anyway", is_flag=True, help="Even people who are stated to be two.")
+@_options()
+def merge(opened: Opener, who: tuple[str, ...], anyway: bool, as_json: bool) -> None:
+    """Make all of WHO one person. All ids go on answering.
+
+    \b
+    Example:
+      facepipe people merge "Grace Hopper" 91c0 --store ~/people
+    """
+    with opened() as directory:
+        _report(directory.merge(*who, anyway=anyway), as_json)
+
+
+@people.command()
+@click.argument("who")
+@_options()
+def unmerge(opened: Opener, who: str, as_json: bool) -> None:
+    """Take apart who was merged into WHO.
+
+    \b
+    Example:
+      facepipe people unmerge "Grace Hopper" --store ~/people
+    """
+    with opened() as directory:
+        _report(directory.unmerge(who), as_json)
+
+
+@people.command()
+@click.argument("who")
+@click.argument("faces", nargs=-1, required=True, type=int)
+@_options()
+def split(opened: Opener, who: str, faces: tuple[int, ...], as_json: bool) -> None:
+    """Make some FACES of WHO a new person.
+
+    \b
+    Example:
+      facepipe people split "Grace Hopper" 17 23 --store ~/people
+    """
+    with opened() as directory:
+        _report(directory.split(who, faces), as_json)
+
+
+@people.command()
+@click.argument("face", type=int)
+@click.argument("who", required=False)
+@click.option("--nobody", is_flag=True, help="It is the face of nobody in the store.")
+@_options()
+def move(opened: Opener, face: int, who: str | None, nobody: bool, as_json: bool) -> None:
+    """Say that FACE is WHO.
+
+    \b
+    Examples:
+      facepipe people move 17 "Eileen Collins" --store ~/people
+      facepipe people move 17 --nobody --store ~/people
+    """
+    if (who is None) != nobody:
+        raise UsageError(message="Give WHO or --nobody.")
+    with opened() as directory:
+        _report(directory.move(face, who), as_json)
+
+
+@people.command("not-same")
+@click.argument("who")
+@click.argument("other")
+@_options()
+def not_same(opened: Opener, who: str, other: str, as_json: bool) -> None:
+    """Say that WHO and OTHER are two people.
+
+    \b
+    Example:
+      facepipe people not-same Grace Eileen --store ~/people
+    """
+    with opened() as directory:
+        _report(directory.not_same(who, other), as_json)
+
+
+@people.command()
+@click.argument("who")
+@_options()
+def hide(opened: Opener, who: str, as_json: bool) -> None:
+    """Mark WHO as hidden (`ignore` in a record of the server).
+
+    \b
+    Example:
+      facepipe people hide 91c0 --store ~/people
+    """
+    with opened() as directory:
+        _report(directory.hide(who), as_json)
+
+
+@people.command()
+@click.argument("who")
+@_options()
+def unhide(opened: Opener, who: str, as_json: bool) -> None:
+    """Mark WHO as not hidden.
+
+    \b
+    Example:
+      facepipe people unhide 91c0 --store ~/people
+    """
+    with opened() as directory:
+        _report(directory.unhide(who), as_json)
+
+
+@people.command()
+@click.argument("who")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@_options()
+def forget(opened: Opener, who: str, yes: bool, as_json: bool) -> None:
+    """Delete WHO with all faces, vectors and pictures. This cannot be undone.
+
+    The photos are not touched. No later run takes these faces up again, nor a photo that showed nobody else.
+
+    \b
+    Example:
+      facepipe people forget "Grace Hopper" --store ~/people
+    """
+    with opened() as directory:
+        row = directory.show(who)
+    if not yes:  # others can use the store meanwhile
+        click.confirm(f"Forget {row.name or row.person_id}, with {row.faces} faces?", abort=True, err=True)
+    with opened() as directory:
+        _report(directory.forget(row.person_id), as_json)
+
+
+@people.command()
+@_options()
+def undo(opened: Opener, as_json: bool) -> None:
+    """Take back the last correction that is not taken back yet.
+
+    \b
+    Example:
+      facepipe people undo --store ~/people
+    """
+    with opened() as directory:
+        _report(directory.undo(), as_json, undone=True)
+
+
+def _line(row: PersonRow) -> str:
+    notes = [f"{row.merged} merged"] * bool(row.merged) + ["hidden"] * row.hidden
+    return "  ".join([row.person_id, row.name or "(no name)", f"{row.photos} photos", f"{row.faces} faces", *notes])
+
+
+def _face_line(face: Mapping[str, Any]) -> str:
+    notes = [note for note in ("reference", "stated") if face[note]]
+    return "  ".join([str(face["face_id"]), face["path"] or "(posted)", face["outcome"], *notes])
+
+
+def _report(answer: CorrectionAnswer, as_json: bool, *, undone: bool = False) -> None:
+    number = "" if answer.correction_id is None else f" (correction {answer.correction_id})"
+    if answer.correction_id is None and not answer.gone:
+        lines = ["nothing changed"]
+    else:
+        lines = [f"{'undone: ' * undone}{answer.kind.replace('_', '-')}{number}"]
+    lines += [f"person {person_id}" for person_id in answer.persons]
+    lines += [f"gone   {person_id}" for person_id in answer.gone]
+    for fact in answer.replaced:
+        said = " ".join(
+            str(part) for part in (fact.kind, fact.face_id, fact.person_id, fact.other_id) if part is not None
+        )
+        lines.append(f"this replaces what was stated before: {said} (correction {fact.correction_id})")
+    emit(asdict(answer), lines, as_json)

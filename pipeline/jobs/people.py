@@ -1,0 +1,222 @@
+"""The people of a directory, for the command line and the library: who they are, what shows them, and corrections.
+
+What lists needs no torch. A correction is made in this process, or by the server that holds the store, whose requests
+are answered accordingly from then on.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config import Settings
+from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound
+from pipeline.jobs.accounts import find_account
+from pipeline.jobs.stores import settings_of_store
+from pipeline.store.operations import Store
+from pipeline.store.records import CorrectionAnswer, CorrectionRequest
+
+if TYPE_CHECKING:
+    from pipeline.store.local import LocalStore
+
+
+@dataclass(frozen=True)
+class PersonRow:
+    """One person: a record, or the root of what is merged."""
+
+    person_id: str
+    name: str | None
+    external_id: str | None
+    photos: int
+    faces: int
+    occurrence: int
+    merged: int  # records that are merged with it
+    hidden: bool
+    added_at: datetime
+
+
+class People:
+    """The people of one directory of an account (None: of the only one)."""
+
+    def __init__(self, store: Store, settings: Settings, account: str | None = None, directory: str = "main") -> None:
+        """Raises AccountUnknown, UsageError."""
+        self._store = store
+        self._settings = settings
+        self._directory = directory
+        self._account = account
+
+    @property
+    def _account_id(self) -> int:
+        return find_account(self._store, self._account)[1]
+
+    # Reading
+
+    def all(self) -> list[PersonRow]:
+        """All people, the oldest first."""
+        sets: dict[str, list[Mapping[str, Any]]] = {}
+        for record in self._records():
+            sets.setdefault(record["root_person_id"], []).append(record)
+        return [_row(root, members) for root, members in sets.items()]
+
+    def show(self, who: str) -> PersonRow:
+        """One person, named as the command line names them. Raises PersonNotFound, PersonAmbiguous."""
+        root = self._root(self.find(who))
+        return next(row for row in self.all() if row.person_id == root)
+
+    def photos(self, who: str) -> list[dict[str, Any]]:
+        """The person's faces by photo (path None: posted), with box, outcome and score."""
+        rows: list[dict[str, Any]] = self._store.faces_of_people(self._members(who)).to_pylist()
+        return rows
+
+    def together(self, *who: str) -> list[str]:
+        """The paths of the photos that show all of these people."""
+        paths = [{face["path"] for face in self.photos(one)} - {None} for one in who]
+        return sorted(set.intersection(*paths)) if paths else []
+
+    def find(self, who: str) -> str:
+        """The id of a person: by the id, the name, the external id, or the first letters of id or name. Where several
+        records of one merged set fit, its root. Raises PersonNotFound, PersonAmbiguous."""
+        records = self._records()
+        lower = who.casefold()
+        tests: tuple[Callable[[Mapping[str, Any]], bool], ...] = (
+            lambda r: r["person_id"] == lower,
+            lambda r: who in (r["name"], r["external_id"]),
+            lambda r: lower != "" and r["person_id"].startswith(lower),
+            lambda r: lower != "" and (r["name"] or "").casefold().startswith(lower),
+        )
+        for fits in tests:
+            found = [record for record in records if fits(record)]
+            roots = {record["root_person_id"] for record in found}
+            if len(found) == 1:
+                return str(found[0]["person_id"])
+            if len(roots) == 1:
+                return str(roots.pop())
+            if found:
+                listed = "; ".join(f"{r['name'] or '(no name)'} {r['person_id']}" for r in found[:20])
+                raise PersonAmbiguous(who=who, count=len(roots), people=listed)
+        raise PersonNotFound(who=who, directory=self._directory)
+
+    # Correcting: each raises PersonNotFound, PersonAmbiguous and the RequestErrors of corrections; then nothing is done
+
+    def name(self, who: str, name: str) -> CorrectionAnswer:
+        """Names a person; an empty name takes it away."""
+        return self._correct("name", [who], name=name)
+
+    def name_all(self, rows: Iterable[tuple[str, str]]) -> tuple[int, list[tuple[str, str, str]]]:
+        """Names people, each (who, name). Returns how many were done, and those that were not: who, name and why."""
+        done, left = 0, []
+        for who, name in rows:
+            try:
+                self.name(who, name)
+                done += 1
+            except (PersonNotFound, PersonAmbiguous) as error:
+                left.append((who, name, str(error)))
+        return done, left
+
+    def merge(self, *who: str, anyway: bool = False) -> CorrectionAnswer:
+        """Makes people one; all ids go on answering. `anyway`: even if they are stated to be two."""
+        return self._correct("merge", who, anyway=anyway)
+
+    def unmerge(self, *who: str) -> CorrectionAnswer:
+        """Makes those who were merged with a person people of their own again."""
+        return self._correct("unmerge", who)
+
+    def split(self, who: str, faces: Sequence[int]) -> CorrectionAnswer:
+        """Makes some of a person's faces a new person, the first of the answer's."""
+        return self._correct("split", [who], faces=faces)
+
+    def move(self, face: int, who: str | None) -> CorrectionAnswer:
+        """Says whose a face is; None: nobody's."""
+        return self._correct("move", [] if who is None else [who], faces=[face])
+
+    def not_same(self, one: str, other: str) -> CorrectionAnswer:
+        """Says that two people are two."""
+        return self._correct("not_same", [one, other])
+
+    def hide(self, who: str) -> CorrectionAnswer:
+        """Marks a person as one to be left out of listings (`ignore` of a record)."""
+        return self._correct("hide", [who])
+
+    def unhide(self, who: str) -> CorrectionAnswer:
+        """Takes that back."""
+        return self._correct("unhide", [who])
+
+    def forget(self, who: str) -> CorrectionAnswer:
+        """Deletes a person with faces, vectors and pictures. No run takes the faces up again. Cannot be undone."""
+        answer = self._correct("forget", [who])
+        self._store.fold()
+        return answer
+
+    def undo(self) -> CorrectionAnswer:
+        """Takes the last correction back that is not undone yet. Raises UndoBlocked where something changed since."""
+        return self._correct("undo", [])
+
+    def _correct(
+        self,
+        kind: str,
+        who: Sequence[str],
+        *,
+        faces: Sequence[int] = (),
+        name: str | None = None,
+        anyway: bool = False,
+    ) -> CorrectionAnswer:
+        person_ids = [self.find(one) for one in who]
+        request = CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), name, anyway)
+        return self._store.correct(request, self._here)
+
+    def _here(self, store: LocalStore, request: CorrectionRequest) -> CorrectionAnswer:
+        from pipeline.extraction.images.decode import Decoder
+        from pipeline.identities.corrections import Corrections
+        from pipeline.identities.directory import Directories
+
+        settings = settings_of_store(self._settings, store.identity, store.path)
+        decoder = Decoder(settings.decode)
+        return Corrections(store, Directories(store), decoder, settings.decode.max_bytes).make(request)
+
+    def _records(self) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = self._store.people(self._account_id, self._directory).to_pylist()
+        return records
+
+    def _root(self, person_id: str) -> str:
+        return next(str(r["root_person_id"]) for r in self._records() if r["person_id"] == person_id)
+
+    def _members(self, who: str) -> list[str]:
+        found, members = self.find(who), defaultdict(list)
+        for record in self._records():
+            members[record["root_person_id"]].append(str(record["person_id"]))
+        return members.get(found, [found])  # of a merged record that is not its root: its own
+
+
+def _row(root: str, members: Sequence[Mapping[str, Any]]) -> PersonRow:
+    (own,) = (record for record in members if record["person_id"] == root)
+    return PersonRow(
+        person_id=root,
+        name=own["name"],
+        external_id=own["external_id"],
+        photos=sum(record["photos"] for record in members),
+        faces=sum(record["faces"] for record in members),
+        occurrence=sum(record["occurrence"] for record in members),
+        merged=len(members) - 1,
+        hidden=own["hidden"],
+        added_at=own["added_at"],
+    )
+
+
+def read_names(file: Path) -> list[tuple[str, str]]:
+    """The rows of a CSV file with the columns person_id and name, as `people list --csv` writes them.
+
+    Raises ManifestInvalid.
+    """
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines)
+            if not {"person_id", "name"} <= set(reader.fieldnames or ()):
+                raise ManifestInvalid(path=file, detail="it has no columns person_id and name")
+            return [((row["person_id"] or "").strip(), (row["name"] or "").strip()) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as exc:
+        raise ManifestInvalid(path=file, detail=str(exc)) from exc

@@ -1,0 +1,138 @@
+"""`facepipe people` on a store that nobody holds, and on one that a server holds while it answers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coded_faces import Shown, photo
+
+import pipeline
+from pipeline.identities.service import IdentityService
+from pipeline.identities.types import PostRequest
+from tests.cli.report import facepipe
+from tests.people.coded_archive import problems, serving
+
+LOOK = PostRequest(insert=False, update=False)
+
+
+@pytest.fixture(params=["alone", "served"])
+def served(request: pytest.FixtureRequest, store: Path) -> Iterator[IdentityService | None]:
+    """The service that holds the store, if one does. The store is whole afterwards."""
+    with serving(store) if request.param == "served" else nullcontext() as service:
+        yield service
+    assert problems(store) == []
+
+
+def ask(store: Path, *words: object, exit_code: int = 0) -> dict[str, Any]:
+    result = facepipe("people", *words, "--store", store, "--json")
+    assert result.exit_code == exit_code, result.output
+    answer = json.loads(result.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def who_is(service: IdentityService | None, face: Shown) -> str | None:
+    assert service is not None
+    (found,) = service.post(1, "main", photo(face), LOOK).faces
+    return found.person.root.name if found.person else None
+
+
+def test_every_verb(store: Path, served: IdentityService | None, archive: Path) -> None:
+    one, two, three = (row["person_id"] for row in ask(store, "list")["people"])
+    before = ask(store, "list")
+    assert ask(store, "name", one[:9], "Ann")["correction_id"] == 1
+    if served:
+        assert who_is(served, Shown(1)) == "Ann"
+    ask(store, "name", two, "Berta")
+    assert ask(store, "show", "Ann")["faces"] == 3
+    assert [face["face_id"] for face in ask(store, "photos", "ann")["faces"]] == [1, 2, 3]
+    assert ask(store, "together", "Ann", "Berta")["photos"] == [{"path": str(archive / "b-both.png")}]
+    ask(store, "hide", "Berta")
+    assert ask(store, "show", "Berta")["hidden"]
+    ask(store, "unhide", "Berta")
+    assert not ask(store, "show", "Berta")["hidden"]
+    ask(store, "not-same", "Ann", "Berta")
+    assert ask(store, "merge", "Ann", "Berta", exit_code=62)["error"] == "stated-two-people"
+    assert len(ask(store, "merge", "Ann", "Berta", "--anyway")["replaced"]) == 1
+    assert ask(store, "show", "Berta")["merged"] == 1
+    if served:
+        assert who_is(served, Shown(2)) == "Ann"
+    ask(store, "unmerge", "Ann")
+    new = ask(store, "split", "Ann", 1, 2)["persons"][0]
+    assert ask(store, "move", 6, "Berta")["gone"] == [three]
+    ask(store, "move", 4, "--nobody")
+    assert len(ask(store, "photos", new)["faces"]) == 2
+    kinds = []
+    while (undone := facepipe("people", "undo", "--store", store, "--json")).exit_code == 0:
+        kinds.append(json.loads(undone.stdout)["kind"])
+    assert kinds == ["move", "move", "split", "unmerge", "merge", "not_same", "unhide", "hide", "name", "name"]
+    assert undone.exit_code == 61
+    assert ask(store, "list") == before
+    assert ask(store, "forget", two, "--yes")["gone"] == [two]
+    assert ask(store, "photos", two, exit_code=2)["error"] == "person-not-found"
+    if served:
+        assert who_is(served, Shown(2)) is None
+
+
+def test_who_is_not_one_is_listed_and_nothing_is_done(store: Path, served: IdentityService | None) -> None:
+    one, two, _ = (row["person_id"] for row in ask(store, "list")["people"])
+    ask(store, "name", one, "Ann")
+    ask(store, "name", two, "Anna")
+    before = ask(store, "list")
+    assert ask(store, "show", "Ann")["person_id"] == one  # the whole name wins
+    answer = ask(store, "forget", "an", "--yes", exit_code=2)
+    assert answer["error"] == "person-ambiguous"
+    assert one in answer["message"]
+    assert two in answer["message"]
+    ask(store, "name", two, "Ann")
+    assert ask(store, "hide", "Ann", exit_code=2)["error"] == "person-ambiguous"
+    ask(store, "hide", "", exit_code=2)
+    ask(store, "undo")
+    assert ask(store, "list") == before
+    ask(store, "merge", one, two)
+    assert ask(store, "show", "ann")["person_id"] == one  # both are one
+
+
+def test_names_of_a_table(store: Path, served: IdentityService | None, tmp_path: Path) -> None:
+    listed = facepipe("people", "list", "--store", store, "--csv")
+    rows = list(csv.DictReader(io.StringIO(listed.stdout)))
+    assert [row["photos"] for row in rows] == ["3", "2", "1"]
+    file = tmp_path / "names.csv"
+    unknown = "00000000-0000-0000-0000-000000000000"
+    file.write_text(
+        f"person_id,name\n{rows[0]['person_id']},Ann\n{unknown},Nemo\n{rows[2]['person_id']},Cid\n", "utf-8"
+    )
+    answer = ask(store, "name", "--from", file, exit_code=1)
+    assert (answer["named"], [row["person_id"] for row in answer["left"]]) == (2, [unknown])
+    assert [row["name"] for row in ask(store, "list")["people"]] == ["Ann", None, "Cid"]
+    file.write_text("id,name\nx,y\n", "utf-8")
+    assert ask(store, "name", "--from", file, exit_code=12)["error"] == "manifest-invalid"
+    assert ask(store, "name", "Ann", "Anna", "--from", file, exit_code=2)["error"] == "usage-error"
+
+
+def test_the_library_does_the_same(store: Path, served: IdentityService | None) -> None:
+    with pipeline.open_store(store) as opened:
+        first, *_ = opened.people.all()
+        opened.people.name(first.person_id, "Ann")
+        answer = opened.people.split("Ann", [1])
+        assert opened.people.show(answer.persons[0]).faces == 1
+        opened.people.undo()
+        assert [row.name for row in opened.people.all()] == ["Ann", None, None]
+        assert opened.people.of(directory="other").all() == []
+
+
+def test_forgetting_asks(store: Path) -> None:
+    (one, *_) = ask(store, "list")["people"]
+    assert facepipe("people", "forget", one["person_id"], "--store", store, stdin="n\n").exit_code == 130
+    assert len(ask(store, "list")["people"]) == 3
+    done = facepipe("people", "forget", one["person_id"], "--store", store, stdin="y\n")
+    assert done.exit_code == 0
+    assert "with 3 faces" in done.output
+    assert len(ask(store, "list")["people"]) == 2
