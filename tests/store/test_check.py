@@ -105,7 +105,7 @@ BROKEN = {
     "DELETE FROM core.detections WHERE face_id = 2": "a face without detection",
     "DELETE FROM core.embeddings WHERE face_id = 1": "a reference without embedding",
     "DELETE FROM core.embedding_shards": "embeddings.embedding_shard_id refers to a missing",
-    "DELETE FROM core.reference_faces WHERE seq = 1": "a person with faces, or without a name, and without reference",
+    "DELETE FROM core.reference_faces WHERE seq = 1": "a person with faces and without reference",
     "UPDATE core.faces SET person_id = (SELECT person_id FROM core.persons WHERE seq = 2) WHERE face_id = 1": (
         "a reference that is another person's face"
     ),

@@ -96,9 +96,9 @@ _RULES = {
     f" face_id FROM core.detections) OR face_id IN {_HAS_EMBEDDING})",
     "a removed face of a posted image": "SELECT 'face ' || face_id FROM core.faces WHERE outcome = 'removed' AND"
     " media_id IN (SELECT media_id FROM core.media WHERE run_id IS NULL)",
-    "a person with faces, or without a name, and without reference": "SELECT 'person ' || person_id FROM core.persons p"
-    " WHERE person_id NOT IN (SELECT person_id FROM core.reference_faces WHERE generation = {g}) AND"
-    " (coalesce(name, first_name, last_name, external_id) IS NULL OR person_id IN (SELECT person_id FROM core.faces))",
+    "a person with faces and without reference": "SELECT 'person ' || person_id FROM core.persons WHERE person_id NOT"
+    " IN (SELECT person_id FROM core.reference_faces WHERE generation = {g}) AND person_id IN (SELECT person_id FROM"
+    " core.faces)",
     "a reference that is another person's face": "SELECT 'face ' || r.face_id FROM core.reference_faces r JOIN"
     " core.faces f USING (face_id) WHERE generation = {g} AND f.person_id IS DISTINCT FROM r.person_id",
     "a reference without embedding": "SELECT 'face ' || face_id FROM core.reference_faces WHERE generation = {g} AND"

@@ -26,6 +26,7 @@ from pipeline.store.records import CorrectionCommit, Fact, PersonRecord, Rows
 from pipeline.store.schema import TABLES
 
 _FACE_COLUMNS: Final = ("person_id", "outcome", "similarity_score", "rejection_reasons")
+_ABOUT: Final = ("face_id", "person_id", "other_id")  # of a fact
 _THESE = "(SELECT unnest(?::UUID[]))"
 
 
@@ -48,18 +49,7 @@ def commit_correction(catalog: Catalog, commit: CorrectionCommit, objects: Seque
         number = number if commit.undoes is None else commit.undoes
         made = [person_id for person_id, columns in before.persons.items() if columns is None]
         seqs = {p: s for s, p in enumerate((p for p in made if not _columns(after, p)["seq"]), seq)}
-        after = replace(
-            after,
-            persons={
-                p: c and {**c, "seq": seqs.get(p, c["seq"])} if p in made else c for p, c in after.persons.items()
-            },
-            facts=[
-                fact
-                if fact.correction_id is not None  # it comes back by an undoing
-                else replace(fact, correction_id=number, origin=commit.origin, stated_at=now)
-                for fact in after.facts
-            ],
-        )
+        after = _complete(after, seqs, Fact("", correction_id=number, origin=commit.origin, stated_at=now))
         _change_facts(catalog, before.facts, after.facts)
         _change_faces(catalog, after.faces)
         _change_persons(catalog, directory, before, after, now)
@@ -76,6 +66,17 @@ def commit_correction(catalog: Catalog, commit: CorrectionCommit, objects: Seque
 
 def _columns(rows: Rows, person_id: str) -> Mapping[str, Any]:
     return rows.persons[person_id] or {}
+
+
+def _complete(after: Rows, seqs: Mapping[str, int], drawn: Fact) -> Rows:
+    """With the numbers of new persons and the origin of new facts. Facts that come back by an undoing have theirs."""
+    persons = dict(after.persons)
+    persons.update((person_id, {**_columns(after, person_id), "seq": seq}) for person_id, seq in seqs.items())
+    facts = [
+        fact if fact.origin else replace(drawn, kind=fact.kind, **{name: getattr(fact, name) for name in _ABOUT})
+        for fact in after.facts
+    ]
+    return replace(after, persons=persons, facts=facts)
 
 
 def _change_facts(catalog: Catalog, gone: Sequence[Fact], new: Sequence[Fact]) -> None:
