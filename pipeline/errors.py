@@ -159,7 +159,7 @@ class DeviceMissing(DeviceError, exit_code=20):
 
 
 class DeviceOutOfMemory(DeviceError, exit_code=21):
-    """{device} ran out of memory on a batch of one image ({detail}). Use --device cpu, or a larger device."""
+    """{device} ran out of memory ({detail}), with one image alone or before the first. End what else uses it, take a larger device, or use --device cpu."""  # noqa: E501
 
 
 class DeviceFailed(DeviceError, exit_code=22):

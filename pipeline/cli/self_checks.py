@@ -9,7 +9,7 @@ import click
 from pipeline.cli.flags import DEMO_FLAGS, PATH, settings_options
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import LongWork
-from pipeline.config import Settings
+from pipeline.config import AUTO, Settings
 from pipeline.errors import SelfCheckFailed
 
 
@@ -46,8 +46,9 @@ def demo(store: Path, photos: Path, as_json: bool, settings: Settings) -> None:
 def doctor(store: Path | None, as_json: bool, settings: Settings) -> None:
     """Find out what is wrong with this machine, and how to repair it.
 
-    Looks at Python, torch, the device, the weights, the cache, the image formats and the disk. Ends with exit code
-    8 when something would stop a run.
+    Looks at Python, torch, the device, the weights, the cache, the image formats and the disk. Where a device is
+    named, it is tried as well, in some seconds: a photo of the public domain must give the faces and embeddings that
+    plain torch gives on the CPU. Ends with exit code 8 when something would stop a run, or the device is wrong.
 
     \b
     Examples:
@@ -57,6 +58,10 @@ def doctor(store: Path | None, as_json: bool, settings: Settings) -> None:
     from pipeline.jobs.doctor import FAIL, examine
 
     findings = examine(settings, store)
+    if settings.run.device != AUTO and not any(finding.level == FAIL for finding in findings):
+        from pipeline.jobs.device_trial import try_device
+
+        findings += try_device(settings)
     report = {"findings": [finding.as_dict() for finding in findings]}
     lines = [line for finding in findings for line in finding.lines()]
     failed = [finding.subject for finding in findings if finding.level == FAIL]

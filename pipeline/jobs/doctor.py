@@ -112,7 +112,7 @@ def mismatch(torch_version: str, error: str) -> str:
 
 
 def _device(settings: Settings) -> Finding:
-    from pipeline.runtime.device import describe, resolve_device
+    from pipeline.runtime.device import cuda_problem, describe, resolve_device
     from pipeline.runtime.threads import usable_cores
 
     cores = f"{usable_cores()} CPU cores"
@@ -122,13 +122,7 @@ def _device(settings: Settings) -> Finding:
         return Finding("device", FAIL, str(exc), "Use --device auto or cpu, or repair the GPU's driver (nvidia-smi).")
     if device.type == "cuda" or settings.run.device == "cpu":
         return Finding("device", OK, f"{describe(device)}; {cores}")
-    return Finding("device", OK, f"{describe(device)}; {cores}; no CUDA: {_why_no_cuda()}")
-
-
-def _why_no_cuda() -> str:
-    import torch
-
-    return "no usable GPU or driver" if torch.version.cuda else f"torch {torch.__version__} was built without it"
+    return Finding("device", OK, f"{describe(device)}; {cores}; no CUDA: {cuda_problem(0)}")
 
 
 def _weights(settings: Settings, store_weights: str | None) -> tuple[Finding, WeightSet]:

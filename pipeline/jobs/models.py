@@ -14,7 +14,7 @@ from pipeline.extraction.images.device_jpeg import decodes_on_device, load_nvimg
 from pipeline.jobs.store_identity import preprocessing_of, weights_file
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.weights import cache_folder, detector_files, resolve
-from pipeline.runtime.device import resolve_device, synchronize
+from pipeline.runtime.device import device_errors, resolve_device, synchronize
 from pipeline.runtime.precision import check_fast_mode, set_tf32
 from pipeline.runtime.threads import set_threads
 from pipeline.store.records import StoreIdentity
@@ -25,7 +25,7 @@ def load_extractor(
 ) -> BatchExtractor:
     """Loads the models of the store at `path` onto the settings' device.
 
-    `network_threads`: threads of one network call on the CPU (None: the settings' threads). Raises DeviceMissing,
+    `network_threads`: threads of one network call on the CPU (None: the settings' threads). Raises DeviceError,
     ModelError, BadValue, and StoreMismatch where the weights or their preprocessing are not the store's.
     """
     if decodes_on_device(settings.run):
@@ -44,11 +44,12 @@ def load_extractor(
             raise StoreMismatch(path=path, key=f"preprocessing.{key}", stored=stored, given=value)
     threads_each = network_threads or threads
     runtime = choose_backend(settings.run.backend, device, cache, threads_each, calls=max(1, threads // threads_each))
-    detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
-    precision = fast_precision(settings.run.precision, device, runtime) if settings.run.mode == FAST else None
-    embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, precision=precision)
-    if settings.run.tf32:
-        embedder.backend += " with TF32"
-    # The engine's workers run the networks on their own streams, which don't wait for the stream of these copies.
-    synchronize(device)
+    with device_errors():
+        detector = MtcnnDetector(load_networks(detector_files(), device), settings.detect)
+        precision = fast_precision(settings.run.precision, device, runtime) if settings.run.mode == FAST else None
+        embedder = load_embedder(resolved, device, centred=settings.embed.centre, runtime=runtime, precision=precision)
+        if settings.run.tf32:
+            embedder.backend += " with TF32"
+        # The engine's workers run the networks on their own streams, which don't wait for the stream of these copies.
+        synchronize(device)
     return BatchExtractor(detector, embedder, settings)

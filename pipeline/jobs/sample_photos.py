@@ -75,6 +75,11 @@ def write_samples(folder: Path) -> list[Sample]:
     return [sample for sample, _ in recipes]
 
 
+def portrait() -> bytes:
+    """A JPEG file of 512 x 600 with one face. Raises UsageError where its package is not installed."""
+    return _original("hopper").read_bytes()
+
+
 def _make_folder(folder: Path, own: set[str]) -> None:
     """Raises UsageError for other files than the demo's `own`, because a run would take them too."""
     try:

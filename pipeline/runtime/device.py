@@ -6,6 +6,7 @@ import functools
 import math
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
@@ -28,37 +29,88 @@ _NO_MEMORY = re.compile(
     r"|[Uu]nable to find (a valid cuDNN algorithm|an engine to execute)|CUDA error: out of memory"
 )
 _FAILED = re.compile(r"(CUDA|cuDNN|CUBLAS|cuBLAS)( driver)? error|CUBLAS_STATUS|CUDNN_STATUS")
+_NO_CODE = re.compile(r"no kernel image is available|device kernel image is invalid")
 _TRY_AGAIN: Final = 64  # batches after one that did not fit
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
+_ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<only>[af]?)")
 _streams: dict[torch.device, list[torch.cuda.Stream]] = {}  # not in use
 _streams_lock = threading.Lock()
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device called `name`: `auto` (the first CUDA device, else the CPU), `cpu`, `cuda` or `cuda:N`.
+    """The device called `name`: `auto` (the first CUDA device if it can be used, else the CPU), `cpu`, `cuda` or
+    `cuda:N`.
 
     A CUDA device always comes back with its index. From the first one on convolutions are in full float32, until
     `set_tf32` says otherwise. Raises DeviceMissing.
     """
     if name == AUTO:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cpu" if cuda_problem(0) else "cuda"
     if not _NAME.fullmatch(name):
         raise DeviceMissing(device=name, detail="a device is called auto, cpu, cuda or cuda:N")
     device = torch.device(name)
     if device.type == "cpu":
         return device
-    return _cuda(name, device.index or 0)
-
-
-def _cuda(name: str, index: int) -> torch.device:
-    if not torch.cuda.is_available():
-        reason = "finds no usable GPU or driver" if torch.version.cuda else "was built without CUDA"
-        raise DeviceMissing(device=name, detail=f"torch {torch.__version__} {reason}")
-    count = torch.cuda.device_count()
-    if index >= count:
-        raise DeviceMissing(device=name, detail=f"this machine has {count} (cuda:0 to cuda:{count - 1})")
+    index = device.index or 0
+    problem = cuda_problem(index)
+    if problem is not None:
+        raise DeviceMissing(device=name, detail=problem)
     _leave_tf32()
     return torch.device("cuda", index)
+
+
+@functools.cache
+def cuda_problem(index: int) -> str | None:
+    """Why the CUDA device of this number cannot be used; None where it can."""
+    problem = why_no_cuda()
+    if problem is not None:
+        return problem
+    count = torch.cuda.device_count()
+    if index >= count:
+        return f"this machine has {count} (cuda:0 to cuda:{count - 1})"
+    try:
+        capability = torch.cuda.get_device_capability(index)
+    except RuntimeError as exc:  # the device is another process's alone, or broken
+        return f"it cannot be used ({_first_line(exc)})"
+    architectures = torch.cuda.get_arch_list()
+    if _has_code_for(capability, architectures):
+        return None
+    name = f"{torch.cuda.get_device_name(index)}, of compute capability {'.'.join(map(str, capability))}"
+    made = f"torch {torch.__version__} was made for {', '.join(architectures)}"
+    return f"{made}, and not for this GPU ({name}): install a torch that was (https://pytorch.org)"
+
+
+@functools.cache
+def why_no_cuda() -> str | None:
+    """Why there is no CUDA device; None where there is one. Asked once: torch says what is wrong with the driver the
+    first time only."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return None
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} was built without CUDA"
+    says = "; ".join(str(one.message).strip().rstrip(".") for one in caught)
+    if "driver" in says and "too old" in says:
+        needed = f"an NVIDIA driver for CUDA {torch.version.cuda.partition('.')[0]} or newer"
+        return (
+            f"torch {torch.__version__} needs {needed}, and this machine's is too old: update it (torch says: {says})"
+        )
+    return f"torch {torch.__version__} finds no usable GPU or driver{says and f' (torch says: {says})'}"
+
+
+def _has_code_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
+    """Whether torch has code for a device: machine code ("sm_86") of its major version and at most its minor one, or
+    code that the driver compiles ("compute_90") of at most its version. True where there is no telling."""
+    known = [_ARCHITECTURE.fullmatch(name) for name in architectures]
+    if not known or None in known:
+        return True
+    made = [(one["kind"], (int(one["major"]), int(one["minor"])), bool(one["only"])) for one in known if one]
+    return any(
+        version == capability
+        or (not only and version < capability and (kind == "compute" or version[0] == capability[0]))
+        for kind, version, only in made
+    )
 
 
 @functools.cache
@@ -89,7 +141,7 @@ def driver_uuid(device: torch.device) -> str | None:
 
 def on_cuda(settings: RunSettings) -> bool:
     """Whether the settings mean a CUDA device, whether or not there is one."""
-    return settings.device != "cpu" and (settings.device != AUTO or torch.cuda.is_available())
+    return settings.device != "cpu" and (settings.device != AUTO or cuda_problem(0) is None)
 
 
 def batch_workers(settings: RunSettings) -> int:
@@ -157,8 +209,8 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 def lack_of_memory(error: RuntimeError) -> str:
     """What says that the device, or the host's pinned memory, had no room. Raises DeviceFailed for an error after which
-    nothing works on the device, and any other error itself."""
-    detail = str(error).split("\n", 1)[0]
+    nothing works on the device, DeviceMissing where torch has no code for it, and any other error itself."""
+    detail = _first_line(error)
     if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(detail):
         return detail
     raise_if_failed(error)
@@ -166,10 +218,28 @@ def lack_of_memory(error: RuntimeError) -> str:
 
 
 def raise_if_failed(error: Exception) -> None:
-    """Raises DeviceFailed for an error after which nothing works on the device."""
-    detail = str(error).split("\n", 1)[0]
-    if isinstance(error, RuntimeError) and _FAILED.search(detail) and not _NO_MEMORY.search(detail):
-        raise DeviceFailed(detail=detail) from error
+    """Raises DeviceFailed for an error after which nothing works on the device, DeviceMissing where torch has no code
+    for it."""
+    detail = _first_line(error)
+    if not isinstance(error, RuntimeError) or not _FAILED.search(detail) or _NO_MEMORY.search(detail):
+        return
+    if _NO_CODE.search(detail):
+        problem = f"this torch, {torch.__version__}, was not made for the GPU ({detail}): install one that was"
+        raise DeviceMissing(device="cuda", detail=problem) from error
+    raise DeviceFailed(detail=detail) from error
+
+
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """Raises DeviceOutOfMemory, DeviceFailed or DeviceMissing for what torch raises where the device is why."""
+    try:
+        yield
+    except RuntimeError as exc:
+        raise DeviceOutOfMemory(device="The device", detail=lack_of_memory(exc)) from exc
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
 
 
 class FittingBatches(Generic[Item]):

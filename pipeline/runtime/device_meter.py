@@ -22,7 +22,8 @@ _COMMAND: Final = (
 class DeviceMeter:
     """A context manager that samples the device with this UUID (`device.driver_uuid`) until it is left.
 
-    It does nothing without a UUID, and where there is no nvidia-smi that can be run.
+    It does nothing without a UUID, and where there is no nvidia-smi that can be run. Of a MIG slice the driver counts
+    no such share: nvidia-smi then says "[N/A]", or that it knows no such device.
     """
 
     def __init__(self, uuid: str | None) -> None:
@@ -45,7 +46,7 @@ class DeviceMeter:
         if self._samples is not None:
             # Not read through the file object: the program writes where its position is.
             text = os.pread(self._samples.fileno(), os.fstat(self._samples.fileno()).st_size, 0)
-            samples = [int(line) for line in text[: text.rfind(b"\n") + 1].split() if line.isdigit()]
+            samples = [int(line) for line in text[: text.rfind(b"\n") + 1].splitlines() if line.strip().isdigit()]
             self._share = fmean(samples) / 100 if samples else None
         return self._share
 

@@ -20,6 +20,8 @@ class CheckedKernels(Protocol):
         """In what the kernels differ from torch's operations on the device, or None. May raise whatever Triton does."""
 
 
+# By device and the module that loads them: why Triton's kernels are not used, or None where they are.
+_outcomes: Final[dict[torch.device, dict[str, str | None]]] = {}
 Kernels = TypeVar("Kernels", bound=CheckedKernels)
 
 
@@ -43,6 +45,12 @@ def if_checked(load: Callable[[], Kernels]) -> Callable[[torch.device], Kernels 
     return kernels
 
 
+def outcomes(device: torch.device) -> dict[str, str | None]:
+    """Of the kernels that were asked for so far, by the module that loads them: why they are not used on the device, or
+    None where they are."""
+    return dict(_outcomes.get(device, {}))
+
+
 def _checked(load: Callable[[], Kernels], device: torch.device) -> Kernels | None:
     from pipeline.runtime.device import raise_if_failed
 
@@ -52,6 +60,7 @@ def _checked(load: Callable[[], Kernels], device: torch.device) -> Kernels | Non
     except Exception as exc:  # noqa: BLE001 - no Triton, no compiler for the host's part, a device that it does not know
         raise_if_failed(exc)
         module, problem = None, f"{type(exc).__name__}: {exc}".split("\n", 1)[0]
+    _outcomes.setdefault(device, {})[load.__module__.rpartition(".")[2]] = problem
     if problem is None:
         return module
     _log.warning("%s does without Triton, more slowly: %s", device, problem)

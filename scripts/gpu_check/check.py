@@ -29,6 +29,7 @@ from gpu_check.options import DEVICE, ROOT, Options, options_of, parser
 
 OK, FAILED, SKIPPED = "ok", "FAILED", "skipped"
 _LAST_WORDS_S: Final = 3
+_HUNG_S: Final = 10  # before its limit a step says where it is
 _LOG_TAIL: Final = 2500  # characters of a failed step's log in the report
 _LOG_KEPT: Final = 60_000  # of any step's log in steps.log
 
@@ -171,15 +172,18 @@ def write_report(options: Options, found: dict[str, dict[str, Any]]) -> None:
 
 
 def one_step(name: str, options: Options) -> None:
-    """The step `name` in this process."""
+    """The step `name` in this process. Where it hangs, the log says where, shortly before its time is over."""
     faulthandler.enable()
     step = next(step for step in STEPS if step.name == name)
+    faulthandler.dump_traceback_later(max(1.0, step.limit_s - _HUNG_S))
     found = Findings(options.work / f"{name}.json")
     try:
         with found.part(name):
             getattr(import_module(f"gpu_check.{step.module}"), name)(options, found)
     except Skipped as exc:
         found.skipped = str(exc)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     found.write()
 
 

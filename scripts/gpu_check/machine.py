@@ -14,6 +14,8 @@ from packaging.requirements import Requirement
 from gpu_check.findings import Findings
 from gpu_check.options import DEVICE, ROOT, Options
 from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.jobs.device_trial import try_device
+from pipeline.jobs.doctor import FAIL
 from pipeline.runtime.device import describe, driver_uuid, resolve_device
 from pipeline.runtime.device_meter import DeviceMeter
 
@@ -45,6 +47,10 @@ def env(options: Options, found: Findings) -> None:
     found.put("torch", {"cuda": torch.version.cuda, **switches})
     found.put("machine", {**machine(options.device), "memory_gib": round(_memory_bytes() / 2**30, 1)})
     found.headline = f"{describe(device)}, torch {torch.__version__}"
+    with found.part("trial"):
+        for one in try_device(options.settings()):
+            found.put(one.subject, one.as_dict())
+            found.expect(one.level != FAIL, f"{one.subject}: {one.detail}")
     with found.part("compiled loops"):
         found.put("numba's loops", load_kernels(torch.device("cpu")) is not None)
     if options.cuda:

@@ -164,11 +164,20 @@ def test_a_dry_run_writes_nothing(store: Path, sources: tuple[Path, Path], tmp_p
     assert facepipe(*words, "--store", store, "--strict").exit_code == 1
 
 
-def test_doctor_reports_and_ends_by_the_worst(store: Path, tmp_path: Path) -> None:
-    fine = facepipe("doctor", "--store", store, "--device", "cpu", "--json", "--set", f"model.cache={tmp_path / 'c'}")
-    report = report_of(fine)
-    levels = {finding["subject"]: finding["level"] for finding in report["findings"]}
-    assert levels.keys() >= {"python", "torch", "device", "weights", "detector", "cache", "formats", "disk", "store"}
+def test_doctor_reports_and_ends_by_the_worst(
+    store: Path, tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_the_machine = {"python", "torch", "device", "weights", "detector", "cache", "formats", "disk"}
+    fine = facepipe("doctor", "--store", store, "--json", "--set", f"model.cache={tmp_path / 'c'}")
+    subjects = {finding["subject"] for finding in report_of(fine)["findings"]}
+    assert subjects >= {*of_the_machine, "store"}
+    assert "faces" not in subjects  # nothing is loaded without a device's name
+    tried = facepipe("doctor", "--device", "cpu", "--json", "--set", f"model.cache={weights_cache}")
+    levels = {finding["subject"]: finding["level"] for finding in report_of(tried)["findings"]}
+    assert levels.keys() >= {*of_the_machine, "faces", "embeddings", "rate"}
+    monkeypatch.setattr("pipeline.jobs.device_trial.MOST_SHIFT_PX", -1)  # no device is that good
+    wrong = report_of(facepipe("doctor", "--device", "cpu", "--json", "--set", f"model.cache={weights_cache}"), 8)
+    assert [finding["subject"] for finding in wrong["findings"] if finding["level"] == "fail"] == ["faces"]
     bad = facepipe("doctor", "--device", "cuda:99", "--store", tmp_path / "absent", "--json")
     report = report_of(bad, 8)
     failed = {finding["subject"] for finding in report["findings"] if finding["level"] == "fail"}

@@ -15,11 +15,24 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from pipeline.config import Settings
-from pipeline.errors import Interrupted, SourceEmpty, StoreDamaged, StoreFull, StoreMissing, UsageError
+from pipeline.errors import (
+    DeviceFailed,
+    DeviceOutOfMemory,
+    Interrupted,
+    SourceEmpty,
+    StoreDamaged,
+    StoreFull,
+    StoreMissing,
+    UsageError,
+)
+from pipeline.extraction.extractor import BatchExtractor
+from pipeline.jobs import models
 from pipeline.jobs.dry_run import dry_run
 from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
+from pipeline.jobs.store_identity import make_identity
 from pipeline.store.checks.check import check_store
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
@@ -377,3 +390,38 @@ def test_an_error_leaves_no_threads(photos: Path, settings: Settings, tmp_path: 
     assert caught.tb is not None
     after = set(threading.enumerate()) - before
     assert [t.name for t in after if t.name.startswith(("commit", "decode", "hash", "store"))] == []
+
+
+@pytest.mark.parametrize("batches", [0, 2], ids=["at once", "after two batches"])
+def test_a_device_that_is_lost_midway_ends_the_run_and_the_same_command_goes_on(
+    batches: int, photos: Path, settings: Settings, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract_batch, left = BatchExtractor._extract_batch, iter(range(batches))
+
+    def lost(self: BatchExtractor, *arguments: Any) -> Any:
+        if next(left, None) is None:
+            raise RuntimeError("CUDA error: unspecified launch failure\nand how to look for its cause")
+        return extract_batch(self, *arguments)
+
+    request = RunRequest(photos, tmp_path / "store", settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchExtractor, "_extract_batch", lost)
+        with pytest.raises(DeviceFailed, match=r"unspecified launch failure.*the same command goes on") as caught:
+            run(request)
+    assert caught.value.exit_code == 22
+    run(request)
+    assert_whole(tmp_path / "store")
+    expected, found = snapshot(archive / "store"), snapshot(tmp_path / "store")
+    assert [len(rows) for rows in found.values()] == [len(rows) for rows in expected.values()]
+    assert occurrences(tmp_path / "store") == occurrences(archive / "store")
+
+
+def test_a_device_without_room_for_the_models_is_an_error_with_a_way_out(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, tmp_path: Path
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+    monkeypatch.setattr(models, "load_networks", full)
+    with pytest.raises(DeviceOutOfMemory, match=r"Tried to allocate 2\.00 MiB.*End what else uses it"):
+        models.load_extractor(settings, make_identity(settings), tmp_path)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ from pipeline.errors import CacheUnwritable, UnknownWeights, WeightsCorrupt, Wei
 from pipeline.extraction.align import FIVE_POINT_SIZE
 from pipeline.extraction.extractor import BOX_CROP_PX
 from pipeline.models.architectures import ARCHITECTURES
-from pipeline.models.files.cache import cache_folder
+from pipeline.models.files.cache import cache_folder, exclusive
 from pipeline.models.files.converted import is_current, read_converted
 from pipeline.models.registry import REGISTRY, WeightSet
 from pipeline.models.weights import (
@@ -187,6 +190,31 @@ def test_a_cache_that_cannot_be_made_is_its_own_error(tmp_path: Path) -> None:
 
 def test_auto_is_casia_webface_until_vggface2_is_there(cache: Path) -> None:
     assert resolve("auto", None, cache).name == "casia-webface"
+
+
+def test_a_wait_for_another_process_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with exclusive(tmp_path, "sface"):
+        pass
+    assert not caplog.records
+    monkeypatch.setattr("pipeline.models.files.cache._SHORT_WAIT_S", 0.01)
+    with (tmp_path / "sface.lock").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def freed_once_it_is_logged() -> None:
+            give_up = time.monotonic() + 30
+            while not caplog.records and time.monotonic() < give_up:
+                time.sleep(0.01)
+            fcntl.flock(other, fcntl.LOCK_UN)
+
+        thread = threading.Thread(target=freed_once_it_is_logged)
+        thread.start()
+        with exclusive(tmp_path, "sface"):
+            pass
+        thread.join()
+    (record,) = caplog.records
+    assert record.getMessage() == f"waiting for another process that has {tmp_path / 'sface.lock'}"
 
 
 def test_auto_is_vggface2_once_it_is_there(cache: Path, accepted: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
@@ -15,13 +16,16 @@ from pipeline.runtime.device import (
     CUDA_BATCHES,
     FittingBatches,
     batch_workers,
+    cuda_problem,
     describe,
+    device_errors,
     driver_uuid,
     finish,
     on_cuda,
     own_stream,
     padded,
     resolve_device,
+    why_no_cuda,
 )
 from pipeline.runtime.threads import set_threads, usable_cores
 
@@ -29,6 +33,31 @@ Squares = Callable[[Sequence[int]], list[int]]
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+
+
+OLD_DRIVER = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040)."
+
+
+@pytest.fixture
+def asked_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is known of CUDA is forgotten, so that the test's torch is asked."""
+    for known in (cuda_problem, why_no_cuda):
+        known.cache_clear()
+    yield
+    monkeypatch.undo()
+    for known in (cuda_problem, why_no_cuda):
+        known.cache_clear()
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
+    """torch.cuda answers so."""
+    for name, answer in {
+        "is_available": True,
+        "device_count": 2,
+        "get_device_name": "GPU of a test",
+        **answers,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
 
 
 @pytest.fixture
@@ -80,6 +109,66 @@ def test_a_device_of_which_torch_says_no_uuid_has_none(
     assert driver_uuid(torch.device("cpu")) is None
 
 
+@pytest.mark.usefixtures("asked_again")
+def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def available() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:  # as torch does it
+            warnings.warn(OLD_DRIVER, stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", available)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    assert resolve_device("auto") == torch.device("cpu")  # and no warning
+    with pytest.raises(DeviceMissing, match=r"needs an NVIDIA driver for CUDA 13 or newer.*too old.*version 11040"):
+        resolve_device("cuda")
+    with pytest.raises(DeviceMissing, match="too old"):
+        resolve_device("cuda:1")
+    assert asked == 1
+
+
+@pytest.mark.usefixtures("asked_again")
+@pytest.mark.parametrize(
+    ("capability", "made_for", "usable"),
+    [
+        ((3, 7), ["sm_75", "sm_80", "sm_86", "sm_90", "compute_90"], False),
+        ((8, 0), ["sm_75", "sm_86"], False),
+        ((8, 9), ["sm_75", "sm_80", "sm_86"], True),
+        ((9, 0), ["sm_80", "sm_86"], False),
+        ((9, 0), ["sm_90a"], True),
+        ((10, 3), ["sm_90", "sm_100a"], False),
+        ((12, 1), ["sm_90", "compute_90"], True),
+        ((12, 0), [], True),
+        ((9, 4), ["gfx942"], True),
+    ],
+)
+def test_a_gpu_that_torch_has_no_code_for_is_not_used(
+    capability: tuple[int, int], made_for: list[str], usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, get_device_capability=capability, get_arch_list=made_for)
+    assert resolve_device("auto").type == ("cuda" if usable else "cpu")
+    assert on_cuda(RunSettings()) == usable
+    if not usable:
+        major, minor = capability
+        with pytest.raises(DeviceMissing, match=rf"sm_.* not for this GPU \(GPU of a test, .* {major}\.{minor}\)"):
+            resolve_device("cuda:1")
+
+
+@pytest.mark.usefixtures("asked_again")
+def test_a_gpu_that_another_process_has_for_itself_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(_: int) -> None:
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
+
+    pretend(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", busy)
+    with pytest.raises(DeviceMissing, match=r"it cannot be used .*busy or unavailable") as caught:
+        resolve_device("cuda")
+    assert "more" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["", "gpu", "mps", "cuda:", "cuda:x", "cuda:-1", "CUDA", "cpu:0"])
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(DeviceMissing, match="auto, cpu, cuda or cuda:N"):
@@ -98,6 +187,7 @@ def test_on_cuda_some_batches_are_under_way_at_once(device: str) -> None:
     assert batch_workers(RunSettings(device=device, threads=7)) == CUDA_BATCHES
 
 
+@pytest.mark.usefixtures("asked_again")
 def test_on_a_cpu_every_thread_has_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for device in ("cpu", "auto"):
@@ -221,6 +311,22 @@ def test_errors_after_which_nothing_works_end_it(message: str) -> None:
     with pytest.raises(DeviceFailed, match=f"{message}.*the same command goes on"):
         fitting()(batch_of_at_most(2, calls, RuntimeError(message)), range(5))
     assert calls == [5]
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (torch.OutOfMemoryError("Tried to allocate 2.00 GiB"), DeviceOutOfMemory),
+        (RuntimeError("CUDA error: out of memory"), DeviceOutOfMemory),
+        (RuntimeError("CUDA error: no kernel image is available for execution on the device"), DeviceMissing),
+        (RuntimeError("CUDA error: unspecified launch failure"), DeviceFailed),
+        (RuntimeError("The size of tensor a must match"), RuntimeError),
+    ],
+)
+def test_errors_of_the_device_are_told_apart(error: RuntimeError, becomes: type[Exception]) -> None:
+    with pytest.raises(becomes) as caught, device_errors():
+        raise error
+    assert type(caught.value) is becomes
 
 
 def test_other_errors_pass_unchanged() -> None:

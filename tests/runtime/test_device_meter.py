@@ -41,3 +41,17 @@ def test_a_driver_that_cannot_be_asked(installed: bool, tmp_path: Path, monkeypa
     with DeviceMeter(UUID) as meter:
         pass
     assert meter.busy_share is None
+
+
+@pytest.mark.parametrize("says", ["[N/A]", "No devices were found", "Unable to find device 7 of 8"])
+def test_a_slice_of_a_device_has_no_busy_share(says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho "{says}"\ntouch {tmp_path}/said\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    begun = time.monotonic()
+    with DeviceMeter(UUID) as meter:
+        while not (tmp_path / "said").exists() and time.monotonic() < begun + 30:
+            time.sleep(0.01)
+    assert (tmp_path / "said").exists()
+    assert meter.busy_share is None

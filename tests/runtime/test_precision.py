@@ -169,8 +169,7 @@ def test_tf32_is_switched_on_and_off_for_convolutions_on_cuda(switches: None) ->
 
 def test_a_later_look_at_the_device_leaves_the_switch(switches: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directories of a server, and the sources after a run's first, ask for the device again."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("pipeline.runtime.device.cuda_problem", lambda _: None)
     _leave_tf32.cache_clear()
     torch.backends.cudnn.allow_tf32 = True  # cuDNN's default
     where = resolve_device("cuda")

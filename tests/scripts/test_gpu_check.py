@@ -69,6 +69,21 @@ def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert found["problems"][0].startswith("it was ended after ")
 
 
+def test_a_step_that_hangs_says_where(tmp_path: Path) -> None:
+    program = (
+        "import time; from gpu_check import check, findings; from tests.scripts.test_gpu_check import options_in;"
+        "from pathlib import Path; from types import SimpleNamespace; import sys;"
+        "check.STEPS = (check.Step('env', 'hangs', limit_s=1, least_s=0),);"
+        "sys.modules['gpu_check.hangs'] = SimpleNamespace(env=lambda *_: time.sleep(1.5));"
+        f"check.one_step('env', options_in(Path({str(tmp_path)!r})))"
+    )
+    paths = (ROOT, ROOT / "scripts", ROOT / "scripts" / "bench")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert "Timeout (" in done.stderr
+    assert 'File "<string>", line 1 in <lambda>' in done.stderr
+
+
 def run_main(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr("sys.argv", ["gpu_check", "--out", str(folder), *words])
     return check.main()

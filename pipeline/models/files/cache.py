@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import platformdirs
 
 from pipeline.errors import CacheUnwritable
 
 _CHUNK_BYTES = 2**20
+_SHORT_WAIT_S: Final = 3.0  # not worth a line
+_log: Final = logging.getLogger(__name__)
 
 
 def cache_folder(setting: str | None = None) -> Path:
@@ -47,15 +51,27 @@ def exclusive(folder: Path, name: str) -> Iterator[None]:
     """Makes the folder and holds the lock on the files of weight set `name`, waiting while another process has it.
 
     So two processes neither convert twice nor write into the same partial file. The kernel releases the lock of a
-    process that dies. Raises CacheUnwritable.
+    process that dies. A wait is logged. Raises CacheUnwritable.
     """
     with cache_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / f"{name}.lock").open("ab")
     with file:
         with cache_errors(folder):
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
         yield
+
+
+def _lock(file: BinaryIO) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waiting = threading.Timer(_SHORT_WAIT_S, _log.warning, ["waiting for another process that has %s", file.name])
+        waiting.start()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        finally:
+            waiting.cancel()
 
 
 @contextmanager
