@@ -97,6 +97,20 @@ def test_compiled_loops_and_torch_find_the_same(networks: MtcnnNetworks, images:
     assert (found.scores - expected.scores).abs().max() <= 1e-4
 
 
+@pytest.mark.parametrize("setting", ["onet_threshold", "min_confidence"])
+def test_a_higher_threshold_leaves_out_the_less_confident_faces(
+    networks: MtcnnNetworks, images: list[np.ndarray], device: str, setting: str
+) -> None:
+    pictures = ImageBatch(images, device)
+    every = MtcnnDetector(networks, DetectSettings(min_confidence=0))(pictures)
+    limit = every.scores.sort().values[len(every) // 2 - 1 :][:2].mean().item()
+    assert every.scores.min() < limit < every.scores.max()
+    found = MtcnnDetector(networks, DetectSettings(**{"min_confidence": 0, setting: limit}))(pictures)
+    confident = every.scores > limit
+    assert torch.equal(found.image_index, every.image_index[confident])
+    torch.testing.assert_close(found.boxes, every.boxes[confident], rtol=0, atol=0.01)
+
+
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_no_face_in_any_image(networks: MtcnnNetworks, device: str, count: int) -> None:
