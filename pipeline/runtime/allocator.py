@@ -20,8 +20,8 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 
-# Blocks from this size on are the kernel's again as soon as they are freed. Smaller ones would cost page faults: the
-# summed-area table of a picture of 1 MP has 12 MB.
+# Blocks from this size on are the kernel's again as soon as they are freed. Smaller ones would cost page faults: a
+# network's layers have a few MB.
 MAPPED_BYTES: Final = 16 * 2**20
 _ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"  # which Arrow reads when it is loaded
 _KEPT_BYTES: Final = 2 * MAPPED_BYTES  # free at the end of a heap

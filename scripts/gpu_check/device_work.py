@@ -15,15 +15,40 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from pipeline.evaluation.bench.harness import timed
-from pipeline.extraction.detection import cascade
+from pipeline.extraction.detection import cascade, nms, proposals
 from pipeline.extraction.images import batch
 
 _TOP_KERNELS = 20
+# Where a device gets its modules of Triton kernels, None where torch does the same.
+_LOADERS = ((batch, "load_triton"), (proposals, "load_painter"), (nms, "load_kernel"))
 
 
 def take_cuda_branches() -> None:
     """From now on this process takes on the CPU the branches that CUDA takes. So a dry run tries their code."""
     cascade.load_kernels = batch.load_kernels = lambda _: None
+
+
+def triton_kernels(device: torch.device) -> dict[str, bool]:
+    """Which modules of kernels the device uses, by the name of what loads them."""
+    return {name: getattr(module, name)(device) is not None for module, name in _LOADERS}
+
+
+def leave_triton() -> None:
+    """From now on torch does what Triton's kernels do, in this process."""
+    for module, name in _LOADERS:
+        setattr(module, name, lambda _: None)
+
+
+def interpret_triton() -> None:
+    """From now on Triton's interpreter runs the kernels on CPU tensors, in this process, which must have begun with
+    TRITON_INTERPRET=1."""
+    from pipeline.extraction.detection import canvas_kernel, suppression_kernel
+    from pipeline.extraction.images import triton_kernels
+
+    triton_kernels.PIXELS = canvas_kernel.PIXELS = 1024  # the interpreter takes hardly longer than for one
+    kernels = (triton_kernels, canvas_kernel, suppression_kernel)
+    for (module, name), kernel in zip(_LOADERS, kernels, strict=True):
+        setattr(module, name, lambda _, kernel=kernel: kernel)
 
 
 def waits(work: Callable[[], object]) -> Counter[str]:

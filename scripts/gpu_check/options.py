@@ -26,6 +26,7 @@ class Options:
     seconds: float  # for all steps together
     quick: bool
     only: tuple[str, ...]
+    photos: int | None = None  # of lfw-view1, for parity, in the place of the corpora
 
     @property
     def cuda(self) -> bool:
@@ -39,7 +40,8 @@ class Options:
         """The command line of a step's process."""
         faces = [] if self.faces is None else ["--faces", str(self.faces)]
         quick = ["--quick"] if self.quick else []
-        return ["--device", self.device, "--work", str(self.work), "--out", str(self.out), *faces, *quick]
+        photos = [] if self.photos is None else ["--photos", str(self.photos)]
+        return ["--device", self.device, "--work", str(self.work), "--out", str(self.out), *faces, *quick, *photos]
 
     def settings(self, config: Path | None = None, **flags: Any) -> Settings:
         """facepipe's, on the device: the defaults, `config`, then `flags` (`run__mode` is the key run.mode)."""
@@ -62,6 +64,7 @@ def parser(steps: tuple[str, ...], doc: str | None) -> argparse.ArgumentParser:
     made.add_argument("--faces", type=Path, help="photos as scripts/bench takes them; two portraits if it is not given")
     made.add_argument("--only", nargs="+", choices=steps, default=steps, metavar="STEP", help=", ".join(steps))
     made.add_argument("--quick", action="store_true", help="few photos, one turn: does it all run?")
+    made.add_argument("--photos", type=int, help="parity compares so many of lfw-view1/images, as they are")
     made.add_argument("--seconds", type=float, default=555, help="when to stop; what is left then is skipped")
     made.add_argument("--work", type=Path, help="keep corpora and logs here; a temporary folder if it is not given")
     made.add_argument("--out", type=Path, default=os.environ.get("OUT", "gpu-check"), help="where the report goes")
@@ -73,4 +76,4 @@ def options_of(arguments: argparse.Namespace, work: Path) -> Options:
     faces = None if arguments.faces is None else arguments.faces.resolve()
     out = Path(arguments.out).resolve()
     only = tuple(arguments.only)
-    return Options(arguments.device, faces, work, out, arguments.seconds, arguments.quick, only)
+    return Options(arguments.device, faces, work, out, arguments.seconds, arguments.quick, only, arguments.photos)

@@ -1,8 +1,14 @@
-"""The device against the CPU: the same faces, the same embeddings, the same identities?"""
+"""The device against the CPU, with Triton's kernels and without: the same faces, embeddings and identities?
+
+    TRITON_INTERPRET=1 python scripts/gpu_check --device cpu --faces FOLDER --photos 300 --work FOLDER --step parity
+
+compares the compiled loops, torch, and the kernels by Triton's interpreter, on a CPU; one core takes some minutes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +17,7 @@ import numpy as np
 from comparison import LEAST_COSINE, assert_same_faces, cosine_figures, largest_shift, parity_figures
 from corpora import read_sources
 
-from gpu_check.device_work import take_cuda_branches
+from gpu_check.device_work import interpret_triton, leave_triton, take_cuda_branches
 from gpu_check.findings import Findings
 from gpu_check.options import Options
 from gpu_check.photos import corpus, faces
@@ -35,20 +41,36 @@ Faces = Mapping[Path, Extracted]
 
 
 def parity(options: Options, found: Findings) -> None:
-    groups = read_sources(faces(options)).groups[: _QUICK_GROUPS if options.quick else _GROUPS]
-    files = [*corpus(options, "a"), *corpus(options, "b"), *groups]
+    sources = read_sources(faces(options))
+    if options.photos is None:
+        groups = sources.groups[: _QUICK_GROUPS if options.quick else _GROUPS]
+        files = [*corpus(options, "a"), *corpus(options, "b"), *groups]
+    else:
+        files = [*sources.portraits[: options.photos]]
     expected = extract(options.settings(run__device="cpu"), files)
-    if not options.cuda:
-        take_cuda_branches()
     headlines = []
-    for mode in (EXACT, FAST) if options.cuda else (EXACT,):
-        with found.part(mode):
-            settings = options.settings(run__mode=mode, run__backend=TORCH)
-            figures = compared(expected, extract(settings, files), settings, mode, found)
-            found.put(mode, figures)
+    for name, flags in ways(options):
+        with found.part(name):
+            settings = options.settings(run__backend=TORCH, **flags)
+            figures = compared(expected, extract(settings, files), settings, name, found)
+            found.put(name, figures)
             least, f = figures["cosine_own_box_min"], figures["pairwise_f"]
-            headlines.append(f"{mode}: {figures['missed']} missed, cosine at least {least:.6f}, pairwise F {f:.4f}")
+            headlines.append(f"{name}: {figures['missed']} missed, cosine at least {least:.6f}, pairwise F {f:.4f}")
     found.headline = "; ".join(headlines)
+
+
+def ways(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name and the flags of each way to find faces on the device, which this process takes until the next one."""
+    if options.cuda:
+        yield from ((mode, {"run__mode": mode}) for mode in (EXACT, FAST))
+        leave_triton()
+        yield "exact without Triton", {"run__mode": EXACT}
+        return
+    take_cuda_branches()
+    yield EXACT, {"run__mode": EXACT}
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        interpret_triton()
+        yield "exact by Triton's interpreter", {"run__mode": EXACT, "run__threads": 1}  # it is not made for two
 
 
 def extract(settings: Settings, files: Sequence[Path]) -> dict[Path, Extracted]:
@@ -57,24 +79,24 @@ def extract(settings: Settings, files: Sequence[Path]) -> dict[Path, Extracted]:
     return chain([0])
 
 
-def compared(expected: Faces, actual: Faces, settings: Settings, mode: str, found: Findings) -> dict[str, Any]:
+def compared(expected: Faces, actual: Faces, settings: Settings, name: str, found: Findings) -> dict[str, Any]:
     """The figures of the device's faces beside the CPU's; what is too far apart becomes a problem."""
     counts = compare_faces(expected, actual, {file: image_size(file) for file in expected})
-    with found.part(f"{mode}, faces"):
+    with found.part(f"{name}, faces"):
         assert_same_faces(counts)
     cosine = matched_cosines(expected, actual)
     least = float(cosine.min(initial=1.0))
-    found.expect(least >= LEAST_COSINE, f"{mode}: a cosine of {least:.5f} between two embeddings of one face")
+    found.expect(least >= LEAST_COSINE, f"{name}: a cosine of {least:.5f} between two embeddings of one face")
     on_cpu = replace(settings, run=replace(settings.run, device="cpu"))
     one, two = same_faces(expected, actual, identities(expected, on_cpu), identities(actual, settings))
     agreement = Contingency.of(one, two).pairwise().f
     f = 1.0 if np.isnan(agreement) else agreement  # no two faces are in one identity
-    found.expect(f >= _LEAST_F[mode], f"{mode}: identities agree with a pairwise F of {f:.4f} only")
+    found.expect(f >= _LEAST_F[settings.run.mode], f"{name}: identities agree with a pairwise F of {f:.4f} only")
     return {
         **parity_figures(counts),
         **cosine_figures({"own_box": cosine}),
         "largest_box_shift_px": max(largest_shift(expected[file], actual[file]) for file in expected),
-        "identities": {"cpu": len(set(one)), mode: len(set(two))},
+        "identities": {"cpu": len(set(one)), name: len(set(two))},
         "pairwise_f": f,
     }
 

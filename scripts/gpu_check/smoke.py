@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from gpu_check.device_work import launches, take_cuda_branches, waits
+from gpu_check.device_work import launches, take_cuda_branches, triton_kernels, waits
 from gpu_check.findings import Findings
 from gpu_check.options import Options
 from gpu_check.photos import decoded
@@ -36,6 +36,9 @@ def smoke(options: Options, found: Findings) -> None:
         with found.part(mode):
             settings = options.settings(run__mode=mode, run__backend=TORCH)
             extractor = load_extractor(settings, make_identity(settings), Path())
+            kernels = triton_kernels(extractor.device)
+            found.put("Triton kernels", kernels)
+            found.expect(not options.cuda or all(kernels.values()), f"the device does without Triton: {kernels}")
             for name, batch in images.items():
                 with found.part(f"{mode} {name}"):
                     headlines.append(f"{mode} {name} {one_batch(extractor, batch, f'{mode} {name}', found)}")

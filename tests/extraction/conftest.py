@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from PIL import Image
 
+from pipeline.extraction.detection import proposals
 from pipeline.extraction.detection.networks import MtcnnNetworks, load_networks
+from pipeline.extraction.images import batch
 from pipeline.models.weights import detector_files
+from tests.extraction.helpers import interpreted
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +31,29 @@ def picture(astronaut_path: Path) -> Image.Image:
     """101 x 75 RGB, sides that no block size divides, with a face in it."""
     with Image.open(astronaut_path) as image:
         return image.convert("RGB").crop((130, 10, 332, 160)).resize((101, 75), Image.Resampling.BOX)
+
+
+@pytest.fixture
+def triton_kernels(device: str, request: pytest.FixtureRequest) -> list[ModuleType]:
+    """The Triton kernels of images and of detection: compiled on CUDA, by Triton's interpreter on CPU tensors."""
+    return _kernels() if device != "cpu" else request.getfixturevalue("interpreted_kernels")
+
+
+def _kernels() -> list[ModuleType]:
+    pytest.importorskip("triton")
+    from pipeline.extraction.detection import canvas_kernel
+    from pipeline.extraction.images import triton_kernels
+
+    return [triton_kernels, canvas_kernel]
+
+
+@pytest.fixture
+def interpreted_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ModuleType]]:
+    """Those kernels in use on CPU tensors."""
+    kernels = triton_kernels, canvas_kernel = _kernels()
+    monkeypatch.setattr(batch, "load_triton", lambda _: triton_kernels)
+    monkeypatch.setattr(proposals, "load_painter", lambda _: canvas_kernel)
+    for module in kernels:
+        monkeypatch.setattr(module, "PIXELS", 1024)  # the interpreter takes hardly longer than for one
+    with interpreted(*kernels):
+        yield kernels

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 _WAITING = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "unique_consecutive"}
 
@@ -57,12 +57,13 @@ def count_waits(work: Callable[[], object]) -> int:
 
 
 class DispatchCounts(TorchDispatchMode):
-    """Counts operations, and those of them that would wait for a device: their result's shape or value is needed on
-    the host. Copies to the host are not among them, as on the CPU there are none."""
+    """Counts operations, the bytes of their results, and those of them that would wait for a device: their result's
+    shape or value is needed on the host. Copies to the host are not among them, as on the CPU there are none."""
 
     def __init__(self) -> None:
         super().__init__()
         self.operations = 0
+        self.bytes = 0
         self.waits: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -70,24 +71,43 @@ class DispatchCounts(TorchDispatchMode):
         by_mask = name == "index" and any(index is not None and index.dtype == torch.bool for index in args[1])
         self.operations += 1
         self.waits[name] += by_mask or name in _WAITING
-        return func(*args, **(kwargs or {}))
+        results = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            tensors = [results] if isinstance(results, torch.Tensor) else results if isinstance(results, tuple) else []
+            self.bytes += sum(one.nbytes for one in tensors if isinstance(one, torch.Tensor))
+        return results
+
+
+def _uncounted(run: Callable[..., None]) -> Callable[..., None]:
+    """`run`, whose operations are hidden from `DispatchCounts` and count as one."""
+
+    def launch(*arguments: Any, **options: Any) -> None:
+        with _disable_current_modes() as modes:
+            run(*arguments, **options)
+        for mode in modes:
+            mode.operations += 1
+
+    return launch
 
 
 @contextlib.contextmanager
-def interpreted(module: ModuleType) -> Iterator[None]:
-    """Inside, a module's Triton kernels run in Triton's interpreter, on the CPU; there they may divide by 0."""
+def interpreted(*modules: ModuleType) -> Iterator[None]:
+    """Inside, the modules' Triton kernels run in Triton's interpreter, on the CPU; there they may divide by 0.
+    `DispatchCounts` sees a launch as one operation."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
     with contextlib.suppress(ImportError):  # which the interpreter does later, and finds functions that are none
         importlib.import_module("triton.experimental.gluon")
-    places = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.core.tensor_descriptor_base, module)
+    places = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.core.tensor_descriptor_base)
+    places += (InterpretedFunction, *modules)
     before = [dict(vars(place)) for place in places]
-    for place in (tl, tl.standard, module):
+    for place in (tl, tl.standard, *modules):
         for name, function in list(vars(place).items()):
             if isinstance(function, JITFunction):
                 setattr(place, name, InterpretedFunction(function.fn))
+    InterpretedFunction.run = _uncounted(InterpretedFunction.run)
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
             yield

@@ -13,7 +13,7 @@ from PIL import Image
 
 from pipeline.config import AlignSettings, DetectSettings
 from pipeline.extraction.align import cut_crops
-from pipeline.extraction.detection import cascade, nms
+from pipeline.extraction.detection import cascade, nms, proposals
 from pipeline.extraction.detection.cascade import CROPS_PER_CALL, MtcnnDetector
 from pipeline.extraction.detection.kernels import load_kernels
 from pipeline.extraction.detection.networks import MtcnnNetworks
@@ -159,17 +159,21 @@ def test_where_few_shapes_are_preferred_the_networks_see_few_and_find_the_same(
         torch.testing.assert_close(ours.scores, theirs.scores, rtol=0, atol=1e-4)
 
 
+@pytest.mark.usefixtures("triton_kernels")
 def test_operations_and_waits_of_the_device_path(
     networks: MtcnnNetworks, images: list[np.ndarray], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path of CUDA on any device: it waits for P-Net's cells, before R-Net, before O-Net and in the end; operations
-    grow with the canvases only. The faces are those of suppression on the host."""
+    grow with the canvases only. The faces are those of resampling by torch and suppression on the host."""
     kernel = pytest.importorskip("pipeline.extraction.detection.suppression_kernel", exc_type=ImportError)
+    images = [images[3], *images[5:]]  # the interpreter is slow
     use_torch(monkeypatch)
     monkeypatch.setattr("pipeline.runtime.device._FEW_SHAPES", {"cpu", "cuda"})
     detector = MtcnnDetector(networks, DetectSettings())
-    monkeypatch.setattr(nms, "load_kernel", lambda _: None)
-    expected = detector(ImageBatch(images, networks.device))
+    with pytest.MonkeyPatch.context() as patch:
+        for module, load in ((nms, "load_kernel"), (batch, "load_triton"), (proposals, "load_painter")):
+            patch.setattr(module, load, lambda _: None)
+        expected = detector(ImageBatch(images, networks.device))
     monkeypatch.setattr(nms, "load_kernel", lambda _: kernel)
     counted = []
     for copies in (1, 4):
@@ -180,6 +184,7 @@ def test_operations_and_waits_of_the_device_path(
         torch.testing.assert_close(found.boxes[: len(expected)], expected.boxes, rtol=0, atol=0.01)
         assert len(found) == copies * len(expected)
     one, many = counted
+    assert one.operations <= 500
     assert +one.waits == +many.waits == {"nonzero": 4}
     assert many.operations < 4 * one.operations
 

@@ -79,19 +79,21 @@ def assert_as_alone(
     assert not cells
 
 
-@pytest.mark.parametrize("loops", [True, False], ids=["compiled", "canvases"])
+@pytest.mark.parametrize("path", ["compiled", "torch", "triton"])
 @pytest.mark.parametrize(
     "size", [(7, 9), (13, 12), (12, 15), (14, 14), (30, 41), (41, 40), (40, 41), (13, 64), (60, 90), (150, 99)]
 )
 def test_all_cells_equal_the_network_on_the_level_alone(
-    size: tuple[int, int], loops: bool, monkeypatch: pytest.MonkeyPatch
+    size: tuple[int, int], path: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Also of a level larger than its picture; neither its neighbours nor its places on small canvases matter."""
     monkeypatch.setattr(proposals, "CANVAS_SIDE", 64)
+    if path == "triton":
+        request.getfixturevalue("interpreted_kernels")
     rng, pnet = np.random.default_rng(0), random_pnet(1)
     images = [rng.integers(0, 256, (*sides, 3), dtype=np.uint8) for sides in ((33, 21), size, (19, 35))]
     sizes = [(33, 21), (max(size[0], 12), max(size[1], 12)), (19, 35)]
-    assert_as_alone(compiled_cells(pnet) if loops else CanvasCells(pnet), pnet.net, images, sizes)
+    assert_as_alone(compiled_cells(pnet) if path == "compiled" else CanvasCells(pnet), pnet.net, images, sizes)
 
 
 def test_rows_of_any_length_equal_the_network_on_the_level_alone() -> None:

@@ -17,9 +17,9 @@ from pipeline.config import DetectSettings
 from pipeline.extraction.detection.kernels import load_kernels
 from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network
 from pipeline.extraction.detection.nms import load_kernel, suppress
-from pipeline.extraction.detection.proposals import CanvasCells, CompiledCells, LikelyCells
+from pipeline.extraction.detection.proposals import CanvasCells, CompiledCells, LikelyCells, load_painter
 from pipeline.extraction.detection.pyramid import CELL, STRIDE, pyramid
-from pipeline.extraction.images.batch import ImageBatch
+from pipeline.extraction.images.batch import ImageBatch, load_triton
 from pipeline.runtime.device import padded
 from pipeline.runtime.stage_times import ONET, PNET, RNET, NetworkCounts, StageTimes
 from pipeline.types import Detections
@@ -57,7 +57,8 @@ class MtcnnDetector:
         pnet = networks.pnet
         self._likely_cells: LikelyCells = CanvasCells(pnet) if kernels is None else CompiledCells(pnet, kernels)
         self._rnet, self._onet = crop_network(networks.rnet, kernels), crop_network(networks.onet, kernels)
-        load_kernel(networks.device)  # now, as its comparison might find no memory beside a batch
+        for load in (load_triton, load_painter, load_kernel):
+            load(networks.device)  # now, as their comparison might find no memory beside a batch
 
     @torch.inference_mode()
     def __call__(self, batch: ImageBatch, times: StageTimes | None = None) -> Detections:

@@ -17,10 +17,11 @@ import numpy.typing as npt
 import torch
 
 from pipeline.extraction.detection.kernels import packed_layer
-from pipeline.extraction.detection.networks import CanvasPNet, normalise
-from pipeline.extraction.detection.pyramid import CanvasMaps, Level, TilePixels, TileTable, pack
+from pipeline.extraction.detection.networks import CanvasPNet
+from pipeline.extraction.detection.pyramid import Canvases, Level, Packing, TileTable, pack, paint_by_torch
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.device import prefers_few_shapes
+from pipeline.runtime.optional_triton import if_checked
 from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.runtime.threads import over_threads
 from pipeline.types import ByteArray, FloatArray
@@ -31,6 +32,14 @@ CANVAS_SIDE = 512
 CANVASES_PER_CALL: Final = {"cpu": 4, "cuda": 16}
 # The likely cells of one level: (row, column) [n, 2], and probability and regression [n, 5].
 _LevelCells: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
+
+
+@if_checked
+def load_painter() -> ModuleType:
+    """The kernel that paints canvases on CUDA."""
+    from pipeline.extraction.detection import canvas_kernel
+
+    return canvas_kernel
 
 
 @dataclass(frozen=True)
@@ -65,35 +74,31 @@ class CanvasCells:
     ) -> Cells:
         packing = pack(pyramids, CANVAS_SIDE)
         tiles = TileTable(packing, batch.device)
-        cells = [*self._run(batch, tiles, packing.canvases, counts)]
+        cells = []
+        for first, canvases in _painted(batch, packing, tiles):
+            cells.append((canvases.cells, *self._pnet(canvases.pixels, canvases.inside, canvases.pooled_inside)))
+            counts.add(min(len(canvases.cells), packing.canvases - first))
         if not cells:
-            empty, floats = tiles.image, tiles.scale
+            empty, floats = tiles.table[:, 0], tiles.scale
             return Cells(empty, empty, floats, empty, empty, floats, floats.new_zeros((0, 4)))
         tile, probability, regression = (torch.cat(column) for column in zip(*cells, strict=True))
-        canvas, row, column = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
-        tile = tile[canvas, row, column]
-        first_row, first_column = tiles.origin(tile)
-        return Cells(
-            tiles.image[tile],
-            tiles.level[tile],
-            tiles.scale[tile],
-            column + first_column,
-            row + first_row,
-            probability[canvas, row, column],
-            regression[canvas, :, row, column],
-        )
+        canvas, y, x = ((probability >= threshold) & (tile >= 0)).nonzero().unbind(1)  # the only wait
+        tile = tile[canvas, y, x]
+        image, level, row, column = tiles.places(tile, y, x)
+        found = probability[canvas, y, x], regression[canvas, :, y, x]
+        return Cells(image, level, tiles.scale[tile], column, row, *found)
 
-    def _run(
-        self, batch: ImageBatch, tiles: TileTable, canvases: int, counts: NetworkCounts
-    ) -> Iterator[tuple[torch.Tensor, ...]]:
-        """For each call the cells' tiles, probabilities and regressions."""
-        step = CANVASES_PER_CALL[batch.device.type]
-        pixels = TilePixels(tiles, batch.tables)
-        for start in range(0, canvases, step):
-            shown = min(step, canvases - start)
-            maps = CanvasMaps(tiles, start, start + (step if prefers_few_shapes(batch.device) else shown))
-            yield maps.cells(), *self._pnet(normalise(pixels.paint(maps)), *maps.inside())
-            counts.add(shown)
+
+def _painted(batch: ImageBatch, packing: Packing, tiles: TileTable) -> Iterator[tuple[int, Canvases]]:
+    """The canvases of each call, and the number of the first."""
+    step, count = CANVASES_PER_CALL[batch.device.type], packing.canvases
+    if prefers_few_shapes(batch.device):
+        count += -count % step
+    starts = range(0, count, step)
+    if kernel := load_painter(batch.device):
+        return ((start, kernel.paint(batch, tiles, start, min(start + step, count))) for start in starts)
+    painted = paint_by_torch(batch, packing, count)
+    return ((start, painted[start : start + step]) for start in starts)
 
 
 class CompiledCells:

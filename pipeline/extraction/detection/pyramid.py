@@ -4,14 +4,13 @@ P-Net then runs once per few canvases, whatever the number of images and scales,
 constant memory, and fit for graph capture. A level larger than a canvas is cut into tiles that overlap by what P-Net
 needs, so that every cell comes exactly once.
 
-A batch has hundreds of canvases with dozens of tiles each; with one operation per tile, launching them would take
-longer than the arithmetic. So every pixel of a canvas looks up the tile that it shows, for all tiles at once, on any
-device, without waiting for it.
+A batch has hundreds of tiles. On CUDA one launch paints those of a call (`canvas_kernel`); `paint_by_torch` copies one
+after the other, which takes longer to launch than to do there.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from pipeline.extraction.images.summed_area import SummedAreaTables, area_bins
+from pipeline.extraction.detection.networks import normalise
+from pipeline.extraction.images.batch import ImageBatch
 
 CELL = 12  # pixels that one cell of P-Net's output sees
 STRIDE = 2  # pixels between neighbouring cells
@@ -110,123 +110,66 @@ def _place(tiles: Sequence[Tile], side: int) -> tuple[list[Tile], int]:
 
 
 class TileTable:
-    """The tiles of a packing as columns on a device, [t] each: int64, except `scale`, float32."""
+    """The tiles of a packing on a device."""
 
     def __init__(self, packing: Packing, device: torch.device) -> None:
         levels = [packing.pyramids[tile.image][tile.level] for tile in packing.tiles]
         rows = [(*tile, level.height, level.width) for tile, level in zip(packing.tiles, levels, strict=True)]
-        table = np.array(rows, dtype=np.int64).reshape(-1, 11).T.copy()
-        columns = torch.from_numpy(table).to(device, non_blocking=True)
-        self.image, self.level, self.y, self.x, self.height, self.width, *others = columns
-        self.canvas, self.canvas_y, self.canvas_x, self.level_height, self.level_width = others
+        # [t, 11] int64: the fields of `Tile`, and its level's height and width.
+        table = torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1, 11))
+        self.table = table.to(device, non_blocking=True)
         scales = np.array([level.scale for level in levels], dtype=np.float32)
-        self.scale = torch.from_numpy(scales).to(device, non_blocking=True)
-        # On the host: the tiles' canvases in ascending order, and the total of their rows and columns.
+        self.scale = torch.from_numpy(scales).to(device, non_blocking=True)  # [t]
+        # On the host: the tiles' canvases in ascending order, and their pixels.
         self.canvases = [tile.canvas for tile in packing.tiles]
-        self.rows = sum(tile.height for tile in packing.tiles)
-        self.columns = sum(tile.width for tile in packing.tiles)
+        self.areas = [tile.height * tile.width for tile in packing.tiles]
         self.side = packing.side
-        self.device = device
 
-    def origin(self, tile: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The offset from a cell's row and column on its canvas to those in its level; [n] each."""
-        return (self.y[tile] - self.canvas_y[tile]) // 2, (self.x[tile] - self.canvas_x[tile]) // 2
-
-
-class CanvasMaps:
-    """Maps of the canvases first .. end - 1 of a packing, P of side S."""
-
-    def __init__(self, tiles: TileTable, first: int, end: int) -> None:
-        self._tiles = tiles
-        self._slots = _slots(tiles, first, end)
-        # For each pixel its tile, or -1, and its row and column there: int64 [P, S, S].
-        self.tile = self._slots.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
-        place = torch.arange(tiles.side, device=tiles.device)
-        self.row = place[:, None] - tiles.canvas_y[self.tile]
-        self.column = place - tiles.canvas_x[self.tile]
-
-    def shown(self) -> torch.Tensor:
-        """Whether a pixel lies in its tile: bool [P, S, S]. `tile` alone does not say: a pixel next to a tile of odd
-        sides has its number, too."""
-        return self._within(margin=0)
-
-    def cells(self) -> torch.Tensor:
-        """The tile of each cell of P-Net's output, int64 [P, S/2-5, S/2-5], -1 for none."""
-        edge = self._tiles.side // 2 - 5
-        return torch.where(self._pooled(margin=4), self._slots, -1)[:, :edge, :edge]
-
-    def inside(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """bool [P, 1, S-2, S-2] and [P, 1, S/2-1, S/2-1]: see `networks.CanvasPNet`."""
-        return self._within(margin=2)[:, None, :-2, :-2], self._pooled(margin=0)[:, None, :-1, :-1]
-
-    def _within(self, margin: int) -> torch.Tensor:
-        """Whether a pixel lies in a tile, at least `margin` pixels from its end: bool [P, S, S]."""
-        height, width = self._tiles.height[self.tile] - margin, self._tiles.width[self.tile] - margin
-        within: torch.Tensor = (self.tile >= 0) & (self.row < height) & (self.column < width)
-        return within
-
-    def _pooled(self, margin: int) -> torch.Tensor:
-        """The same for the pooling's output, [P, S/2, S/2]: one value for two pixels of the first convolution."""
-        tiles, slots = self._tiles, self._slots
-        row, column = self.row[:, ::2, ::2] // 2, self.column[:, ::2, ::2] // 2
-        rows, columns = (tiles.height[slots] - 1) // 2 - margin, (tiles.width[slots] - 1) // 2 - margin
-        within: torch.Tensor = (slots >= 0) & (row < rows) & (column < columns)
-        return within
+    def places(self, tile: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Image, level, and row and column there, of the cells of these tiles at these places on their canvases; [n]
+        int64 each."""
+        image, level, y, x, _, _, _, canvas_y, canvas_x, _, _ = self.table[tile].unbind(1)
+        return image, level, row + (y - canvas_y) // 2, column + (x - canvas_x) // 2
 
 
-def _slots(tiles: TileTable, first: int, end: int) -> torch.Tensor:
-    """The tile of each square of 2 x 2 pixels: [P, S/2, S/2] int64, -1 for none. Tiles begin at even positions, and the
-    pixels next to the last row or column of an odd one are empty.
+@dataclass(frozen=True)
+class Canvases:
+    """P canvases of side S, and what `networks.CanvasPNet` has to know of them."""
 
-    Each tile's number is written to its four corners with alternating signs; running sums spread it over the tile.
-    """
-    part = slice(bisect_left(tiles.canvases, first), bisect_left(tiles.canvases, end))
-    top, left = tiles.canvas_y[part] // 2, tiles.canvas_x[part] // 2
-    bottom, right = top + (tiles.height[part] + 1) // 2, left + (tiles.width[part] + 1) // 2
-    number = torch.arange(part.start + 1, part.stop + 1, device=tiles.device)
-    side = tiles.side // 2 + 1
-    canvas = (tiles.canvas[part] - first) * side
-    corners = torch.zeros((end - first) * side * side, dtype=torch.int64, device=tiles.device)
-    for row, column, sign in ((top, left, 1), (top, right, -1), (bottom, left, -1), (bottom, right, 1)):
-        corners.scatter_add_(0, (canvas + row) * side + column, sign * number)
-    return corners.view(-1, side, side).cumsum(1).cumsum(2)[:, :-1, :-1] - 1
+    pixels: torch.Tensor  # [P, 3, S, S] float32, normalised, 0 between the tiles
+    # bool: which outputs of the first convolution and of the pooling depend on one tile alone.
+    inside: torch.Tensor  # [P, 1, S - 2, S - 2]
+    pooled_inside: torch.Tensor  # [P, 1, S / 2 - 1, S / 2 - 1]
+    cells: torch.Tensor  # [P, S / 2 - 5, S / 2 - 5] int64: the tile of each cell of the network's output, -1 for none
 
+    @classmethod
+    def empty(cls, count: int, side: int, device: torch.device) -> Canvases:
+        return cls(
+            torch.zeros((count, 3, side, side), device=device),
+            torch.zeros((count, 1, side - 2, side - 2), dtype=torch.bool, device=device),
+            torch.zeros((count, 1, side // 2 - 1, side // 2 - 1), dtype=torch.bool, device=device),
+            torch.full((count, side // 2 - 5, side // 2 - 5), -1, device=device),
+        )
 
-class TilePixels:
-    """The pixels of tiles, by area: the source pixels that each row and column of a tile averages.
-
-    The tiles' rows, R in all, are listed one tile after the other, and so are their columns, C in all.
-    """
-
-    def __init__(self, tiles: TileTable, tables: SummedAreaTables) -> None:
-        self._tables = tables
-        self._first_row, tile, row = _unrolled(tiles.height, tiles.rows)
-        image = tiles.image[tile]
-        top, bottom = area_bins(tiles.y[tile] + row, tables.sizes[image, 0], tiles.level_height[tile])
-        self._above, self._below = tables.rows(image, top), tables.rows(image, bottom)  # [R] int64
-        self._height = bottom - top
-        self._first_column, tile, column = _unrolled(tiles.width, tiles.columns)
-        image = tiles.image[tile]
-        self._left, self._right = area_bins(
-            tiles.x[tile] + column, tables.sizes[image, 1], tiles.level_width[tile]
-        )  # [C]
-        self._width = self._right - self._left
-
-    def paint(self, maps: CanvasMaps) -> torch.Tensor:
-        """The canvases [P, 3, S, S] float32 in [0, 255]: every tile in its place, zeros between."""
-        shown = maps.shown()
-        row = torch.where(shown, self._first_row[maps.tile] + maps.row, 0)
-        column = torch.where(shown, self._first_column[maps.tile] + maps.column, 0)
-        above, below, left, right = self._above[row], self._below[row], self._left[column], self._right[column]
-        sums = self._tables.sums(above, left, below, right).float()
-        means = sums.div_((self._height[row] * self._width[column]).unsqueeze(-1))
-        return means.mul_(shown.unsqueeze(-1)).permute(0, 3, 1, 2).contiguous()
+    def __getitem__(self, part: slice) -> Canvases:
+        return Canvases(self.pixels[part], self.inside[part], self.pooled_inside[part], self.cells[part])
 
 
-def _unrolled(lengths: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Pieces of these lengths in a row, `total` long: where each piece begins, [t]; and for each place in the row,
-    [total], its piece and its offset from that piece's beginning. int64."""
-    first = lengths.cumsum(0) - lengths
-    number = torch.arange(len(lengths), device=lengths.device)
-    owner = number.repeat_interleave(lengths, output_size=total)
-    return first, owner, torch.arange(total, device=lengths.device) - first[owner]
+def paint_by_torch(batch: ImageBatch, packing: Packing, count: int) -> Canvases:
+    """The packing's canvases and empty ones, `count` in all, tile by tile."""
+    canvases = Canvases.empty(count, packing.side, batch.device)
+    numbers = defaultdict(list)
+    for number, tile in enumerate(packing.tiles):
+        numbers[tile.image, tile.level].append(number)
+    for (image, k), members in numbers.items():
+        level = packing.pyramids[image][k]
+        pixels = normalise(batch.area_resized(image, (level.height, level.width)))
+        for number in members:
+            _, _, y, x, height, width, canvas, top, left = packing.tiles[number]
+            tile_pixels = pixels[:, y : y + height, x : x + width]
+            canvases.pixels[canvas, :, top : top + height, left : left + width] = tile_pixels
+            canvases.inside[canvas, 0, top : top + height - 2, left : left + width - 2] = True
+            top, left, rows, columns = top // 2, left // 2, (height - 1) // 2, (width - 1) // 2
+            canvases.pooled_inside[canvas, 0, top : top + rows, left : left + columns] = True
+            canvases.cells[canvas, top : top + rows - 4, left : left + columns - 4] = number
+    return canvases

@@ -1,7 +1,7 @@
 """Images of any mix of sizes in one batch on a device, and all resampling of them.
 
-`area_crops` averages rectangles: from summed-area tables (`summed_area`), which are made when first needed, or on the
-CPU, where numba is installed, straight from the pixels (`resampling_kernels`), with the same bits.
+`area_crops` averages rectangles straight from the pixels: on CUDA by `triton_kernels`, on the CPU by compiled loops
+(`resampling_kernels`), and without Triton or numba by torch, box by box, always with the same bits.
 
 To enlarge small faces averaging is not enough: `smooth_crops` interpolates between the pixels, and `sample` does so at
 arbitrary points, for faces that are turned upright. `pillow_crops` resamples like the reference implementation.
@@ -9,17 +9,18 @@ arbitrary points, for faces that are turned upright. `pillow_crops` resamples li
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import ModuleType
+from typing import cast
 
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn.functional import interpolate
 
-from pipeline.extraction.images.summed_area import SummedAreaTables
 from pipeline.runtime.optional_numba import if_compiled
+from pipeline.runtime.optional_triton import if_checked
 from pipeline.runtime.threads import over_threads, parts
 from pipeline.types import ByteArray
 
@@ -32,6 +33,14 @@ def load_kernels() -> ModuleType:
     from pipeline.extraction.images import resampling_kernels
 
     return resampling_kernels
+
+
+@if_checked
+def load_triton() -> ModuleType:
+    """The kernels that resample images on CUDA."""
+    from pipeline.extraction.images import triton_kernels
+
+    return triton_kernels
 
 
 class PixelMemory:
@@ -63,9 +72,9 @@ class PixelMemory:
 class ImageBatch:
     """B upright RGB images on `device`.
 
-    `images`: [H, W, 3] uint8, of any sizes: arrays, or tensors for images that are on the device already. `sizes` is
-    [B, 2] int64 (height, width) on the device. Memory: 3 bytes per pixel on the device; with `tables` 15, and a
-    transient of 12 per pixel of one image.
+    `images`: [H, W, 3] uint8, of any sizes: arrays, or tensors for images that are on the device already. On the
+    device are `pixels` [sum of H * W, 3] uint8, one image after the other, `bases` [B] int64, the pixel where each
+    begins, and `sizes` [B, 2] int64 (height, width).
     """
 
     def __init__(
@@ -77,20 +86,15 @@ class ImageBatch:
         """`memory` [m, 3] uint8 on the host, for the pixels of the arrays among the images (`PixelMemory`)."""
         self.device = torch.device(device)
         self.host_sizes = [(int(i.shape[0]), int(i.shape[1])) for i in images]
-        self._pixels = _joined(images, self.device, memory)  # [sum of H * W, 3]
+        self.pixels = _joined(images, self.device, memory)
         host_sizes = np.array(self.host_sizes, dtype=np.int64).reshape(-1, 2)
         counts = host_sizes.prod(axis=1)
         self._host_base = counts.cumsum() - counts  # where each image's pixels begin
-        self._pixel_base = torch.from_numpy(self._host_base).to(self.device, non_blocking=True)
+        self.bases = torch.from_numpy(self._host_base).to(self.device, non_blocking=True)
         self.sizes = torch.from_numpy(host_sizes).to(self.device, non_blocking=True)
 
     def __len__(self) -> int:
         return len(self.host_sizes)
-
-    @functools.cached_property
-    def tables(self) -> SummedAreaTables:
-        """The images' summed-area tables."""
-        return SummedAreaTables(self._pixels, self.host_sizes, self.sizes)
 
     def host_pixels(self, image: int) -> ByteArray:
         """The image [H, W * 3] uint8, a view. Only for a batch on the CPU."""
@@ -100,7 +104,7 @@ class ImageBatch:
         """The image [H, W, 3] uint8 on the device, a view."""
         height, width = self.host_sizes[image]
         start = int(self._host_base[image])
-        return self._pixels[start : start + height * width].view(height, width, 3)
+        return self.pixels[start : start + height * width].view(height, width, 3)
 
     def area_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         """Cuts rectangles and resamples each to size x size by area: [n, 3, size, size] float32 in [0, 255].
@@ -108,10 +112,22 @@ class ImageBatch:
         `image` [n] int64; `boxes` [n, 4] int64 xyxy, half open, inside the image and not empty. Equal to
         adaptive average pooling of the cut rectangle (torch.nn.functional.interpolate with mode="area").
         """
-        kernels = load_kernels(self.device)
-        if kernels is None:
-            return self.tables.area_crops(image, boxes, size)
-        return self._cut(kernels.area_crops, image, boxes, size)
+        if triton := load_triton(self.device):
+            return cast(torch.Tensor, triton.area_crops(self, image, boxes, size))
+        if kernels := load_kernels(self.device):
+            return self._cut(kernels.area_crops, image, boxes, size)
+        return self.area_crops_by_torch(image, boxes, size)
+
+    def area_crops_by_torch(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        """As `area_crops`, box by box."""
+        crops = torch.empty((len(image), 3, size, size), device=self.device)
+        for crop, k, (x0, y0, x1, y1) in zip(crops, image.tolist(), boxes.tolist(), strict=True):
+            crop[:] = _area_average(self._image(k)[y0:y1, x0:x1], (size, size))
+        return crops
+
+    def area_resized(self, image: int, size: tuple[int, int]) -> torch.Tensor:
+        """The image resampled by area to `size` (height, width): [3, height, width] float32 in [0, 255]."""
+        return _area_average(self._image(image), size)
 
     def _cut(self, kernel: Callable[..., None], image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
         """The crops [n, 3, size, size] that a compiled loop makes of the host's pixels."""
@@ -122,7 +138,7 @@ class ImageBatch:
     ) -> torch.Tensor:
         """`out` [n, ...], filled by a compiled loop from the host's pixels: at `places` [n, ...] of the images [n]."""
         arrays = [np.ascontiguousarray(a.numpy()) for a in (image, places, out)]
-        flat, sizes, starts = self._pixels.view(-1).numpy(), self.sizes.numpy(), self._host_base * 3
+        flat, sizes, starts = self.pixels.view(-1).numpy(), self.sizes.numpy(), self._host_base * 3
         over_threads(lambda part: kernel(flat, sizes, starts, *(a[part] for a in arrays)), parts(len(image)))
         return out
 
@@ -131,15 +147,17 @@ class ImageBatch:
 
         Each output pixel is the average over a window of max(1, scale) source pixels around its centre, clipped to the
         rectangle: the exact area average when shrinking, and linear interpolation when enlarging (a window one pixel
-        wide across two pixels weights them linearly). Without the compiled loop it takes two matrix products per
-        rectangle, for its rows and its columns, and waits once for the device.
+        wide across two pixels weights them linearly).
         """
-        kernels = load_kernels(self.device)
-        if kernels is None:
-            return self._smooth_crops(image, boxes, size)
-        return self._cut(kernels.smooth_crops, image, boxes, size)
+        if triton := load_triton(self.device):
+            return cast(torch.Tensor, triton.smooth_crops(self, image, boxes, size))
+        if kernels := load_kernels(self.device):
+            return self._cut(kernels.smooth_crops, image, boxes, size)
+        return self.smooth_crops_by_torch(image, boxes, size)
 
-    def _smooth_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+    def smooth_crops_by_torch(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+        """As `smooth_crops`, up to float32's rounding, by two matrix products per rectangle, for its rows and its
+        columns. Waits once for the device."""
         return self._by_products(image, boxes, size, _window_weights, _unrounded)
 
     def pillow_crops(self, image: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
@@ -208,11 +226,11 @@ class ImageBatch:
         # From one pixel outside on everything is black; clamped there, every coordinate fits an index.
         x = torch.minimum(points[:, :, 0].clamp(min=-1), width)
         y = torch.minimum(points[:, :, 1].clamp(min=-1), height)
-        base = self._pixel_base[image][:, None]
+        base = self.bases[image][:, None]
         out = torch.zeros((*x.shape, 3), device=self.device)
         for column, across in _neighbours(x, width):
             for row, down in _neighbours(y, height):
-                pixels = self._pixels.index_select(0, (base + row * width + column).flatten())
+                pixels = self.pixels.index_select(0, (base + row * width + column).flatten())
                 out += pixels.view(*x.shape, 3) * (across * down).unsqueeze(-1)
         return out
 
@@ -224,8 +242,14 @@ class ImageBatch:
         y = torch.minimum(y0[:, None] + i, y1[:, None] - 1)
         x = torch.minimum(x0[:, None] + i, x1[:, None] - 1)
         stride = self.sizes[image, 1]
-        index = self._pixel_base[image][:, None, None] + y[:, None, :] * stride[:, None, None] + x[:, :, None]
-        return self._pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
+        index = self.bases[image][:, None, None] + y[:, None, :] * stride[:, None, None] + x[:, :, None]
+        return self.pixels.index_select(0, index.flatten()).view(len(image), extent, extent * 3).float()
+
+
+def _area_average(pixels: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """[h, w, 3] uint8 -> [3, *size] float32 in [0, 255]: in float64 sums are exact, so this is their quotient, rounded
+    once."""
+    return interpolate(pixels.permute(2, 0, 1)[None].double(), size=size, mode="area")[0].float()
 
 
 def _host_memory(pixels: int, device: torch.device) -> torch.Tensor:

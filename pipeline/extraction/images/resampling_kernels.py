@@ -1,8 +1,7 @@
 """The compiled loops that resample rectangles of images on the CPU, straight from the pixels.
 
-`area_crops` averages whole pixels. Where `summed_area` makes a table of 12 bytes a pixel and reads four corners for an
-average, `average_row` adds up the pixels themselves, in vector instructions along the rows: several times faster for a
-photograph, and without memory. The sums are whole numbers and there is one division, so both give the same bits.
+`area_crops` averages whole pixels: `average_row` adds them up in vector instructions along the rows. The sums are whole
+numbers and there is one division, so torch in float64 and the Triton kernels give the same bits.
 `smooth_crops` averages over windows whose edges cut through pixels; `sample` interpolates at points.
 
 Importing this module needs numba; it compiles, or loads what an earlier process compiled.
