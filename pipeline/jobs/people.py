@@ -7,7 +7,6 @@ are answered accordingly from then on.
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,30 +57,31 @@ class People:
 
     def all(self) -> list[PersonRow]:
         """All people, the oldest first."""
-        sets: dict[str, list[Mapping[str, Any]]] = {}
-        for record in self._records():
-            sets.setdefault(record["root_person_id"], []).append(record)
-        return [_row(root, members) for root, members in sets.items()]
+        return _rows(self._records())
 
     def show(self, who: str) -> PersonRow:
         """One person, named as the command line names them. Raises PersonNotFound, PersonAmbiguous."""
-        root = self._root(self.find(who))
-        return next(row for row in self.all() if row.person_id == root)
+        records = self._records()
+        found = self._found(records, who)
+        root = next(record["root_person_id"] for record in records if record["person_id"] == found)
+        return next(row for row in _rows(records) if row.person_id == root)
 
     def photos(self, who: str) -> list[dict[str, Any]]:
         """The person's faces by photo (path None: posted), with box, outcome and score."""
-        rows: list[dict[str, Any]] = self._store.faces_of_people(self._members(who)).to_pylist()
-        return rows
+        return self._faces(self._records(), who)
 
     def together(self, *who: str) -> list[str]:
         """The paths of the photos that show all of these people."""
-        paths = [{face["path"] for face in self.photos(one)} - {None} for one in who]
+        records = self._records()
+        paths = [{face["path"] for face in self._faces(records, one)} - {None} for one in who]
         return sorted(set.intersection(*paths)) if paths else []
 
     def find(self, who: str) -> str:
         """The id of a person: by the id, the name, the external id, or the first letters of id or name. Where several
         records of one merged set fit, its root. Raises PersonNotFound, PersonAmbiguous."""
-        records = self._records()
+        return self._found(self._records(), who)
+
+    def _found(self, records: Sequence[Mapping[str, Any]], who: str) -> str:
         lower = who.casefold()
         tests: tuple[Callable[[Mapping[str, Any]], bool], ...] = (
             lambda r: r["person_id"] == lower,
@@ -182,14 +182,19 @@ class People:
         records: list[dict[str, Any]] = self._store.people(self._account_id, self._directory).to_pylist()
         return records
 
-    def _root(self, person_id: str) -> str:
-        return next(str(r["root_person_id"]) for r in self._records() if r["person_id"] == person_id)
+    def _faces(self, records: Sequence[Mapping[str, Any]], who: str) -> list[dict[str, Any]]:
+        """The faces of a merged set; of a record in it that is not its root, its own."""
+        found = self._found(records, who)
+        members = [r["person_id"] for r in records if found in (r["person_id"], r["root_person_id"])]
+        faces: list[dict[str, Any]] = self._store.faces_of_people(members).to_pylist()
+        return faces
 
-    def _members(self, who: str) -> list[str]:
-        found, members = self.find(who), defaultdict(list)
-        for record in self._records():
-            members[record["root_person_id"]].append(str(record["person_id"]))
-        return members.get(found, [found])  # of a merged record that is not its root: its own
+
+def _rows(records: Iterable[Mapping[str, Any]]) -> list[PersonRow]:
+    sets: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        sets.setdefault(record["root_person_id"], []).append(record)
+    return [_row(root, members) for root, members in sets.items()]
 
 
 def _row(root: str, members: Sequence[Mapping[str, Any]]) -> PersonRow:

@@ -19,7 +19,15 @@ from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, fixed_lists, shar
 from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
-from pipeline.store.records import FACES_SCHEMA, MEDIA_SCHEMA, PERSONS_SCHEMA, RunRow, ShardCommit, embeddings_schema
+from pipeline.store.records import (
+    FACES_SCHEMA,
+    FILES_SCHEMA,
+    MEDIA_SCHEMA,
+    PERSONS_SCHEMA,
+    RunRow,
+    ShardCommit,
+    embeddings_schema,
+)
 from pipeline.types import OK
 
 USER, PASSWORD = "ann", "correct horse"
@@ -75,6 +83,7 @@ def _planted(client: LocalStore, run: RunRow, shard: int, persons: Sequence[int]
         faces=pa.Table.from_pylist(found, FACES_SCHEMA),
         embeddings=pa.table([ids, vectors], schema=embeddings_schema(size)),
         persons=pa.Table.from_pylist(made, PERSONS_SCHEMA),
+        files=pa.Table.from_pylist([{"media_id": row["media_id"]} for row in media], FILES_SCHEMA),
     )
 
 
