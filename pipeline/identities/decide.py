@@ -142,11 +142,13 @@ def decide_faces(directory: Directory, sightings: Sequence[Sighting], matcher: M
 
 def decide_person(directory: Directory, sighting: Sighting, person_id: str, matcher: Matcher) -> Decision:
     """Decides whether a face is this person's, whoever else it may be like. One that is not fit to be the reference is
-    rejected, as an insertion would be. Takes no lock. Raises PersonUnknown."""
+    rejected, as an insertion would be; of a person without a face none is. Takes no lock. Raises PersonUnknown."""
     view, position = directory.reference_of(person_id)
-    if position is None:
-        raise PersonUnknown
     faces = _batch([sighting])
+    if position is None:
+        if directory.get(person_id) is None:
+            raise PersonUnknown
+        return Decision(directory, view, [sighting], faces, np.array([-1], dtype=np.int64), matcher)
     check_embeddings(faces.embeddings, view.index.embedding_size)
     same = view.index.is_of(position, sighting.image_hashes, sighting.face.box)
     stored = view.index.host_vectors[position : position + 1]

@@ -10,6 +10,7 @@ import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from pipeline.store.operations import Store
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest
 
 if TYPE_CHECKING:
+    from pipeline.identities.corrections import Corrections
     from pipeline.store.local import LocalStore
 
 
@@ -108,11 +110,15 @@ class People:
         return self._correct("name", [who], name=name)
 
     def name_all(self, rows: Iterable[tuple[str, str]]) -> tuple[int, list[tuple[str, str, str]]]:
-        """Names people, each (who, name). Returns how many were done, and those that were not: who, name and why."""
+        """Names people, each (who, name), by a correction for each. Returns how many were done, and those that were
+        not: who, name and why."""
+        records, here = self._records(), self._here()
+        ids = {record["person_id"] for record in records}
         done, left = 0, []
         for who, name in rows:
             try:
-                self.name(who, name)
+                person_id = who if who in ids else self._found(records, who)
+                self._store.correct(self._request("name", [person_id], name=name), here)
                 done += 1
             except (PersonNotFound, PersonAmbiguous) as error:
                 left.append((who, name, str(error)))
@@ -165,18 +171,33 @@ class People:
         name: str | None = None,
         anyway: bool = False,
     ) -> CorrectionAnswer:
-        person_ids = [self.find(one) for one in who]
-        request = CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), name, anyway)
-        return self._store.correct(request, self._here)
+        records = self._records() if who else []
+        person_ids = [self._found(records, one) for one in who]
+        return self._store.correct(self._request(kind, person_ids, faces, name, anyway), self._here())
 
-    def _here(self, store: LocalStore, request: CorrectionRequest) -> CorrectionAnswer:
-        from pipeline.extraction.images.decode import Decoder
-        from pipeline.identities.corrections import Corrections
-        from pipeline.identities.directory import Directories
+    def _request(
+        self,
+        kind: str,
+        person_ids: Sequence[str],
+        faces: Sequence[int] = (),
+        name: str | None = None,
+        anyway: bool = False,
+    ) -> CorrectionRequest:
+        return CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), name, anyway)
 
-        settings = settings_of_store(self._settings, store.identity, store.path)
-        decoder = Decoder(settings.decode)
-        return Corrections(store, Directories(store), decoder, settings.decode.max_bytes).make(request)
+    def _here(self) -> Callable[[LocalStore, CorrectionRequest], CorrectionAnswer]:
+        """Makes corrections in this process. The first reads the directory, so it is for one call of a method."""
+
+        @cache
+        def corrections(store: LocalStore) -> Corrections:
+            from pipeline.extraction.images.decode import Decoder
+            from pipeline.identities.corrections import Corrections
+            from pipeline.identities.directory import Directories
+
+            decode = settings_of_store(self._settings, store.identity, store.path).decode
+            return Corrections(store, Directories(store), Decoder(decode), decode.max_bytes)
+
+        return lambda store, request: corrections(store).make(request)
 
     def _records(self) -> list[dict[str, Any]]:
         records: list[dict[str, Any]] = self._store.people(self._account_id, self._directory).to_pylist()

@@ -127,6 +127,9 @@ def test_without_faces_the_named_stay_and_others_go(people: People) -> None:
     people.correct("move", people.one, faces=(6,))
     assert people.reference(people.three) is None
     assert people.who(Shown(3)) is None
+    update = PostRequest(update_person_id=people.three)
+    (told,) = people.service.post(people.account, "main", photo(Shown(3)), update).faces
+    assert (told.person, told.conflict) == (None, "person")
     people.correct("move", people.three, faces=(6,))  # its first face again
     assert people.reference(people.three) == 6
     assert people.who(Shown(3)) == people.three
