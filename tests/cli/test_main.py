@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +66,7 @@ def test_the_examples_are_valid_command_lines(words: str) -> None:
     command = leaf_commands()[words]
     for line in (command.help or "").split("Example")[1].splitlines():
         if line.strip().startswith("facepipe "):
-            arguments = line.split("<")[0].split()[1 + len(words.split()) :]
+            arguments = shlex.split(re.split("[<>]", line)[0])[1 + len(words.split()) :]
             command.make_context(words, arguments, resilient_parsing=False).close()
 
 
