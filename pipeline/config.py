@@ -43,6 +43,7 @@ AREA, PILLOW = "area", "pillow"  # how crops are resampled
 EXACT, FAST = "exact", "fast"  # modes
 REFUSE, APPLY = "refuse", "apply"  # updates that the names speak against
 CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
+KEEP, MARK = "keep", "mark"  # what becomes of photos that vanished
 OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
@@ -107,6 +108,7 @@ class RunSettings:
     shard_pixels: int = 250_000_000  # a shard ends before its images pass this sum: seconds of work
     check_inode: bool = False  # a file whose inode is another is read again
     rehash: bool = False  # every file is read
+    on_missing: str = MARK  # keep | mark: what a run does with photos that are no longer in the source
     mode: str = EXACT  # exact | fast: the embedder in half precision
     # Only in the mode fast, `jpeg` and `tf32` only on CUDA. They may differ from run to run, so no store records them.
     jpeg: str = CPU  # where baseline JPEG files are decoded: cpu | device, whose colours differ
@@ -249,6 +251,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "run.backend": (AUTO, OPENVINO, TORCH),
     "run.mode": (EXACT, FAST),
     "run.jpeg": (CPU, DEVICE),
+    "run.on_missing": (KEEP, MARK),
     "run.precision": (AUTO, FLOAT32, FLOAT16, BFLOAT16),
     "serve.hosting": ("local", "cloud"),
     "serve.person_headers": ("required", "optional"),

@@ -61,6 +61,7 @@ _FLAGS = {
     "run.threads": ("N", "Threads of decoding and of the CPU networks; 0: all cores."),
     "run.check_inode": ("", "Read files again whose inode changed, though size and times did not."),
     "run.rehash": ("", "Read all files again, also those whose size and times did not change."),
+    "run.on_missing": ("keep|mark", "mark: note since when a photo is no longer in the source. Its faces stay."),
     "run.mode": ("exact|fast", "fast: the embedder in half precision where that pays; fixed when the store is made."),
     "model.weights": ("NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
     "model.weights_file": ("FILE", "The weights as a file, instead of from the cache."),
@@ -85,7 +86,7 @@ _FLAGS = {
 }
 
 _SOURCE = ("source.labels", "source.root", "source.include", "source.exclude")
-_COMPARE = ("run.check_inode", "run.rehash")
+_COMPARE = ("run.check_inode", "run.rehash", "run.on_missing")
 _LISTS = frozenset({"source.include", "source.exclude"})  # repeatable: the setting holds them separated by commas
 _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")

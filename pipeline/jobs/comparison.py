@@ -6,6 +6,7 @@ its size and times are not those of the last reading (the quick check of rsync(1
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -15,15 +16,15 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import Settings
-from pipeline.errors import ImageRejected
+from pipeline.config import MARK, Settings
+from pipeline.errors import ImageMissing, ImageRejected
 from pipeline.extraction.images.files import FileState, HashedFile, file_state, hash_file
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import ReadAgain
+from pipeline.store.records import Move, ReadAgain, ScanNotes
 from pipeline.types import ImageRef
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory
-_CHUNK_ROWS = 1024
+CHUNK_ROWS = 1024
 _PIECE_ROWS: Final = 16  # that a thread takes at once: handing one over takes as long as hashing a small file
 _HASH_THREADS: Final = 8  # where the settings name no number: reading waits for the disk more than for a core
 
@@ -52,6 +53,8 @@ class StoredRows:
     def __init__(self, table: pa.Table, *, check_inode: bool) -> None:
         self.media_ids: list[int] = table["media_id"].to_pylist()
         self._hashes = table["sha256"].combine_chunks()
+        self._gone = table["gone_at"].is_valid().to_numpy()
+        self._met = bytearray(len(table))  # what is in the source
         states = ("size", "mtime_ns", "ctime_ns", *(["inode"] if check_inode else []))  # as FileState
         self._states = [table[name].fill_null(0).to_numpy() for name in states]
         # A state that was noted later than now tells nothing: the clock went backwards.
@@ -60,6 +63,9 @@ class StoredRows:
         self._by_key: dict[RowKey, tuple[int, ...]] = {}
         for number, key in enumerate(zip(table["path"].to_pylist(), table["directory"].to_pylist(), strict=True)):
             self._by_key[key] = (*self._by_key.get(key, ()), number)
+
+    def __len__(self) -> int:
+        return len(self.media_ids)
 
     def __contains__(self, key: RowKey) -> bool:
         return key in self._by_key
@@ -76,36 +82,111 @@ class StoredRows:
         """The number of the row with these bytes; of None: of one that could not be read either."""
         return next((n for n in self._by_key.get(key, ()) if self._hashes[n].as_py() == sha256), None)
 
+    def content(self, key: RowKey) -> str | None:
+        """The hash of what was last read at a path; None: nothing was."""
+        hashes = (self._hashes[number].as_py() for number in reversed(self._by_key.get(key, ())))
+        return next((sha256 for sha256 in hashes if sha256 is not None), None)
+
+    def meet(self, key: RowKey) -> None:
+        """The source has the path."""
+        for number in self._by_key.get(key, ()):
+            self._met[number] = True
+
+    def not_met(self) -> Iterator[RowKey]:
+        """The paths that the source does not have."""
+        return (key for key, numbers in self._by_key.items() if not self._met[numbers[0]])
+
+    def media_of(self, key: RowKey) -> list[int]:
+        """The media of a path."""
+        return [self.media_ids[number] for number in self._by_key[key]]
+
+    def is_gone(self, number: int) -> bool:
+        """Whether an earlier run missed the row."""
+        return bool(self._gone[number])
+
+    def was_missed(self, key: RowKey) -> bool:
+        """Whether an earlier run missed the path."""
+        return all(self._gone[number] for number in self._by_key[key])
+
 
 class Comparison:
-    """Compares the rows of a source with those that are stored of it."""
+    """Compares the rows of a source with those that are stored of it. `without_moves` completes what it finds."""
 
     def __init__(self, stored: StoredRows, directory: str, settings: Settings, watch: Callable[[], None]) -> None:
         """`directory`: of rows that name none. `watch` is called for each row, from several threads."""
         self.stored = stored
-        self.read_again: list[ReadAgain] = []  # what was read, and is what the store has
+        self.moved: list[Move] = []
+        self.vanished: list[RowKey] = []  # that no earlier run missed
+        self._read_again: list[ReadAgain] = []
+        self._back: list[int] = []
+        self._fresh_paths: set[str] = set()
+        self._closed: list[str] = []  # paths that could not be read; of a folder, what is in it is not known
         self._directory = directory
         self._watch = watch
         self._threads = settings.run.threads or _HASH_THREADS
         self._max_bytes = settings.decode.max_bytes
         self._rehash = settings.run.rehash
+        self._marks = settings.run.on_missing == MARK
 
     def chunks(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
-        """The rows, in their order."""
+        """The rows, in their order, but for those whose file is missing and was there before: the source lacks them."""
         iterator = iter(refs)
         with ThreadPoolExecutor(self._threads, thread_name_prefix="hash") as pool:
-            while chunk := list(islice(iterator, _CHUNK_ROWS)):
+            while chunk := list(islice(iterator, CHUNK_ROWS)):
                 pieces = [chunk[start : start + _PIECE_ROWS] for start in range(0, len(chunk), _PIECE_ROWS)]
-                yield [*chain.from_iterable(pool.map(self._look_at, pieces))]
+                rows = chain.from_iterable(pool.map(self._look_at, pieces))
+                yield [row for row in rows if not self._is_missing(row)]
 
     def is_stored(self, row: SourceRow) -> bool:
         """Whether the store has the row with this content."""
-        if row.unread is not None:
-            return True
-        number = self.stored.with_hash(row.key, row.sha256)
+        if row.problem is not None:
+            self._closed.append(row.ref.path)
+        self.stored.meet(row.key)
+        number = self.stored.with_hash(row.key, row.sha256) if row.unread is None else row.unread
+        if number is None:
+            return False
+        if self.stored.is_gone(number) and row.problem is None:
+            self._back.append(self.stored.media_ids[number])
+        if row.file is not None and row.file.state is not None:
+            self._read_again.append((self.stored.media_ids[number], *row.file.state))
+        return True
+
+    def without_moves(self, fresh: Sequence[SourceRow]) -> list[SourceRow]:
+        """Of all rows of the source that are not stored, those that no vanished file was moved to. Of equal files the
+        first path is paired with the first."""
+        self._fresh_paths.update(row.ref.path for row in fresh)
+        left: dict[tuple[str | None, str], list[RowKey]] = {}
+        for key in sorted(self.stored.not_met(), reverse=True):
+            left.setdefault((self.stored.content(key), key[1]), []).append(key)
+        paired: dict[RowKey, RowKey] = {}
+        for row in sorted((row for row in fresh if row.file is not None), key=lambda row: row.key):
+            olds = left.get((row.sha256, row.directory), ())
+            if row.key not in self.stored and row.key not in paired and olds:
+                paired[row.key] = olds.pop()
+                self._move(paired[row.key], row)
+        self.vanished = sorted(key for keys in left.values() for key in keys if self._is_missed(key))
+        return [row for row in fresh if row.key not in paired or row.sha256 != self.stored.content(paired[row.key])]
+
+    def notes(self) -> ScanNotes:
+        """What the store is to keep of the comparison."""
+        gone = [media_id for key in self.vanished for media_id in self.stored.media_of(key)] if self._marks else []
+        return ScanNotes(self._read_again, self.moved, gone, self._back)
+
+    def _is_missing(self, row: SourceRow) -> bool:
+        return isinstance(row.problem, ImageMissing) and self.stored.content(row.key) is not None
+
+    def _move(self, old: RowKey, row: SourceRow) -> None:
+        self.moved.append((old[0], row.directory, row.ref.path))
+        self._back += self.stored.media_of(old) if self.stored.was_missed(old) else []
+        number = self.stored.with_hash(old, row.sha256)
         if number is not None and row.file is not None and row.file.state is not None:
-            self.read_again.append((self.stored.media_ids[number], *row.file.state))
-        return number is not None
+            self._read_again.append((self.stored.media_ids[number], *row.file.state))
+
+    def _is_missed(self, key: RowKey) -> bool:
+        """Whether the path is missed since now: the source may have it for another directory of the store."""
+        path = key[0]
+        there = path in self._fresh_paths or any(path.startswith(closed + os.sep) for closed in self._closed)
+        return not there and not self.stored.was_missed(key)
 
     def _look_at(self, refs: Sequence[ImageRef]) -> list[SourceRow]:
         rows = []

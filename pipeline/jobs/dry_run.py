@@ -14,7 +14,7 @@ from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.accounts import DEFAULT_ACCOUNT, find_account
 from pipeline.jobs.plan import NoStore, PlanCounts, Planner, watcher
-from pipeline.jobs.run_report import left_alone_lines, listed
+from pipeline.jobs.run_report import left_alone_lines, listed, moved_lines
 from pipeline.jobs.session import RunRequest, require_sources, source_name
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.connect import open_store
@@ -44,6 +44,7 @@ class DryRunReport:
         counts = self.counts
         return [
             f"would take  {counts.new} new, {counts.changed} changed; {counts.already_in} are in already",
+            *moved_lines(counts),
             f"            {self.to_decode} would be decoded; refused: {listed(self.rejected)}",
             *left_alone_lines(counts),
             "nothing was written",

@@ -11,8 +11,8 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, fields
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,15 @@ from pipeline.errors import Interrupted, TooManyDirectories, UsageError
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, SKIP
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
-from pipeline.jobs.comparison import Comparison, RowKey, SourceRow, StoredRows
+from pipeline.jobs.comparison import CHUNK_ROWS, Comparison, RowKey, SourceRow, StoredRows
 from pipeline.jobs.session import Session
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store.operations import Store
-from pipeline.store.records import KNOWN_FILES_SCHEMA, DirectoryRow, ReadAgain, RunRow
+from pipeline.store.records import KNOWN_FILES_SCHEMA, DirectoryRow, RunRow, ScanNotes
 from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef, Progress
 
+_LISTED = 1000  # moved and vanished files are listed up to here
 _PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixels will be decoded
 
 
@@ -41,6 +42,10 @@ class PlanCounts:
     new: int = 0
     changed: int = 0  # at a known path, with other bytes
     already_in: int = 0
+    moved: int = 0  # to a new path; nothing else changed
+    vanished: int = 0  # since the last run
+    moved_files: list[list[str]] = field(default_factory=list)  # old and new path, the first thousand
+    vanished_files: list[str] = field(default_factory=list)  # the first thousand
     other_files: int = 0  # that are left alone
     left_alone: dict[str, int] = field(default_factory=dict)  # the same by kind: raw, video, sidecar, hidden, ...
     left_out: dict[str, int] = field(default_factory=dict)  # folders: hidden, thumbnails, excluded
@@ -62,15 +67,12 @@ class PlanCounts:
 
     def __add__(self, other: PlanCounts) -> PlanCounts:
         """With those of another source."""
-        return PlanCounts(
-            self.new + other.new,
-            self.changed + other.changed,
-            self.already_in + other.already_in,
-            self.other_files + other.other_files,
-            dict(Counter(self.left_alone) + Counter(other.left_alone)),
-            dict(Counter(self.left_out) + Counter(other.left_out)),
-            [*self.left_out_folders, *other.left_out_folders],
-        )
+        return PlanCounts(**{f.name: _sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Of two numbers, lists or counts."""
+    return {**Counter(one) + Counter(other)} if isinstance(one, dict) else one + other
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ def plan_run(session: Session, counted: Collection[RowKey] = ()) -> Plan:
         if first is not None:
             run, rows = _write_manifest(session, path, source, chain([first], batches))
         counts = planner.counts.with_scan(scanned)
-        if planner.read_again:
-            session.store.note_scan(planner.read_again)
+        if planner.notes:
+            session.store.note_scan(source, session.account_id, planner.notes)
     if first is None:
         return Plan(counts)
     shards = len(session.store.shard_starts(run)) - 1
@@ -167,8 +169,8 @@ class NoStore:
 
 @dataclass
 class Planner:
-    """Turns the source's rows into manifest rows. Memory: about 0.5 KB per row of the source and of its rows
-    in the store."""
+    """Turns the source's rows into manifest rows. Memory: about 0.5 KB per row of the source and of its rows in the
+    store, and 1 KB per new row of a source that the store has rows of."""
 
     store: Store | NoStore
     account: str
@@ -177,7 +179,8 @@ class Planner:
     settings: Settings
     watch: Callable[[], None] = lambda: None
     counted: Collection[RowKey] = ()
-    counts: PlanCounts = field(default_factory=PlanCounts)
+    counts: PlanCounts = field(default_factory=PlanCounts)  # these two are complete after `batches`
+    notes: ScanNotes = field(default_factory=ScanNotes)
 
     def batches(self, source: str, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
         """Record batches (MANIFEST_SCHEMA) of the rows that are not in the store yet, in the source's order.
@@ -191,36 +194,34 @@ class Planner:
         self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
         self._directories = {row.name for row in self.store.directories() if row.account_id == self.account_id}
         self._next_row = 0
-        for chunk in self._compared.chunks(refs):
-            rows = self._plan_chunk(chunk)
-            if rows:
-                yield pa.RecordBatch.from_pylist(rows, MANIFEST_SCHEMA)
+        for rows in self._fresh(refs):
+            in_store = self.store.media_of_hashes(self.account_id, [row.sha256 for row in rows if row.sha256])
+            planned = [self._plan_row(row, in_store) for row in rows]
+            if planned:
+                yield pa.RecordBatch.from_pylist(planned, MANIFEST_SCHEMA)
+        compared = self._compared
+        self.notes = compared.notes()
+        self.counts.moved, self.counts.vanished = len(compared.moved), len(compared.vanished)
+        self.counts.moved_files = [[old, new] for old, _, new in compared.moved[:_LISTED]]
+        self.counts.vanished_files = [path for path, _ in compared.vanished[:_LISTED]]
 
-    @property
-    def read_again(self) -> list[ReadAgain]:
-        """What `batches` read of files that are in the store as they are."""
-        return self._compared.read_again
+    def _fresh(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
+        """The rows that the store does not have, in pieces. Where it has others of the source, all are compared first:
+        a file that is new may be one that vanished."""
+        chunks = ([row for row in chunk if not self._is_in(row)] for chunk in self._compared.chunks(refs))
+        if not len(self._stored):
+            return chunks
+        rows = iter(self._compared.without_moves([*chain.from_iterable(chunks)]))
+        return iter(lambda: [*islice(rows, CHUNK_ROWS)], [])
 
-    def _plan_chunk(self, chunk: Sequence[SourceRow]) -> list[dict[str, Any]]:
-        fresh = [row for row in chunk if self._is_new(row)]
-        in_store = self.store.media_of_hashes(self.account_id, [row.sha256 for row in fresh if row.sha256])
-        return [self._plan_row(row, in_store) for row in fresh]
-
-    def _is_new(self, row: SourceRow) -> bool:
-        """Whether the store does not have the row. Counts it."""
-        if row.key not in self._stored:
-            self.counts.new += 1
-        elif self._compared.is_stored(row):
-            self.counts.already_in += row.key not in self.counted
-            return False
-        else:
-            self.counts.changed += 1
-        self._directories.add(row.directory)
-        if len(self._directories) > MAX_DIRECTORIES:
-            raise TooManyDirectories(account=self.account, count=len(self._directories), limit=MAX_DIRECTORIES)
-        return True
+    def _is_in(self, row: SourceRow) -> bool:
+        """Whether the store has the row. Counts it."""
+        stored = self._compared.is_stored(row)
+        self.counts.already_in += stored and row.key not in self.counted
+        return stored
 
     def _plan_row(self, hashed: SourceRow, in_store: dict[str, int]) -> dict[str, Any]:
+        self._count(hashed)
         ref, number = hashed.ref, self._next_row
         self._next_row += 1
         row: dict[str, Any] = {
@@ -238,6 +239,15 @@ class Planner:
         if hashed.file is not None and hashed.file.state is not None:
             row.update(hashed.file.state._asdict())
         return {**row, **self._action(number, hashed, in_store)}
+
+    def _count(self, row: SourceRow) -> None:
+        if row.key in self._stored:
+            self.counts.changed += 1
+        else:
+            self.counts.new += 1
+        self._directories.add(row.directory)
+        if len(self._directories) > MAX_DIRECTORIES:
+            raise TooManyDirectories(account=self.account, count=len(self._directories), limit=MAX_DIRECTORIES)
 
     def _action(self, number: int, hashed: SourceRow, in_store: dict[str, int]) -> dict[str, Any]:
         file, problem = hashed.file, hashed.problem

@@ -15,7 +15,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.store.operations import Store
 from pipeline.types import ACCEPTED_STATUSES
 
-_SHOWN_FOLDERS = 5
+_SHOWN = 5  # files or folders of a kind, in the lines for people
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class RunReport:
     new: int
     changed: int
     already_in: int  # before the runs that this command worked on
+    moved: int  # to a new path; nothing else of them changed
+    vanished: int  # since the last run
+    moved_files: list[list[str]]  # old and new path, the first thousand of each source
+    vanished_files: list[str]
     other_files: int  # that the scan left alone
     left_alone: dict[str, int]  # the same by kind: raw, video, sidecar, hidden, excluded, other
     left_out: dict[str, int]  # folders: hidden, thumbnails, excluded
@@ -101,6 +105,7 @@ class RunReport:
         waiting = self.new + self.changed - self.images
         lines = [
             f"images      {self.new} new, {self.changed} changed; {self.already_in} were in already",
+            *moved_lines(self),
             f"            {listed(self.statuses)}" + (f"; {waiting} not in yet" if waiting else ""),
             f"faces       {self.faces}",
             f"            {listed(self.outcomes)}",
@@ -125,16 +130,29 @@ def listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
 
 
+def moved_lines(found: RunReport | PlanCounts) -> Iterator[str]:
+    """The photos that are in other places than before, or in none."""
+    if found.moved or found.vanished:
+        yield f"            {found.moved} moved, {found.vanished} vanished"
+        shown = [f"moved: {old} -> {new}" for old, new in found.moved_files]
+        shown += [f"vanished: {path}" for path in found.vanished_files]
+        yield from _shortened(shown, found.moved + found.vanished)
+
+
+def _shortened(entries: Sequence[str], count: int) -> Iterator[str]:
+    """The first of the entries, and how many of the `count` there are beside them."""
+    yield from (f"            {entry}" for entry in entries[:_SHOWN])
+    if count > _SHOWN:
+        yield f"            and {count - _SHOWN} more"
+
+
 def left_alone_lines(found: RunReport | PlanCounts) -> Iterator[str]:
     """The files and folders of the sources that were left alone."""
     if found.other_files:
         yield f"left alone  files: {listed(found.left_alone)}"
     if found.left_out:
         yield f"left out    folders: {listed(found.left_out)}"
-        yield from (f"            {folder}" for folder in found.left_out_folders[:_SHOWN_FOLDERS])
-        more = sum(found.left_out.values()) - _SHOWN_FOLDERS
-        if more > 0:
-            yield f"            and {more} more"
+        yield from _shortened(found.left_out_folders, sum(found.left_out.values()))
 
 
 def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: PlanCounts, work: WorkDone) -> RunReport:

@@ -91,10 +91,25 @@ KNOWN_FILES_SCHEMA = pa.schema(
         ("sha256", pa.string()),
         *((name, pa.int64()) for name in ("size", "mtime_ns", "ctime_ns", "inode")),
         ("seen_at", pa.timestamp("us")),
+        ("gone_at", pa.timestamp("us")),
     ]
 )
 # A file that was read again and has not changed: media_id, bytes, mtime_ns, ctime_ns, inode.
 ReadAgain: TypeAlias = tuple[int, int, int, int, int]
+Move: TypeAlias = tuple[str, str, str]  # a file's old path, its directory, its new path
+
+
+@dataclass(frozen=True)
+class ScanNotes:
+    """What a scan found of rows that the store has."""
+
+    read_again: Sequence[ReadAgain] = ()
+    moved: Sequence[Move] = ()
+    gone: Sequence[int] = ()  # media that were missed
+    back: Sequence[int] = ()  # media that were missed, and are there again
+
+    def __bool__(self) -> bool:
+        return bool(self.read_again or self.moved or self.gone or self.back)
 
 
 def embeddings_schema(size: int) -> pa.Schema:

@@ -35,7 +35,7 @@ def snapshot(store: Path) -> dict[str, list[tuple[Any, ...]]]:
         media = con.execute(
             "SELECT path, directory, sha256, if(pixel_hash IS NULL, NULL, min(path) OVER (PARTITION BY pixel_hash)),"
             " bytes, width, height, format, status, reason, name,"
-            " external_id FROM core.media ORDER BY ALL"
+            " external_id, gone_at IS NOT NULL FROM core.media ORDER BY ALL"
         ).fetchall()
         faces = con.execute(
             f"SELECT m.path, m.directory, f.ordinal, f.outcome, f.rejection_reasons, f.similarity_score, w.who,"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -75,6 +76,26 @@ def undisturbed(
         yield run
 
 
+@pytest.fixture(scope="module")
+def second_night(
+    tmp_path_factory: pytest.TempPathFactory, undisturbed: Undisturbed, hopper_path: Path, astronaut_path: Path
+) -> tuple[Undisturbed, Path]:
+    """A run over photos of which one was moved, one went, one changed and one came; and the store before it."""
+    folder = tmp_path_factory.mktemp("night")
+    write_photos(folder / "photos", hopper_path, astronaut_path)
+    night = Undisturbed(undisturbed.forker, folder / "photos", {}, {}, 0.0)
+    assert night.start(folder / "before").wait().status == 0
+    photos = folder / "photos"
+    (photos / "a1.jpg").rename(photos / "z.jpg")
+    (photos / "b1.jpg").unlink()
+    (photos / "h1.bmp").rename(photos / "g1.webp")
+    shutil.copy(photos / "b2.jpg", photos / "new.jpg")
+    ended = night.start(shutil.copytree(folder / "before", folder / "after")).wait()
+    assert ended.status == 0
+    night.points, night.rows = ended.points, snapshot(folder / "after")
+    return night, folder / "before"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     full = metafunc.config.getoption("full")
     if "point" in metafunc.fixturenames:
@@ -93,6 +114,19 @@ def test_killed_at_a_fault_point(undisturbed: Undisturbed, point: str, tmp_path:
         store = tmp_path / f"store-{nth}"
         assert undisturbed.start(store, fault=point, nth=nth).wait().status == -signal.SIGKILL
         undisturbed.assert_continues(store)
+
+
+@pytest.mark.parametrize("step", [name for name in FAULT_POINTS if name.startswith("note_scan.")])
+def test_killed_while_a_scan_is_noted(second_night: tuple[Undisturbed, Path], step: str, tmp_path: Path) -> None:
+    night, before = second_night
+    assert [row[0] for row in night.rows["media"] if row[-1]] == [
+        str(night.photos / name) for name in ("b1.jpg", "h1.bmp")
+    ]
+    assert str(night.photos / "z.jpg") in {row[0] for row in night.rows["media"]}
+    store = shutil.copytree(before, tmp_path / "store")
+    assert night.start(store, fault=step, nth=1).wait().status == -signal.SIGKILL
+    assert (snapshot(store)["media"] != snapshot(before)["media"]) == (step == "note_scan.committed")
+    night.assert_continues(store)
 
 
 def test_killed_at_a_random_moment(undisturbed: Undisturbed, seed: int, tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from pipeline.errors import (
     DeviceFailed,
     DeviceOutOfMemory,
     Interrupted,
+    ManifestInvalid,
     SourceEmpty,
+    SourceMissing,
     StoreDamaged,
     StoreFull,
     StoreMissing,
@@ -130,6 +132,94 @@ def test_a_second_run_opens_only_what_changed(
     assert (runner(photos).already_in, opened) == (len(names) - 1, [])
 
 
+def _places(store: Path) -> dict[str, list[Any]]:
+    """What the store has of each file, by its name: media, whether it is missed, status, faces and persons."""
+    with LocalStore.open(store, command="test") as client:
+        table = client.read(
+            "SELECT path, media_id, gone_at IS NOT NULL AS gone, status, list(face_id ORDER BY face_id) AS faces,"
+            " list(person_id::VARCHAR ORDER BY face_id) AS persons"
+            " FROM core.media LEFT JOIN core.faces USING (media_id) GROUP BY ALL"
+        )
+    return {Path(path).name: rest for path, *rest in zip(*table.to_pydict().values(), strict=True)}
+
+
+def test_a_moved_photo_keeps_all_it_has(photos: Path, runner: Runner, settings: Settings, tmp_path: Path) -> None:
+    """Among them one that was broken, one without a face, and one of two with the same bytes."""
+    store = tmp_path / "store"
+    runner(photos)
+    before, counted = _places(store), sum(person[4] for person in snapshot(store)["persons"])
+    moves = {"a1.jpg": "z/a.jpg", "c-both.png": "0.png", "e-noise.png": "z/e.png", "f-broken.jpg": "g.jpg"}
+    (photos / "z").mkdir()
+    for old, new in moves.items():
+        (photos / old).rename(photos / new)
+    shutil.copy(photos / "b1.jpg", photos / "b1-copy.jpg")  # a new sighting: the old path is there
+    tried = dry_run(RunRequest(photos, store, settings))
+    assert (tried.counts.moved, tried.counts.new, tried.counts.vanished, tried.to_decode) == (4, 1, 0, 0)
+    assert _places(store) == before
+    report = runner(photos)
+    assert (report.moved, report.vanished, report.new, report.changed, report.already_in) == (4, 0, 1, 0, 6)
+    assert [str(photos / "a1.jpg"), str(photos / "z" / "a.jpg")] in report.moved_files
+    assert f"            moved: {photos / 'a1.jpg'} -> {photos / 'z' / 'a.jpg'}" in report.lines()
+    assert (report.work.decoded, report.statuses) == (0, {"duplicate": 1})
+    expected = {Path(moves.get(name, name)).name: row for name, row in before.items()}
+    after = _places(store)
+    assert after.pop("b1-copy.jpg")[2] == "duplicate"
+    assert after == expected
+    assert sum(person[4] for person in snapshot(store)["persons"]) == counted + 1
+    again = runner(photos)
+    assert (again.moved, again.vanished, again.new, again.already_in) == (0, 0, 0, 11)
+    assert_whole(store)
+
+
+def test_a_vanished_photo_is_marked_until_it_is_back(
+    photos: Path, runner: Runner, settings: Settings, tmp_path: Path
+) -> None:
+    store, away = tmp_path / "store", tmp_path / "away"
+    away.mkdir()
+    runner(photos)
+    before = _places(store)
+    (photos / "a1.jpg").rename(away / "a1.jpg")
+    (photos / "e-noise.png").rename(away / "e-noise.png")
+    keep = dataclasses.replace(settings, run=dataclasses.replace(settings.run, on_missing="keep"))
+    report = run(RunRequest(photos, store, keep))
+    assert (report.vanished, report.vanished_files[0]) == (2, str(photos / "a1.jpg"))
+    assert f"            vanished: {photos / 'a1.jpg'}" in report.lines()
+    assert _places(store) == before
+    report = runner(photos)
+    assert (report.vanished, report.moved, report.already_in, report.new) == (2, 0, 8, 0)
+    gone = {name: [row[0], name in ("a1.jpg", "e-noise.png"), *row[2:]] for name, row in before.items()}
+    assert _places(store) == gone
+    assert runner(photos).vanished == 0  # told once
+    (away / "a1.jpg").rename(photos / "a1.jpg")
+    (away / "e-noise.png").rename(photos / "i.png")  # it comes back elsewhere
+    report = runner(photos)
+    assert (report.moved, report.vanished, report.already_in, report.work.decoded) == (1, 0, 9, 0)
+    assert _places(store) == {"i.png" if name == "e-noise.png" else name: row for name, row in before.items()}
+    assert_whole(store)
+
+
+def test_a_source_that_is_empty_or_no_folder_any_more_changes_nothing(
+    two: Path, runner: Runner, tmp_path: Path
+) -> None:
+    """A disk that is not mounted."""
+    runner(two)
+    before = _places(tmp_path / "store")
+    two.rename(tmp_path / "mounted")
+    two.mkdir()
+    with pytest.raises(SourceEmpty):
+        runner(two)
+    two.rmdir()
+    with pytest.raises(SourceMissing):
+        runner(two)
+    two.write_text("a file")
+    with pytest.raises(ManifestInvalid, match="not a folder"):
+        runner(two)
+    assert _places(tmp_path / "store") == before
+    two.unlink()
+    (tmp_path / "mounted").rename(two)
+    assert (runner(two).already_in, _places(tmp_path / "store")) == (3, before)
+
+
 def test_a_store_of_an_earlier_version_is_read_once_more(
     photos: Path, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +288,7 @@ def test_a_scan_that_was_cut_off_binds_nobody(
     two: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a planned run keeps its thresholds; of a scan that did not end nothing counts."""
-    monkeypatch.setattr("pipeline.jobs.comparison._CHUNK_ROWS", 1)
+    monkeypatch.setattr("pipeline.jobs.comparison.CHUNK_ROWS", 1)
     stop = threading.Event()
 
     class StopSoon(RecordedProgress):

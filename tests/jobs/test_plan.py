@@ -65,7 +65,7 @@ def test_bytes_seen_twice_are_decoded_once(planner: Planner, tmp_path: Path) -> 
 
 
 def test_repeats_are_found_across_chunks(planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "_CHUNK_ROWS", 2)
+    monkeypatch.setattr(comparison, "CHUNK_ROWS", 2)
     refs = [_ref(tmp_path, f"{k}", b"%d" % (k % 3)) for k in range(7)]
     rows = _rows(planner, refs)
     assert [r["source_row"] for r in rows] == [None, None, None, 0, 1, 2, 0]

@@ -108,6 +108,23 @@ def test_a_run_through_the_server_equals_a_run_without(
     assert_whole(tmp_path / "store")
 
 
+def test_a_second_run_through_the_server_knows_what_moved_and_what_went(
+    photos: Path, extractor: BatchExtractor, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(photos, tmp_path / "photos"))
+    _run(source, tmp_path / "alone")
+    shutil.copytree(tmp_path / "alone", tmp_path / "served")
+    (source / "a1.jpg").rename(source / "z.jpg")
+    (source / "b1.jpg").unlink()
+    with serving(tmp_path / "served", extractor):
+        through = _run(source, tmp_path / "served")
+    alone = _run(source, tmp_path / "alone")
+    assert (through.moved, through.vanished, through.already_in, through.new) == (1, 1, 8, 0)
+    assert (alone.moved_files, alone.vanished_files) == (through.moved_files, through.vanished_files)
+    assert snapshot(tmp_path / "served") == snapshot(tmp_path / "alone")
+    assert_whole(tmp_path / "served")
+
+
 def test_the_stages_work_through_the_server(
     photos: Path, plain: Path, extractor: BatchExtractor, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ from pipeline.store.records import (
     PostedImage,
     Rows,
     RunRow,
+    ScanNotes,
     ShardCommit,
     StoreIdentity,
 )
@@ -297,7 +298,7 @@ def finish(client: LocalStore, run: RunRow) -> None:
             table = client.read_manifest(run, shard)
             client.write_run_shard(run.run_id, shard, table, {"shard": shard})
         client.commit_shard(shard_commit(client, run, shard))
-    client.note_scan([(1, 999, 10**18 + 2, 10**18 + 3, 7)])
+    client.note_scan(SOURCE, run.account_id, ScanNotes([(1, 999, 10**18 + 2, 10**18 + 3, 7)]))
     client.write_report(run.run_id, "run.json", b"{}")
     client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.local import LocalStore
-from pipeline.store.records import KNOWN_FILES_SCHEMA, MEDIA_SCHEMA, RunRow
+from pipeline.store.records import KNOWN_FILES_SCHEMA, MEDIA_SCHEMA, RunRow, ScanNotes
 from tests.store.store_samples import (
     FILE_STATE,
     JPEG,
@@ -173,7 +173,7 @@ def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunR
     assert known.schema.equals(KNOWN_FILES_SCHEMA)
     path = f"{SOURCE}/0-0.jpg"
     (row,) = [row for row in known.to_pylist() if row["path"] == path]
-    assert row.pop("seen_at") is not None
+    assert (row.pop("seen_at") is None, row.pop("gone_at")) == (False, None)
     size = len(JPEG + path.encode())
     assert row == {"path": path, "directory": "main", "sha256": sha(path), "media_id": 1, "size": size, **FILE_STATE}
     assert len(known) == SHARD_ROWS
@@ -196,12 +196,48 @@ def test_rows_that_changed_or_repeat_are_not_known_and_unreadable_ones_are(clien
 def test_what_was_read_again_is_noted(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
     before = client.known_files(SOURCE, run.account_id).to_pylist()
-    client.note_scan([(3, 33, 34, 35, 36), (2, 22, 23, 24, 25)])
+    client.note_scan(SOURCE, run.account_id, ScanNotes([(3, 33, 34, 35, 36), (2, 22, 23, 24, 25)]))
     after = client.known_files(SOURCE, run.account_id).to_pylist()
     assert [row for row in after if row["media_id"] in (1, 4)] == [before[0], before[3]]
     states = {row["media_id"]: [row[n] for n in ("size", "mtime_ns", "ctime_ns", "inode")] for row in after}
     assert (states[2], states[3]) == ([22, 23, 24, 25], [33, 34, 35, 36])
     assert all(new["seen_at"] > old["seen_at"] for old, new in zip(before[1:3], after[1:3], strict=True))
+
+
+def test_a_move_changes_the_path_and_nothing_else(client: LocalStore, run: RunRow) -> None:
+    """Also of rows that repeat the file, and only in this source, account and directory."""
+    client.commit_shard(shard_commit(client, run, 0))
+    client.commit_shard(shard_commit(client, run, 1))
+    execute(client, f"UPDATE core.media SET path = '{SOURCE}/0-0.jpg', status = 'duplicate_row' WHERE media_id = 5")
+    execute(client, f"UPDATE core.media SET path = '{SOURCE}/0-0.jpg', directory = 'other' WHERE media_id = 6")
+    execute(client, f"UPDATE core.files SET path = '{SOURCE}/0-0.jpg', directory = 'other' WHERE media_id = 6")
+    tables = {
+        name: f"SELECT * REPLACE (NULL AS path) FROM core.{name} ORDER BY media_id" for name in ("media", "files")
+    }
+    before = {name: client.read(sql) for name, sql in tables.items()}
+    moved = ScanNotes(moved=[(f"{SOURCE}/0-0.jpg", "main", "/x/ä.jpg"), (f"{SOURCE}/0-1.jpg", "main", "/x/b.jpg")])
+    client.note_scan(SOURCE, run.account_id + 1, moved)
+    client.note_scan("/elsewhere", run.account_id, moved)
+    assert "/x/b.jpg" not in client.known_files(SOURCE, run.account_id)["path"].to_pylist()
+    client.note_scan(SOURCE, run.account_id, moved)
+    assert {name: client.read(sql) for name, sql in tables.items()} == before
+    for table, others in (("media", {5: "/x/ä.jpg"}), ("files", {})):
+        paths = dict(zip(*client.read(f"SELECT media_id, path FROM core.{table}").to_pydict().values(), strict=True))
+        expected = {1: "/x/ä.jpg", 2: "/x/b.jpg", 3: f"{SOURCE}/0-2.jpg", 6: f"{SOURCE}/0-0.jpg", **others}
+        assert {number: paths[number] for number in expected} == expected
+
+
+def test_a_photo_is_gone_until_it_is_back(client: LocalStore, run: RunRow) -> None:
+    client.commit_shard(shard_commit(client, run, 0))
+    both = "core.media m JOIN core.files f USING (media_id)"
+    sql = f"SELECT media_id, m.gone_at, f.gone_at AS known_at FROM {both} ORDER BY media_id"
+    client.note_scan(SOURCE, run.account_id, ScanNotes(gone=[2, 3]))
+    rows = [tuple(row.values()) for row in client.read(sql).to_pylist()]
+    assert [media for media, *times in rows if None not in times] == [2, 3]
+    assert [media for media, *times in rows if times == [None, None]] == [1, 4]
+    client.note_scan(SOURCE, run.account_id, ScanNotes(back=[3]))
+    assert [row["media_id"] for row in client.read(sql).to_pylist() if row["gone_at"]] == [2]
+    assert client.known_files(SOURCE, run.account_id)["gone_at"].null_count == 3
 
 
 def test_the_labels_of_a_row_are_kept_as_a_digest(client: LocalStore, run: RunRow) -> None:
