@@ -116,7 +116,16 @@ def _kernels(device: torch.device) -> Iterator[Finding]:
             yield Finding("triton", OK, f"{name}: Triton's kernels give what torch gives, and are used")
         else:
             detail = f"{name}: torch instead, which is right and slower ({problem})"
-            yield Finding("triton", WARN, detail, "Where Triton is missing: pip install triton")
+            yield Finding("triton", WARN, detail, _cure(problem))
+
+
+def _cure(problem: str) -> str:
+    if problem.startswith(("ImportError", "ModuleNotFoundError")):
+        return "pip install triton"
+    return (
+        "Triton builds a part on this machine: it needs a C compiler, Python's headers (python3-dev) and a folder"
+        " that it may write to (TRITON_CACHE_DIR)"
+    )
 
 
 def _rate(extractor: BatchExtractor, photo: DecodedImage) -> Finding:

@@ -23,12 +23,14 @@ Result = TypeVar("Result")
 # One on its way to the device, one being processed there, one on its way back and into files.
 CUDA_BATCHES: Final = 3
 _FEW_SHAPES = {"cuda"}
-# What torch raises, as a RuntimeError, where cuBLAS, cuDNN or the allocator of pinned memory finds no room.
+# What torch and Triton raise, as a RuntimeError, where a library, a launch or the allocator of pinned memory finds no
+# room.
 _NO_MEMORY = re.compile(
     r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR_\w*ALLOCATION_FAILED)"
-    r"|[Uu]nable to find (a valid cuDNN algorithm|an engine to execute)|CUDA error: out of memory"
+    r"|[Uu]nable to find (a valid cuDNN algorithm|an engine to execute)"
+    r"|(CUDA( driver)? error|Triton Error \[CUDA\]): out of memory"
 )
-_FAILED = re.compile(r"(CUDA|cuDNN|CUBLAS|cuBLAS)( driver)? error|CUBLAS_STATUS|CUDNN_STATUS")
+_FAILED = re.compile(r"(CUDA|cuDNN|CUBLAS|cuBLAS)( driver)? error|Triton Error \[CUDA\]|CUBLAS_STATUS|CUDNN_STATUS")
 _NO_CODE = re.compile(r"no kernel image is available|device kernel image is invalid")
 _TRY_AGAIN: Final = 64  # batches after one that did not fit
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
@@ -210,18 +212,23 @@ def own_stream(device: torch.device) -> Iterator[None]:
 def lack_of_memory(error: RuntimeError) -> str:
     """What says that the device, or the host's pinned memory, had no room. Raises DeviceFailed for an error after which
     nothing works on the device, DeviceMissing where torch has no code for it, and any other error itself."""
-    detail = _first_line(error)
-    if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(detail):
-        return detail
+    if is_lack_of_memory(error):
+        return _first_line(error)
     raise_if_failed(error)
     raise error
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether the device, or the host's pinned memory, had no room."""
+    is_torch = isinstance(error, RuntimeError)  # and Triton
+    return is_torch and (isinstance(error, torch.OutOfMemoryError) or bool(_NO_MEMORY.search(_first_line(error))))
 
 
 def raise_if_failed(error: Exception) -> None:
     """Raises DeviceFailed for an error after which nothing works on the device, DeviceMissing where torch has no code
     for it."""
     detail = _first_line(error)
-    if not isinstance(error, RuntimeError) or not _FAILED.search(detail) or _NO_MEMORY.search(detail):
+    if not isinstance(error, RuntimeError) or not _FAILED.search(detail) or is_lack_of_memory(error):
         return
     if _NO_CODE.search(detail):
         problem = f"this torch, {torch.__version__}, was not made for the GPU ({detail}): install one that was"

@@ -52,13 +52,16 @@ def outcomes(device: torch.device) -> dict[str, str | None]:
 
 
 def _checked(load: Callable[[], Kernels], device: torch.device) -> Kernels | None:
-    from pipeline.runtime.device import raise_if_failed
+    from pipeline.runtime.device import is_lack_of_memory, raise_if_failed
 
     try:
         module = load()
         problem = module.self_check(device)
-    except Exception as exc:  # noqa: BLE001 - no Triton, no compiler for the host's part, a device that it does not know
-        raise_if_failed(exc)
+    except Exception as exc:  # no Triton, no compiler for the host's part, a device that it does not know
+        if is_lack_of_memory(exc):
+            raise  # another time there may be room
+        if not str(exc).startswith("Triton Error"):  # what Triton alone cannot do; if the device is lost, torch says so
+            raise_if_failed(exc)
         module, problem = None, f"{type(exc).__name__}: {exc}".split("\n", 1)[0]
     _outcomes.setdefault(device, {})[load.__module__.rpartition(".")[2]] = problem
     if problem is None:

@@ -97,6 +97,21 @@ def test_compiled_loops_and_torch_find_the_same(networks: MtcnnNetworks, images:
     assert (found.scores - expected.scores).abs().max() <= 1e-4
 
 
+def test_suppression_across_levels_is_left_out_where_it_drops_nothing(
+    networks: MtcnnNetworks, images: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector, pictures = MtcnnDetector(networks, DetectSettings()), ImageBatch(images, networks.device)
+    without = detector(pictures)
+    candidates = detector.counts.rnet.inputs
+    monkeypatch.setattr(cascade, "most_overlap", lambda *_: 1.0)
+    for ours, theirs in zip(vars(detector(pictures)).values(), vars(without).values(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert detector.counts.rnet.inputs == 2 * candidates > 0
+    monkeypatch.setattr(cascade, "_ACROSS_LEVELS", 0.3)
+    detector(pictures)
+    assert detector.counts.rnet.inputs < 3 * candidates
+
+
 @pytest.mark.parametrize("setting", ["onet_threshold", "min_confidence"])
 def test_a_higher_threshold_leaves_out_the_less_confident_faces(
     networks: MtcnnNetworks, images: list[np.ndarray], device: str, setting: str

@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
+from pipeline.config import DetectSettings
 from pipeline.extraction.detection.networks import normalise
-from pipeline.extraction.detection.pyramid import Level, TileTable, pack, paint_by_torch, pyramid
+from pipeline.extraction.detection.pyramid import (
+    CELL,
+    STRIDE,
+    Level,
+    TileTable,
+    most_overlap,
+    pack,
+    paint_by_torch,
+    pyramid,
+)
 from pipeline.extraction.images.batch import ImageBatch
 
 SIDE = 64
@@ -51,6 +61,23 @@ def test_every_cell_comes_once_and_tiles_do_not_overlap(sizes: list[tuple[int, i
 def test_no_images_need_no_canvas() -> None:
     assert pack([], SIDE).canvases == 0
     assert pack([[], []], SIDE).canvases == 0
+
+
+@given(st.integers(12, 200), st.floats(0.5, 0.9), st.integers(0, 60), st.integers(0, 8))
+def test_boxes_of_two_levels_overlap_by_no_more_than_the_bound(
+    min_face_px: int, factor: float, cell: int, shift: int
+) -> None:
+    """Of two neighbouring levels, the cells that lie nearest each other, as the cascade makes boxes of them."""
+    scales = torch.tensor([CELL / min_face_px, CELL / min_face_px * factor], dtype=torch.float32)
+    cells = torch.tensor([cell, max(0, int(cell * factor) + shift - 4)]) * STRIDE
+    first, last = ((cells + 1) / scales).floor(), ((cells + CELL) / scales).floor()
+    overlap = (last.min() - first.max()).clamp(min=0) ** 2
+    assert overlap / (((last - first) ** 2).sum() - overlap) <= most_overlap(min_face_px, factor)
+
+
+def test_with_the_default_factor_no_box_drops_one_of_another_level() -> None:
+    assert all(most_overlap(side, DetectSettings().factor) < 0.7 for side in range(CELL, 1000))
+    assert most_overlap(20, 0.8) > 0.7
 
 
 def test_painted_levels_equal_torchs_area_resampling(device: str) -> None:

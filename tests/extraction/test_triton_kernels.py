@@ -207,7 +207,7 @@ def test_they_compile_for_gpus(capability: int, tmp_path: Path, monkeypatch: pyt
 
 
 @needs_cuda
-def test_a_gpu_uses_them() -> None:
+def test_cuda_uses_them() -> None:
     """So they passed their check on it."""
     assert batch.load_triton(torch.device("cuda", 0)) is not None
     assert proposals.load_painter(torch.device("cuda", 0)) is not None

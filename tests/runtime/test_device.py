@@ -297,6 +297,8 @@ def test_one_item_that_is_too_much_is_an_error() -> None:
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "CUDA error: out of memory\nCUDA kernel errors might be reported asynchronously",
         "Unable to find a valid cuDNN algorithm to run convolution",
+        "CUDA driver error: out of memory",
+        "Triton Error [CUDA]: out of memory",
     ],
 )
 def test_libraries_without_memory_are_tried_with_less(message: str) -> None:
@@ -320,6 +322,7 @@ def test_errors_after_which_nothing_works_end_it(message: str) -> None:
         (RuntimeError("CUDA error: out of memory"), DeviceOutOfMemory),
         (RuntimeError("CUDA error: no kernel image is available for execution on the device"), DeviceMissing),
         (RuntimeError("CUDA error: unspecified launch failure"), DeviceFailed),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), DeviceFailed),
         (RuntimeError("The size of tensor a must match"), RuntimeError),
     ],
 )

@@ -60,6 +60,15 @@ def test_what_differs_fails_or_is_missing_is_done_without_and_logged_once(
     assert reason in record.message
 
 
+def test_where_there_is_no_memory_for_the_comparison_it_is_made_another_time() -> None:
+    module = Checked(RuntimeError("Triton Error [CUDA]: out of memory"))
+    kernels = if_checked(lambda: module)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        kernels(CUDA)
+    module.problem = None
+    assert kernels(CUDA) is module
+
+
 def test_an_error_after_which_nothing_works_on_the_device_ends_the_run() -> None:
     kernels = if_checked(lambda: Checked(RuntimeError("CUDA error: an illegal memory access was encountered")))
     with pytest.raises(DeviceFailed):

@@ -16,9 +16,9 @@ import torch
 from pipeline.config import DetectSettings
 from pipeline.extraction.detection.kernels import load_kernels
 from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network
-from pipeline.extraction.detection.nms import load_kernel, suppress
+from pipeline.extraction.detection.nms import by_group, load_kernel, suppress
 from pipeline.extraction.detection.proposals import CanvasCells, CompiledCells, LikelyCells, load_painter
-from pipeline.extraction.detection.pyramid import CELL, STRIDE, pyramid
+from pipeline.extraction.detection.pyramid import CELL, STRIDE, most_overlap, pyramid
 from pipeline.extraction.images.batch import ImageBatch, load_triton
 from pipeline.runtime.device import padded
 from pipeline.runtime.stage_times import ONET, PNET, RNET, NetworkCounts, StageTimes
@@ -27,6 +27,7 @@ from pipeline.types import Detections
 # For R- and O-Net, by type of device. CUDA's is not measured but bounded by memory (0.5 GB for O-Net's first layer).
 CROPS_PER_CALL: Final = {"cpu": 512, "cuda": 2048}
 _CROP_COUNTS: Final = (128, 512, 2048)  # in a call, where few shapes are preferred
+_ACROSS_LEVELS: Final = 0.7  # the overlap above which a box of P-Net drops one of another level
 
 
 @dataclass
@@ -86,7 +87,12 @@ class MtcnnDetector:
         group = cells.image * levels + cells.level
         order, kept = suppress(boxes, cells.probability, group, len(batch) * levels, 0.5)
         image, boxes = cells.image[order], boxes[order]
-        again, kept = suppress(boxes, cells.probability[order], image.where(kept, len(batch)), len(batch), 0.7)
+        scores, group = cells.probability[order], image.where(kept, len(batch))
+        if most_overlap(settings.min_face_px, settings.factor) > _ACROSS_LEVELS:
+            again, kept = suppress(boxes, scores, group, len(batch), _ACROSS_LEVELS)
+        else:  # none would drop another, and the largest group would take longer than the networks
+            _, again = by_group(scores, group)
+            kept = kept[again]
         boxes = _square(_shift(boxes, cells.regression[order], extra=0))
         return _Candidates(image[again], boxes[again], kept)
 

@@ -32,12 +32,19 @@ def suppress(
     last step of MTCNN, a share of the smaller area, where sides count both end pixels. Returns the positions in order
     of group, falling score and position, [n] int64, and which of them stay, [n] bool. Waits for no CUDA device.
     """
-    # The bits of floats >= 0 are in the order of the floats, so one key sorts by both.
-    keys, order = ((groups + 1 << 32) - 1 - scores.view(torch.int32)).sort(stable=True)
+    keys, order = by_group(scores, groups)
     boxes = boxes[order]
     starts = torch.searchsorted(keys, torch.arange(count + 1, device=keys.device) << 32)
     kernel = load_kernel(boxes.device)
     return order, (on_host if kernel is None else kernel.greedy)(boxes, starts, limit, of_smaller)
+
+
+def by_group(scores: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions in order of group, falling score and position, [n] int64, and before them the keys that have this
+    order: those of group g begin at g << 32. Scores are >= 0."""
+    # The bits of floats >= 0 are in the order of the floats, so one key sorts by both.
+    keys, order = ((groups + 1 << 32) - 1 - scores.view(torch.int32)).sort(stable=True)
+    return keys, order
 
 
 def on_host(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: bool) -> torch.Tensor:

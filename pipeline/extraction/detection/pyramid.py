@@ -50,6 +50,16 @@ def pyramid(height: int, width: int, min_face_px: int, factor: float) -> list[Le
     return levels
 
 
+def most_overlap(min_face_px: int, factor: float) -> float:
+    """A bound on the intersection over union of the boxes of two cells in different levels of a pyramid.
+
+    The smaller box lies in the larger one at best. Their corners are whole pixels, so each side may be off by one; that
+    counts most for the two smallest.
+    """
+    side = (CELL - 1) * min_face_px / CELL
+    return ((side + 1) / (side / factor - 1)) ** 2
+
+
 class Tile(NamedTuple):
     """A rectangle of one level of one image, and its place on a canvas."""
 

@@ -104,11 +104,7 @@ class DeviceDecoder:
         problem = "it refuses them all"
         for _ in range(2):
             try:
-                stored = self._library([image.data for image in images], device)
-                pairs = zip(images, stored, strict=True)
-                decoded = [None if one is None else _upright(image, one) for image, one in pairs]
-                finish(device)
-                pixels = decoded
+                pixels = self._copied(images, device)
                 break
             except RuntimeError as exc:  # out of memory, too
                 raise_if_failed(exc)
@@ -119,6 +115,14 @@ class DeviceDecoder:
             self._works = False
             _log.warning("nvImageCodec decodes no JPEG file on %s (%s): from here on the CPU does it", device, problem)
         return pixels
+
+    def _copied(self, images: Sequence[EncodedImage], device: torch.device) -> list[DeviceImage | None]:
+        """What the library decoded, in torch's memory. By itself, so that a failed attempt keeps nothing."""
+        stored = self._library([image.data for image in images], device)
+        pairs = zip(images, stored, strict=True)
+        decoded = [None if one is None else _upright(image, one) for image, one in pairs]
+        finish(device)
+        return decoded
 
     def _on_cpu(self, image: EncodedImage) -> DecodedImage | ImageRejected:
         try:

@@ -2,7 +2,7 @@
 
 A program averages PIXELS output pixels, TAPS x TAPS source pixels of each at a time: averages of few pixels then leave
 few lanes idle, and one of thousands takes few steps. The sums are whole numbers, and there is one division, so the area
-averages are bit for bit those of the compiled loops and of torch.
+averages are bit for bit those of the compiled loops and of torch, in windows of up to 65,000 pixels.
 
 Importing this module needs Triton, which comes with torch on Linux.
 """
