@@ -31,6 +31,7 @@ COMMANDS = {
     "abandon": "pipeline.cli.run",
     "search": "pipeline.cli.search",
     "people": "pipeline.cli.people",
+    "regroup": "pipeline.cli.regroup",
     "serve": "pipeline.cli.serve",
     "check": "pipeline.cli.store",
     "export": "pipeline.cli.store",

@@ -7,25 +7,13 @@ pictures that new references need are cut from the photos before, without the lo
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Final
 
-import numpy as np
-
-from pipeline.errors import (
-    CorrectionImpossible,
-    ImageRejected,
-    ObjectUnknown,
-    PictureMissing,
-    StatedTwoPeople,
-    UndoBlocked,
-)
+from pipeline.errors import CorrectionImpossible, StatedTwoPeople, UndoBlocked
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import read_file
-from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
 from pipeline.identities import merging
 from pipeline.identities.correction_plan import (
     FACE_COLUMNS,
@@ -34,10 +22,12 @@ from pipeline.identities.correction_plan import (
     NOBODY,
     NOT_SAME,
     Plan,
-    best_first,
     has_name,
 )
+from pipeline.identities.decide import commit_decided
 from pipeline.identities.directory import Directories, Directory, ReferenceFace
+from pipeline.identities.reference_pictures import PictureReader, Pictures
+from pipeline.identities.regroup import Regrouped, regrouped
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
@@ -52,6 +42,9 @@ from pipeline.store.records import (
     StoredFace,
 )
 
+# Times a directory is decided anew without its lock before that is done under it.
+_FREE_TRIES: Final = 5
+
 
 class Corrections:
     """Makes corrections in the directories of a store."""
@@ -60,15 +53,16 @@ class Corrections:
         """`max_bytes`: of a photo's file."""
         self._client = client
         self._directories = directories
-        self._decoder = decoder
-        self._max_bytes = max_bytes
+        self._pictures = PictureReader(client, decoder, max_bytes)
 
     def make(self, request: CorrectionRequest) -> CorrectionAnswer:
         """Does what is asked, durably, or raises a RequestError and does nothing; StoreError."""
         with self._directories.using(request.account_id, request.directory) as opened:
             if request.kind == "forget":
                 return self._forget(opened, request)
-            pictures = _Pictures()
+            pictures = Pictures()
+            if request.kind == "regroup":
+                return self._regroup(opened, request, pictures)
             while True:
                 with self._directories.writing(opened):
                     plan = Plan(self._client, opened, utc_now())
@@ -78,26 +72,10 @@ class Corrections:
                     if not pictures.wanted:
                         return self._commit(plan, request, pictures, undone)
                 for face in pictures.take_wanted():
-                    pictures.add(face.face_id, self._picture(opened, face))
-
-    def _picture(self, directory: Directory, face: StoredFace) -> bytes | None:
-        """The picture to store of a face: the one that is stored, or cut from its photo; None where that can't be read,
-        or is another one now."""
-        try:
-            record = directory.get(face.person_id or "")
-            guid = record.image_guid if record is not None else None
-            if guid and face.face_id in self._client.reference_faces([str(face.person_id)]).values():
-                return self._client.read_image(directory.account_id, guid)[0]
-            data = read_file(Path(face.path or ""), self._max_bytes)
-            if hashlib.sha256(data).hexdigest() != face.sha256:
-                return None
-            box = np.array([[face.x1, face.y1, face.x2, face.y2]], np.float32)
-            return encode_reference_image(cut_faces(self._decoder(data), box)[0])
-        except (ImageRejected, ObjectUnknown):
-            return None
+                    pictures.add(face.face_id, self._pictures.read(opened, face))
 
     def _commit(
-        self, plan: Plan, request: CorrectionRequest, pictures: _Pictures, undone: Correction | None
+        self, plan: Plan, request: CorrectionRequest, pictures: Pictures, undone: Correction | None
     ) -> CorrectionAnswer:
         """The transaction, and then the same in memory. Under the directory's lock."""
         kind = request.kind if undone is None else undone.kind
@@ -153,6 +131,20 @@ class Corrections:
             replaced=[f for f in before.facts if not {f.person_id, f.other_id} & set(gone)] if undone is None else [],
         )
 
+    def _regroup(self, directory: Directory, request: CorrectionRequest, pictures: Pictures) -> CorrectionAnswer:
+        """Decides the faces anew, without the lock, and commits what that changes, unless it is only asked."""
+
+        def decide() -> Regrouped:
+            return regrouped(self._client, directory, request, pictures, self._pictures)
+
+        def commit(decided: Regrouped, _: None) -> CorrectionAnswer:
+            answer = self._commit(decided.plan, request, pictures, None)
+            return replace(answer, regrouping=decided.report)
+
+        if request.dry_run:
+            return CorrectionAnswer(None, request.kind, regrouping=decide().report)
+        return commit_decided(decide, lambda _: self._directories.writing(directory), commit, free_tries=_FREE_TRIES)
+
     def _forget(self, directory: Directory, request: CorrectionRequest) -> CorrectionAnswer:
         """Deletes persons with all that is merged with them. Raises PersonUnknown."""
         with self._directories.writing(directory):
@@ -165,40 +157,7 @@ class Corrections:
         return CorrectionAnswer(None, request.kind, gone=gone, faces=faces)
 
 
-class _Pictures:
-    """The pictures of faces that are to be references."""
-
-    def __init__(self) -> None:
-        self.wanted: list[StoredFace] = []
-        self._read: dict[int, bytes | None] = {}
-
-    def __getitem__(self, face_id: int) -> bytes:
-        picture = self._read[face_id]
-        assert picture is not None  # `pick` chose none without
-        return picture
-
-    def add(self, face_id: int, picture: bytes | None) -> None:
-        self._read[face_id] = picture
-
-    def take_wanted(self) -> list[StoredFace]:
-        wanted, self.wanted = self.wanted, []
-        return wanted
-
-    def pick(self, person_id: str, faces: Sequence[StoredFace]) -> int:
-        """The best of the faces whose picture can be had. Raises PictureMissing, CorrectionImpossible."""
-        able = best_first(faces)
-        if not able:
-            detail = f"The person {person_id} would have only faces of too low a quality, of which no vector is stored."
-            raise CorrectionImpossible(detail=detail)
-        for face in able:
-            if self._read.get(face.face_id, b"") is not None:
-                if face.face_id not in self._read:
-                    self.wanted.append(face)
-                return face.face_id
-        raise PictureMissing(person_id=person_id, paths=", ".join(str(face.path) for face in able[:3]))
-
-
-def _decide(plan: Plan, request: CorrectionRequest, pictures: _Pictures) -> None:
+def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
     """Collects what a correction of this kind changes. Raises RequestErrors."""
     persons = [plan.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
     match request.kind:
@@ -262,7 +221,7 @@ def two_people(one: str, other: str) -> Fact:
     return Fact(NOT_SAME, None, min(one, other), max(one, other))
 
 
-def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord], pictures: _Pictures) -> None:
+def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord], pictures: Pictures) -> None:
     target = to[0].person_id if to else None
     facts = []
     for face in faces:
@@ -274,7 +233,7 @@ def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord], p
     plan.settle([p for p in (target, *(face.person_id for face in faces)) if p is not None], pictures.pick)
 
 
-def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFace], pictures: _Pictures) -> None:
+def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFace], pictures: Pictures) -> None:
     ((root, members),) = _sets(plan, persons).items()
     for face in faces:
         if face.person_id not in members:
@@ -289,7 +248,7 @@ def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFa
     plan.settle([new.person_id, *(str(face.person_id) for face in faces)], pictures.pick)
 
 
-def _undo(plan: Plan, pictures: _Pictures) -> Correction:
+def _undo(plan: Plan, pictures: Pictures) -> Correction:
     """The last correction, if all is as it left it. Raises CorrectionImpossible, UndoBlocked, PictureMissing."""
     last = plan.last_correction()
     if last is None:

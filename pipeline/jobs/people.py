@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import Settings
+from pipeline.config import MatchSettings, Settings
 from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound
 from pipeline.jobs.accounts import find_account
-from pipeline.jobs.stores import settings_of_store
+from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.store.operations import Store
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest
 
@@ -157,6 +157,14 @@ class People:
         answer = self._correct("forget", [who])
         self._store.fold()
         return answer
+
+    def regroup(self, gate: MatchSettings | None = None, *, dry_run: bool = False) -> CorrectionAnswer:
+        """Decides all faces anew by this gate (None: that of the settings), and keeps to what was stated. The answer's
+        `regrouping` says what changes, or would, with `dry_run`."""
+        match = replace(self._settings, match=gate) if gate else self._settings
+        settled = settle_threshold(match, self._store.identity).match
+        request = replace(self._request("regroup", []), gate=settled, dry_run=dry_run)
+        return self._store.correct(request, self._here())
 
     def undo(self) -> CorrectionAnswer:
         """Takes the last correction back that is not undone yet. Raises UndoBlocked where something changed since."""

@@ -121,6 +121,8 @@ class LocalStore(CatalogThread, Store):
     pinned_faces = Operation(corrections.pinned_faces)
     forgotten_faces = Operation(forgotten.forgotten_faces)
     last_correction = Operation(corrections.last_correction)
+    last_merges = Operation(corrections.last_merges)
+    faces_to_regroup = Operation(corrections.faces_to_regroup)
     pending_embeddings = Operation(fold.count_pending)
 
     # What the process that holds the store does itself, and others ask it for

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from pipeline.config import MatchSettings
 from pipeline.types import FloatArray, IntArray
 
 
@@ -334,6 +335,16 @@ class StoredFace:
 
 
 @dataclass(frozen=True)
+class FaceToRegroup:
+    """A face of a directory with what a gate asks of it."""
+
+    stored: StoredFace
+    qualities: tuple[float, float, float]  # as QUALITIES
+    named: bool  # its photo has a name, which is that of a larger face
+    reference: bool  # its person is known by it
+
+
+@dataclass(frozen=True)
 class Fact:
     """What a user or a label states of a face, or of two persons."""
 
@@ -387,12 +398,50 @@ class CorrectionRequest:
 
     account_id: int
     directory: str
-    kind: str  # name, merge, unmerge, split, move, not_same, hide, unhide, forget, undo
+    kind: str  # name, merge, unmerge, split, move, not_same, hide, unhide, forget, regroup, undo
     person_ids: Sequence[str] = ()  # of a move: the person, or none
     face_ids: Sequence[int] = ()
     name: str | None = None
     anyway: bool = False  # merges persons of whom it is stated that they are two
     origin: str = "user"
+    gate: MatchSettings | None = None  # of regroup
+    dry_run: bool = False  # of regroup: only says what it would do
+
+
+@dataclass(frozen=True)
+class FaceMove:
+    """A face that is another person's, or nobody's, than before."""
+
+    face_id: int
+    path: str | None  # of its photo; None: it was posted
+    before: str | None  # person ids
+    after: str | None
+
+
+@dataclass(frozen=True)
+class KeptApart:
+    """Two persons whose faces are like one person's, and that are not joined."""
+
+    person_id: str
+    other_id: str
+    reason: str  # name: they have different ones; external id; stated: by a correction
+
+
+@dataclass(frozen=True)
+class Regrouping:
+    """What grouping the faces of a directory anew changes."""
+
+    threshold: float
+    faces: int  # that were decided
+    joins: Sequence[Sequence[str]]  # persons that become one; the first stands for them
+    parted: Sequence[str]  # persons that an earlier regroup had joined with others, and that stand alone again
+    moves: Sequence[FaceMove]
+    new: Sequence[str]  # persons
+    gone: Sequence[str]
+    kept_apart: Sequence[KeptApart]
+    without_picture: Sequence[int]  # faces that stay, because a new person's picture can't be cut from a photo
+    admitted: Sequence[int]  # rejected faces that this gate would admit; they have no vector to decide by
+    names: Mapping[str, str]  # of the persons that are mentioned here
 
 
 @dataclass(frozen=True)
@@ -405,6 +454,7 @@ class CorrectionAnswer:
     gone: Sequence[str] = ()  # persons that are no more
     faces: Sequence[int] = ()
     replaced: Sequence[Fact] = ()  # earlier statements that this contradicts, and replaces
+    regrouping: Regrouping | None = None  # of regroup
 
 
 @dataclass(frozen=True)

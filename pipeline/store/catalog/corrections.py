@@ -6,14 +6,23 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
-from pipeline.store.records import Correction, Fact, Rows, StoredFace
+from pipeline.store.catalog.references import FaceVector, face_vectors
+from pipeline.store.records import QUALITIES, Correction, FaceToRegroup, Fact, Rows, StoredFace
 
 _TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
 _FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") else f.name for f in fields(Fact))
+
+# Columns of `StoredFace`; $1 is the generation.
+_STORED_FACE: Final = """
+    f.face_id, f.person_id::VARCHAR, f.outcome, f.similarity_score, f.rejection_reasons, m.path, m.sha256,
+    t.x1, t.y1, t.x2, t.y2, t.center_pose_quality * t.sharpness_quality * t.contrast_quality,
+    f.face_id IN (SELECT face_id FROM core.embeddings WHERE generation = $1)
+        OR f.face_id IN (SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+"""
 
 
 def stored_faces(
@@ -21,11 +30,8 @@ def stored_faces(
 ) -> list[StoredFace]:
     """These faces of the directory, and all of these persons, by id."""
     rows = catalog.rows(
-        """
-        SELECT f.face_id, f.person_id::VARCHAR, f.outcome, f.similarity_score, f.rejection_reasons, m.path, m.sha256,
-            t.x1, t.y1, t.x2, t.y2, t.center_pose_quality * t.sharpness_quality * t.contrast_quality,
-            f.face_id IN (SELECT face_id FROM core.embeddings WHERE generation = $1)
-                OR f.face_id IN (SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+        f"""
+        SELECT {_STORED_FACE}
         FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
         JOIN core.detections t ON t.face_id = f.face_id AND t.generation = $1
         WHERE m.account_id = $2 AND m.directory = $3 AND (f.face_id IN (SELECT unnest($4::BIGINT[]))
@@ -35,6 +41,27 @@ def stored_faces(
         [catalog.generation, account_id, directory, list(face_ids), list(person_ids)],
     )
     return [StoredFace(*row) for row in rows]
+
+
+def faces_to_regroup(
+    catalog: Catalog, account_id: int, directory: str
+) -> tuple[list[FaceToRegroup], dict[int, FaceVector]]:
+    """All faces of the directory but removed ones, in the order of the store: by photo, then from the largest. And the
+    vectors of those that have one, by face id. Raises StoreDamaged."""
+    rows = catalog.rows(
+        f"""
+        SELECT {_STORED_FACE}, {", ".join(QUALITIES)},
+            f.ordinal > 0 AND (m.name IS NOT NULL OR m.external_id IS NOT NULL), r.face_id IS NOT NULL
+        FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
+        JOIN core.detections t ON t.face_id = f.face_id AND t.generation = $1
+        LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $1
+        WHERE m.account_id = $2 AND m.directory = $3 ORDER BY m.media_id, f.ordinal
+        """,
+        [catalog.generation, account_id, directory],
+    )
+    own = len(fields(StoredFace))
+    faces = [FaceToRegroup(StoredFace(*row[:own]), row[own : own + 3], *row[own + 3 :]) for row in rows]
+    return faces, face_vectors(catalog, [face.stored.face_id for face in faces if face.stored.has_embedding])
 
 
 def reference_faces(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, int]:
@@ -81,6 +108,22 @@ def last_correction(catalog: Catalog, account_id: int, directory: str) -> Correc
         [directory_id(catalog, account_id, directory)],
     )
     return Correction(*rows[0][:3], *(rows_of_json(text) for text in rows[0][3:])) if rows else None
+
+
+def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, tuple[str, str | None, str | None]]:
+    """Of the persons whose parent a correction set, not undone: person id -> the last one's kind, and the parent before
+    it and after it."""
+    found: dict[str, tuple[str, str | None, str | None]] = {}
+    for kind, *texts in catalog.rows(
+        "SELECT kind, before, after FROM core.corrections WHERE directory_id = ? AND undone_at IS NULL"
+        " AND contains(after, '\"parent_id\"') ORDER BY correction_id",
+        [directory_id(catalog, account_id, directory)],
+    ):
+        before, after = (json.loads(text)["persons"] for text in texts)
+        for person_id, columns in after.items():
+            if columns and before[person_id] and "parent_id" in columns:
+                found[person_id] = kind, before[person_id]["parent_id"], columns["parent_id"]
+    return found
 
 
 def to_json(rows: Rows) -> str:

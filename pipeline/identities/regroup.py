@@ -1,0 +1,248 @@
+"""Decides the stored faces of a directory anew, in the order of the store, and collects what that changes.
+
+It is done on a view of the directory, without its lock: `Regrouped.is_outdated` tells under the lock whether it stands.
+Nothing is decoded but the photos that new persons' pictures are cut from.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from pipeline.config import MatchSettings, nearest_threshold
+from pipeline.errors import CorrectionImpossible
+from pipeline.identities.correction_plan import IS, IS_NOT, NOBODY, NOT_SAME, Plan, has_name
+from pipeline.identities.directory import Directory
+from pipeline.identities.reference_pictures import PictureReader, Pictures
+from pipeline.identities.regrouping import Changes, ClusteredFace, Group, changes
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.group import group_faces
+from pipeline.matching.match import Matcher
+from pipeline.matching.references import ReferenceIndex
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.local import LocalStore
+from pipeline.store.records import (
+    CorrectionRequest,
+    FaceMove,
+    FaceToRegroup,
+    KeptApart,
+    PersonRecord,
+    Regrouping,
+)
+from pipeline.types import FaceBatch
+
+_COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # of a person, that posts and runs change
+
+
+@dataclass(frozen=True)
+class Regrouped:
+    """What grouping anew changes, as rows and in words."""
+
+    plan: Plan
+    report: Regrouping
+    corrections: int  # that were made in the directory before it was decided
+    persons: Mapping[str, PersonRecord]  # that it changes, or whose faces, as they were
+
+    def is_outdated(self) -> bool:
+        """Whether what it changes is another since. What came in for other persons does no harm."""
+        directory = self.plan.directory
+        if directory.corrections != self.corrections:
+            return True
+        return any(
+            not _same(record, directory.get(person_id), whole=person_id in self.report.gone)
+            for person_id, record in self.persons.items()
+        )
+
+
+def _same(old: PersonRecord, now: PersonRecord | None, *, whole: bool) -> bool:
+    if now is None or whole:
+        return old == now
+    return old == replace(now, **{name: getattr(old, name) for name in _COUNTS})
+
+
+def regrouped(
+    client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures, reader: PictureReader
+) -> Regrouped:
+    """Decides the directory anew. Raises CorrectionImpossible, StoreError."""
+    made, plan = directory.corrections, Plan(client, directory, utc_now())
+    gate = request.gate or MatchSettings()
+    known = _Known(client, directory)
+    changed = changes(known.clustered(client, gate), known.groups())
+    moves = dict(changed.moved)
+    new: list[str] = []
+    without_picture: list[int] = []
+    for face_ids in changed.new:
+        if pictures.find([known.stored[face_id] for face_id in face_ids], lambda face: reader.read(directory, face)):
+            new.append(str(uuid.uuid4()))
+            plan.insert(PersonRecord.new(new[-1], None, None, "", plan.now))
+            moves.update(dict.fromkeys(face_ids, new[-1]))
+        else:
+            without_picture += face_ids
+    for face_id, person_id in moves.items():
+        plan.move(known.stored[face_id], person_id)
+    parents, joins = known.parents(changed)
+    for person_id, parent_id in parents.items():
+        plan.change(known.records[person_id], parent_id=parent_id)
+    lost = {known.stored[face_id].person_id for face_id in moves}
+    plan.settle([person_id for person_id in (*lost, *new) if person_id is not None], pictures.pick)
+    _, after = plan.rows()
+    gone = [person_id for person_id, columns in after.persons.items() if columns is None]
+    if len(gone) == len(known.records) and gone and not new:
+        raise CorrectionImpossible(detail="By this gate no face would make a person, and nobody would be left.")
+    report = Regrouping(
+        threshold=gate.threshold,
+        faces=len(known.vectors),
+        joins=joins,
+        parted=[person_id for person_id, parent_id in parents.items() if parent_id is None],
+        moves=[
+            FaceMove(face_id, known.stored[face_id].path, known.stored[face_id].person_id, moves[face_id])
+            for face_id in sorted(moves)
+        ],
+        new=new,
+        gone=gone,
+        kept_apart=[
+            KeptApart(*pair, reason)
+            for pair, reason in {(one, two): reason for one, two, reason in changed.kept_apart}.items()
+        ],
+        without_picture=without_picture,
+        admitted=known.admitted(gate),
+        names={},
+    )
+    joined = {person_id for persons in joins for person_id in persons}
+    together = {id(changed.group_of[known.roots[person_id]]) for person_id in joined}
+    touched = {person_id for person_id, root in known.roots.items() if id(changed.group_of[root]) in together}
+    touched |= known.records.keys() & {*lost, *moves.values(), *parents}
+    mentioned = touched.union(*((pair.person_id, pair.other_id) for pair in report.kept_apart))
+    named = {person_id: str(known.records[person_id].name) for person_id in mentioned if known.records[person_id].name}
+    report = replace(report, names=named)
+    return Regrouped(plan, report, made, {person_id: known.records[person_id] for person_id in touched})
+
+
+class _Known:
+    """What the store has of a directory, and what was said of it."""
+
+    def __init__(self, client: LocalStore, directory: Directory) -> None:
+        self._index = directory.view().index
+        self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
+        self.records = {record.person_id: record for record in directory.records()}
+        # Of a person who is being committed this moment nothing is known here yet.
+        self._faces = [f for f in self._faces if f.stored.person_id is None or f.stored.person_id in self.records]
+        self.stored = {face.stored.face_id: face.stored for face in self._faces}
+        merges = client.last_merges(directory.account_id, directory.name)
+        parents = {person_id: record.parent_id for person_id, record in self.records.items()}
+        # What a regroup joined, another one may part.
+        self._joined = {
+            person_id: str(parents[person_id])
+            for person_id, (kind, _, after) in merges.items()
+            if kind == "regroup" and after is not None and after == parents.get(person_id)
+        }
+        self.roots = {p: _top(p, {**parents, **dict.fromkeys(self._joined)}) for p in self.records}
+        self._facts = client.facts_about(list(self.stored), list(self.records))
+        self._is_not: dict[int, list[str]] = {}
+        self._two = [(p, before) for p, (kind, before, _) in merges.items() if kind == "unmerge"]
+        for fact in self._facts:
+            if fact.kind == NOT_SAME:
+                self._two.append((str(fact.person_id), fact.other_id))
+            elif fact.kind == IS_NOT and fact.face_id in self.stored and fact.person_id in self.roots:
+                self._is_not.setdefault(fact.face_id, []).append(fact.person_id)
+
+    def groups(self) -> dict[str, Group]:
+        """Each person alone, by root."""
+        groups = {root: Group({root}, set(), set(), set(), held=False) for root in self.roots.values()}
+        parents = {record.parent_id for record in self.records.values()}
+        stated = {person_id for fact in self._facts for person_id in (fact.person_id, fact.other_id)}
+        for person_id, record in self.records.items():
+            group = groups[self.roots[person_id]]
+            name = (record.name, record.first_name, record.last_name)
+            group.names |= {name} if any(name) else set()
+            group.external_ids |= {record.external_id} if record.external_id else set()
+            kept = has_name(record) or record.ignored or record.tags or record.metadata or person_id in stated
+            group.held |= bool(kept) or self.roots[person_id] != person_id or person_id in parents
+        others = [(self.stored[face_id].person_id, one) for face_id, ones in self._is_not.items() for one in ones]
+        for one, two in (*self._two, *others):
+            if one in self.roots and two in self.roots and self.roots[one] != self.roots[two]:
+                groups[self.roots[one]].against.add(self.roots[two])
+                groups[self.roots[two]].against.add(self.roots[one])
+        return groups
+
+    def clustered(self, client: LocalStore, gate: MatchSettings) -> list[ClusteredFace]:
+        """The faces that have a vector and are not stated to be nobody, grouped in the order of the store."""
+        said = {kind: {f.face_id for f in self._facts if f.kind == kind} for kind in (IS, NOBODY)}
+        faces = [f for f in self._faces if f.stored.face_id in self.vectors and f.stored.face_id not in said[NOBODY]]
+        if not faces:
+            return []
+        groups = self.groups()
+        founds = [
+            f.stored.path is None
+            or (f.reference and groups[self.roots[str(f.stored.person_id)]].held)
+            or (not f.named and _fits(f, gate))
+            for f in faces
+        ]
+        vectors = [self.vectors[f.stored.face_id] for f in faces]
+        batch = FaceBatch(
+            embeddings=np.stack([vector.embedding for vector in vectors]),
+            insertable=np.array(founds),
+            image_hashes=[vector.image_hashes for vector in vectors],
+            boxes=np.array([vector.box for vector in vectors], np.float32),
+        )
+        index = ReferenceIndex(self._index.embedding_size, self._index.device)
+        matcher = Matcher(Calibration.from_dict(client.identity.calibration), nearest_threshold(gate.threshold))
+        positions = group_faces(batch, index, matcher).position.tolist()
+        return [
+            ClusteredFace(
+                face_id=f.stored.face_id,
+                person_id=f.stored.person_id,
+                root=None if f.stored.person_id is None else self.roots[f.stored.person_id],
+                cluster=position if position >= 0 else None,
+                fixed=f.stored.person_id is not None and (f.stored.path is None or f.stored.face_id in said[IS]),
+                reference=f.reference,
+                founds=can_found,
+                barred=frozenset(self.roots[one] for one in self._is_not.get(f.stored.face_id, ())),
+            )
+            for f, position, can_found in zip(faces, positions, founds, strict=True)
+        ]
+
+    def parents(self, changed: Changes) -> tuple[dict[str, str | None], list[list[str]]]:
+        """The parents that change, by person; and the persons who become one, each time the one that stands for them
+        first: one with a name, then one with whom others are merged, then the oldest."""
+        parents = {person_id: record.parent_id for person_id, record in self.records.items()}
+        group_of = {person_id: changed.group_of[root] for person_id, root in self.roots.items()}
+        made: dict[str, str | None] = {}
+        for person_id, parent_id in self._joined.items():
+            if group_of[person_id] is not group_of[parent_id]:
+                made[person_id] = None
+        parents.update(made)
+        tops: dict[int, dict[str, PersonRecord]] = {}
+        for person_id, group in group_of.items():
+            top = _top(person_id, parents)
+            tops.setdefault(id(group), {})[top] = self.records[top]
+        has_children = set(parents.values())
+        joins = []
+        for records in tops.values():
+            if len(records) > 1:
+                first, *others = sorted(
+                    records.values(), key=lambda r: (not has_name(r), r.person_id not in has_children, r.seq)
+                )
+                made.update((other.person_id, first.person_id) for other in others)
+                joins.append([first.person_id, *(other.person_id for other in others)])
+        return made, joins
+
+    def admitted(self, gate: MatchSettings) -> list[int]:
+        """The rejected faces that this gate would admit."""
+        return [f.stored.face_id for f in self._faces if f.stored.outcome == "rejected" and _fits(f, gate)]
+
+
+def _fits(face: FaceToRegroup, gate: MatchSettings) -> bool:
+    lowest = (gate.min_cpq, gate.min_fsq, gate.min_fcq)
+    return all(quality >= low for quality, low in zip(face.qualities, lowest, strict=True))
+
+
+def _top(person_id: str, parents: Mapping[str, str | None]) -> str:
+    """The root of a person by these parents."""
+    while (parent := parents[person_id]) is not None:
+        person_id = parent
+    return person_id

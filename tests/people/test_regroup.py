@@ -1,0 +1,390 @@
+"""Grouping stored faces anew: what it changes is what a sequential grouping of its own predicts; corrections stay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from coded_faces import Shown, photo, vector
+
+import pipeline
+from pipeline.config import MatchSettings
+from pipeline.errors import CorrectionImpossible, StoreFull
+from pipeline.identities import corrections, regroup
+from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.store.local import LocalStore
+from pipeline.store.records import Regrouping
+from pipeline.store.schema import TABLES
+from tests.cli.report import facepipe
+from tests.people.coded_archive import SETTINGS, SIZE, make_store, problems, run_over, serving, write_photo
+from tests.people.test_corrections import People
+from tests.store.store_samples import failing_at
+
+RUN_T = SETTINGS.match.threshold
+STRICT, LAX, LAXER = 0.04, 1.75, 2.1  # of squared distances: 0.02 to 0.06 within a person, about 2 between two
+SHOWN = [
+    [Shown(person, variant) for person in persons]
+    for variant, *persons in [
+        (0, 1, 2), (0, 3), (1, 2), (2, 1), (3, 3, 1), (0, 4), (4, 4, 2, 5), (5, 5), (6, 6), (7, 1, 6), (8, 2), (9, 3),
+        (10, 7), (11, 7, 8), (12, 8), (13, 9, 1), (14, 9), (15, 2),
+    ]
+]  # fmt: skip
+POSTED = [Shown(10), Shown(11)]
+POOR = Shown(1, 30, 0.2)  # matches nobody at STRICT, and is too poor to be a person
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """photos/ and store/: two posted references between two runs, a copy, and faces that are too poor."""
+    folder = tmp_path_factory.mktemp("crowd")
+    photos, store = folder / "photos", make_store(folder / "store")
+    for number, faces in enumerate(SHOWN[:9]):
+        write_photo(photos, f"{number:02}.png", *faces)
+    run_over(photos, store)
+    with LocalStore.open(store, command="test") as client:
+        people = People(client)
+        for face in POSTED:
+            people.service.post(people.account, "main", photo(face), PostRequest())
+        people.service.close()
+    for number, faces in enumerate(SHOWN[9:], 9):
+        write_photo(photos, f"{number:02}.png", *faces)
+    write_photo(photos, "x-posted.png", Shown(10, 1))
+    shutil.copy(photos / "03.png", photos / "y-copy.png")
+    write_photo(photos, "z-poor.png", POOR, Shown(12, 0, 0.2))
+    run_over(photos, store)
+    return folder
+
+
+@pytest.fixture
+def store(crowd: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(crowd / "store", tmp_path / "store"))
+
+
+class Regrouped(People):
+    """People of the crowd, and what they show."""
+
+    def regroup(self, threshold: float = RUN_T, *, dry_run: bool = False, **gate: float) -> Regrouping:
+        settings = replace(SETTINGS.match, threshold=threshold, **gate)
+        found = self.correct("regroup", gate=settings, dry_run=dry_run).regrouping
+        assert found is not None
+        return found
+
+    def roots(self) -> dict[str, str]:
+        rows = self.client.people(self.account, "main").to_pylist()
+        return {row["person_id"]: row["root_person_id"] for row in rows}
+
+    def shown(self) -> dict[int, Shown]:
+        """What every face shows, in the order of the store."""
+        order = [
+            *SHOWN[:9],
+            *([face] for face in POSTED),
+            *SHOWN[9:],
+            [Shown(10, 1)],
+            SHOWN[3],
+            [POOR, Shown(12, 0, 0.2)],
+        ]
+        ids = self.client.read("SELECT face_id FROM core.faces ORDER BY media_id, ordinal")["face_id"].to_pylist()
+        return dict(zip(ids, [face for faces in order for face in faces], strict=True))
+
+    def partition(self) -> set[frozenset[int]]:
+        """The faces of each person, with all who are merged."""
+        sets: dict[str, set[int]] = {}
+        roots = self.roots()
+        for face_id, person_id in self.owners().items():
+            if person_id is not None:
+                sets.setdefault(roots[person_id], set()).add(face_id)
+        return {frozenset(faces) for faces in sets.values()}
+
+    def person_of(self, person: int) -> str:
+        """Whose the first face of a shown person is."""
+        face_id = next(face_id for face_id, face in self.shown().items() if face.person == person)
+        return str(self.owners()[face_id])
+
+    def face(self, shown: Shown) -> int:
+        return next(face_id for face_id, face in self.shown().items() if face == shown)
+
+
+@pytest.fixture
+def people(store: Path) -> Iterator[Regrouped]:
+    with LocalStore.open(store, command="test") as client:
+        made = Regrouped(client)
+        yield made
+        made.service.close()
+
+
+def sequential(faces: dict[int, Shown], threshold: float) -> set[frozenset[int]]:
+    """Each face in turn: with the nearest founder within the threshold, else a founder, if it is good enough."""
+    founders: list[tuple[np.ndarray, list[int]]] = []
+    for face_id, face in faces.items():
+        own = vector(face, SIZE).astype(np.float64)
+        distances = [float(((own - other) ** 2).sum()) for other, _ in founders]
+        best = int(np.argmin(distances)) if distances else 0
+        if distances and distances[best] <= threshold:
+            founders[best][1].append(face_id)
+        elif face.quality > 0.5:
+            founders.append((own, [face_id]))
+    return {frozenset(members) for _, members in founders}
+
+
+def tables(store: Path) -> dict[str, str]:
+    with LocalStore.open(store, command="test") as client:
+        return {name: repr(client.read(f"SELECT * FROM core.{name} ORDER BY ALL").to_pylist()) for name in TABLES}
+
+
+def ask(store: Path, *words: object, exit_code: int = 0, stdin: str | None = None) -> dict[str, Any]:
+    result = facepipe("regroup", *words, "--store", store, "--json", stdin=stdin)
+    assert result.exit_code == exit_code, result.output
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def test_the_threshold_of_the_runs_changes_nothing(store: Path) -> None:
+    before = tables(store)
+    answer = ask(store, "--yes", "--threshold", RUN_T)
+    assert answer["correction_id"] is None
+    assert answer["regrouping"]["faces"] == 30
+    assert not any(answer["regrouping"][key] for key in ("joins", "moves", "new", "gone", "parted", "kept_apart"))
+    assert tables(store) == before
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.03, STRICT, 1.5, LAX, LAXER, 3.0])
+def test_the_partition_is_that_of_a_sequential_grouping(people: Regrouped, threshold: float) -> None:
+    before, first = people.state(), people.partition()
+    faces = {
+        f: shown for f, shown in people.shown().items() if f in people.client.face_vectors(list(people.shown())[:-1])
+    }
+    assert first == sequential(faces, RUN_T)
+    expected = sequential(faces, threshold)
+    assert expected != first
+    old = people.roots()
+    found = people.regroup(threshold)
+    assert people.partition() == expected
+    assert set(old) - set(found.gone) <= set(people.roots())  # all ids go on answering
+    assert people.regroup(threshold).moves == []
+    assert people.partition() == expected
+    people.correct("undo")
+    assert people.state() == before
+
+
+def test_recognition_follows_at_once(people: Regrouped) -> None:
+    shown = people.shown()
+    new = people.regroup(STRICT).new
+    assert len(new) == 2
+    for person_id in new:
+        reference = people.reference(person_id)
+        assert reference is not None
+        assert people.who(shown[reference]) == person_id
+    people.regroup(3.0)
+    assert len({people.who(face) for face in shown.values() if face.person != 12}) == 1
+
+
+def correct_all(people: Regrouped) -> None:
+    """Twelve corrections, of every kind that states something."""
+    of = {person: people.person_of(person) for person in (*range(1, 10), 10, 11)}
+    people.correct("name", of[1], name="Ann")
+    people.correct("name", of[2], name="Berta")
+    people.correct("name", of[3], name="Cid")
+    people.correct("hide", of[7])
+    people.correct("move", of[2], faces=(people.face(Shown(1, 7)),))  # to another
+    people.correct("move", of[1], faces=(people.face(Shown(2)),))  # the face that Berta was known by
+    people.correct("move", faces=(people.face(Shown(3, 9)),))  # to nobody
+    people.correct("move", of[4], faces=(people.face(Shown(12, 0, 0.2)),))  # one without a vector
+    people.correct("split", of[1], faces=(people.face(Shown(1, 2)), people.face(Shown(1, 13))))
+    people.correct("not_same", of[5], of[6])
+    people.correct("merge", of[8], of[10])
+    people.correct("merge", of[9], of[11])
+    people.correct("unmerge", of[9])
+
+
+def assert_kept(people: Regrouped, facts: set[tuple[Any, ...]], records: dict[str, Any]) -> None:
+    """That all of `correct_all` holds, facts and records, whatever else changed."""
+    assert people.facts() == facts
+    owners, roots = people.owners(), people.roots()
+    for kind, one, *other in facts:
+        owner = owners.get(one)
+        if kind == "is":
+            assert owner == other[0]
+        elif kind == "is_not":
+            assert owner is None or roots[owner] != roots[other[0]]
+        elif kind == "nobody":
+            assert owner is None
+        else:
+            assert roots[one] != roots[other[0]]
+    now = {row["person_id"]: row for row in people.client.people(people.account, "main").to_pylist()}
+    for person_id, row in records.items():
+        if row["name"] or row["hidden"]:
+            assert (now[person_id]["name"], now[person_id]["hidden"]) == (row["name"], row["hidden"])
+        if row["root_person_id"] != person_id:
+            assert roots[person_id] == roots[row["root_person_id"]]
+    named = [roots[person_id] for person_id, row in now.items() if row["name"]]
+    assert len(named) == len(set(named)) == 3
+    assert sorted(now[root]["name"] for root in named) == ["Ann", "Berta", "Cid"]  # they stand for their sets
+    assert roots[people.person_of(9)] != roots[people.person_of(11)]  # unmerged
+
+
+@pytest.mark.parametrize("threshold", [STRICT, RUN_T, LAXER, 3.9])
+def test_corrections_stay(people: Regrouped, threshold: float) -> None:
+    correct_all(people)
+    facts = people.facts()
+    assert {fact[0] for fact in facts} == {"is", "is_not", "nobody", "not_same"}
+    records = {row["person_id"]: row for row in people.client.people(people.account, "main").to_pylist()}
+    before = people.state()
+    assert len(before["facts"]) >= 10
+    found = people.regroup(threshold)
+    assert_kept(people, facts, records)
+    assert bool(found.moves or found.joins) == (threshold != RUN_T)
+    again = people.regroup(threshold)
+    assert (again.moves, again.joins, again.parted) == ([], [], [])
+    if threshold != RUN_T:
+        people.correct("undo")
+        assert people.state() == before
+
+
+def test_corrections_stay_through_one_threshold_after_another(people: Regrouped) -> None:
+    correct_all(people)
+    facts = people.facts()
+    records = {row["person_id"]: row for row in people.client.people(people.account, "main").to_pylist()}
+    for threshold in (LAXER, STRICT, RUN_T, 3.9, 0.0):
+        people.regroup(threshold)
+        assert_kept(people, facts, records)
+
+
+def test_what_a_regroup_joined_another_one_parts(people: Regrouped) -> None:
+    first = people.partition()
+    people.correct("merge", people.person_of(8), people.person_of(9))
+    merged = people.partition()
+    assert merged != first
+    found = people.regroup(3.0)
+    assert len(people.partition()) == 1
+    assert len(found.joins) == 1
+    found = people.regroup(RUN_T)
+    assert found.parted
+    assert people.partition() == merged  # by a user: it stays
+
+
+def test_names_and_external_ids_are_never_joined(people: Regrouped) -> None:
+    ann, berta = people.person_of(4), people.person_of(6)
+    people.correct("name", ann, name="Ann")
+    people.correct("name", berta, name="Berta")
+    for shown, external_id in ((8, "8"), (9, "9")):
+        change = PersonChange(external_id=external_id)
+        people.service.update_person(people.account, "main", people.person_of(shown), change)
+    found = people.regroup(3.9)
+    roots = people.roots()
+    assert roots[ann] == ann  # though an older person has no name
+    assert roots[berta] == berta
+    assert roots[people.person_of(8)] != roots[people.person_of(9)]
+    assert {pair.reason for pair in found.kept_apart} == {"name", "external id"}
+    assert set(found.names.values()) == {"Ann", "Berta"}
+
+
+def test_the_gate_decides_who_is_a_person(people: Regrouped) -> None:
+    named = people.person_of(8)
+    people.correct("name", named, name="Ann")
+    before = people.state()
+    found = people.regroup(min_fsq=0.95)
+    assert set(people.owners().values()) == {named, people.person_of(10), people.person_of(11), None}
+    assert people.owners()[people.face(Shown(10, 1))] == people.person_of(10)  # like a posted one
+    assert len(found.gone) == 8
+    assert {face.outcome for face in people.faces() if face.person_id is None} == {"recognised", "rejected"}
+    people.correct("undo")
+    assert people.state() == before
+    laxer = people.regroup(min_cpq=0, min_fsq=0.1, min_fcq=0.1)
+    assert laxer.admitted == [people.face(Shown(12, 0, 0.2))]
+    assert people.regroup(min_cpq=0, min_fsq=0.1).admitted == []
+
+
+def test_somebody_must_be_left(filled: Path, tmp_path: Path) -> None:
+    with LocalStore.open(shutil.copytree(filled / "store", tmp_path / "store"), command="test") as client:
+        people = Regrouped(client)
+        before = people.state()
+        with pytest.raises(CorrectionImpossible, match="nobody would be left"):
+            people.regroup(min_cpq=0.95)
+        assert people.state() == before
+        people.service.close()
+
+
+def test_without_a_photo_a_part_stays(people: Regrouped, crowd: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "photos"
+    (crowd / "photos").rename(moved)
+    try:
+        before = people.state()
+        found = people.regroup(STRICT)
+        assert found.without_picture
+        assert found.new == []
+        assert people.state() == before
+    finally:
+        moved.rename(crowd / "photos")
+    assert set(found.without_picture) <= {move.face_id for move in people.regroup(STRICT).moves}
+
+
+def test_what_came_in_meanwhile_is_decided_again(people: Regrouped, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others name two people between the decision and the lock."""
+    ann, berta = people.person_of(4), people.person_of(6)
+    calls = []
+
+    def with_names(*args: Any) -> regroup.Regrouped:
+        decided = regroup.regrouped(*args)
+        if not calls:
+            people.service.update_person(people.account, "main", ann, PersonChange(name="Ann"))
+            people.service.update_person(people.account, "main", berta, PersonChange(name="Berta"))
+        calls.append(decided.report)
+        return decided
+
+    monkeypatch.setattr(corrections, "regrouped", with_names)
+    people.regroup(3.0)
+    assert len(calls) == 2
+    assert len(people.partition()) == 2
+    assert (people.roots()[ann], people.roots()[berta]) == (ann, berta)
+
+
+def test_a_full_disk_changes_nothing(people: Regrouped) -> None:
+    before = people.state()
+    for point in ("correction.commit", "object.write"):
+        full = StoreFull(path=people.client.path, detail="no space left on device")
+        with failing_at(point, full), pytest.raises(StoreFull):
+            people.regroup(STRICT)
+        assert people.state() == before
+    people.regroup(STRICT)
+
+
+@pytest.mark.parametrize("held", ["alone", "served"])
+def test_the_command_shows_asks_and_does(store: Path, held: str) -> None:
+    before = tables(store)
+    with serving(store) if held == "served" else nullcontext():
+        shown = ask(store, "--threshold", STRICT, "--dry-run")
+        assert shown["correction_id"] is None
+        assert shown["regrouping"]["moves"]
+        refused = facepipe("regroup", "--store", store, "--threshold", STRICT, stdin="n\n")
+        assert refused.exit_code == 130
+        assert "Do this?" in refused.output
+    assert tables(store) == before
+    with serving(store) if held == "served" else nullcontext():
+        text = facepipe("regroup", "--store", store, "--threshold", STRICT, stdin="y\n")
+        assert text.exit_code == 0, text.output
+        assert "done (correction 1); `people undo` takes it back" in text.stdout
+        assert f"{len(shown['regrouping']['moves'])} move" in text.stdout
+        assert ask(store, "--threshold", STRICT, "--yes")["correction_id"] is None
+        assert facepipe("people", "undo", "--store", store).exit_code == 0
+        assert ask(store, "--threshold", RUN_T, "--yes")["correction_id"] is None
+    assert problems(store) == []
+
+
+def test_the_library_does_the_same(store: Path) -> None:
+    with pipeline.open_store(store, settings={"match.threshold": LAXER}) as opened:
+        count = len(opened.people.all())
+        found = opened.people.regroup(dry_run=True).regrouping
+        assert found is not None
+        assert found.joins
+        assert len(opened.people.all()) == count
+        opened.people.regroup(MatchSettings(threshold=3.0))
+        assert len(opened.people.all()) == 1
+        opened.people.undo()
+        assert len(opened.people.all()) == count
