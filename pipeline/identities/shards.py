@@ -294,12 +294,13 @@ class Enroller:
         return [encode_reference_image(cut) for cut in cut_faces(self._decoder(data), boxes)]
 
     def _embeddings(self, sightings: Sequence[Sighting], face_ids: range) -> pa.Table:
-        """Of all faces but the rejected and the forgotten ones."""
+        """Of all faces but those that nobody is to be known by: the rejected and the forgotten ones, and those below
+        the gate that a correction gave somebody."""
         size = self._client.identity.embedding_size
         kept = [
             (face_id, s)
             for face_id, s in zip(face_ids, sightings, strict=True)
-            if s.outcome not in ("rejected", "removed")
+            if s.outcome not in ("rejected", "removed") and not (s.settled and s.failed and s.outcome == "matched")
         ]
         vectors = np.array([s.face.embedding for _, s in kept], np.float32).reshape(-1, size)
         return embedding_rows([face_id for face_id, _ in kept], vectors)

@@ -44,6 +44,7 @@ class PlanCounts:
     already_in: int = 0
     moved: int = 0  # to a new path; nothing else changed
     vanished: int = 0  # since the last run
+    forgotten: int = 0  # new or changed, but their only person was forgotten
     moved_files: list[list[str]] = field(default_factory=list)  # old and new path, the first thousand
     vanished_files: list[str] = field(default_factory=list)  # the first thousand
     other_files: int = 0  # that are left alone
@@ -163,6 +164,9 @@ class NoStore:
     def media_of_hashes(self, _account_id: int, _hashes: Sequence[str]) -> dict[str, int]:
         return {}
 
+    def forgotten_photos(self, _account_id: int, _paths: Sequence[str], _hashes: Sequence[str]) -> set[str]:
+        return set()
+
     def directories(self) -> list[DirectoryRow]:
         return []
 
@@ -194,7 +198,7 @@ class Planner:
         self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
         self._directories = {row.name for row in self.store.directories() if row.account_id == self.account_id}
         self._next_row = 0
-        for rows in self._fresh(refs):
+        for rows in map(self._not_forgotten, self._fresh(refs)):
             in_store = self.store.media_of_hashes(self.account_id, [row.sha256 for row in rows if row.sha256])
             planned = [self._plan_row(row, in_store) for row in rows]
             if planned:
@@ -213,6 +217,14 @@ class Planner:
             return chunks
         rows = iter(self._compared.without_moves([*chain.from_iterable(chunks)]))
         return iter(lambda: [*islice(rows, CHUNK_ROWS)], [])
+
+    def _not_forgotten(self, rows: Sequence[SourceRow]) -> list[SourceRow]:
+        """The rows without forgotten photos, of which nothing is written down."""
+        hashes = [row.sha256 for row in rows if row.sha256]
+        forgotten = self.store.forgotten_photos(self.account_id, [row.ref.path for row in rows], hashes)
+        kept = [row for row in rows if row.ref.path not in forgotten and row.sha256 not in forgotten]
+        self.counts.forgotten += len(rows) - len(kept)
+        return kept
 
     def _is_in(self, row: SourceRow) -> bool:
         """Whether the store has the row. Counts it."""

@@ -53,6 +53,7 @@ class RunReport:
     already_in: int  # before the runs that this command worked on
     moved: int  # to a new path; nothing else of them changed
     vanished: int  # since the last run
+    forgotten: int  # photos that were left out: their only person was forgotten
     moved_files: list[list[str]]  # old and new path, the first thousand of each source
     vanished_files: list[str]
     other_files: int  # that the scan left alone
@@ -131,7 +132,9 @@ def listed(counts: Mapping[str, int]) -> str:
 
 
 def moved_lines(found: RunReport | PlanCounts) -> Iterator[str]:
-    """The photos that are in other places than before, or in none."""
+    """The photos that are in other places than before, or in none, and those that stay out."""
+    if found.forgotten:
+        yield f"            {found.forgotten} left out: their person was forgotten"
     if found.moved or found.vanished:
         yield f"            {found.moved} moved, {found.vanished} vanished"
         shown = [f"moved: {old} -> {new}" for old, new in found.moved_files]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import pyarrow as pa
 
 from pipeline.store import export
-from pipeline.store.catalog import accounts, directories, files, media, people, runs
+from pipeline.store.catalog import accounts, directories, files, forgotten, media, people, runs
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
@@ -120,6 +120,7 @@ class Store(RunFiles):
     known_files = Operation(files.known_files)
     note_scan = Operation(files.note_scan)
     media_of_hashes = Operation(media.media_of_hashes)
+    forgotten_photos = Operation(forgotten.forgotten_photos)
 
     # Photos and their faces
     photo_records = Operation(media.photo_records)

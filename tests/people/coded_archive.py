@@ -17,6 +17,7 @@ from pipeline.config import load_settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.run import RunRequest, run
+from pipeline.jobs.run_report import RunReport
 from pipeline.serve.admin import open_admin_port
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
@@ -51,10 +52,10 @@ def make_store(path: Path) -> Path:
     return path
 
 
-def run_over(source: Path, store: Path) -> None:
+def run_over(source: Path, store: Path) -> RunReport:
     """What `facepipe run` does."""
     with patch("pipeline.jobs.shard_stages.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
-        run(RunRequest(source, store, SETTINGS))
+        return run(RunRequest(source, store, SETTINGS))
 
 
 @contextmanager

@@ -42,6 +42,10 @@ class People:
         owners = {face.face_id: str(face.person_id) for face in self.faces()}
         self.one, self.two, self.three = owners[1], owners[4], owners[6]
 
+    def close(self) -> None:
+        self.service.close()
+        self.client.close()
+
     def correct(self, kind: str, *persons: str, faces: tuple[int, ...] = (), **more: Any) -> CorrectionAnswer:
         request = CorrectionRequest(self.account, "main", kind, persons, faces, **more)
         answer = self.service.correct(request)
@@ -293,8 +297,7 @@ def test_copies_of_a_pinned_face_are_who_it_is(people: People, store: Path, tmp_
     people.correct("move", people.two, faces=(1,))
     people.correct("move", faces=(6,))
     owners = people.owners()
-    people.service.close()
-    people.client.close()
+    people.close()
     for name, shown in (("copy.png", Shown(1)), ("nobody.png", Shown(3)), ("new.png", Shown(1, 5))):
         write_photo(tmp_path / "more", name, shown)
     run_over(tmp_path / "more", store)
@@ -320,10 +323,9 @@ def test_who_was_forgotten_is_not_taken_up_again(people: People, store: Path, tm
     assert people.facts() == set()
     with pytest.raises(CorrectionImpossible):
         people.correct("undo")  # what would name her is gone
-    people.service.close()
-    people.client.close()
+    people.close()
     write_photo(tmp_path / "more", "again.png", Shown(1, 2), Shown(2))  # the bytes of the photo of both
-    write_photo(tmp_path / "more", "manifest.png", Shown(1))
+    write_photo(tmp_path / "more", "manifest.png", Shown(1, 2), Shown(2))
     manifest = tmp_path / "manifest.csv"
     manifest.write_text(
         f"path,name\n{tmp_path / 'more' / 'again.png'},\n{tmp_path / 'more' / 'manifest.png'},Ann\n", "utf-8"
@@ -341,11 +343,69 @@ def test_who_was_forgotten_is_not_taken_up_again(people: People, store: Path, tm
             (0, "removed", None),
             (1, "matched", people.two),
             (0, "removed", None),
+            (1, "matched", people.two),
         ]
         digests = client.read("SELECT kind, digest FROM core.forgotten").to_pylist()
         assert sorted(row["kind"] for row in digests) == ["face"] * 4 + ["path"] * 3 + ["sha256"] * 3
         bare = hashlib.sha256(f"path:{tmp_path}".encode()).hexdigest()
         assert bare not in [row["digest"] for row in digests]
+
+
+def test_a_photo_of_forgotten_people_alone_stays_out_wherever_it_comes_again(
+    people: People, store: Path, tmp_path: Path
+) -> None:
+    """Under another path, or with other bytes at its own: nothing of it is written down."""
+    source = tmp_path / "photos"
+    write_photo(source, "d.png", Shown(5))
+    write_photo(source, "e.png", Shown(6))
+    people.close()
+    run_over(source, store)
+    with LocalStore.open(store, command="test") as client:
+        people = People(client)
+        five = people.who(Shown(5))
+        assert five is not None
+        people.correct("forget", five)
+        people.service.close()
+    write_photo(source, "d.png", Shown(5, 1))
+    write_photo(source, "copy.png", Shown(5))
+    write_photo(source, "f.png", Shown(7))
+    report = run_over(source, store)
+    assert (report.new, report.changed, report.forgotten) == (1, 0, 2)
+    assert "2 left out" in "\n".join(report.lines())
+    with LocalStore.open(store, command="test") as client:
+        again = People(client)
+        assert again.who(Shown(5)) is None
+        assert again.who(Shown(7)) is not None
+        assert client.read("SELECT 1 FROM core.media WHERE path LIKE '%copy.png'").num_rows == 0
+        again.service.close()
+
+
+def test_of_a_posted_photo_nobody_else_is_forgotten(people: People, store: Path, tmp_path: Path) -> None:
+    """The post was about the smaller face alone, so its place among all faces is not known."""
+    picture = photo(Shown(5), Shown(6))
+    request = PostRequest(insert=True, update=False, closest_x=0.9)
+    (posted,) = people.service.post(people.account, "main", picture, request).faces
+    assert posted.person is not None
+    people.correct("forget", posted.person.root.person_id)
+    people.close()
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "both.png").write_bytes(picture)
+    run_over(tmp_path / "more", store)
+    with LocalStore.open(store, command="test") as client:
+        again = People(client)
+        assert again.who(Shown(5)) is not None
+        again.service.close()
+
+
+def test_nobody_is_known_by_a_copy_of_a_face_that_is_too_poor(people: People, store: Path, tmp_path: Path) -> None:
+    people.correct("move", people.two, faces=(7,))
+    people.close()
+    write_photo(tmp_path / "more", "copy.png", Shown(8, 0, 0.1))
+    run_over(tmp_path / "more", store)
+    with LocalStore.open(store, command="test") as client:
+        (copy,) = client.stored_faces(1, "main", [8], [])
+        assert (copy.person_id, copy.outcome, copy.has_embedding) == (people.two, "matched", False)
+        assert check_store(client).problems == []
 
 
 @pytest.mark.parametrize("point", ["correction.commit", "object.write", "object.fsync"])

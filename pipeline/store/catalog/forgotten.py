@@ -47,6 +47,11 @@ def forgotten_faces(catalog: Catalog, account_id: int, faces: Sequence[tuple[str
     return {texts[text] for text in forgotten(catalog, account_id, FACE, list(texts))}
 
 
+def forgotten_photos(catalog: Catalog, account_id: int, paths: Sequence[str], hashes: Sequence[str]) -> set[str]:
+    """Those of the paths and of the hashes of bytes that are of forgotten photos."""
+    return forgotten(catalog, account_id, PATH, paths) | forgotten(catalog, account_id, BYTES, hashes)
+
+
 def forgotten(catalog: Catalog, account_id: int, kind: str, texts: Sequence[str]) -> set[str]:
     """Those of the texts that are forgotten."""
     by_digest = dict(zip(digests(catalog, kind, texts), texts, strict=True))

@@ -58,12 +58,16 @@ def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Collectio
 
 
 def remember_persons(catalog: Catalog, account_id: int, person_ids: Sequence[str]) -> None:
-    """Before these persons are deleted: notes their faces, and the photos that show nobody else, as forgotten."""
+    """Before these persons are deleted: notes their faces, and the photos that show nobody else, as forgotten.
+
+    Not the faces of posted images: a post may be about some faces only, and their ordinals count these.
+    """
     rows = catalog.rows(
         "SELECT m.path, m.sha256, f.ordinal,"
         f" count(*) FILTER (WHERE o.person_id IS NOT NULL AND NOT o.{_THESE_PERSONS})"
         " FROM core.faces f JOIN core.media m ON m.media_id = f.media_id JOIN core.faces o ON o.media_id = f.media_id"
-        f" WHERE m.sha256 IS NOT NULL AND f.{_THESE_PERSONS} GROUP BY f.face_id, m.path, m.sha256, f.ordinal",
+        f" WHERE m.sha256 IS NOT NULL AND m.run_id IS NOT NULL AND f.{_THESE_PERSONS}"
+        " GROUP BY f.face_id, m.path, m.sha256, f.ordinal",
         [list(person_ids)] * 2,
     )
     faces = [forgotten.face_text(sha256, ordinal) for _, sha256, ordinal, _ in rows]
