@@ -82,6 +82,12 @@ class Corrections:
         before, after = (undone.after, undone.before) if undone is not None else plan.rows()
         if before == after:
             return CorrectionAnswer(None, kind)
+        parents = {p: new["parent_id"] for p, new in after.persons.items() if new and "parent_id" in new}
+        if (person_id := merging.below_itself(plan.directory, parents)) is not None:
+            if undone is None:
+                raise CorrectionImpossible(detail=f"The person {person_id} would be merged with one below it.")
+            detail = f"the person {parents[person_id]} was merged with the person {person_id}"
+            raise UndoBlocked(correction_id=undone.correction_id, kind=kind, detail=detail)
         chosen = {person_id: face_id for person_id, face_id in after.references.items() if face_id is not None}
         commit = CorrectionCommit(
             account_id=request.account_id,

@@ -6,7 +6,7 @@ the same ids where one was a child already, it takes that one out of its set too
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -65,6 +65,20 @@ def unmerged(directory: Directory, person_ids: Sequence[str], now: datetime) -> 
     if not changed:
         changed = [child for person in persons for child in directory.children(person.person_id)]
     return [replace(person, parent_id=None, modified_at=now) for person in changed]
+
+
+def below_itself(directory: Directory, parents: Mapping[str, str | None]) -> str | None:
+    """The first of these persons who would be below itself with these parents (id -> parent's id)."""
+    for person_id in parents:
+        above: set[str] = set()  # what is met twice is a circle of others, who come later
+        at: str | None = person_id
+        while at is not None and at not in above:
+            above.add(at)
+            record = directory.get(at)
+            at = parents.get(at, record.parent_id if record is not None else None)
+        if at == person_id:
+            return person_id
+    return None
 
 
 def orphaned(directory: Directory, person: PersonRecord, now: datetime) -> list[PersonRecord]:

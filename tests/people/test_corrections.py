@@ -20,6 +20,7 @@ from pipeline.errors import (
     StoreFull,
     UndoBlocked,
 )
+from pipeline.identities import merging
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.store.checks.check import check_store
@@ -217,6 +218,13 @@ def _merged(people: People) -> None:
     people.service.merge(people.account, "main", [new, people.two])
 
 
+def _merged_the_other_way(people: People) -> None:
+    people.correct("merge", people.one, people.two)
+    people.correct("unmerge", people.one)  # undone, two would be below one again
+    people.service.merge(people.account, "main", [people.two, people.three])
+    people.service.merge(people.account, "main", [people.one, people.two])
+
+
 def _came(people: People) -> None:
     new = people.correct("split", people.one, faces=(1,)).persons[0]
     execute(people.client, "UPDATE core.faces SET person_id = ?, outcome = 'matched' WHERE face_id = 7", [new])
@@ -232,6 +240,7 @@ def _replaced(people: People) -> None:
     [
         (_renamed, "the name of"),
         (_merged, "the parent_id of"),
+        (_merged_the_other_way, "was merged with the person"),
         (_came, "the faces 7 came to"),
         (_replaced, "got another reference"),
     ],
@@ -241,6 +250,16 @@ def test_a_later_change_stands_in_the_way(people: People, change: Any, message: 
     before = people.state()
     with pytest.raises(UndoBlocked, match=message):
         people.correct("undo")
+    assert people.state() == before
+
+
+def test_no_correction_merges_persons_in_a_circle(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    people.correct("merge", people.one, people.two)
+    before = people.state()
+    above = replace(before["records"][0], parent_id=people.two)
+    monkeypatch.setattr(merging, "merged", lambda *_: [above])
+    with pytest.raises(CorrectionImpossible, match="one below it"):
+        people.correct("merge", people.one, people.three)
     assert people.state() == before
 
 
