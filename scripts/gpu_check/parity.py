@@ -2,7 +2,7 @@
 
     TRITON_INTERPRET=1 python scripts/gpu_check --device cpu --faces FOLDER --photos 300 --work FOLDER --step parity
 
-compares the compiled loops, torch, and the kernels by Triton's interpreter, on a CPU; one core takes some minutes.
+compares the compiled loops, torch, and the kernels by Triton's interpreter, on a CPU; one core takes 20 minutes.
 """
 
 from __future__ import annotations
