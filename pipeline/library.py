@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pipeline.evaluation.calibration import CalibrationReport
     from pipeline.evaluation.pairs.measures import PairsResult
     from pipeline.evaluation.report import Report
+    from pipeline.identities.service import IdentityService
     from pipeline.jobs.run_report import RunReport
     from pipeline.jobs.search import Recogniser
     from pipeline.store.records import FaceAnswer
@@ -176,7 +177,7 @@ class OpenStore:
         ['main', 'main']
         1
         """
-        return StorePeople(self._store, self._settings)
+        return StorePeople(self._store, self._settings, service=self._service)
 
     def faces(self) -> pa.Table:
         """The detected faces, with box, landmarks, quality and person: the columns of `faces.parquet`.
@@ -221,6 +222,9 @@ class OpenStore:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
+    def _service(self) -> IdentityService | None:
+        return None if self._recogniser is None else self._recogniser.service
+
     def _forget_models(self) -> None:
         if self._recogniser is not None:
             self._recogniser.close()
@@ -232,7 +236,7 @@ class StorePeople(People):
 
     def of(self, *, account: str | None = None, directory: str = "main") -> People:
         """Those of another account or directory."""
-        return People(self._store, self._settings, account, _directory(directory))
+        return People(self._store, self._settings, account, _directory(directory), self._service)
 
     def __call__(self) -> pa.Table:
         return self._store.view_table("persons")

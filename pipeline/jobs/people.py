@@ -23,6 +23,7 @@ from pipeline.store.records import CorrectionAnswer, CorrectionRequest
 
 if TYPE_CHECKING:
     from pipeline.identities.corrections import Corrections
+    from pipeline.identities.service import IdentityService
     from pipeline.store.local import LocalStore
 
 
@@ -44,12 +45,21 @@ class PersonRow:
 class People:
     """The people of one directory of an account (None: of the only one)."""
 
-    def __init__(self, store: Store, settings: Settings, account: str | None = None, directory: str = "main") -> None:
-        """Raises AccountUnknown, UsageError."""
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        account: str | None = None,
+        directory: str = "main",
+        service: Callable[[], IdentityService | None] = lambda: None,
+    ) -> None:
+        """`service`: what recognises by this store in this process, if something does; it then makes the corrections,
+        so that it answers by them. Raises AccountUnknown, UsageError."""
         self._store = store
         self._settings = settings
         self._directory = directory
         self._account = account
+        self._service = service
 
     @property
     def _account_id(self) -> int:
@@ -195,6 +205,9 @@ class People:
 
     def _here(self) -> Callable[[LocalStore, CorrectionRequest], CorrectionAnswer]:
         """Makes corrections in this process. The first reads the directory, so it is for one call of a method."""
+        service = self._service()
+        if service is not None:
+            return lambda _store, request: service.correct(request)
 
         @cache
         def corrections(store: LocalStore) -> Corrections:

@@ -46,7 +46,7 @@ class Recogniser:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._service: IdentityService | None = None
+        self.service: IdentityService | None = None  # where it answers in this process, from the first image on
 
     def faces(self, image: bytes, account: str | None, directory: str, top: int) -> list[FaceAnswer]:
         """The faces of an encoded image, each with its identity and the `top` most similar ones.
@@ -60,16 +60,16 @@ class Recogniser:
         return _explained(self._store, self._store.search(query, self._answers_here), strong)
 
     def _answers_here(self, store: LocalStore, query: SearchQuery) -> list[FaceAnswer]:
-        if self._service is None:
+        if self.service is None:
             extractor = load_extractor(self._settings, store.identity, store.path)
-            self._service = IdentityService(store, extractor, Decoder(self._settings.decode), self._settings)
-        return answers(self._service, query)
+            self.service = IdentityService(store, extractor, Decoder(self._settings.decode), self._settings)
+        return answers(self.service, query)
 
     def close(self) -> None:
         """Lets the models go."""
-        if self._service is not None:
-            self._service.close()
-            self._service = None
+        if self.service is not None:
+            self.service.close()
+            self.service = None
 
 
 def answers(service: IdentityService, query: SearchQuery) -> list[FaceAnswer]:

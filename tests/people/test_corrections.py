@@ -427,6 +427,30 @@ def test_nobody_is_known_by_a_copy_of_a_face_that_is_too_poor(people: People, st
         assert check_store(client).problems == []
 
 
+def test_no_photo_names_who_was_forgotten(people: People, store: Path, tmp_path: Path) -> None:
+    """Nor one whose face was moved away before."""
+    people.close()
+    photos = [write_photo(tmp_path, f"{code}.png", Shown(11, code)) for code in range(5)]
+    photos.append(write_photo(tmp_path, "other.png", Shown(12)))
+    lines = [f"{path},{'Hal' if path.stem == 'other' else 'Grace'}" for path in photos]
+    (tmp_path / "named.csv").write_text("\n".join(["path,name", *lines]), "utf-8")
+    run_over(tmp_path / "named.csv", store)
+    with LocalStore.open(store, command="test") as client:
+        again = People(client)
+        grace, hal = again.owners()[8], again.owners()[13]
+        assert grace is not None
+        assert hal is not None
+        again.correct("move", hal, faces=(9,))
+        again.correct("move", faces=(5, 8))
+        again.correct("forget", again.two)  # and with it the correction that took face 8 from Grace
+        again.correct("split", grace, faces=(10,))  # of which no fact tells
+        again.correct("forget", grace)
+        query = "SELECT m.name FROM core.media m JOIN core.files f USING (media_id)"
+        named = client.read(f"{query} WHERE m.name IS NOT NULL OR f.label IS NOT NULL")
+        assert named["name"].to_pylist() == ["Hal"]
+        again.service.close()
+
+
 @pytest.mark.parametrize("point", ["correction.commit", "object.write", "object.fsync"])
 def test_a_full_disk_changes_nothing(people: People, point: str) -> None:
     before = people.state()

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coded_faces import Shown, photo
+from coded_faces import CodedExtractor, Shown, photo
 
 import pipeline
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PostRequest
 from tests.cli.report import facepipe
-from tests.people.coded_archive import problems, serving
+from tests.people.coded_archive import SIZE, problems, serving
 
 LOOK = PostRequest(insert=False, update=False)
 
@@ -126,6 +126,27 @@ def test_the_library_does_the_same(store: Path, served: IdentityService | None) 
         opened.people.undo()
         assert [row.name for row in opened.people.all()] == ["Ann", None, None]
         assert opened.people.of(directory="other").all() == []
+
+
+@pytest.mark.usefixtures("served")
+def test_an_open_store_recognises_by_its_corrections(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.jobs.search.load_extractor", lambda *_: CodedExtractor(SIZE))
+    with pipeline.open_store(store) as opened:
+
+        def who(face: Shown) -> str | None:
+            (found,) = opened.recognise(photo(face), top=1)
+            return found.identity and (found.identity.name or found.identity.person_id)
+
+        people = opened.people
+        one, two, three = (row.person_id for row in people.all())
+        assert [who(Shown(code)) for code in (1, 2, 3)] == [one, two, three]  # and the models are loaded
+        people.name(one, "Ann")
+        assert people.name_all([(two, "Berta")]) == (1, [])
+        people.forget(three)
+        assert [who(Shown(code)) for code in (1, 2, 3)] == ["Ann", "Berta", None]
+        people.undo()
+        opened.people.of().merge("Ann", two)
+        assert [who(Shown(code)) for code in (1, 2)] == ["Ann", "Ann"]
 
 
 def test_forgetting_asks(store: Path) -> None:

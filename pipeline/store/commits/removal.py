@@ -13,12 +13,18 @@ from collections.abc import Collection, Sequence
 from pipeline.errors import StoreError
 from pipeline.store.catalog import deletes, forgotten, replaced_images
 from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.corrections import rows_of_json
 from pipeline.store.files.objects import object_file
 
 _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
+_SHOWING = (  # the corrections of a directory whose rows show one of some persons
+    "FROM core.corrections WHERE directory_id = $1 AND correction_id IN (SELECT correction_id FROM ("
+    f"SELECT correction_id, unnest(regexp_extract_all(before || after, '{_UUID}')) AS id FROM core.corrections"
+    " WHERE directory_id = $1) WHERE id IN (SELECT unnest($2::VARCHAR[])))"
+)
 
 
 def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
@@ -89,6 +95,7 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
     _require_all(deleted, person_ids)
     if catalog.rows("SELECT 1 FROM core.persons WHERE parent_id IN (SELECT unnest(?::UUID[])) LIMIT 1", ids):
         raise StoreError(message="A person to be deleted is the parent of another.")
+    moved = _moved_away(catalog, directory, person_ids)
     catalog.execute(f"DELETE FROM core.facts WHERE {_THESE_PERSONS} OR other_id IN (SELECT unnest(?::UUID[]))", ids * 2)
     _forget_corrections(catalog, directory, person_ids)
     images = catalog.rows(f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
@@ -101,19 +108,26 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
         ids,
     )
     # The labels that a manifest or a request gives with an image are of its largest face.
-    _forget_labels(catalog, [media for _, media, ordinal, _ in faces if ordinal == 0])
+    _forget_labels(catalog, [*moved, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
 
 
+def _moved_away(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> list[int]:
+    """The media whose largest face was one of the persons' before a correction. Their labels may name them."""
+    denied = f"SELECT face_id FROM core.facts WHERE kind = 'is_not' AND {_THESE_PERSONS}"
+    faces = {face for (face,) in catalog.rows(denied, [list(person_ids)])}
+    gone = set(person_ids)
+    for (text,) in catalog.rows(f"SELECT before {_SHOWING}", [directory, list(person_ids)]):
+        before = rows_of_json(text).faces
+        faces.update(face for face, columns in before.items() if columns["person_id"] in gone)
+    rows = catalog.rows(f"SELECT media_id FROM core.faces WHERE ordinal = 0 AND {_THESE_FACES}", [sorted(faces)])
+    return [media for (media,) in rows]
+
+
 def _forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
     """Deletes the corrections whose rows show one of the persons: they could not be undone, and may name them."""
-    catalog.execute(
-        "DELETE FROM core.corrections WHERE directory_id = $1 AND correction_id IN (SELECT correction_id FROM ("
-        f"SELECT correction_id, unnest(regexp_extract_all(before || after, '{_UUID}')) AS id FROM core.corrections"
-        " WHERE directory_id = $1) WHERE id IN (SELECT unnest($2::VARCHAR[])))",
-        [directory, list(person_ids)],
-    )
+    catalog.execute(f"DELETE {_SHOWING}", [directory, list(person_ids)])
 
 
 def _require_all(count: int, person_ids: Sequence[str]) -> None:
@@ -158,6 +172,6 @@ def _remove_derived(catalog: Catalog, faces: Sequence[int]) -> None:
 
 def _forget_labels(catalog: Catalog, media: Sequence[int]) -> None:
     if media:
-        catalog.execute(
-            f"UPDATE core.media SET name = NULL, external_id = NULL, extra = NULL WHERE {_THESE_MEDIA}", [list(media)]
-        )
+        labels = "name = NULL, external_id = NULL, extra = NULL"
+        catalog.execute(f"UPDATE core.media SET {labels} WHERE {_THESE_MEDIA}", [list(media)])
+        catalog.execute(f"UPDATE core.files SET label = NULL WHERE {_THESE_MEDIA}", [list(media)])
