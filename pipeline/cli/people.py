@@ -146,8 +146,8 @@ def together(opened: Opener, who: tuple[str, ...], as_json: bool, as_csv: bool) 
 def name(opened: Opener, who: str | None, new_name: str | None, file: Path | None, as_json: bool) -> None:
     """Name WHO; an empty NAME takes the name away.
 
-    With --from each row of a CSV file, as `people list --csv` writes it, names one person. Rows that fit nobody are
-    listed, the others are done, and the command ends with 1.
+    With --from each row of a CSV file, as `people list --csv` writes it, names one person. Rows without a name
+    are skipped. Rows that cannot be done are listed, the others are done, and the command ends with 1.
 
     \b
     Examples:

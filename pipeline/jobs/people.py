@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import MatchSettings, Settings
-from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound
+from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, RequestError, UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.store.operations import Store
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest
+from pipeline.store.texts import TEXT_RULE, is_text
 
 if TYPE_CHECKING:
     from pipeline.identities.corrections import Corrections
@@ -130,7 +131,7 @@ class People:
                 person_id = who if who in ids else self._found(records, who)
                 self._store.correct(self._request("name", [person_id], name=name), here)
                 done += 1
-            except (PersonNotFound, PersonAmbiguous) as error:
+            except (UsageError, RequestError) as error:
                 left.append((who, name, str(error)))
         return done, left
 
@@ -201,6 +202,8 @@ class People:
         name: str | None = None,
         anyway: bool = False,
     ) -> CorrectionRequest:
+        if name is not None and not is_text(name):
+            raise UsageError(message=f"The name cannot be kept: it must be UTF-8 of {TEXT_RULE}.")
         return CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), name, anyway)
 
     def _here(self) -> Callable[[LocalStore, CorrectionRequest], CorrectionAnswer]:
@@ -255,7 +258,7 @@ def _row(root: str, members: Sequence[Mapping[str, Any]]) -> PersonRow:
 
 
 def read_names(file: Path) -> list[tuple[str, str]]:
-    """The rows of a CSV file with the columns person_id and name, as `people list --csv` writes them.
+    """The rows of a CSV file with the columns person_id and name, as `people list --csv` writes them, that have a name.
 
     Raises ManifestInvalid.
     """
@@ -264,6 +267,7 @@ def read_names(file: Path) -> list[tuple[str, str]]:
             reader = csv.DictReader(lines)
             if not {"person_id", "name"} <= set(reader.fieldnames or ()):
                 raise ManifestInvalid(path=file, detail="it has no columns person_id and name")
-            return [((row["person_id"] or "").strip(), (row["name"] or "").strip()) for row in reader]
+            rows = [((row["person_id"] or "").strip(), (row["name"] or "").strip()) for row in reader]
+            return [row for row in rows if row[1]]
     except (OSError, UnicodeDecodeError, csv.Error) as exc:
         raise ManifestInvalid(path=file, detail=str(exc)) from exc

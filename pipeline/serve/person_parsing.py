@@ -12,6 +12,7 @@ from pipeline.errors import BodyInvalid, HeaderInvalid
 from pipeline.identities.types import PersonChange
 from pipeline.serve.request_parsing import header_text, text_of
 from pipeline.serve.responses import json_bytes
+from pipeline.store.texts import MAX_TEXT, TEXT_RULE, is_text
 
 NAME: Final = "X-RPC-PERSON-NAME"
 FIRST_NAME: Final = "X-RPC-PERSON-FIRST-NAME"
@@ -26,7 +27,6 @@ FURTHER_HEADERS: Final = {
     "X-RPC-AGE": "age",
     "X-RPC-DATE-OF-BIRTH": "dateOfBirth",
 }
-MAX_TEXT: Final = 1_000  # characters of a name, an external id, a tag
 MAX_TAGS: Final = 100
 _MAX_DEPTH: Final = 50  # of a field that is kept as it was sent
 
@@ -83,18 +83,13 @@ def _plain_text(request: Request, name: str) -> str | None:
 
 
 def _checked_text(text: str, header: str) -> str | None:
-    if not _is_text(text):
-        raise HeaderInvalid(name=header, expected=f"at most {MAX_TEXT:,} characters, none of them NUL")
+    if not is_text(text):
+        raise HeaderInvalid(name=header, expected=TEXT_RULE)
     return text or None
 
 
 def _parts(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def _is_text(text: str) -> bool:
-    """Whether a store can keep `text`: JSON can contain NUL and halves of surrogate pairs."""
-    return len(text) <= MAX_TEXT and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def person_change(body: dict[str, Any], not_of_a_person: Collection[str] = ()) -> PersonChange:
@@ -142,7 +137,7 @@ def _text_field(body: dict[str, Any], key: str) -> str | None:
 
 
 def _text(key: str, value: object) -> str:
-    if not isinstance(value, str) or not _is_text(value):
+    if not isinstance(value, str) or not is_text(value):
         raise BodyInvalid(detail=f"{key} must be text of at most {MAX_TEXT:,} characters")
     return value.strip()
 

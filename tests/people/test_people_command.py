@@ -129,6 +129,28 @@ def test_the_library_does_the_same(store: Path, served: IdentityService | None) 
 
 
 @pytest.mark.usefixtures("served")
+def test_a_row_that_cannot_be_done_stops_no_other(store: Path, tmp_path: Path) -> None:
+    one, two, three = (row["person_id"] for row in ask(store, "list")["people"])
+    ask(store, "name", two, "Berta")
+    file = tmp_path / "names.csv"
+    file.write_text(f"person_id,name\n{one},{'x' * 1001}\n{two},\n{three},Cid\n", "utf-8")
+    answer = ask(store, "name", "--from", file, exit_code=1)
+    assert (answer["named"], [row["person_id"] for row in answer["left"]]) == (1, [one])
+    assert [row["name"] for row in ask(store, "list")["people"]] == [None, "Berta", "Cid"]
+    ask(store, "move", 6, "--nobody")
+    with pipeline.open_store(store) as opened:  # who has neither a face nor another name keeps this one
+        done, left = opened.people.name_all([(three, ""), (one, "Ann")])
+    assert (done, [row[0] for row in left]) == (1, [three])
+
+
+@pytest.mark.parametrize("name", ["x" * 1001, "a\0b", "a\udcff"])
+def test_a_name_that_cannot_be_kept_is_refused(store: Path, name: str) -> None:
+    (one, *_) = ask(store, "list")["people"]
+    assert ask(store, "name", one["person_id"], name, exit_code=2)["error"] == "usage-error"
+    assert ask(store, "list")["people"][0] == one
+
+
+@pytest.mark.usefixtures("served")
 def test_an_open_store_recognises_by_its_corrections(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.jobs.search.load_extractor", lambda *_: CodedExtractor(SIZE))
     with pipeline.open_store(store) as opened:

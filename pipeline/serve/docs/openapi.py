@@ -10,8 +10,9 @@ from typing import Any, Final
 from pipeline.config import EVERYBODY
 from pipeline.serve.docs import examples, schemas
 from pipeline.serve.listing import EQUALITIES, MAX_PATTERN, PEOPLE_COUNT, ROOTS_COUNT
-from pipeline.serve.person_parsing import FURTHER_HEADERS, MAX_TEXT
+from pipeline.serve.person_parsing import FURTHER_HEADERS
 from pipeline.serve.request_parsing import MAX_DAYS, MAX_SIMILAR, MAX_SIZE_PX
+from pipeline.store.texts import MAX_TEXT
 
 Json = dict[str, Any]
 

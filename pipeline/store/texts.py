@@ -1,0 +1,14 @@
+"""Which texts a store keeps as a name, an external id or a tag: one rule for the server and the command line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_TEXT: Final = 1_000  # characters
+TEXT_RULE: Final = f"at most {MAX_TEXT:,} characters, none of them NUL"
+
+
+def is_text(text: str) -> bool:
+    """Whether a store can keep `text`: JSON can contain NUL and halves of surrogate pairs, which is also what becomes
+    of bytes on a command line that are not UTF-8."""
+    return len(text) <= MAX_TEXT and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
