@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias
 
 from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown
 from pipeline.identities.directory import Directory
-from pipeline.identities.merging import orphaned
 from pipeline.store.local import LocalStore
 from pipeline.store.records import Correction, Fact, PersonRecord, Rows, StoredFace
 
@@ -90,9 +89,10 @@ class Plan:
 
     def change(self, record: PersonRecord, **columns: Any) -> None:
         """Sets columns of a person, where they are not so already."""
-        new = {name: value for name, value in columns.items() if value != getattr(record, name)}
+        before, after = self._persons.get(record.person_id, ({}, {}))
+        known = after or {}
+        new = {name: value for name, value in columns.items() if value != known.get(name, getattr(record, name))}
         if new:
-            before, after = self._persons.get(record.person_id, ({}, {}))
             old = {name: getattr(record, name) for name in new}
             self._persons[record.person_id] = {**old, **(before or {})}, {**(after or {}), **new}
 
@@ -117,9 +117,14 @@ class Plan:
     def withdraw(self, facts: Iterable[Fact]) -> None:
         self._withdrawn += [fact for fact in facts if fact not in self._withdrawn]
 
+    @property
+    def leaves_nobody(self) -> bool:
+        """Whether the directory would have no person."""
+        return len(self.directory) + sum((old is None) - (new is None) for old, new in self._persons.values()) == 0
+
     def settle(self, person_ids: Iterable[str], pick: PickFace) -> None:
         """What follows for persons who lost faces, or got their first: another reference, or the end of one without a
-        name. Raises what `pick` does, and CorrectionImpossible."""
+        name. Raises what `pick` does."""
         wanted = sorted(set(person_ids))
         references = self.reference_faces(wanted)
         own: dict[str | None, list[StoredFace]] = {person_id: [] for person_id in wanted}
@@ -136,24 +141,38 @@ class Plan:
                 self._without_faces(person_id, old)
 
     def _without_faces(self, person_id: str, reference: int | None) -> None:
-        """A named person stays, and another goes."""
+        """A named person stays, and another goes; who takes its place is not the same as those it was not."""
         if reference is not None:
             self._references[person_id] = reference, None
         record = self.record(person_id)
         if has_name(record):
             return
-        if len(self.directory) == 1 and None not in [before for before, _ in self._persons.values()]:
-            raise CorrectionImpossible(detail="The directory has no other person: forget this one instead.")
-        for child in orphaned(self.directory, record, self.now):
-            self.change(self.record(child.person_id), parent_id=child.parent_id)
-        self.withdraw(self.facts([person_id]))
-        self._stated = [fact for fact in self._stated if person_id not in (fact.person_id, fact.other_id)]
+        children = [p for p in self.directory.merged_set(person_id) if self._parent(p) == person_id]
+        heir = self._parent(record) or (children[0].person_id if children else None)
+        for child in children:
+            self.change(child, parent_id=None if child.person_id == heir else heir)
         self._persons[person_id] = row_of(record), None
+        known = [fact for fact in self.facts([person_id]) if fact not in self._withdrawn]
+        lost = [fact for fact in (*known, *self._stated) if person_id in (fact.person_id, fact.other_id)]
+        self.withdraw(known)
+        self._stated = [fact for fact in self._stated if fact not in lost]
+        apart = [fact.other_id if fact.person_id == person_id else fact.person_id for fact in lost if fact.other_id]
+        self.state([two_people(heir, other) for other in apart if heir and other and other != heir])
+
+    def _parent(self, record: PersonRecord) -> str | None:
+        """As this correction has it so far; None of one who goes."""
+        _, after = self._persons.get(record.person_id, ({}, {}))
+        return None if after is None else after.get("parent_id", record.parent_id)
 
 
 def has_name(record: PersonRecord) -> bool:
     """Whether there is more to the person than faces."""
     return any((record.name, record.first_name, record.last_name, record.external_id))
+
+
+def two_people(one: str, other: str) -> Fact:
+    """The fact that two persons are not the same."""
+    return Fact(NOT_SAME, None, min(one, other), max(one, other))
 
 
 def contradicts(known: Fact, new: Fact) -> bool:

@@ -23,6 +23,7 @@ from pipeline.identities.correction_plan import (
     NOT_SAME,
     Plan,
     has_name,
+    two_people,
 )
 from pipeline.identities.decide import commit_decided
 from pipeline.identities.directory import Directories, Directory, ReferenceFace
@@ -109,7 +110,7 @@ class Corrections:
                 continue
             if known is None:
                 seq = done.seqs.get(person_id, columns.get("seq"))
-                record = PersonRecord(**{**columns, "seq": seq, "tags": tuple(columns["tags"]), "image_guid": None})
+                record = PersonRecord(**{**columns, "seq": seq, "image_guid": None})
             else:
                 record = replace(known, **columns, modified_at=done.at if columns else known.modified_at)
             if person_id in after.references:
@@ -222,11 +223,6 @@ def _not_same(plan: Plan, persons: Sequence[PersonRecord]) -> None:
     plan.state([two_people(*sets)])
 
 
-def two_people(one: str, other: str) -> Fact:
-    """The fact that two persons are not the same."""
-    return Fact(NOT_SAME, None, min(one, other), max(one, other))
-
-
 def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord], pictures: Pictures) -> None:
     target = to[0].person_id if to else None
     facts = []
@@ -237,6 +233,8 @@ def _move(plan: Plan, faces: Sequence[StoredFace], to: Sequence[PersonRecord], p
             facts.append(Fact(IS_NOT, face.face_id, face.person_id))
     plan.state(facts)
     plan.settle([p for p in (target, *(face.person_id for face in faces)) if p is not None], pictures.pick)
+    if plan.leaves_nobody:
+        raise CorrectionImpossible(detail="The directory would have nobody: forget its persons instead.")
 
 
 def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFace], pictures: Pictures) -> None:
@@ -276,7 +274,7 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
         record = plan.directory.get(person_id)
         made = before.persons[person_id] is None
         for name, value in (columns or {}).items():
-            own = made and name in ("occurrence", "last_occurrence_at", "modified_at", "seq", "tags")
+            own = made and name in ("occurrence", "last_occurrence_at", "modified_at", "seq")
             if record is None or (not own and getattr(record, name) != value):
                 changed.append(f"the {name} of the person {person_id} was changed")
         if made and record is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.errors import CorrectionImpossible, ImageRejected, ObjectUnknown, PictureMissing
+from pipeline.errors import CorrectionImpossible, ImageRejected, ObjectUnknown, PictureMissing, StoreDamaged
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file
 from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
@@ -30,17 +30,21 @@ class PictureReader:
     def read(self, directory: Directory, face: StoredFace) -> bytes | None:
         """The picture to store of a face: the one that is stored, or cut from its photo; None where that can't be read,
         or is another one now."""
-        try:
-            record = directory.get(face.person_id or "")
-            guid = record.image_guid if record is not None else None
-            if guid and face.face_id in self._client.reference_faces([str(face.person_id)]).values():
+        record = directory.get(face.person_id or "")
+        guid = record.image_guid if record is not None else None
+        if guid and face.face_id in self._client.reference_faces([str(face.person_id)]).values():
+            try:
                 return self._client.read_image(directory.account_id, guid)[0]
+            except (ObjectUnknown, StoreDamaged):
+                if face.path is None:  # it was posted: there is no photo
+                    raise
+        try:
             data = read_file(Path(face.path or ""), self._max_bytes)
             if hashlib.sha256(data).hexdigest() != face.sha256:
                 return None
             box = np.array([[face.x1, face.y1, face.x2, face.y2]], np.float32)
             return encode_reference_image(cut_faces(self._decoder(data), box)[0])
-        except (ImageRejected, ObjectUnknown):
+        except ImageRejected:
             return None
 
 

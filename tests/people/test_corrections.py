@@ -25,6 +25,7 @@ from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PersonChange, PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.files import faults
+from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest
 from tests.people.coded_archive import SETTINGS, SIZE, CodedExtractor, Decoder, run_over, write_photo
@@ -164,6 +165,54 @@ def test_a_split_makes_a_person_who_is_not_the_first(people: People) -> None:
     assert ("not_same", *sorted((new, people.one))) in people.facts()
 
 
+def test_who_takes_the_place_of_a_person_is_not_whom_it_was_not(people: People) -> None:
+    people.correct("not_same", people.one, people.three)
+    people.correct("merge", people.one, people.two)
+    before = people.state()
+    answer = people.correct("split", people.one, faces=(1, 2, 3))
+    new = answer.persons[0]
+    assert answer.gone == [people.one]
+    apart = {tuple(sorted(pair)) for pair in ((people.two, new), (people.two, people.three))}
+    assert {fact[1:] for fact in people.facts() if fact[0] == "not_same"} == apart
+    with pytest.raises(StatedTwoPeople):
+        people.correct("merge", new, people.two)
+    people.correct("undo")
+    assert people.state() == before
+
+
+def test_two_of_a_merged_set_go_at_once(people: People) -> None:
+    people.correct("merge", people.one, people.two, people.three)
+    before = people.state()
+    answer = people.correct("split", people.one, faces=(1, 2, 3, 4, 5))
+    assert sorted(answer.gone) == sorted([people.one, people.two])
+    records = {record.person_id: record.parent_id for record in people.state()["records"]}
+    assert records == {people.three: None, answer.persons[0]: None}
+    assert ("not_same", *sorted((people.three, answer.persons[0]))) in people.facts()
+    people.correct("undo")
+    assert people.state() == before
+
+
+def test_a_move_leaves_somebody(people: People) -> None:
+    before = people.state()
+    with pytest.raises(CorrectionImpossible, match="would have nobody"):
+        people.correct("move", faces=(1, 2, 3, 4, 5, 6))
+    assert people.state() == before
+    people.correct("move", faces=(1, 2, 3, 4, 5))
+    with pytest.raises(CorrectionImpossible, match="would have nobody"):
+        people.correct("move", faces=(6,))
+
+
+def test_a_picture_that_is_damaged_is_cut_again(people: People) -> None:
+    (three,) = (record for record in people.client.references(people.account, "main").persons if record.seq == 3)
+    assert three.person_id == people.three
+    people.correct("name", people.two, name="Bea")
+    people.correct("move", faces=(4, 5))
+    people.client.folder.path(object_file(str(three.image_guid))).unlink()
+    people.correct("move", people.two, faces=(6,))
+    assert people.reference(people.two) == 6
+    assert people.who(Shown(3)) == people.two
+
+
 STEPS = {
     "name": lambda p: p.correct("name", p.one, name="Ann"),
     "hide": lambda p: p.correct("hide", p.two),
@@ -213,6 +262,11 @@ def _renamed(people: People) -> None:
     people.service.update_person(people.account, "main", people.one, PersonChange(name="Anna"))
 
 
+def _tagged(people: People) -> None:
+    new = people.correct("split", people.one, faces=(1,)).persons[0]
+    people.service.update_person(people.account, "main", new, PersonChange(tags=("family",)))
+
+
 def _merged(people: People) -> None:
     new = people.correct("split", people.one, faces=(1,)).persons[0]
     people.service.merge(people.account, "main", [new, people.two])
@@ -239,6 +293,7 @@ def _replaced(people: People) -> None:
     ("change", "message"),
     [
         (_renamed, "the name of"),
+        (_tagged, "the tags of"),
         (_merged, "the parent_id of"),
         (_merged_the_other_way, "was merged with the person"),
         (_came, "the faces 7 came to"),

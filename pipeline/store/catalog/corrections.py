@@ -135,11 +135,16 @@ def rows_of_json(text: str) -> Rows:
     """The rows that `to_json` wrote."""
     found = json.loads(text)
     return Rows(
-        persons={person_id: _with_times(columns, _TIMES) for person_id, columns in found["persons"].items()},
+        persons={person_id: _person(columns) for person_id, columns in found["persons"].items()},
         faces={int(face_id): columns for face_id, columns in found["faces"].items()},
         references=found["references"],
         facts=[Fact(**(_with_times(fact, ["stated_at"]) or {})) for fact in found["facts"]],
     )
+
+
+def _person(columns: dict[str, Any] | None) -> dict[str, Any] | None:
+    tags = {"tags": tuple(columns["tags"])} if columns and "tags" in columns else {}
+    return _with_times(columns and {**columns, **tags}, _TIMES)
 
 
 def _with_times(columns: dict[str, Any] | None, names: Sequence[str]) -> dict[str, Any] | None:

@@ -99,7 +99,7 @@ def _change_persons(catalog: Catalog, directory: int, before: Rows, after: Rows,
         if columns is None:
             gone.append(person_id)
         elif before.persons[person_id] is None:
-            record = PersonRecord(**{**columns, "tags": tuple(columns["tags"]), "image_guid": None})
+            record = PersonRecord(**columns, image_guid=None)
             made.append(person_row(record, directory))
         else:
             changed[tuple(columns)].append({"person_id": person_id, **columns, "modified_at": now})
