@@ -43,7 +43,7 @@ AREA, PILLOW = "area", "pillow"  # how crops are resampled
 EXACT, FAST = "exact", "fast"  # modes
 REFUSE, APPLY = "refuse", "apply"  # updates that the names speak against
 CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
-KEEP, MARK = "keep", "mark"  # what becomes of photos that vanished
+KEEP, MARK, FORGET = "keep", "mark", "forget"  # what becomes of photos that vanished
 OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
@@ -108,7 +108,8 @@ class RunSettings:
     shard_pixels: int = 250_000_000  # a shard ends before its images pass this sum: seconds of work
     check_inode: bool = False  # a file whose inode is another is read again
     rehash: bool = False  # every file is read
-    on_missing: str = MARK  # keep | mark: what a run does with photos that are no longer in the source
+    on_missing: str = MARK  # keep | mark | forget: what a run does with photos that are no longer in the source
+    missing_limit: float = 0.2  # where more than this share of a source is missing, nothing is forgotten
     mode: str = EXACT  # exact | fast: the embedder in half precision
     # Only in the mode fast, `jpeg` and `tf32` only on CUDA. They may differ from run to run, so no store records them.
     jpeg: str = CPU  # where baseline JPEG files are decoded: cpu | device, whose colours differ
@@ -153,6 +154,18 @@ class ServeSettings:
 
 
 @dataclass(frozen=True)
+class UiSettings:
+    """The page at /ui of a server."""
+
+    enabled: bool = True
+    photo_roots: str | None = (
+        None  # folders, comma-separated, of which an account's own photos are shown; None: of none
+    )
+    idle_s: float = 3600.0  # a session ends when nothing was asked for so long
+    session_s: float = 43_200.0  # and so long after its sign-in in any case
+
+
+@dataclass(frozen=True)
 class Settings:
     source: SourceSettings = field(default_factory=SourceSettings)
     decode: DecodeSettings = field(default_factory=DecodeSettings)
@@ -164,6 +177,7 @@ class Settings:
     run: RunSettings = field(default_factory=RunSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
+    ui: UiSettings = field(default_factory=UiSettings)
 
     def __post_init__(self) -> None:
         for key in known_keys():
@@ -231,6 +245,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "run.threads": (0, 1024),
     "run.batch_images": (1, 4096),
     "run.batch_pixels": (1, 2**40),
+    "run.missing_limit": (0, 1),
     "run.shard_rows": (1, 1_000_000),
     "run.shard_pixels": (1, 2**40),
     "serve.port": (0, 65_535),
@@ -238,6 +253,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "serve.body_timeout_s": (0.1, 3600),
     "serve.queue_images": (1, 100_000),
     "serve.workers": (0, 1024),
+    "ui.idle_s": (1, 2_592_000),
+    "ui.session_s": (1, 2_592_000),
 }
 # Set only through `match.threshold`.
 _DERIVED = frozenset({"match.threshold_fmr"})
@@ -251,7 +268,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "run.backend": (AUTO, OPENVINO, TORCH),
     "run.mode": (EXACT, FAST),
     "run.jpeg": (CPU, DEVICE),
-    "run.on_missing": (KEEP, MARK),
+    "run.on_missing": (KEEP, MARK, FORGET),
     "run.precision": (AUTO, FLOAT32, FLOAT16, BFLOAT16),
     "serve.hosting": ("local", "cloud"),
     "serve.person_headers": ("required", "optional"),

@@ -28,6 +28,7 @@ class FacepipeError(Exception):
 
     exit_code: ClassVar[int] = 3
     http_status: ClassVar[int] = 500
+    shown: ClassVar[tuple[str, ...]] = ()  # the fields that the server's answer has beside the message
 
     def __init_subclass__(cls, *, exit_code: int | None = None, http_status: int | None = None) -> None:
         """What a class does not set it has from its family."""
@@ -235,7 +236,7 @@ class AccountExists(StoreError, exit_code=47, http_status=409):
 
 
 class StoreUnwritable(StoreError, exit_code=48):
-    """The store {path} cannot be written: {detail}."""
+    """The store {path} cannot be written: {detail}. Put that right, then run the same command again."""
 
 
 class MasterKeyMissing(StoreError, exit_code=49):
@@ -260,6 +261,18 @@ class RequestError(FacepipeError, exit_code=14, http_status=400):
 
 class Unauthorized(RequestError, http_status=401):
     """The credentials in X-RPC-AUTHORIZATION are missing or wrong."""
+
+
+class SignInRequired(RequestError, http_status=401):
+    """Nobody is signed in, or the session has ended: sign in."""
+
+
+class SignInRefused(RequestError, http_status=401):
+    """The user id or the password is wrong."""
+
+
+class CrossSite(RequestError, http_status=403):
+    """This request does not come from the page itself; nothing was done."""
 
 
 class TooManyAttempts(RequestError, http_status=429):
@@ -330,6 +343,10 @@ class FaceUnknown(RequestError, exit_code=60, http_status=404):
     """There is no such face in this directory: {face_ids}."""
 
 
+class PhotoUnknown(FaceUnknown):
+    """There is no such photo of a run in this directory: media {media_ids}. Nothing was changed."""
+
+
 class CorrectionImpossible(RequestError, exit_code=61, http_status=409):
     """This correction can't be made: {detail} Nothing was changed."""
 
@@ -346,8 +363,30 @@ class UndoBlocked(RequestError, exit_code=64, http_status=409):
     """The correction {correction_id} ({kind}) can't be undone any more: since then {detail}. Nothing was changed."""
 
 
+class ChangedSince(RequestError, http_status=409):
+    """Somebody else corrected this since it was shown: {what}. Nothing was done."""
+
+    shown = ("changes",)
+
+
+class NameTaken(RequestError, http_status=409):
+    """Somebody else has this name. Nothing was done."""
+
+    shown = ("people",)
+
+
+class ConfirmationNeeded(RequestError, http_status=409):
+    """This deletes {persons} people with {faces} faces, their vectors and pictures, and can't be undone. Nothing was done yet."""  # noqa: E501
+
+    shown = ("persons", "faces")
+
+
 class ObjectUnknown(RequestError, http_status=404):
     """There is no such object."""
+
+
+class PictureUnavailable(ObjectUnknown):
+    """There is no picture of it: its photo is gone, is another one now, or may not be shown."""
 
 
 class ObjectReplaced(RequestError, http_status=410):

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import read_file
-from pipeline.extraction.stored_picture import boxes_of, cut_faces, encode_reference_image
+from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.people import People
 from pipeline.jobs.session import RunRequest
@@ -23,6 +23,7 @@ from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock
 from pipeline.store import connect
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.directory_names import directory_name
+from pipeline.store.files.shards import boxes_of
 from pipeline.store.operations import Store
 from pipeline.store.records import QUALITIES
 from pipeline.types import ByteArray, DecodedImage, FloatArray, Progress, SilentProgress
@@ -117,12 +118,14 @@ class OpenStore:
         *,
         account: str | None = None,
         directory: str = "main",
+        moved_from: Path | str | None = None,
         progress: Progress | None = None,
         stop: Event | None = None,
     ) -> RunReport:
         """Brings the photos of a folder or a manifest into the store, as `facepipe run` does.
 
-        A second call takes up only what is new or changed. `account`: None is the only one there is. Once `stop` is
+        A second call takes up only what is new or changed. `moved_from`: where the source was before; its photos are
+        those that are in from there. `account`: None is the only one there is. Once `stop` is
         set, the shard in hand is finished and Interrupted raised; the next call goes on there. A photo that cannot be
         used is counted in the report and raises nothing. Raises InputError, ModelError, DeviceError, StoreError.
 
@@ -134,8 +137,27 @@ class OpenStore:
         from pipeline.jobs.run import run
 
         self._forget_models()  # and with them the identities from before the run
-        request = RunRequest(Path(source), self.path, self._request_settings, account, _directory(directory), _COMMAND)
+        request = RunRequest(
+            Path(source),
+            self.path,
+            self._request_settings,
+            account,
+            _directory(directory),
+            _COMMAND,
+            moved_from=None if moved_from is None else Path(moved_from),
+        )
         return run(request, progress, stop, self._store)
+
+    def report(self, to: Path | str, *, run_id: str | None = None, account: str | None = None) -> None:
+        """Writes a page that shows people to the HTML file `to`, as `facepipe report` does: those of a run ("last": the
+        last one), or with None all of the account's. Raises UsageError, StoreError.
+
+        >>> with open_store("people") as store:
+        ...     store.report("people.html")
+        """
+        from pipeline.jobs.run_page import write_report_page
+
+        write_report_page(self._store, self._request_settings, Path(to), account=account, run_id=run_id)
 
     def recognise(
         self,

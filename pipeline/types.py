@@ -32,8 +32,10 @@ OK: Final = "ok"
 NO_FACE: Final = "no_face"
 DUPLICATE: Final = "duplicate"  # the bytes of another row: no decoding, but its faces are grouped again
 DUPLICATE_ROW: Final = "duplicate_row"  # the same path, directory and bytes again: not a new sighting
+FORGOTTEN: Final = "forgotten"  # nothing of it is stored any more, and no run takes it up again
+REPLACED: Final = "replaced"  # nothing of it is stored any more: its file changed, and has another row
 # All others are refusals: the image could not be used.
-ACCEPTED_STATUSES: Final = frozenset({OK, NO_FACE, DUPLICATE, DUPLICATE_ROW})
+ACCEPTED_STATUSES: Final = frozenset({OK, NO_FACE, DUPLICATE, DUPLICATE_ROW, FORGOTTEN, REPLACED})
 
 # What became of a face. `recognised`: matched nothing, and the contract forbids inserting it (a further face
 # of a named photo). `removed`: it was forgotten, and nothing of it is stored.

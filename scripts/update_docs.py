@@ -21,7 +21,7 @@ from bench.tables import TABLES, Table
 from pipeline.cli import main
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE
 from pipeline.errors import FacepipeError, ImageRejected, all_errors
-from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
+from pipeline.types import DUPLICATE, DUPLICATE_ROW, FORGOTTEN, NO_FACE, OK, REPLACED
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "docs/accuracy.md", "docs/speed.md")
@@ -48,6 +48,8 @@ _STATUSES: Final = {
     NO_FACE: "no face was found",
     DUPLICATE: "the bytes of another row: not decoded again, its faces are counted again",
     DUPLICATE_ROW: "the same path, directory and bytes a second time: not counted again",
+    FORGOTTEN: "was forgotten: nothing of it is stored any more",
+    REPLACED: "of a file that changed since: its later row has what is stored",
 }
 
 

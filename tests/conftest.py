@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
+import shutil
+import tempfile
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +17,9 @@ import pytest
 
 if TYPE_CHECKING:
     from pipeline.extraction.extractor import BatchExtractor
+
+COMPILED = ("extraction.detection.network_kernels", "extraction.images.resampling_kernels", "matching.int8_kernels")
+REMEMBERED = "TEST_REMEMBERED"  # the folder of `remembering.py`, which loads torch
 
 gc.disable()  # until the tests are collected: what they import stays, and looking through it took 3 s
 
@@ -25,7 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
+    full = config.getoption("--full")
+    hypothesis.settings.load_profile("full" if full else "small")
+    if not full and REMEMBERED not in os.environ:  # the processes that this one starts share it
+        os.environ[REMEMBERED] = tempfile.mkdtemp(prefix="remembered-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(REMEMBERED)))
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +78,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or DuckDB's binding reports leaks
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once(run_folder: Path) -> None:
+    """The processes of a test run share compiled loops. Where none are kept yet each begins with another part of them,
+    and waits for the others': to compile them takes 14 CPU seconds, and all would do it at the same time."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    for place in range(len(COMPILED) if worker else 0):
+        module = COMPILED[(int(worker[2:]) + place) % len(COMPILED)]
+        with (run_folder / module).open("w") as lock, suppress(ImportError, OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            import_module(f"pipeline.{module}")
 
 
 @pytest.fixture

@@ -317,7 +317,8 @@ def _experiment(
     figures = {**report.as_dict(), **origin}
     written: list[Path] = []
     if out is not None:
-        from pipeline.evaluation.report import Row, Section, write_page
+        from pipeline.pages.page import write_page
+        from pipeline.pages.sections import Row, Section
         from pipeline.store.files.durable import Folder
 
         rows = [Row(label, text) for label, text in {"weights": figures["weights"] or "none", **origin}.items()]

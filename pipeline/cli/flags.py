@@ -61,7 +61,8 @@ _FLAGS = {
     "run.threads": ("N", "Threads of decoding and of the CPU networks; 0: all cores."),
     "run.check_inode": ("", "Read files again whose inode changed, though size and times did not."),
     "run.rehash": ("", "Read all files again, also those whose size and times did not change."),
-    "run.on_missing": ("keep|mark", "mark: note since when a photo is no longer in the source. Its faces stay."),
+    "run.on_missing": ("keep|mark|forget", "What to do with photos that are no longer in the source [mark]."),
+    "run.missing_limit": ("SHARE", "Forget none where more than this share of a source is missing [0.2]."),
     "run.mode": ("exact|fast", "fast: the embedder in half precision where that pays; fixed when the store is made."),
     "model.weights": ("NAME", "auto, casia-webface, vggface2 or sface; fixed when the store is made."),
     "model.weights_file": ("FILE", "The weights as a file, instead of from the cache."),
@@ -83,10 +84,11 @@ _FLAGS = {
     "serve.update_conflicts": ("refuse|apply", "Updates of a person by another name or id."),
     "serve.max_body_bytes": ("N", "Larger images are refused."),
     "serve.queue_images": ("N", "Images that may wait; more get 503."),
+    "ui.photo_roots": ("LIST", "Folders of which the page at /ui shows an account's own photos."),
 }
 
 _SOURCE = ("source.labels", "source.root", "source.include", "source.exclude")
-_COMPARE = ("run.check_inode", "run.rehash", "run.on_missing")
+_COMPARE = ("run.check_inode", "run.rehash", "run.on_missing", "run.missing_limit")
 _LISTS = frozenset({"source.include", "source.exclude"})  # repeatable: the setting holds them separated by commas
 _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
@@ -100,9 +102,9 @@ _SECURITY = ("security.encrypt", "security.master_key_file")
 ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_GATE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
 EXTRACT_FLAGS = (*_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
-REGROUP_FLAGS = (*_GATE, "security.master_key_file")
+REGROUP_FLAGS = (*_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")
-_SERVE = tuple(key for key in _FLAGS if key.startswith("serve."))
+_SERVE = tuple(key for key in _FLAGS if key.startswith(("serve.", "ui.")))
 SERVE_FLAGS = (*_SERVE, *_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
 DEMO_FLAGS = (*_MACHINE, *_MODEL)
 BENCH_FLAGS = ("source.root", "detect.min_face_px", *_MACHINE, "run.mode", *_MODEL)

@@ -15,7 +15,7 @@ import click
 
 from pipeline.cli.flags import PATH, account_option, directory_option, settings_options, store_option
 from pipeline.cli.groups import CommandGroup
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import emit, output_options, printable
 from pipeline.cli.run import EXIT_REJECTED_INPUTS
 from pipeline.config import Settings
 from pipeline.errors import UsageError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.store.records import CorrectionAnswer
 
 Opener = Callable[[], Any]
+SHOWN = 20  # faces or persons
 
 
 @click.group(cls=CommandGroup)
@@ -43,7 +44,7 @@ def _options(*, reading: bool = False, table: bool = False) -> Callable[[Callabl
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(store: Path, account: str | None, directory: str, settings: Settings, **options: Any) -> None:
-            function(functools.partial(_opened, store, account, directory, settings, reading), **options)
+            function(functools.partial(opened_people, store, account, directory, settings, reading), **options)
 
         made: Callable[..., None] = command
         if table:
@@ -55,12 +56,15 @@ def _options(*, reading: bool = False, table: bool = False) -> Callable[[Callabl
 
 
 @contextmanager
-def _opened(store: Path, account: str | None, directory: str, settings: Settings, reading: bool) -> Iterator[People]:
+def opened_people(
+    store: Path, account: str | None, directory: str, settings: Settings, reading: bool = False, command: str = "people"
+) -> Iterator[People]:
+    """The people of a directory, for the block; the store's pictures can be written unless `reading`."""
     from pipeline.jobs.people import People
     from pipeline.jobs.stores import unlock_store
     from pipeline.store.connect import open_store
 
-    with open_store(store, command="people", reading=reading) as opened:
+    with open_store(store, command=command, reading=reading) as opened:
         if not reading:
             unlock_store(opened, settings)
         yield People(opened, settings, account, directory)
@@ -299,16 +303,28 @@ def forget(opened: Opener, who: str, yes: bool, as_json: bool) -> None:
 
 
 @people.command()
+@click.option("--yes", is_flag=True, help="Don't ask.")
 @_options()
-def undo(opened: Opener, as_json: bool) -> None:
+def undo(opened: Opener, yes: bool, as_json: bool) -> None:
     """Take back the last correction that is not taken back yet.
+
+    Shows which one that is and asks, unless --yes or --json is given: a `forget` takes the corrections along that show
+    the person, so it may be an older one than you think of.
 
     \b
     Example:
       facepipe people undo --store ~/people
     """
+    last = None
+    if not (yes or as_json):
+        with opened() as directory:
+            shown = directory.undo(dry_run=True)
+        for line in _lines(shown, "to undo: "):
+            click.echo(printable(line), err=True)
+        click.confirm("Take this back?", abort=True, err=True)  # others can use the store meanwhile
+        last = shown.correction_id
     with opened() as directory:
-        _report(directory.undo(), as_json, undone=True)
+        _report(directory.undo(last), as_json, "undone: ")
 
 
 def _line(row: PersonRow) -> str:
@@ -321,17 +337,31 @@ def _face_line(face: Mapping[str, Any]) -> str:
     return "  ".join([str(face["face_id"]), face["path"] or "(posted)", face["outcome"], *notes])
 
 
-def _report(answer: CorrectionAnswer, as_json: bool, *, undone: bool = False) -> None:
-    number = "" if answer.correction_id is None else f" (correction {answer.correction_id})"
+def _report(answer: CorrectionAnswer, as_json: bool, said: str = "") -> None:
+    emit(asdict(answer), _lines(answer, said), as_json)
+
+
+def _lines(answer: CorrectionAnswer, said: str) -> Iterator[str]:
     if answer.correction_id is None and not answer.gone:
-        lines = ["nothing changed"]
+        yield "nothing changed"
     else:
-        lines = [f"{'undone: ' * undone}{answer.kind.replace('_', '-')}{number}"]
-    lines += [f"person {person_id}" for person_id in answer.persons]
-    lines += [f"gone   {person_id}" for person_id in answer.gone]
-    for fact in answer.replaced:
-        said = " ".join(
-            str(part) for part in (fact.kind, fact.face_id, fact.person_id, fact.other_id) if part is not None
+        made = (
+            "" if answer.correction_id is None else f" (correction {answer.correction_id}, {answer.made_at:%F %T} UTC)"
         )
-        lines.append(f"this replaces what was stated before: {said} (correction {fact.correction_id})")
-    emit(asdict(answer), lines, as_json)
+        yield f"{said}{answer.kind.replace('_', '-')}{made}"
+    if answer.faces:
+        yield numbers(answer.faces)
+    for word, persons in (("person", answer.persons), ("gone  ", answer.gone)):
+        yield from (f"{word} {person_id}  {answer.names.get(person_id, '')}".rstrip() for person_id in persons[:SHOWN])
+        if len(persons) > SHOWN:
+            yield f"{word} and {len(persons) - SHOWN} more"
+    for fact in answer.replaced:
+        parts = (fact.kind, fact.face_id, fact.person_id, fact.other_id)
+        stated = " ".join(str(part) for part in parts if part is not None)
+        yield f"this replaces what was stated before: {stated} (correction {fact.correction_id})"
+
+
+def numbers(faces: Sequence[int]) -> str:
+    """Face numbers in a line, the first few."""
+    more = f" and {len(faces) - SHOWN} more" if len(faces) > SHOWN else ""
+    return f"face{'s' * (len(faces) > 1)} {', '.join(map(str, faces[:SHOWN]))}{more}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,56 +12,66 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.flags import REGROUP_FLAGS, account_option, directory_option, settings_options, store_option
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import emit, output_options, printable
+from pipeline.cli.people import SHOWN, numbers, opened_people
+from pipeline.cli.progress import LongWork
 from pipeline.config import Settings
 
 if TYPE_CHECKING:
-    from pipeline.store.records import CorrectionAnswer, Regrouping
+    import pyarrow as pa
 
-_SHOWN = 20  # face numbers in a line
+    from pipeline.jobs.people import People
+    from pipeline.store.records import CorrectionAnswer, Regrouping
 
 
 @click.command()
 @store_option
 @account_option
 @directory_option
+@click.option("--decode", is_flag=True, help="Read photos again whose rejected faces would pass now.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @settings_options(REGROUP_FLAGS)
 @output_options
 def regroup(
-    store: Path, account: str | None, directory: str, dry_run: bool, yes: bool, as_json: bool, settings: Settings
+    store: Path,
+    account: str | None,
+    directory: str,
+    decode: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    settings: Settings,
 ) -> None:
     """Decide anew whose each face is, such as by another threshold.
 
     All stored faces of a directory are decided in their order, as a run would. What was corrected stays. Shows what
     changes and asks; `people undo` takes it back. No photo is decoded, but those that a new person's picture is cut
-    from. Works on a store that a server holds, too.
+    from. With --decode the faces that a laxer gate admits take part, too: the photos that show them are read again.
+    Works on a store that a server holds, too.
 
     \b
     Examples:
       facepipe regroup --store ~/people --threshold 0.9 --dry-run
       facepipe regroup --store ~/people --threshold fmr:1e-5
+      facepipe regroup --store ~/people --min-cpq 0.4 --decode
     """
-    answer = _regroup(store, account, directory, settings, dry_run=dry_run or not yes)
+    opened = functools.partial(opened_people, store, account, directory, settings, command="regroup")
+    with opened() as people:
+        decoded = _decoded(people) if decode else False
+        answer = people.regroup(decode=decoded, dry_run=dry_run or not yes)
     if not (dry_run or yes) and answer.regrouping is not None and _changes(answer.regrouping):
         for line in _lines(answer):
-            click.echo(line, err=True)
+            click.echo(printable(line), err=True)
         click.confirm("Do this?", abort=True, err=True)  # others can use the store meanwhile
-        answer = _regroup(store, account, directory, settings, dry_run=False)
+        with opened() as people:
+            answer = people.regroup(decode=decoded)
     emit(asdict(answer), _lines(answer), as_json)
 
 
-def _regroup(
-    store: Path, account: str | None, directory: str, settings: Settings, *, dry_run: bool
-) -> CorrectionAnswer:
-    from pipeline.jobs.people import People
-    from pipeline.jobs.stores import unlock_store
-    from pipeline.store.connect import open_store
-
-    with open_store(store, command="regroup") as opened:
-        unlock_store(opened, settings)
-        return People(opened, settings, account, directory).regroup(dry_run=dry_run)
+def _decoded(people: People) -> pa.Table:
+    with LongWork() as long:
+        return people.decode_rejected(progress=long.progress, stop=long.stop)
 
 
 def _changes(found: Regrouping) -> bool:
@@ -88,21 +99,22 @@ def _lines(answer: CorrectionAnswer) -> Iterator[str]:
     for move in found.moves:
         moves[move.before, move.after].append(move.face_id)
     for (before, after), faces in moves.items():
-        yield f"move   {_numbers(faces)} of {who(before)} to {'the new ' * (after in found.new)}{who(after)}"
+        yield f"move   {numbers(faces)} of {who(before)} to {'the new ' * (after in found.new)}{who(after)}"
     yield from (f"gone   {who(person_id)}" for person_id in found.gone)
     for pair in found.kept_apart:
         yield f"apart  {who(pair.person_id)} and {who(pair.other_id)} stay two people: {_REASONS[pair.reason]}"
     if found.without_picture:
-        yield f"stay   {_numbers(found.without_picture)}: the photos of what would be a new person can't be read"
-    if found.admitted:
-        yield f"admit  {_numbers(found.admitted)} were rejected and would pass now; no vector is stored of them"
+        yield f"stay   {numbers(found.without_picture)}: the photos of what would be a new person can't be read"
+    stay = {face.face_id for face in found.not_decoded}
+    if found.admitted and not found.decoded:
+        yield f"admit  {numbers(found.admitted)} would pass now, and stay rejected: --decode reads their photos again"
+    elif taken := [face_id for face_id in found.admitted if face_id not in stay]:
+        yield f"admit  {numbers(taken)} pass now, and were decided by their photos"
+    yield from (f"stay   face {f.face_id}, rejected: {f.path}: {f.reason}" for f in found.not_decoded[:SHOWN])
+    if len(found.not_decoded) > SHOWN:
+        yield f"stay   {len(found.not_decoded) - SHOWN} more"
     if answer.correction_id is not None:
         yield f"done (correction {answer.correction_id}); `people undo` takes it back"
 
 
 _REASONS = {"name": "their names differ", "external id": "their external ids differ", "stated": "a correction says so"}
-
-
-def _numbers(faces: Sequence[int]) -> str:
-    more = f" and {len(faces) - _SHOWN} more" if len(faces) > _SHOWN else ""
-    return f"face{'s' * (len(faces) > 1)} {', '.join(map(str, faces[:_SHOWN]))}{more}"

@@ -43,6 +43,13 @@ strict_option = click.option("--strict", is_flag=True, help="End with exit code 
 @account_option
 @directory_option
 @settings_options(ALL_FLAGS)
+@click.option(
+    "--moved-from",
+    type=PATH,
+    metavar="OLD",
+    help="SOURCE was at OLD before, and its photos are in from there.",
+)
+@click.option("--yes", "forget_many", is_flag=True, help="With --on-missing forget: also where too many are missing.")
 @click.option("--dry-run", is_flag=True, help="Only tell what a run would take; write nothing.")
 @profile_option
 @strict_option
@@ -65,6 +72,7 @@ def run(sources: tuple[Path, ...], **options: Any) -> None:
       facepipe run people.csv --store ~/people --device cuda --strict
       facepipe run ~/photos --store ~/people --profile
       facepipe run ~/by-person --store ~/people --labels parent --json
+      facepipe run /mnt/archive --store ~/people --moved-from ~/photos
     """
     source, *further = sources
     _work("run", source=source, further_sources=tuple(further), **options)

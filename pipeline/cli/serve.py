@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @settings_options(SERVE_FLAGS)
 @output_options
 def serve(store: Path, quiet: bool, for_existing_clients: bool, as_json: bool, settings: Settings) -> None:
-    """Answer the identity contract over HTTP from a store.
+    """Answer the identity contract over HTTP from a store, with a page for people at /ui.
 
     Prints one line when it listens (under --json: one object with `url`), and serves until Ctrl-C or SIGTERM;
     requests in hand are finished first, and a second signal ends it at once. Give accounts a password with `facepipe
@@ -56,14 +56,15 @@ def serve(store: Path, quiet: bool, for_existing_clients: bool, as_json: bool, s
             "store": str(store),
             "identities": listening.identities,
         }
-        emit(report, _lines(listening), as_json)
+        emit(report, _lines(listening, page=settings.ui.enabled), as_json)
 
     serve_store(store, settings, announce)
 
 
-def _lines(listening: Listening) -> Iterator[str]:
+def _lines(listening: Listening, *, page: bool) -> Iterator[str]:
     also = f", objects on {listening.object_url}" if listening.object_url != listening.url else ""
-    yield f"listening on {listening.url}{also} ({listening.identities:,} identities; documentation at /docs)"
+    where = f"{'a page for people at /ui, ' * page}documentation at /docs"
+    yield f"listening on {listening.url}{also} ({listening.identities:,} identities; {where})"
 
 
 def log_to_stderr(quiet: bool) -> None:

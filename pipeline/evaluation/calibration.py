@@ -29,7 +29,7 @@ from pipeline.evaluation.photos.labels import read_labels
 from pipeline.evaluation.photos.leave_out import read_leave_out
 from pipeline.evaluation.photos.portraits import Portraits, embed_photos
 from pipeline.evaluation.photos.skipped import LISTED, NO_FACE, Skipped
-from pipeline.evaluation.report import Report, Row, Section
+from pipeline.evaluation.report import Report
 from pipeline.evaluation.statistics import (
     HAIR,
     Interval,
@@ -45,6 +45,7 @@ from pipeline.extraction.images.files import shown
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.calibration_file import write_calibration
 from pipeline.matching.calibration import EXPONENTS, Calibration
+from pipeline.pages.sections import Row, Section
 from pipeline.store.connect import open_store
 from pipeline.store.records import StoreIdentity
 from pipeline.types import DoubleArray, Progress

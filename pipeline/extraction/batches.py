@@ -21,10 +21,11 @@ from pipeline.config import Settings
 from pipeline.errors import DeviceOutOfMemory, ImageRejected
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.device_jpeg import DeviceDecoder
-from pipeline.extraction.stored_picture import boxes_of, cut_faces
+from pipeline.extraction.stored_picture import cut_faces
 from pipeline.runtime.device import lack_of_memory, own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
 from pipeline.runtime.threads import own_threads
+from pipeline.store.files.shards import boxes_of
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage
 
 Batch = TypeVar("Batch")

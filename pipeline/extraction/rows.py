@@ -43,6 +43,7 @@ MANIFEST_SCHEMA = pa.schema(
         pa.field("source_media", pa.int64()),  # of REUSE_MEDIA
         pa.field("status", pa.string()),  # of SKIP
         pa.field("reason", pa.string()),
+        pa.field("replaces", pa.list_(pa.int64())),  # media of what the path had before, if this can be used
     ]
 )
 
@@ -95,6 +96,11 @@ class ExtractedFace:
     def box(self) -> tuple[float, float, float, float]:
         f = self.fields
         return f["x1"], f["y1"], f["x2"], f["y2"]
+
+    @property
+    def qualities(self) -> list[float]:
+        """In the order of QUALITIES."""
+        return [self.fields[name] for name in QUALITIES]
 
 
 @dataclass

@@ -6,13 +6,17 @@ references, from pixels that are held until then (`HeldPictures`) or else from t
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
+from pipeline.errors import ImageChanged
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.files import read_file
 from pipeline.extraction.images.jpeg import jpeg_file
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, FloatArray
 
@@ -34,14 +38,25 @@ def cut_faces(image: DecodedImage | DeviceImage, boxes: FloatArray) -> list[Byte
     return [cut if isinstance(cut, np.ndarray) else cut.cpu().numpy() for cut in cuts]
 
 
-def boxes_of(faces: pa.Table) -> FloatArray:
-    """The boxes [n, 4] xyxy of a table of faces."""
-    return np.stack([faces[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
-
-
 def encode_reference_image(pixels: ByteArray) -> bytes:
     """The JPEG file of a face with its surroundings, [h, w, 3] uint8."""
     return jpeg_file(pixels, _QUALITY)
+
+
+def pictures_of_photo(
+    file: Path, sha256: str | None, boxes: Sequence[Sequence[float]], decoder: Decoder, max_bytes: int
+) -> list[bytes]:
+    """The JPEG files of the faces at these boxes (xyxy) of a photo, which is read again. Raises as `photo_again`."""
+    cuts = cut_faces(photo_again(file, sha256, decoder, max_bytes), np.array(boxes, np.float32))
+    return [encode_reference_image(cut) for cut in cuts]
+
+
+def photo_again(file: Path, sha256: str | None, decoder: Decoder, max_bytes: int) -> DecodedImage:
+    """A photo of the store, read again. Raises ImageRejected, also where its bytes have another hash."""
+    data = read_file(file, max_bytes)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ImageChanged
+    return decoder(data)
 
 
 class HeldPictures:

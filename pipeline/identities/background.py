@@ -1,4 +1,5 @@
-"""What a server does beside its requests: it enrols shards that runs hand over, and folds posted embeddings."""
+"""What a server does beside its requests: it enrols shards that runs hand over, decides what may change thousands of
+faces, and folds posted embeddings."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
@@ -15,6 +17,8 @@ from pipeline.identities.directory import Directories
 from pipeline.identities.shards import Enroller
 from pipeline.store.local import LocalStore
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _NICENESS: Final = 10
 # How many embeddings may wait in the catalog while requests keep coming. No search reads them, but a start does.
 _MAX_PENDING: Final = 4096
@@ -22,31 +26,43 @@ _INTERVAL_S: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
-class ShardEnroller:
-    """Enrols the shards of runs as they come, one at a time, on the directories that answer the requests.
+class LongWork:
+    """A thread of lower priority than the requests, for one thing at a time; and one for what they wait for of it."""
 
-    It works on a thread of lower priority than the requests, except for what they wait for.
-    """
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=_lower_priority)
+        self.urgent = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-commits")
+        self.urgent.submit(int).result()  # starts its thread now: started by the other, it would inherit the priority
+
+    def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Its answer, once it is its turn."""
+        return self._thread.submit(work, *args, **kwargs).result()
+
+    def close(self) -> None:
+        """Finishes what is in hand."""
+        self._thread.shutdown()
+        self.urgent.shutdown()
+
+
+class ShardEnroller:
+    """Enrols the shards of runs as they come, one at a time, on the directories that answer the requests."""
 
     def __init__(self, client: LocalStore, directories: Directories, decoder: Decoder, settings: Settings) -> None:
         self._client = client
         self._directories = directories
         self._decoder = decoder
         self._max_bytes = settings.decode.max_bytes
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shards", initializer=_lower_priority)
-        self._urgent = ThreadPoolExecutor(1, thread_name_prefix="shard-commits")
-        self._urgent.submit(int).result()  # starts its thread now: started by the other, it would inherit the priority
+        self._long_work = LongWork("shards")
         self._current: tuple[str, Enroller] | None = None
 
     def enrol(self, run_id: str, shard: int) -> None:
         """Decides and commits an extracted shard. Does nothing if it is in already: a run whose connection broke hands
         it over again. Raises StoreError, TooManyDirectories."""
-        self._thread.submit(self._enrol, run_id, shard).result()
+        self._long_work.do(self._enrol, run_id, shard)
 
     def close(self) -> None:
         """Finishes the shards in hand."""
-        self._thread.shutdown()
-        self._urgent.shutdown()
+        self._long_work.close()
 
     def _enrol(self, run_id: str, shard: int) -> None:
         if shard in self._client.committed_shards(run_id):
@@ -54,7 +70,8 @@ class ShardEnroller:
         run = self._client.run_row(run_id)
         manifest = self._client.read_manifest(run, shard)
         if self._current is None or self._current[0] != run_id:
-            enroller = Enroller(self._client, run, self._decoder, self._directories, self._max_bytes, self._urgent)
+            urgent = self._long_work.urgent
+            enroller = Enroller(self._client, run, self._decoder, self._directories, self._max_bytes, urgent)
             self._current = run_id, enroller
         self._current[1].commit(shard, manifest, self._client.read_run_shard(run_id, shard))
         if shard + 1 == run.shards:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown
+from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown, PhotoUnknown
 from pipeline.identities.directory import Directory
+from pipeline.store.catalog.references import FaceVector
+from pipeline.store.commits.correction import FACE_COLUMNS
+from pipeline.store.files.objects import FOLDER_DIGITS
 from pipeline.store.local import LocalStore
-from pipeline.store.records import Correction, Fact, PersonRecord, Rows, StoredFace
+from pipeline.store.records import Correction, Fact, MediaLabel, PersonRecord, Rows, StoredFace
+from pipeline.types import FORGOTTEN
 
 IS, IS_NOT, NOBODY, NOT_SAME = "is", "is_not", "nobody", "not_same"  # kinds of facts
-FACE_COLUMNS: Final = ("person_id", "outcome", "similarity_score", "rejection_reasons")  # that a correction sets
 Columns: TypeAlias = Mapping[str, Any] | None  # of a person; None: there is none
-PickFace = Callable[[str, Sequence[StoredFace]], int]  # the person, faces to choose from -> the face's id
+# The person, faces to choose from -> the id of one; None: nobody can be known by them.
+PickFace = Callable[[str, Sequence[StoredFace]], int | None]
 
 
 def best_first(faces: Iterable[StoredFace]) -> list[StoredFace]:
@@ -31,24 +37,44 @@ def row_of(record: PersonRecord) -> dict[str, Any]:
 class Plan:
     """The rows of one correction."""
 
-    def __init__(self, client: LocalStore, directory: Directory, now: datetime) -> None:
+    def __init__(
+        self,
+        client: LocalStore,
+        directory: Directory,
+        now: datetime,
+        decoded: Mapping[int, FaceVector] | None = None,
+        vectors: Mapping[int, FaceVector] | None = None,
+    ) -> None:
+        """`decoded`: of rejected faces, by face id; they are stored of those that become somebody's. `vectors`: of
+        faces, where they are at hand."""
         self._client = client
+        self._decoded = decoded or {}
+        self._vectors = vectors or self._decoded
         self.directory = directory
         self.now = now
         self._persons: dict[str, tuple[Columns, Columns]] = {}  # before, after; as those below
         self._faces: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._references: dict[str, tuple[int | None, int | None]] = {}
-        self._withdrawn: list[Fact] = []
+        self._withdrawn: dict[Fact, None] = {}  # in their order
         self._stated: list[Fact] = []
+        self.undoes: Correction | None = None  # its rows are the plan's, the other way round
+        self._guids: dict[int, str] = {}  # of the pictures of faces that are to be references
+        self._folder = str(uuid.uuid4())[:FOLDER_DIGITS]  # one folder holds them all, made and synced once
+        self.leaving: list[int] = []  # media that go
+        self.gone_faces: set[int] = set()  # with them
+        self.labels: list[MediaLabel] = []  # that are noted with it
+        self._new_faces: list[StoredFace] = []  # that come with the same commit
 
     def rows(self) -> tuple[Rows, Rows]:
         """All that it changes: as it is, and as it will be."""
+        if self.undoes is not None:
+            return self.undoes.after, self.undoes.before
         persons, faces, references = self._persons.items(), self._faces.items(), self._references.items()
         before = Rows(
             {p: b for p, (b, _) in persons}, {f: b for f, (b, _) in faces}, {p: b for p, (b, _) in references}
         )
         after = Rows({p: a for p, (_, a) in persons}, {f: a for f, (_, a) in faces}, {p: a for p, (_, a) in references})
-        return replace(before, facts=self._withdrawn), replace(after, facts=self._stated)
+        return replace(before, facts=list(self._withdrawn)), replace(after, facts=self._stated)
 
     def record(self, person_id: str) -> PersonRecord:
         """Raises PersonUnknown."""
@@ -57,9 +83,27 @@ class Plan:
             raise PersonUnknown
         return record
 
-    def faces(self, face_ids: Sequence[int] = (), person_ids: Sequence[str] = ()) -> list[StoredFace]:
-        """These faces and all of these persons, as they are stored."""
-        return self._client.stored_faces(self.directory.account_id, self.directory.name, face_ids, person_ids)
+    def faces(
+        self, face_ids: Sequence[int] = (), person_ids: Sequence[str] = (), media_ids: Sequence[int] = ()
+    ) -> list[StoredFace]:
+        """These faces and all of these persons and media, as they are stored; those that were decoded have an
+        embedding."""
+        account_id, name = self.directory.account_id, self.directory.name
+        faces = self._client.stored_faces(account_id, name, face_ids, person_ids, media_ids)
+        return [replace(f, has_embedding=True) if f.face_id in self._decoded else f for f in faces]
+
+    def new_vectors(self) -> dict[int, FaceVector]:
+        """Of the faces that were rejected and become somebody's."""
+        return {face_id: self._decoded[face_id] for face_id in self._faces if face_id in self._decoded}
+
+    def vectors(self, face_ids: Sequence[int]) -> dict[int, FaceVector]:
+        """Of these faces."""
+        known = {face_id: self._vectors[face_id] for face_id in face_ids if face_id in self._vectors}
+        return self._client.face_vectors(sorted(set(face_ids) - known.keys())) | known
+
+    def guid(self, face_id: int) -> str:
+        """Of the picture of a face that is to be a reference."""
+        return self._guids.setdefault(face_id, self._folder + str(uuid.uuid4())[FOLDER_DIGITS:])
 
     def facts(self, person_ids: Sequence[str], face_ids: Sequence[int] = ()) -> list[Fact]:
         """The facts that mention one of these."""
@@ -75,7 +119,7 @@ class Plan:
 
     def movable(self, face_ids: Sequence[int]) -> list[StoredFace]:
         """These faces. Raises FaceUnknown, and CorrectionImpossible for one that was posted."""
-        faces = self.faces(face_ids)
+        faces = self.faces([face_id for face_id in face_ids if face_id < 2**63])
         unknown = sorted(set(face_ids) - {face.face_id for face in faces})
         if unknown:
             raise FaceUnknown(face_ids=", ".join(map(str, unknown)))
@@ -111,11 +155,41 @@ class Plan:
         faces = [fact.face_id for fact in facts if fact.face_id is not None]
         persons = [fact.person_id for fact in facts if fact.kind == NOT_SAME and fact.person_id is not None]
         known = self.facts(persons, faces)
-        self.withdraw(old for old in known if any(contradicts(old, fact) for fact in facts))
+        of_face: dict[int | None, list[Fact]] = defaultdict(list)
+        for fact in facts:
+            of_face[fact.face_id].append(fact)
+        self.withdraw(old for old in known if any(contradicts(old, fact) for fact in of_face[old.face_id]))
         self._stated += facts
 
     def withdraw(self, facts: Iterable[Fact]) -> None:
-        self._withdrawn += [fact for fact in facts if fact not in self._withdrawn]
+        self._withdrawn.update(dict.fromkeys(facts))
+
+    def forget_photos(self, media_ids: Sequence[int]) -> list[StoredFace]:
+        """The photos go, but for those that are forgotten already; returns their faces. Raises PhotoUnknown."""
+        known = self._client.photos_of_runs(self.directory.account_id, self.directory.name, media_ids)
+        unknown = sorted(set(media_ids) - known.keys())
+        if unknown:
+            raise PhotoUnknown(media_ids=", ".join(map(str, unknown[:20])) + (", ..." if unknown[20:] else ""))
+        going = [media_id for media_id, status in known.items() if status != FORGOTTEN]
+        faces = self.faces(media_ids=going)
+        self.remove_photos(going, faces)
+        return faces
+
+    def remove_photos(self, media_ids: Sequence[int], faces: Sequence[StoredFace]) -> None:
+        """The photos of runs go, with all their faces."""
+        self.leaving = list(media_ids)
+        self.gone_faces = {face.face_id for face in faces}
+
+    def add_faces(self, faces: Iterable[StoredFace]) -> None:
+        """Faces that are stored by the same commit, as they will be."""
+        self._new_faces += faces
+
+    def succeed(self, old: StoredFace, face_id: int, facts: Iterable[Fact], *, reference: bool) -> None:
+        """A new face takes over what was stated of one that goes, and, if that was the `reference`, its place."""
+        self.withdraw(facts)
+        self._stated += [replace(fact, face_id=face_id) for fact in facts]
+        if reference:
+            self._references[str(old.person_id)] = old.face_id, face_id
 
     @property
     def leaves_nobody(self) -> bool:
@@ -128,41 +202,88 @@ class Plan:
         wanted = sorted(set(person_ids))
         references = self.reference_faces(wanted)
         own: dict[str | None, list[StoredFace]] = {person_id: [] for person_id in wanted}
-        for face in self.faces(list(self._faces), wanted):
+        for face in (*self.faces(list(self._faces), wanted), *self._new_faces):
+            if face.face_id in self.gone_faces:
+                continue
             moved = self._faces.get(face.face_id)
             owner = face.person_id if moved is None else moved[1]["person_id"]
             if owner in own:
                 own[owner].append(face)
         for person_id in wanted:
+            if person_id in self._references:
+                continue  # it has a successor
             old, faces = references.get(person_id), own[person_id]
-            if faces and old not in [face.face_id for face in faces]:
-                self._references[person_id] = old, pick(person_id, faces)
-            elif not faces:
-                self._without_faces(person_id, old)
+            new = pick(person_id, faces) if faces and old not in [face.face_id for face in faces] else old
+            if new != old or (not faces and old is not None):
+                self._references[person_id] = old, new if faces else None
+        self._without_faces([person_id for person_id in wanted if not own[person_id]])
 
-    def _without_faces(self, person_id: str, reference: int | None) -> None:
-        """A named person stays, and another goes; who takes its place is not the same as those it was not."""
-        if reference is not None:
-            self._references[person_id] = reference, None
-        record = self.record(person_id)
-        if has_name(record):
+    def _without_faces(self, person_ids: Sequence[str]) -> None:
+        """Named persons stay, and others go; who takes the place of one is not the same as those it was not."""
+        heirs: dict[str | None, str | None] = {}
+        for record in map(self.record, person_ids):
+            if has_name(record):
+                continue
+            children = [p for p in self.directory.merged_set(record.person_id) if self._parent(p) == record.person_id]
+            heir = self._parent(record) or (children[0].person_id if children else None)
+            for child in children:
+                self.change(child, parent_id=None if child.person_id == heir else heir)
+            self._persons[record.person_id] = row_of(record), None
+            heirs[record.person_id] = heir
+        if not heirs:
             return
-        children = [p for p in self.directory.merged_set(person_id) if self._parent(p) == person_id]
-        heir = self._parent(record) or (children[0].person_id if children else None)
-        for child in children:
-            self.change(child, parent_id=None if child.person_id == heir else heir)
-        self._persons[person_id] = row_of(record), None
-        known = [fact for fact in self.facts([person_id]) if fact not in self._withdrawn]
-        lost = [fact for fact in (*known, *self._stated) if person_id in (fact.person_id, fact.other_id)]
+        known = [fact for fact in self.facts(list(map(str, heirs))) if fact not in self._withdrawn]
+        lost = [fact for fact in (*known, *self._stated) if heirs.keys() & {fact.person_id, fact.other_id}]
         self.withdraw(known)
-        self._stated = [fact for fact in self._stated if fact not in lost]
-        apart = [fact.other_id if fact.person_id == person_id else fact.person_id for fact in lost if fact.other_id]
-        self.state([two_people(heir, other) for other in apart if heir and other and other != heir])
+        self._stated = [fact for fact in self._stated if not heirs.keys() & {fact.person_id, fact.other_id}]
+        apart = []
+        for fact in lost:
+            one, other = fact.person_id, fact.other_id
+            while one in heirs:
+                one = heirs[one]
+            while other in heirs:
+                other = heirs[other]
+            if fact.kind == NOT_SAME and one and other and one != other:
+                apart.append(two_people(one, other))
+        self.state(list(dict.fromkeys(apart)))
 
     def _parent(self, record: PersonRecord) -> str | None:
         """As this correction has it so far; None of one who goes."""
         _, after = self._persons.get(record.person_id, ({}, {}))
         return None if after is None else after.get("parent_id", record.parent_id)
+
+
+_COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # of a person, that posts and runs change
+
+
+@dataclass(frozen=True)
+class FreePlan:
+    """A plan that was made without the directory's lock."""
+
+    plan: Plan
+    said: Mapping[str, Any]  # what it is in words: fields of CorrectionAnswer
+    persons: Mapping[str, PersonRecord]  # that it changes, or whose faces, as they were
+    others_stand: Callable[[], bool] = lambda: True  # whether of others all is so still that it was decided by
+
+    def is_outdated(self) -> bool:
+        """Whether what it changes, or was decided by, is another since, but by a correction. What came in for others
+        does no harm."""
+        if not self.others_stand():
+            return True
+        directory = self.plan.directory
+        _, after = self.plan.rows()
+        gone = {person_id for person_id, columns in after.persons.items() if columns is None}
+        children = (child.person_id for person_id in gone for child in directory.children(person_id))
+        return any(child not in after.persons for child in children) or any(
+            not _same(record, directory.get(person_id), whole=person_id in gone)
+            for person_id, record in self.persons.items()
+        )
+
+
+def _same(old: PersonRecord, now: PersonRecord | None, *, whole: bool) -> bool:
+    if now is None or whole:
+        return old == now
+    return old == replace(now, **{name: getattr(old, name) for name in _COUNTS})
 
 
 def has_name(record: PersonRecord) -> bool:

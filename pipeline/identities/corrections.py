@@ -1,94 +1,196 @@
 """Corrections: whose a face is, who is one person, what a person is called; and taking the last one back.
 
 Each is decided and committed in one step under its directory's lock, as a post is, and recognition follows at once. It
-writes the facts that it states, so that later runs hold to them, and what it changed, so that it can be undone. The
-pictures that new references need are cut from the photos before, without the lock.
+writes the facts that it states, so that later runs hold to them, and what it changed, so that it can be undone. One
+that may change thousands of faces is decided before, and the lock is only held while that is checked and committed. The
+pictures that new references need are cut from the photos without the lock, too.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeAlias
 
-from pipeline.errors import CorrectionImpossible, StatedTwoPeople, UndoBlocked
+import pyarrow as pa
+
+from pipeline.errors import ChangedSince, CorrectionImpossible, RequestError, StatedTwoPeople, UndoBlocked
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities import merging
 from pipeline.identities.correction_plan import (
-    FACE_COLUMNS,
     IS,
     IS_NOT,
     NOBODY,
     NOT_SAME,
+    FreePlan,
     Plan,
     has_name,
     two_people,
 )
 from pipeline.identities.decide import commit_decided
-from pipeline.identities.directory import Directories, Directory, ReferenceFace
+from pipeline.identities.directory import Directories, Directory
+from pipeline.identities.following import follow
+from pipeline.identities.labels import labels_followed
 from pipeline.identities.reference_pictures import PictureReader, Pictures
-from pipeline.identities.regroup import Regrouped, regrouped
+from pipeline.identities.regroup import by_place, regrouped
+from pipeline.identities.undo import undone
 from pipeline.store.catalog.opening import utc_now
+from pipeline.store.catalog.references import FaceVector
+from pipeline.store.files.objects import Row
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
-    Correction,
     CorrectionAnswer,
     CorrectionCommit,
     CorrectionRequest,
     DirectoryCommit,
     Fact,
+    MediaLabel,
     PersonRecord,
     Rows,
     StoredFace,
 )
 
-# Times a directory is decided anew without its lock before that is done under it.
+Decide: TypeAlias = Callable[[LocalStore, Directory, CorrectionRequest, Pictures, PictureReader], FreePlan]
+LONG: Final = frozenset({"regroup", "label", "undo"})  # kinds that may change thousands of faces
+# Times one of them is decided without the directory's lock before that is done under it.
 _FREE_TRIES: Final = 5
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """What a correction comes to, and all that its commit needs."""
+
+    plan: Plan
+    after: Rows
+    answer: CorrectionAnswer  # before it is made
+    commit: CorrectionCommit | None = None  # None: nothing changes, or it was only asked
+    vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of its references
+    labels: Sequence[MediaLabel] = ()  # to be noted where nothing else changes
+    free: FreePlan | None = None  # of one that is decided without the lock
+    corrections: int = 0  # that were made in the directory before it
+    ahead: dict[str, Row] = field(default_factory=dict)  # its pictures that are written, from `images_ahead`
+
+    def is_outdated(self) -> bool:
+        made = self.plan.directory.corrections
+        return self.free is not None and (made != self.corrections or self.free.is_outdated())
 
 
 class Corrections:
     """Makes corrections in the directories of a store."""
 
-    def __init__(self, client: LocalStore, directories: Directories, decoder: Decoder, max_bytes: int) -> None:
-        """`max_bytes`: of a photo's file."""
+    def __init__(
+        self,
+        client: LocalStore,
+        directories: Directories,
+        decoder: Decoder,
+        max_bytes: int,
+        urgent: Executor | None = None,
+    ) -> None:
+        """`max_bytes`: of a photo's file. `urgent`: as in `commit_decided`."""
         self._client = client
         self._directories = directories
         self._pictures = PictureReader(client, decoder, max_bytes)
+        self._urgent = urgent
 
-    def make(self, request: CorrectionRequest) -> CorrectionAnswer:
-        """Does what is asked, durably, or raises a RequestError and does nothing; StoreError."""
+    def make(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
+        """Does what is asked, durably, or raises a RequestError and does nothing; StoreError. `decoded`: of a regroup,
+        rejected faces that were extracted again (DECODED_SCHEMA)."""
         with self._directories.using(request.account_id, request.directory) as opened:
-            if request.kind == "forget":
-                return self._forget(opened, request)
-            pictures = Pictures()
-            if request.kind == "regroup":
-                return self._regroup(opened, request, pictures)
-            while True:
-                with self._directories.writing(opened):
-                    plan = Plan(self._client, opened, utc_now())
-                    undone = _undo(plan, pictures) if request.kind == "undo" else None
-                    if undone is None:
-                        _decide(plan, request, pictures)
-                    if not pictures.wanted:
-                        return self._commit(plan, request, pictures, undone)
-                for face in pictures.take_wanted():
-                    pictures.add(face.face_id, self._pictures.read(opened, face))
+            answer = self._make(opened, request, decoded)
+        self._client.unlink_needless()
+        return answer
 
-    def _commit(
-        self, plan: Plan, request: CorrectionRequest, pictures: Pictures, undone: Correction | None
+    def _make(self, opened: Directory, request: CorrectionRequest, decoded: pa.Table | None) -> CorrectionAnswer:
+        if request.kind == "forget":
+            return self._forget(opened, request)
+        pictures = Pictures(required=request.kind != "forget_photos")
+        match request.kind:
+            case "regroup":
+                return self._free(opened, request, pictures, partial(regrouped, decoded=by_place(decoded)))
+            case "label":
+                return self._free(opened, request, pictures, labels_followed)
+            case "undo":
+                return self._free(opened, request, pictures, undone)
+        while True:
+            with self._directories.writing(opened):
+                self._refuse_if_changed(request)
+                plan = Plan(self._client, opened, utc_now())
+                _decide(plan, request, pictures)
+                if request.dry_run or not pictures.wanted:
+                    return self._commit(self._decided(request, plan, pictures))
+            pictures.find_wanted(partial(self._pictures.read, opened))
+
+    def _refuse_if_changed(self, request: CorrectionRequest) -> None:
+        """Raises ChangedSince where the sender does not know what was corrected meanwhile."""
+        if request.seen is None:
+            return
+        at, person_ids, own = request.seen.at, request.seen.person_ids, request.seen.own
+        changes = self._client.changes_since(request.account_id, request.directory, at, person_ids, own)
+        if changes:
+            what = ", ".join(f"{change.kind.replace('_', '-')}{' (taken back)' * change.undone}" for change in changes)
+            raise ChangedSince(
+                what=what,
+                changes=[
+                    {"correction": c.correction_id, "kind": c.kind, "at": f"{c.at.isoformat()}Z", "undone": c.undone}
+                    for c in changes
+                ],
+            )
+
+    def _free(
+        self, directory: Directory, request: CorrectionRequest, pictures: Pictures, decide: Decide
     ) -> CorrectionAnswer:
-        """The transaction, and then the same in memory. Under the directory's lock."""
-        kind = request.kind if undone is None else undone.kind
-        before, after = (undone.after, undone.before) if undone is not None else plan.rows()
-        if before == after:
-            return CorrectionAnswer(None, kind)
-        parents = {p: new["parent_id"] for p, new in after.persons.items() if new and "parent_id" in new}
-        if (person_id := merging.below_itself(plan.directory, parents)) is not None:
-            if undone is None:
-                raise CorrectionImpossible(detail=f"The person {person_id} would be merged with one below it.")
-            detail = f"the person {parents[person_id]} was merged with the person {person_id}"
-            raise UndoBlocked(correction_id=undone.correction_id, kind=kind, detail=detail)
+        """Decides without the lock, and writes the pictures; then commits what that changes. What is refused was looked
+        at again where a correction was half in, or the directory in doubt."""
+        while True:
+            made = directory.corrections
+            try:
+                return self._try(directory, request, pictures, decide)
+            except RequestError:
+                with self._directories.writing(directory):
+                    if directory.corrections == made:
+                        raise
+
+    def _try(
+        self, directory: Directory, request: CorrectionRequest, pictures: Pictures, decide: Decide
+    ) -> CorrectionAnswer:
+        with ExitStack() as written:  # pictures that no commit took are removed
+
+            def decided() -> _Decided:
+                made = directory.corrections
+                self._refuse_if_changed(request)
+                free = decide(self._client, directory, request, pictures, self._pictures)
+                found = self._decided(request, free.plan, pictures)
+                images = list(found.commit.pictures.values()) if found.commit is not None else []
+                ahead = written.enter_context(self._client.images_ahead(directory.account_id, images))
+                answer = replace(found.answer, **free.said)
+                return replace(found, answer=answer, free=free, corrections=made, ahead=ahead)
+
+            if request.dry_run:
+                return self._commit(decided())
+            return commit_decided(
+                decided,
+                lambda _: self._directories.writing(directory),
+                lambda found, _: self._commit(found),
+                free_tries=_FREE_TRIES,
+                urgent=self._urgent,
+            )
+
+    def _decided(self, request: CorrectionRequest, plan: Plan, pictures: Pictures) -> _Decided:
+        """What a plan commits, with all that is to be read for it."""
+        before, after = plan.rows()
+        last = plan.undoes
+        kind = request.kind if last is None else last.kind
+        if before == after and not plan.leaving:
+            return _Decided(plan, after, CorrectionAnswer(None, kind), labels=() if request.dry_run else plan.labels)
+        answer = _answer(plan, kind, before, after)
+        if last is not None:
+            answer = replace(answer, correction_id=last.correction_id, made_at=last.made_at, replaced=())
+        if request.dry_run:
+            return _Decided(plan, after, answer)
         chosen = {person_id: face_id for person_id, face_id in after.references.items() if face_id is not None}
         commit = CorrectionCommit(
             account_id=request.account_id,
@@ -97,64 +199,36 @@ class Corrections:
             origin=request.origin,
             before=before,
             after=after,
-            pictures={person_id: (str(uuid.uuid4()), pictures[face_id]) for person_id, face_id in chosen.items()},
-            undoes=None if undone is None else undone.correction_id,
+            pictures=pictures.files(plan, chosen),
+            vectors={face_id: vector.embedding for face_id, vector in plan.new_vectors().items()},
+            undoes=None if last is None else last.correction_id,
+            leaving=plan.leaving,
+            labels=plan.labels,
         )
-        vectors = self._client.face_vectors(sorted(chosen.values()))
-        done = self._client.commit_correction(commit)
+        return _Decided(plan, after, answer, commit, plan.vectors(list(chosen.values())))
+
+    def _commit(self, decided: _Decided) -> CorrectionAnswer:
+        """The transaction, and then the same in memory. Under the directory's lock."""
+        plan, answer, commit = decided.plan, decided.answer, decided.commit
+        parents = {p: new["parent_id"] for p, new in decided.after.persons.items() if new and "parent_id" in new}
+        if (person_id := merging.below_itself(plan.directory, parents)) is not None:
+            if plan.undoes is None:
+                raise CorrectionImpossible(detail=f"The person {person_id} would be merged with one below it.")
+            detail = f"the person {parents[person_id]} was merged with the person {person_id}"
+            raise UndoBlocked(correction_id=plan.undoes.correction_id, kind=plan.undoes.kind, detail=detail)
+        if commit is None:
+            if decided.labels:
+                self._client.note_labels(decided.labels)
+            return answer
+        done = self._client.commit_correction(commit, decided.ahead)
         plan.directory.corrections += 1
-        records: dict[str, PersonRecord] = {}
-        for person_id in (*after.persons, *after.references):
-            columns, known = after.persons.get(person_id, {}), plan.directory.get(person_id)
-            if columns is None:
-                continue
-            if known is None:
-                seq = done.seqs.get(person_id, columns.get("seq"))
-                record = PersonRecord(**{**columns, "seq": seq, "image_guid": None})
-            else:
-                record = replace(known, **columns, modified_at=done.at if columns else known.modified_at)
-            if person_id in after.references:
-                guid, _ = commit.pictures.get(person_id, (None, b""))
-                record = replace(record, image_guid=guid)
-            records[person_id] = record
-        gone = [person_id for person_id, columns in after.persons.items() if columns is None]
-        plan.directory.apply(
-            records.values(),
-            gone,
-            [
-                ReferenceFace(
-                    person_id, vectors[face_id].embedding, vectors[face_id].image_hashes, vectors[face_id].box
-                )
-                for person_id, face_id in chosen.items()
-            ],
-        )
-        owners = [str(columns["person_id"]) for columns in after.faces.values() if columns["person_id"]]
-        return CorrectionAnswer(
-            correction_id=done.correction_id,
-            kind=kind,
-            persons=list(dict.fromkeys([*owners, *records])),
-            gone=gone,
-            faces=sorted(after.faces),
-            replaced=[f for f in before.facts if not {f.person_id, f.other_id} & set(gone)] if undone is None else [],
-        )
-
-    def _regroup(self, directory: Directory, request: CorrectionRequest, pictures: Pictures) -> CorrectionAnswer:
-        """Decides the faces anew, without the lock, and commits what that changes, unless it is only asked."""
-
-        def decide() -> Regrouped:
-            return regrouped(self._client, directory, request, pictures, self._pictures)
-
-        def commit(decided: Regrouped, _: None) -> CorrectionAnswer:
-            answer = self._commit(decided.plan, request, pictures, None)
-            return replace(answer, regrouping=decided.report)
-
-        if request.dry_run:
-            return CorrectionAnswer(None, request.kind, regrouping=decide().report)
-        return commit_decided(decide, lambda _: self._directories.writing(directory), commit, free_tries=_FREE_TRIES)
+        follow(plan.directory, commit, done, decided.vectors)
+        return answer if plan.undoes else replace(answer, correction_id=done.correction_id, made_at=done.at)
 
     def _forget(self, directory: Directory, request: CorrectionRequest) -> CorrectionAnswer:
         """Deletes persons with all that is merged with them. Raises PersonUnknown."""
         with self._directories.writing(directory):
+            self._refuse_if_changed(request)
             plan = Plan(self._client, directory, utc_now())
             roots = [plan.record(person_id).person_id for person_id in request.person_ids]
             gone = list(dict.fromkeys(r.person_id for root in roots for r in directory.merged_set(root)))
@@ -162,6 +236,28 @@ class Corrections:
             commit = DirectoryCommit(request.account_id, request.directory, deleted=gone, forget=True)
             directory.apply(self._client.commit_directory(commit), gone)
         return CorrectionAnswer(None, request.kind, gone=gone, faces=faces)
+
+
+def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswer:
+    """What a correction that is not made yet changes."""
+    owners = [row["person_id"] for row in after.faces.values() if row["person_id"]]
+    others = sorted(before.person_ids | after.person_ids)
+    mentioned = dict.fromkeys([*owners, *after.persons, *after.references, *others])
+    gone = {person_id: None for person_id, columns in after.persons.items() if columns is None}
+    names = {}
+    for person_id in mentioned:
+        known = plan.directory.get(person_id)
+        if name := (after.persons.get(person_id) or {}).get("name") or (known and known.name):
+            names[person_id] = str(name)
+    return CorrectionAnswer(
+        correction_id=None,
+        kind=kind,
+        persons=[person_id for person_id in mentioned if person_id not in gone],
+        names=names,
+        gone=list(gone),
+        faces=sorted([*after.faces, *plan.gone_faces]),
+        replaced=[fact for fact in before.facts if fact.person_id not in gone and fact.other_id not in gone],
+    )
 
 
 def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
@@ -184,13 +280,16 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
             _move(plan, plan.movable(request.face_ids), persons, pictures)
         case "split":
             _split(plan, persons, plan.movable(request.face_ids), pictures)
+        case "forget_photos":
+            faces = plan.forget_photos(request.media_ids)
+            plan.settle([face.person_id for face in faces if face.person_id is not None], pictures.pick)
         case _:
             raise CorrectionImpossible(detail=f"There is no correction {request.kind}.")
 
 
 def _name(plan: Plan, persons: Sequence[PersonRecord], name: str | None) -> None:
     for person in persons:
-        if person.image_guid is None and not has_name(replace(person, name=name)):
+        if plan.directory.reference_of(person.person_id)[1] is None and not has_name(replace(person, name=name)):
             raise CorrectionImpossible(detail="The person has no face and would have no name: forget it instead.")
         plan.change(person, name=name)
 
@@ -250,54 +349,3 @@ def _split(plan: Plan, persons: Sequence[PersonRecord], faces: Sequence[StoredFa
         plan.move(face, new.person_id)
     plan.state([*(Fact(IS, face.face_id, new.person_id) for face in faces), two_people(root, new.person_id)])
     plan.settle([new.person_id, *(str(face.person_id) for face in faces)], pictures.pick)
-
-
-def _undo(plan: Plan, pictures: Pictures) -> Correction:
-    """The last correction, if all is as it left it. Raises CorrectionImpossible, UndoBlocked, PictureMissing."""
-    last = plan.last_correction()
-    if last is None:
-        raise CorrectionImpossible(detail="There is no correction to undo.")
-    for what in _changed_since(plan, last.before, last.after):
-        raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
-    wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
-    by_id = {face.face_id: face for face in plan.faces(wanted)}
-    for person_id, face_id in last.before.references.items():
-        if face_id is not None:
-            pictures.pick(person_id, [by_id[face_id]])
-    return last
-
-
-def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
-    """What is not as a correction left it."""
-    changed = []
-    for person_id, columns in after.persons.items():
-        record = plan.directory.get(person_id)
-        made = before.persons[person_id] is None
-        for name, value in (columns or {}).items():
-            own = made and name in ("occurrence", "last_occurrence_at", "modified_at", "seq")
-            if record is None or (not own and getattr(record, name) != value):
-                changed.append(f"the {name} of the person {person_id} was changed")
-        if made and record is not None:
-            changed += _came_to(plan, person_id, after)
-    for face in plan.faces(list(after.faces)):
-        if {name: getattr(face, name) for name in FACE_COLUMNS} != after.faces[face.face_id]:
-            changed.append(f"the face {face.face_id} was moved")
-    references = plan.reference_faces(list(after.references))
-    for person_id, face_id in after.references.items():
-        if references.get(person_id) != face_id:
-            changed.append(f"the person {person_id} got another reference")
-    faces = [fact.face_id for fact in after.facts if fact.face_id is not None]
-    known = plan.facts([fact.person_id for fact in after.facts if fact.person_id is not None], faces)
-    changed += [f'the fact "{fact.kind}" of it was replaced' for fact in after.facts if fact not in known]
-    return changed
-
-
-def _came_to(plan: Plan, person_id: str, after: Rows) -> list[str]:
-    """What a person who was made by a correction got since."""
-    came = [face.face_id for face in plan.faces(person_ids=[person_id]) if face.face_id not in after.faces]
-    changed = [f"the faces {', '.join(map(str, came))} came to the person {person_id}"] if came else []
-    if plan.directory.children(person_id):
-        changed.append(f"others were merged with the person {person_id}")
-    if any(fact not in after.facts for fact in plan.facts([person_id])):
-        changed.append(f"more was stated of the person {person_id}")
-    return changed

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -25,21 +26,15 @@ from pipeline.identities.types import Conflict, PersonChange, PostRequest
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import changes_since, check_embeddings
-from pipeline.store.records import QUALITIES, PersonRecord, ReferenceOrigin
+from pipeline.store.records import PersonRecord, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
 
-_QUALITY_COLUMNS: Final = {
-    CENTER_POSE: "center_pose_quality",
-    SHARPNESS: "sharpness_quality",
-    CONTRAST: "contrast_quality",
-}
 
-
-def failed_measures(face: ExtractedFace, gate: MatchSettings) -> tuple[str, ...]:
-    """The quality measures of the face that are below the gate; empty: it may become a reference (contract, section
-    4.2, rules 3 and 4)."""
+def failed_measures(qualities: Sequence[float], gate: MatchSettings) -> tuple[str, ...]:
+    """The measures of a face's qualities (in the order of QUALITIES) that are below the gate; empty: it may become a
+    reference (contract, section 4.2, rules 3 and 4)."""
     lowest = {CENTER_POSE: gate.min_cpq, SHARPNESS: gate.min_fsq, CONTRAST: gate.min_fcq}
-    return tuple(measure for measure, low in lowest.items() if face.fields[_QUALITY_COLUMNS[measure]] < low)
+    return tuple(name for (name, low), own in zip(lowest.items(), qualities, strict=True) if own < low)
 
 
 @dataclass(frozen=True)
@@ -54,10 +49,18 @@ class Sighting:
     failed: tuple[str, ...]  # quality measures below the gate
     fit: bool  # good enough, and large enough, to become a reference
     new_id: str  # id of the person that it makes if it becomes an identity
-    settled: bool = False  # a correction says who it is, or that it is to be forgotten: there is nothing to decide
+    settled: bool = False  # a correction or an earlier face says who it is, or it is forgotten: nothing to decide
+    again: bool = False  # it takes the place of an earlier face: its person is not seen once more
     outcome: Outcome = "recognised"
     person_id: str | None = None
     score: float | None = None
+
+    @property
+    def keeps_vector(self) -> bool:
+        """Whether its vector is stored: of all but those that nobody is to be known by, which are the rejected and the
+        forgotten ones, and those below the gate that are settled to be somebody's."""
+        poor = self.settled and bool(self.failed) and self.outcome == "matched"
+        return self.outcome not in ("rejected", "removed") and not poor
 
     def as_reference(self) -> ReferenceFace:
         """The face as the reference of its person."""
@@ -102,11 +105,15 @@ def occurrences(directory: Directory, sightings: Sequence[Sighting]) -> Counter[
     face matched. The photo that made a person is not counted: a new person starts at 1."""
     made_by = {s.person_id: s.photo for s in sightings if s.outcome == "inserted"}
     counted: dict[tuple[int, str], str] = {}
+    again = set()
     for s in sightings:
         if s.person_id is not None and made_by.get(s.person_id) != s.photo:
             root = directory.root(s.person_id)  # None of a new person
-            counted.setdefault((s.photo, root.person_id if root else s.person_id), s.person_id)
-    return Counter(counted.values())
+            seen = s.photo, root.person_id if root else s.person_id
+            counted.setdefault(seen, s.person_id)
+            if s.again:
+                again.add(seen)
+    return Counter(person_id for seen, person_id in counted.items() if seen not in again)
 
 
 def _batch(sightings: Sequence[Sighting]) -> FaceBatch:
@@ -186,8 +193,7 @@ def label_conflict(record: PersonRecord, said: PersonChange) -> Conflict | None:
 
 def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequest, now: datetime) -> bool:
     """Whether the reference may be replaced by this face, as far as the request has conditions."""
-    own = (face.fields[name] for name in QUALITIES)
-    lower = all(old < new for old, new in zip(reference.qualities, own, strict=True))
+    lower = all(old < new for old, new in zip(reference.qualities, face.qualities, strict=True))
     if request.update_if_lower_quality and not lower:
         return False
     days = request.update_if_older_days
@@ -217,13 +223,13 @@ def commit_decided(
     commit: Callable[[D, L], R | None],
     *,
     free_tries: int = 1,
-    run: Callable[[Callable[[], Any]], Any] = lambda work: work(),
+    urgent: Executor | None = None,
 ) -> R:
     """Decides without the lock and commits under it, unless the decision is outdated; returns what `commit` returns.
 
     An outdated decision is made again without the lock, and after `free_tries` under it, or frequent writers could keep
-    it out for ever. `commit` returns None if it released the lock meanwhile: then the decision is checked again. `run`
-    calls the work under the lock, perhaps on another thread.
+    it out for ever. `commit` returns None if it released the lock meanwhile: then the decision is checked again.
+    `urgent` does the work under the lock, which others wait for; None: the caller's thread does it.
     """
 
     def commit_current(decided: D, last_try: bool) -> R | None:
@@ -240,6 +246,7 @@ def commit_decided(
     tries = 0
     while True:
         tries += 1
-        result: R | None = run(partial(commit_current, decide(), tries >= free_tries))
+        work = partial(commit_current, decide(), tries >= free_tries)
+        result = work() if urgent is None else urgent.submit(work).result()
         if result is not None:
             return result

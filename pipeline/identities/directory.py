@@ -81,6 +81,7 @@ class Directory:
         index = self._new_index()
         order = np.array([person.seq for person in stored.persons], dtype=np.int64)
         index.append(stored.vectors, order, stored.image_hashes, stored.boxes)
+        self.corrections += 1  # one may be in that failed afterwards
         with self._maps:
             self._index = index
             self._number([person.person_id for person in stored.persons])
@@ -166,13 +167,14 @@ class Directory:
         records: Iterable[PersonRecord] = (),
         deleted: Iterable[str] = (),
         references: Sequence[ReferenceFace] = (),
+        lost: Iterable[str] = (),
     ) -> None:
-        """Follows a commit; `references` belong to persons among `records`. The caller has the lock."""
+        """Follows a commit; `references` belong to persons among `records`, and those who `lost` theirs get no other.
+        The caller has the lock."""
         records, deleted = list(records), list(deleted)
         self.corrections += bool(deleted)
         with self._maps:
-            faceless = [record.person_id for record in records if record.image_guid is None]
-            self._change_index({record.person_id: record.seq for record in records}, [*deleted, *faceless], references)
+            self._change_index({record.person_id: record.seq for record in records}, [*deleted, *lost], references)
             for person_id in deleted:
                 self._forget_maps(person_id)
                 del self._persons[person_id]

@@ -237,7 +237,7 @@ def _sighting(
     *,
     described: bool,
 ) -> Sighting:
-    failed = failed_measures(face, gate)
+    failed = failed_measures(face.qualities, gate)
     x1, y1, x2, y2 = face.box
     return Sighting(
         photo=0,

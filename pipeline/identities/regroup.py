@@ -1,21 +1,25 @@
 """Decides the stored faces of a directory anew, in the order of the store, and collects what that changes.
 
-It is done on a view of the directory, without its lock: `Regrouped.is_outdated` tells under the lock whether it stands.
-Nothing is decoded but the photos that new persons' pictures are cut from.
+It is done on a view of the directory, without its lock: `FreePlan.is_outdated` tells under the lock whether it stands.
+Nothing is decoded but the photos that new persons' pictures are cut from. The store has no vector of a rejected face,
+which takes part where the caller extracted it again.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.config import MatchSettings, nearest_threshold
 from pipeline.errors import CorrectionImpossible
-from pipeline.identities.correction_plan import IS, IS_NOT, NOBODY, NOT_SAME, Plan, has_name
+from pipeline.identities.correction_plan import IS, IS_NOT, NOBODY, NOT_SAME, FreePlan, Plan, has_name
+from pipeline.identities.decide import failed_measures
 from pipeline.identities.directory import Directory
 from pipeline.identities.reference_pictures import PictureReader, Pictures
 from pipeline.identities.regrouping import Changes, ClusteredFace, Group, changes
@@ -24,59 +28,51 @@ from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
 from pipeline.store.catalog.opening import utc_now
+from pipeline.store.catalog.references import FaceVector
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     CorrectionRequest,
     FaceMove,
     FaceToRegroup,
     KeptApart,
+    NotDecoded,
     PersonRecord,
     Regrouping,
 )
 from pipeline.types import FaceBatch
 
-_COUNTS: Final = ("occurrence", "last_occurrence_at", "modified_at")  # of a person, that posts and runs change
+# Faces that were extracted again: SHA-256 of the photo and place in it -> a row of DECODED_SCHEMA. None: not asked for.
+Decoded: TypeAlias = Mapping[tuple[str | None, int], Mapping[str, Any]] | None
+
+_CAME_SINCE: Final = {"embedding": None, "reason": "it came into the store after the photos were read"}
 
 
-@dataclass(frozen=True)
-class Regrouped:
-    """What grouping anew changes, as rows and in words."""
-
-    plan: Plan
-    report: Regrouping
-    corrections: int  # that were made in the directory before it was decided
-    persons: Mapping[str, PersonRecord]  # that it changes, or whose faces, as they were
-
-    def is_outdated(self) -> bool:
-        """Whether what it changes is another since. What came in for other persons does no harm."""
-        directory = self.plan.directory
-        if directory.corrections != self.corrections:
-            return True
-        return any(
-            not _same(record, directory.get(person_id), whole=person_id in self.report.gone)
-            for person_id, record in self.persons.items()
-        )
-
-
-def _same(old: PersonRecord, now: PersonRecord | None, *, whole: bool) -> bool:
-    if now is None or whole:
-        return old == now
-    return old == replace(now, **{name: getattr(old, name) for name in _COUNTS})
+def by_place(decoded: pa.Table | None) -> Decoded:
+    """The rows of DECODED_SCHEMA."""
+    return None if decoded is None else {(row["sha256"], row["ordinal"]): row for row in decoded.to_pylist()}
 
 
 def regrouped(
-    client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures, reader: PictureReader
-) -> Regrouped:
+    client: LocalStore,
+    directory: Directory,
+    request: CorrectionRequest,
+    pictures: Pictures,
+    reader: PictureReader,
+    decoded: Decoded,
+) -> FreePlan:
     """Decides the directory anew. Raises CorrectionImpossible, StoreError."""
-    made, plan = directory.corrections, Plan(client, directory, utc_now())
     gate = request.gate or MatchSettings()
     known = _Known(client, directory)
+    admitted = known.admitted(gate)
+    not_decoded = [] if decoded is None else known.take(admitted, decoded, pictures)
+    plan = Plan(client, directory, utc_now(), known.decoded, known.vectors)
+    read = partial(reader.read, directory, references=known.references)
     changed = changes(known.clustered(client, gate), known.groups())
     moves = dict(changed.moved)
     new: list[str] = []
     without_picture: list[int] = []
     for face_ids in changed.new:
-        if pictures.find([known.stored[face_id] for face_id in face_ids], lambda face: reader.read(directory, face)):
+        if pictures.find([known.stored[face_id] for face_id in face_ids], read):
             new.append(str(uuid.uuid4()))
             plan.insert(PersonRecord.new(new[-1], None, None, "", plan.now))
             moves.update(dict.fromkeys(face_ids, new[-1]))
@@ -91,7 +87,7 @@ def regrouped(
     plan.settle([person_id for person_id in (*lost, *new) if person_id is not None], pictures.pick)
     _, after = plan.rows()
     gone = [person_id for person_id, columns in after.persons.items() if columns is None]
-    if len(gone) == len(known.records) and gone and not new:
+    if gone and plan.leaves_nobody:
         raise CorrectionImpossible(detail="By this gate no face would make a person, and nobody would be left.")
     report = Regrouping(
         threshold=gate.threshold,
@@ -109,7 +105,9 @@ def regrouped(
             for pair, reason in {(one, two): reason for one, two, reason in changed.kept_apart}.items()
         ],
         without_picture=without_picture,
-        admitted=known.admitted(gate),
+        admitted=[face.stored.face_id for face in admitted],
+        decoded=decoded is not None,
+        not_decoded=not_decoded,
         names={},
     )
     joined = {person_id for persons in joins for person_id in persons}
@@ -118,8 +116,8 @@ def regrouped(
     touched |= known.records.keys() & {*lost, *moves.values(), *parents}
     mentioned = touched.union(*((pair.person_id, pair.other_id) for pair in report.kept_apart))
     named = {person_id: str(known.records[person_id].name) for person_id in mentioned if known.records[person_id].name}
-    report = replace(report, names=named)
-    return Regrouped(plan, report, made, {person_id: known.records[person_id] for person_id in touched})
+    said = {"regrouping": replace(report, names=named)}
+    return FreePlan(plan, said, {person_id: known.records[person_id] for person_id in touched})
 
 
 class _Known:
@@ -127,11 +125,14 @@ class _Known:
 
     def __init__(self, client: LocalStore, directory: Directory) -> None:
         self._index = directory.view().index
-        self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
+        # Before the faces: who is another by the commit was known by another picture, maybe.
         self.records = {record.person_id: record for record in directory.records()}
+        self._faces, self.vectors = client.faces_to_regroup(directory.account_id, directory.name)
         # Of a person who is being committed this moment nothing is known here yet.
         self._faces = [f for f in self._faces if f.stored.person_id is None or f.stored.person_id in self.records]
         self.stored = {face.stored.face_id: face.stored for face in self._faces}
+        self.references = {str(f.stored.person_id): f.stored.face_id for f in self._faces if f.reference}
+        self.decoded: dict[int, FaceVector] = {}  # of faces that the store has no vector of
         merges = client.last_merges(directory.account_id, directory.name)
         parents = {person_id: record.parent_id for person_id, record in self.records.items()}
         # What a regroup joined, another one may part.
@@ -142,6 +143,7 @@ class _Known:
         }
         self.roots = {p: _top(p, {**parents, **dict.fromkeys(self._joined)}) for p in self.records}
         self._facts = client.facts_about(list(self.stored), list(self.records))
+        self._said = {kind: {fact.face_id for fact in self._facts if fact.kind == kind} for kind in (IS, NOBODY)}
         self._is_not: dict[int, list[str]] = {}
         self._two = [(p, before) for p, (kind, before, _) in merges.items() if kind == "unmerge"]
         for fact in self._facts:
@@ -171,7 +173,7 @@ class _Known:
 
     def clustered(self, client: LocalStore, gate: MatchSettings) -> list[ClusteredFace]:
         """The faces that have a vector and are not stated to be nobody, grouped in the order of the store."""
-        said = {kind: {f.face_id for f in self._facts if f.kind == kind} for kind in (IS, NOBODY)}
+        said = self._said
         faces = [f for f in self._faces if f.stored.face_id in self.vectors and f.stored.face_id not in said[NOBODY]]
         if not faces:
             return []
@@ -179,7 +181,7 @@ class _Known:
         founds = [
             f.stored.path is None
             or (f.reference and groups[self.roots[str(f.stored.person_id)]].held)
-            or (not f.named and _fits(f, gate))
+            or (not f.named and not failed_measures(f.qualities, gate))
             for f in faces
         ]
         vectors = [self.vectors[f.stored.face_id] for f in faces]
@@ -231,14 +233,30 @@ class _Known:
                 joins.append([first.person_id, *(other.person_id for other in others)])
         return made, joins
 
-    def admitted(self, gate: MatchSettings) -> list[int]:
-        """The rejected faces that this gate would admit."""
-        return [f.stored.face_id for f in self._faces if f.stored.outcome == "rejected" and _fits(f, gate)]
+    def admitted(self, gate: MatchSettings) -> list[FaceToRegroup]:
+        """The rejected faces that this gate would admit, but for those that are stated to be nobody."""
+        rejected = (f for f in self._faces if f.stored.outcome == "rejected")
+        allowed = (f for f in rejected if f.stored.face_id not in self._said[NOBODY])
+        return [f for f in allowed if not failed_measures(f.qualities, gate)]
 
-
-def _fits(face: FaceToRegroup, gate: MatchSettings) -> bool:
-    lowest = (gate.min_cpq, gate.min_fsq, gate.min_fcq)
-    return all(quality >= low for quality, low in zip(face.qualities, lowest, strict=True))
+    def take(
+        self, faces: Sequence[FaceToRegroup], decoded: Mapping[Any, Mapping[str, Any]], pictures: Pictures
+    ) -> list[NotDecoded]:
+        """Gives these faces the vectors that were decoded, and `pictures` theirs. Returns those that got none."""
+        missed = []
+        for face in faces:
+            stored, row = face.stored, decoded.get((face.stored.sha256, face.ordinal), _CAME_SINCE)
+            if row["embedding"] is None:
+                missed.append(NotDecoded(stored.face_id, str(stored.path), row["reason"]))
+                continue
+            hashes = tuple(value for value in (stored.sha256, face.pixel_hash) if value is not None)
+            box = (stored.x1, stored.y1, stored.x2, stored.y2)
+            self.decoded[stored.face_id] = FaceVector(np.frombuffer(row["embedding"], "<f4"), hashes, box)
+            self.stored[stored.face_id] = replace(stored, has_embedding=True)
+            if row["crop"] is not None:
+                pictures.add(stored.face_id, row["crop"])
+        self.vectors.update(self.decoded)
+        return missed
 
 
 def _top(person_id: str, parents: Mapping[str, str | None]) -> str:

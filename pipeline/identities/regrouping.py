@@ -103,9 +103,8 @@ def _anchored(
         if face.root is not None and face.cluster is not None and (face.fixed or face.reference):
             anchored.setdefault(face.cluster, {}).setdefault(face.root, str(face.person_id))
             kept.add(face.root)
-    rest: dict[
-        str, tuple[int, str]
-    ] = {}  # of persons whose reference is in no cluster: the largest, else earliest part
+    # Of persons whose reference is in no cluster: the largest part, else the earliest.
+    rest: dict[str, tuple[int, str]] = {}
     for (root, cluster), members in parts.items():
         if root not in kept and (root not in rest or len(members) > len(parts[root, rest[root][0]])):
             rest[root] = cluster, str(members[0].person_id)

@@ -6,22 +6,26 @@ directory that holds no identity is an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+
+import pyarrow as pa
 
 from pipeline.config import Settings
 from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities import merging
-from pipeline.identities.background import Housekeeper, ShardEnroller
+from pipeline.identities.background import Housekeeper, LongWork, ShardEnroller
 from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.changes import ChangeRules
-from pipeline.identities.corrections import Corrections
-from pipeline.identities.directory import Directories, Directory
+from pipeline.identities.corrections import LONG, Corrections
+from pipeline.identities.directory import Directories, Directory, DirectoryView
 from pipeline.identities.person_changes import changed
 from pipeline.identities.posts import Poster
+from pipeline.identities.review import ReviewPage, review
 from pipeline.identities.types import (
     NO_CHANGE,
     PersonChange,
@@ -32,11 +36,20 @@ from pipeline.identities.types import (
     StoredImage,
 )
 from pipeline.identities.views import all_views, person_view
+from pipeline.matching.match import Matcher
 from pipeline.runtime.device import resolve_device
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest, DirectoryCommit, PersonRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A directory at one moment. Two are of the same state where they have the same view."""
+
+    corrections: int  # that were made until then
+    view: DirectoryView
 
 
 class IdentityService:
@@ -57,7 +70,9 @@ class IdentityService:
         )
         self._rules = ChangeRules(settings.serve)
         self._poster = Poster(client, self._directories, self._batcher, decoder, settings, self._rules)
-        self._corrections = Corrections(client, self._directories, decoder, settings.decode.max_bytes)
+        self._long_corrections = LongWork("corrections")
+        urgent = self._long_corrections.urgent
+        self._corrections = Corrections(client, self._directories, decoder, settings.decode.max_bytes, urgent)
         self._shards = ShardEnroller(client, self._directories, decoder, settings)
         self._housekeeper = Housekeeper(client)
 
@@ -99,6 +114,45 @@ class IdentityService:
         """Everybody with this external id, in the order of insertion."""
         with self._directories.using(account_id, directory) as opened:
             return [person_view(opened, record) for record in opened.with_external_id(external_id)]
+
+    def merged_set(self, account_id: int, directory: str, person_id: str) -> list[str]:
+        """The root of a person, then all who are merged with it. Raises PersonUnknown."""
+        with self._directories.using(account_id, directory) as opened:
+            members = opened.merged_set(person_id)
+        if not members:
+            raise PersonUnknown
+        return [record.person_id for record in members]
+
+    def pictures(self, account_id: int, directory: str, person_ids: Sequence[str]) -> dict[str, str]:
+        """The guid of a picture of each of these people: their own, or of one who is merged with them; without those
+        who have none."""
+        found = {}
+        with self._directories.using(account_id, directory) as opened:
+            for person_id in person_ids:
+                guids = (record.image_guid for record in opened.merged_set(person_id))
+                if guid := next(filter(None, guids), None):
+                    found[person_id] = guid
+        return found
+
+    def moment(self, account_id: int, directory: str) -> Moment:
+        """What tells whether a directory has changed since."""
+        with self._directories.using(account_id, directory) as opened:
+            return Moment(opened.corrections, opened.view())
+
+    def review(
+        self,
+        account_id: int,
+        directory: str,
+        people: Sequence[str],
+        others: Mapping[str, int],
+        *,
+        narrow: Matcher,
+        wide: Matcher,
+        count: int,
+    ) -> ReviewPage:
+        """Pairs of people who may be one; see `review`."""
+        with self._directories.using(account_id, directory) as opened:
+            return review(self._client, opened, people, others, narrow=narrow, wide=wide, count=count)
 
     def face_image(self, account_id: int, directory: str, person_id: str) -> StoredImage:
         """The record's own current picture. Raises PersonUnknown, and ObjectUnknown where it has none."""
@@ -195,9 +249,10 @@ class IdentityService:
                 opened.apply(self._client.commit_directory(commit), commit.deleted)
                 self._housekeeper.note_change()
 
-    def correct(self, request: CorrectionRequest) -> CorrectionAnswer:
+    def correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
         """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError."""
-        answer = self._corrections.make(request)
+        make = partial(self._corrections.make, request, decoded)
+        answer = self._long_corrections.do(make) if request.kind in LONG else make()
         self._housekeeper.note_change()
         return answer
 
@@ -229,6 +284,7 @@ class IdentityService:
         """Stops the threads; requests in hand are finished first. The store stays open."""
         self._batcher.close()
         self._shards.close()
+        self._long_corrections.close()
         self._housekeeper.close()
 
 

@@ -6,13 +6,13 @@ directories (`decide.commit_decided`).
 
 from __future__ import annotations
 
-import hashlib
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.config import MatchSettings, nearest_threshold
-from pipeline.errors import ImageChanged, ImageRejected
+from pipeline.errors import ImageRejected
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import read_file
 from pipeline.extraction.rows import FACE_COLUMNS, REUSE_ROW, ExtractedFace, ExtractedRow, read_rows
-from pipeline.extraction.stored_picture import MEDIA_TYPE, HeldPictures, cut_faces, encode_reference_image
+from pipeline.extraction.stored_picture import MEDIA_TYPE, HeldPictures, encode_reference_image, pictures_of_photo
+from pipeline.identities.changed_photos import ChangedPhotos
 from pipeline.identities.decide import (
     Decision,
     Sighting,
@@ -37,9 +37,13 @@ from pipeline.identities.decide import (
 )
 from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.duplicate_faces import DuplicateResolver, mark_changed
+from pipeline.identities.following import follow
+from pipeline.identities.reference_pictures import PictureReader
+from pipeline.identities.same_faces import place_bound
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.runtime.threads import over_threads
+from pipeline.store.catalog.references import FaceVector
 from pipeline.store.commits.shard import PreparedShard
 from pipeline.store.files.objects import FOLDER_DIGITS
 from pipeline.store.files.shards import embedding_rows
@@ -80,10 +84,13 @@ class _Prepared:
     persons: Sequence[Mapping[str, Any]]  # the new ones, as PERSONS_SCHEMA, in the order of insertion
     files: PreparedShard
     corrections: Sequence[tuple[Directory, int]]  # each directory, and how many were made before it was decided
+    changed: Sequence[tuple[ChangedPhotos, Mapping[int, FaceVector]]]  # with the vectors of those known by others now
 
     def is_outdated(self) -> bool:
-        return any(directory.corrections != made for directory, made in self.corrections) or any(
-            decision.is_outdated() for decision in self.decisions
+        return (
+            any(directory.corrections != made for directory, made in self.corrections)
+            or any(decision.is_outdated() for decision in self.decisions)
+            or any(photos.is_outdated() for photos, _ in self.changed)
         )
 
 
@@ -104,12 +111,15 @@ class Enroller:
         held: HeldPictures | None = None,
     ) -> None:
         """`max_bytes`: of an image file that is read again, for pictures that neither the extraction made nor `held`
-        has. `urgent` does the work that requests wait for; None: the caller's thread does it."""
+        has. `urgent`: as in `commit_decided`."""
         self._client = client
         self._run = run
         planned = MatchSettings(**run.settings["match"])
         self._gate = replace(planned, threshold=nearest_threshold(planned.threshold))
-        self._matcher = Matcher(Calibration.from_dict(client.identity.calibration), self._gate.threshold)
+        calibration = Calibration.from_dict(client.identity.calibration)
+        self._matcher = Matcher(calibration, self._gate.threshold)
+        self._bound = Matcher(calibration, place_bound(calibration, self._gate.threshold))
+        self._reader = PictureReader(client, decoder, max_bytes)
         self._decoder = decoder
         self._directories = directories
         self._max_bytes = max_bytes
@@ -132,13 +142,10 @@ class Enroller:
                 lambda _: self._directories.writing(*directories.values()),
                 lambda prepared, _: self._commit(prepared),
                 free_tries=_FREE_TRIES,
-                run=self._run_urgently,
+                urgent=self._urgent,
             )
         self._held.forget(manifest["row"].to_pylist())
         self._client.settle_shard(committed)
-
-    def _run_urgently(self, work: Callable[[], Any]) -> Any:
-        return work() if self._urgent is None else self._urgent.submit(work).result()
 
     def _prepare(self, shard: _Shard) -> _Prepared:
         """Decides the shard and writes its files."""
@@ -146,22 +153,34 @@ class Enroller:
         corrections = [(directory, directory.corrections) for directory in shard.directories.values()]
         while True:
             sightings = self._sightings(shard)
+            changed = self._changed_photos(shard)
+            for photos in changed:
+                photos.take_over(sightings, self._matcher, self._bound)
             decisions = self._decide(shard, [s for s in sightings if not s.settled])
             sightings = [s for s in sightings if s.settled] + [s for d in decisions for s in d.sightings]
             sightings.sort(key=lambda s: (s.photo, s.ordinal))
+            face_ids = range(shard.face_id, shard.face_id + len(sightings))
+            for photos in changed:
+                own = [(n, s) for n, s in zip(face_ids, sightings, strict=True) if self._is_in(shard, s, photos)]
+                photos.settle(own, self._reader)
+            chosen = {(s.photo, s.ordinal) for photos in changed for s in photos.chosen}
             try:
-                objects = self._pictures(shard, [s for s in sightings if s.outcome == "inserted"])
+                objects = self._pictures(
+                    shard, [s for s in sightings if s.outcome == "inserted" or (s.photo, s.ordinal) in chosen]
+                )
                 break
             except _ImagesGone as gone:
                 for row in gone.rows:
                     mark_changed(row)
-        face_ids = range(shard.face_id, shard.face_id + len(sightings))
+        made = {guid: picture for guid, picture, _ in objects}
+        settled = [photos.commit(partial(self._reference_guid, shard), made) for photos in changed]
+        others = {picture[0]: picture for commit in settled for picture in commit.pictures.values()}
         seen = Counter[str]()
         for name, directory in shard.directories.items():
             seen += occurrences(directory, [s for s in sightings if _directory_of(rows[s.photo]) == name])
-        persons = self._persons(shard, sightings, face_ids, seen)
-        unnamed = {s.photo for s in sightings if s.outcome == "removed" and s.ordinal == 0}
-        media = [_media_row(row, shard.media_id + photo, photo in unnamed) for photo, row in enumerate(rows)]
+        unnamed = {photo for photos in changed for photo in photos.unnamed}
+        persons = self._persons(shard, sightings, face_ids, seen, unnamed)
+        media = [_media_row(row, media_id) for media_id, row in enumerate(rows, shard.media_id)]
         faces = [
             _face_row(s, face_id, shard.media_id + s.photo) for s, face_id in zip(sightings, face_ids, strict=True)
         ]
@@ -175,16 +194,31 @@ class Enroller:
                 embeddings=self._embeddings(sightings, face_ids),
                 persons=pa.Table.from_pylist(persons, PERSONS_SCHEMA),
                 files=pa.Table.from_pylist([_file_row(r, n) for n, r in enumerate(rows, shard.media_id)], FILES_SCHEMA),
-                objects=objects,
+                objects=[*objects, *(picture for guid, picture in others.items() if guid not in made)],
                 occurrences=seen,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
+                settled=settled,
             )
         )
-        return _Prepared(decisions, persons, files, corrections)
+        return _Prepared(decisions, persons, files, corrections, [(photos, photos.vectors()) for photos in changed])
+
+    def _changed_photos(self, shard: _Shard) -> list[ChangedPhotos]:
+        """Of each directory in which photos are replaced."""
+        rows = {
+            name: {photo: row for photo, row in enumerate(shard.rows) if _directory_of(row) == name}
+            for name in shard.directories
+        }
+        changed = [ChangedPhotos(self._client, shard.directories[name], own) for name, own in rows.items()]
+        return [photos for photos in changed if photos]
+
+    @staticmethod
+    def _is_in(shard: _Shard, sighting: Sighting, photos: ChangedPhotos) -> bool:
+        return _directory_of(shard.rows[sighting.photo]) == photos.directory.name
 
     def _sightings(self, shard: _Shard) -> list[Sighting]:
         """All faces in manifest order, those of a photo from the largest. What was stated of a face holds for the same
-        face of a copy; a forgotten one is not taken up again."""
+        face of a copy; a forgotten one is not taken up again, nor one of a photo that was forgotten since it was
+        planned."""
         faces = [
             self._sighting(photo, row, ordinal, face)
             for photo, row in enumerate(shard.rows)
@@ -192,10 +226,12 @@ class Enroller:
         ]
         account, hashes = self._run.account_id, [str(row.sha256) for row in shard.rows]
         gone = self._client.forgotten_faces(account, [(hashes[s.photo], s.ordinal) for s in faces])
+        photos = [str(row.manifest["path"]) for row in shard.rows]
+        gone_photos = self._client.forgotten_photos(account, photos, hashes)
         pinned = {name: self._client.pinned_faces(account, name, hashes) for name in shard.directories}
         for k, s in enumerate(faces):
             known = pinned[_directory_of(shard.rows[s.photo])].get(hashes[s.photo], {})
-            if (hashes[s.photo], s.ordinal) in gone:
+            if (hashes[s.photo], s.ordinal) in gone or gone_photos & {photos[s.photo], hashes[s.photo]}:
                 faces[k] = replace(s, settled=True, outcome="removed")
             elif s.ordinal in known:
                 person = known[s.ordinal]
@@ -211,7 +247,7 @@ class Enroller:
 
     def _sighting(self, photo: int, row: ExtractedRow, ordinal: int, face: ExtractedFace) -> Sighting:
         named = row.manifest["name"] is not None or row.manifest["external_id"] is not None
-        failed = failed_measures(face, self._gate)
+        failed = failed_measures(face.qualities, self._gate)
         return Sighting(
             photo=photo,
             ordinal=ordinal,
@@ -234,22 +270,35 @@ class Enroller:
     def _image_guid(self, shard: _Shard, sighting: Sighting) -> str:
         return shard.folder + self._uuid("image", shard.rows[sighting.photo], sighting.ordinal)[FOLDER_DIGITS:]
 
+    def _reference_guid(self, shard: _Shard, face_id: int, sighting: Sighting | None) -> str:
+        """Of the picture of a face that becomes a person's reference; without a sighting it is one that is stored."""
+        if sighting is not None:
+            return self._image_guid(shard, sighting)
+        return shard.folder + self._uuid_of(f"image of face {face_id}")[FOLDER_DIGITS:]
+
     def _persons(
-        self, shard: _Shard, sightings: Sequence[Sighting], face_ids: range, occurrences: Counter[str]
+        self,
+        shard: _Shard,
+        sightings: Sequence[Sighting],
+        face_ids: range,
+        occurrences: Counter[str],
+        unnamed: Set[int],
     ) -> list[dict[str, Any]]:
         """The new persons, numbered from 0: the store draws their sequence numbers in this order. Takes the new
-        persons' counts out of `occurrences`, which leaves those of stored persons."""
+        persons' counts out of `occurrences`, which leaves those of stored persons. `unnamed`: photos whose labels name
+        nobody."""
         persons: list[dict[str, Any]] = []
         for sighting, face_id in zip(sightings, face_ids, strict=True):
             if sighting.outcome == "inserted":
                 row = shard.rows[sighting.photo]
+                label = {} if sighting.photo in unnamed else row.manifest  # a named row inserts its largest face only
                 persons.append(
                     {
                         "person_id": sighting.person_id,
                         "seq": len(persons),
                         "directory": _directory_of(row),
-                        "name": row.manifest["name"],  # a named row inserts its largest face and no other
-                        "external_id": row.manifest["external_id"],
+                        "name": label.get("name"),
+                        "external_id": label.get("external_id"),
                         "face_id": face_id,
                         "image_guid": self._image_guid(shard, sighting),
                         "occurrence": 1 + occurrences.pop(sighting.new_id, 0),
@@ -287,21 +336,12 @@ class Enroller:
         crops = [s.face.crop for s in sightings if s.face.crop is not None]
         if len(crops) == len(sightings):
             return crops
-        data = read_file(Path(os.fsdecode(row.manifest["file"])), self._max_bytes)
-        if hashlib.sha256(data).hexdigest() != row.sha256:
-            raise ImageChanged
-        boxes = np.array([s.face.box for s in sightings], np.float32)
-        return [encode_reference_image(cut) for cut in cut_faces(self._decoder(data), boxes)]
+        file = Path(os.fsdecode(row.manifest["file"]))
+        return pictures_of_photo(file, row.sha256, [s.face.box for s in sightings], self._decoder, self._max_bytes)
 
     def _embeddings(self, sightings: Sequence[Sighting], face_ids: range) -> pa.Table:
-        """Of all faces but those that nobody is to be known by: the rejected and the forgotten ones, and those below
-        the gate that a correction gave somebody."""
         size = self._client.identity.embedding_size
-        kept = [
-            (face_id, s)
-            for face_id, s in zip(face_ids, sightings, strict=True)
-            if s.outcome not in ("rejected", "removed") and not (s.settled and s.failed and s.outcome == "matched")
-        ]
+        kept = [(face_id, s) for face_id, s in zip(face_ids, sightings, strict=True) if s.keeps_vector]
         vectors = np.array([s.face.embedding for _, s in kept], np.float32).reshape(-1, size)
         return embedding_rows([face_id for face_id, _ in kept], vectors)
 
@@ -325,6 +365,10 @@ class Enroller:
         for decision in prepared.decisions:
             new = [sighting for sighting in decision.sightings if sighting.outcome == "inserted"]
             decision.directory.apply([records[s.new_id] for s in new], references=[s.as_reference() for s in new])
+        changes = zip(prepared.changed, prepared.files.commit.settled, committed.settled, strict=True)
+        for (photos, vectors), commit, done in changes:
+            follow(photos.directory, commit, done, vectors)
+            photos.directory.corrections += 1  # faces are gone that others may have decided about
         return prepared.files
 
 
@@ -339,13 +383,10 @@ def _directory_of(row: ExtractedRow) -> str:
     return str(row.manifest["directory"])
 
 
-def _media_row(row: ExtractedRow, media_id: int, unnamed: bool) -> dict[str, Any]:
-    """`unnamed`: what the source says of the photo is of a face that was forgotten."""
-    said = dict.fromkeys(("name", "external_id", "extra")) if unnamed else {}
+def _media_row(row: ExtractedRow, media_id: int) -> dict[str, Any]:
     return {
         "media_id": media_id,
         **{name: row.manifest[name] for name in _MANIFEST_COLUMNS},
-        **said,
         "sha256": row.sha256,
         **row.image,
         "status": row.status,

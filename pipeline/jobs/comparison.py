@@ -7,20 +7,21 @@ its size and times are not those of the last reading (the quick check of rsync(1
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from itertools import chain, islice
+from itertools import accumulate, chain, islice, repeat, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.config import MARK, Settings
+from pipeline.config import KEEP, Settings
 from pipeline.errors import ImageMissing, ImageRejected
 from pipeline.extraction.images.files import FileState, HashedFile, file_state, hash_file
+from pipeline.jobs.changed_labels import ChangedLabels, Digests
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import Move, ReadAgain, ScanNotes
+from pipeline.store.records import Label, LabelChange, Move, ReadAgain, ScanNotes
 from pipeline.types import ImageRef
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory
@@ -46,6 +47,10 @@ class SourceRow(NamedTuple):
     def sha256(self) -> str | None:
         return self.file and self.file.sha256
 
+    @property
+    def label(self) -> Label:
+        return self.ref.name, self.ref.external_id
+
 
 class StoredRows:
     """What the store has of a source (`known_files`), by path and directory. Memory: about 0.4 KB a row."""
@@ -54,6 +59,8 @@ class StoredRows:
         self.media_ids: list[int] = table["media_id"].to_pylist()
         self._hashes = table["sha256"].combine_chunks()
         self._gone = table["gone_at"].is_valid().to_numpy()
+        self.labels = table["label"].combine_chunks()  # digests
+        self._paths, self._directories = (table[name].combine_chunks() for name in ("path", "directory"))
         self._met = bytearray(len(table))  # what is in the source
         states = ("size", "mtime_ns", "ctime_ns", *(["inode"] if check_inode else []))  # as FileState
         self._states = [table[name].fill_null(0).to_numpy() for name in states]
@@ -66,6 +73,11 @@ class StoredRows:
 
     def __len__(self) -> int:
         return len(self.media_ids)
+
+    @property
+    def paths(self) -> int:
+        """How many there are."""
+        return len(self._by_key)
 
     def __contains__(self, key: RowKey) -> bool:
         return key in self._by_key
@@ -96,6 +108,18 @@ class StoredRows:
         """The paths that the source does not have."""
         return (key for key, numbers in self._by_key.items() if not self._met[numbers[0]])
 
+    def key(self, number: int) -> RowKey:
+        """The path and the directory of a row."""
+        return self._paths[number].as_py(), self._directories[number].as_py()
+
+    def numbers(self, key: RowKey) -> tuple[int, ...]:
+        """The rows of a path: one for each content that it had."""
+        return self._by_key.get(key, ())
+
+    def met_paths(self) -> set[str]:
+        """The paths that the source has, for whatever directory."""
+        return {key[0] for key, numbers in self._by_key.items() if self._met[numbers[0]]}
+
     def media_of(self, key: RowKey) -> list[int]:
         """The media of a path."""
         return [self.media_ids[number] for number in self._by_key[key]]
@@ -112,21 +136,27 @@ class StoredRows:
 class Comparison:
     """Compares the rows of a source with those that are stored of it. `without_moves` completes what it finds."""
 
-    def __init__(self, stored: StoredRows, directory: str, settings: Settings, watch: Callable[[], None]) -> None:
-        """`directory`: of rows that name none. `watch` is called for each row, from several threads."""
+    def __init__(
+        self, stored: StoredRows, directory: str, settings: Settings, watch: Callable[[], None], digests: Digests
+    ) -> None:
+        """`directory`: of rows that name none. `watch` is called for each row, from several threads. `digests`: those
+        of labels, as the store has them."""
         self.stored = stored
+        self._labels = ChangedLabels(stored.labels, digests)
         self.moved: list[Move] = []
-        self.vanished: list[RowKey] = []  # that no earlier run missed
+        self.missing: list[RowKey] = []
+        self.vanished: list[RowKey] = []  # those of them that no earlier run missed
+        self.back = 0  # photos that one missed, and that are where they were
         self._read_again: list[ReadAgain] = []
         self._back: list[int] = []
         self._fresh_paths: set[str] = set()
-        self._closed: list[str] = []  # paths that could not be read; of a folder, what is in it is not known
+        self._closed: set[str] = set()  # paths that could not be read; of a folder, what is in it is not known
         self._directory = directory
         self._watch = watch
         self._threads = settings.run.threads or _HASH_THREADS
         self._max_bytes = settings.decode.max_bytes
         self._rehash = settings.run.rehash
-        self._marks = settings.run.on_missing == MARK
+        self._marks = settings.run.on_missing != KEEP
 
     def chunks(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
         """The rows, in their order, but for those whose file is missing and was there before: the source lacks them."""
@@ -140,15 +170,17 @@ class Comparison:
     def is_stored(self, row: SourceRow) -> bool:
         """Whether the store has the row with this content."""
         if row.problem is not None:
-            self._closed.append(row.ref.path)
+            self._closed.add(row.ref.path)
         self.stored.meet(row.key)
         number = self.stored.with_hash(row.key, row.sha256) if row.unread is None else row.unread
         if number is None:
             return False
         if self.stored.is_gone(number) and row.problem is None:
             self._back.append(self.stored.media_ids[number])
+            self.back += 1
         if row.file is not None and row.file.state is not None:
             self._read_again.append((self.stored.media_ids[number], *row.file.state))
+        self._labels.see(number, row.label)
         return True
 
     def without_moves(self, fresh: Sequence[SourceRow]) -> list[SourceRow]:
@@ -164,13 +196,30 @@ class Comparison:
             if row.key not in self.stored and row.key not in paired and olds:
                 paired[row.key] = olds.pop()
                 self._move(paired[row.key], row)
-        self.vanished = sorted(key for keys in left.values() for key in keys if self._is_missed(key))
+            for number in self.stored.numbers(row.key):
+                self._labels.see(number, row.label, same_bytes=False)
+        there = self._fresh_paths | self.stored.met_paths() if left else set()
+        self.missing = sorted(key for keys in left.values() for key in keys if self._is_missed(key[0], there))
+        self.vanished = [key for key in self.missing if not self.stored.was_missed(key)]
         return [row for row in fresh if row.key not in paired or row.sha256 != self.stored.content(paired[row.key])]
 
     def notes(self) -> ScanNotes:
         """What the store is to keep of the comparison."""
         gone = [media_id for key in self.vanished for media_id in self.stored.media_of(key)] if self._marks else []
         return ScanNotes(self._read_again, self.moved, gone, self._back)
+
+    def changed_labels(self) -> dict[str, list[LabelChange]]:
+        """Of each directory the stored photos with another label than before: also those with bytes that their paths
+        had earlier and with the same label."""
+        found: dict[str, list[LabelChange]] = {}
+        changes = self._labels.changes()
+        for number, (label, same_bytes) in changes.items():
+            key = self.stored.key(number)
+            versions = (other for other in self.stored.numbers(key) if other not in changes or other == number)
+            for version in versions:
+                if self._labels.same_before(version, number):
+                    found.setdefault(key[1], []).append((self.stored.media_ids[version], *label, same_bytes))
+        return found
 
     def _is_missing(self, row: SourceRow) -> bool:
         return isinstance(row.problem, ImageMissing) and self.stored.content(row.key) is not None
@@ -179,14 +228,17 @@ class Comparison:
         self.moved.append((old[0], row.directory, row.ref.path))
         self._back += self.stored.media_of(old) if self.stored.was_missed(old) else []
         number = self.stored.with_hash(old, row.sha256)
-        if number is not None and row.file is not None and row.file.state is not None:
+        if number is None:
+            return
+        self._labels.see(number, row.label)
+        if row.file is not None and row.file.state is not None:
             self._read_again.append((self.stored.media_ids[number], *row.file.state))
 
-    def _is_missed(self, key: RowKey) -> bool:
-        """Whether the path is missed since now: the source may have it for another directory of the store."""
-        path = key[0]
-        there = path in self._fresh_paths or any(path.startswith(closed + os.sep) for closed in self._closed)
-        return not there and not self.stored.was_missed(key)
+    def _is_missed(self, path: str, there: Set[str]) -> bool:
+        """Whether the source lacks the path. It may be `there` for another directory of the store, or in a folder that
+        cannot be read."""
+        folders = takewhile(bool, accumulate(repeat(path), lambda folder, _: folder.rpartition(os.sep)[0]))
+        return path not in there and not any(folder in self._closed for folder in islice(folders, 1, None))
 
     def _look_at(self, refs: Sequence[ImageRef]) -> list[SourceRow]:
         rows = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from pipeline.extraction.rows import EXTRACT
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.accounts import DEFAULT_ACCOUNT, find_account
-from pipeline.jobs.plan import NoStore, PlanCounts, Planner, watcher
-from pipeline.jobs.run_report import left_alone_lines, listed, moved_lines
+from pipeline.jobs.followed_labels import count_changes
+from pipeline.jobs.missing import chooser
+from pipeline.jobs.moved_source import moved_source
+from pipeline.jobs.plan import NoStore, Planner, watcher
+from pipeline.jobs.plan_counts import PlanCounts, listed
 from pipeline.jobs.session import RunRequest, require_sources, source_name
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.connect import open_store
@@ -44,9 +48,10 @@ class DryRunReport:
         counts = self.counts
         return [
             f"would take  {counts.new} new, {counts.changed} changed; {counts.already_in} are in already",
-            *moved_lines(counts),
+            *counts.file_lines(),
+            *([f"            {counts.labels_changed} labels changed"] if counts.labels_changed else []),
             f"            {self.to_decode} would be decoded; refused: {listed(self.rejected)}",
-            *left_alone_lines(counts),
+            *counts.left_alone_lines(),
             "nothing was written",
         ]
 
@@ -69,6 +74,8 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
                 request.directory,
                 request.settings,
                 watcher(progress, stop),
+                moved=moved_source(store, account_id, request, progress),
+                forget=chooser(dataclasses.replace(request, source=source)),
             )
             scanned = ScanCounts()
             refs = scan_source(source, request.settings.source, scanned, leave_out=request.store, stop=stop)
@@ -76,6 +83,8 @@ def dry_run(request: RunRequest, progress: Progress | None = None, stop: threadi
                 report.to_decode += batch["action"].to_pylist().count(EXTRACT)
                 statuses = (status for status in batch["status"].to_pylist() if status is not None)
                 report.rejected.update(status for status in statuses if status not in ACCEPTED_STATUSES)
+            planner.counts.labels_changed = count_changes(planner.labels)
+            planner.counts.forgotten_missing = planner.missing.count if planner.missing else 0
             report.counts += planner.counts.with_scan(scanned)
     return report
 

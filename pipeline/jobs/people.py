@@ -12,15 +12,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from pipeline.config import MatchSettings, Settings
 from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, RequestError, UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store, settle_threshold
-from pipeline.store.operations import Store
-from pipeline.store.records import CorrectionAnswer, CorrectionRequest
+from pipeline.store.operations import Correct, Store
+from pipeline.store.records import CorrectionAnswer, CorrectionRequest, Seen
 from pipeline.store.texts import TEXT_RULE, is_text
+from pipeline.types import Progress, SilentProgress
 
 if TYPE_CHECKING:
     from pipeline.identities.corrections import Corrections
@@ -70,11 +74,11 @@ class People:
 
     def all(self) -> list[PersonRow]:
         """All people, the oldest first."""
-        return _rows(self._records())
+        return _rows(self._people())
 
     def show(self, who: str) -> PersonRow:
         """One person, named as the command line names them. Raises PersonNotFound, PersonAmbiguous."""
-        records = self._records()
+        records = self._people()
         found = self._found(records, who)
         root = next(record["root_person_id"] for record in records if record["person_id"] == found)
         return next(row for row in _rows(records) if row.person_id == root)
@@ -169,17 +173,57 @@ class People:
         self._store.fold()
         return answer
 
-    def regroup(self, gate: MatchSettings | None = None, *, dry_run: bool = False) -> CorrectionAnswer:
-        """Decides all faces anew by this gate (None: that of the settings), and keeps to what was stated. The answer's
-        `regrouping` says what changes, or would, with `dry_run`."""
-        match = replace(self._settings, match=gate) if gate else self._settings
-        settled = settle_threshold(match, self._store.identity).match
-        request = replace(self._request("regroup", []), gate=settled, dry_run=dry_run)
-        return self._store.correct(request, self._here())
+    def forget_photos(self, media_ids: Sequence[int]) -> CorrectionAnswer:
+        """Takes photos of runs out of the store, with faces, vectors and pictures, and the people who are left without
+        face and name. No run takes the photos up again. Cannot be undone. Those that are forgotten already are left as
+        they are. Raises PhotoUnknown."""
+        answer = self._store.correct(replace(self._request("forget_photos", []), media_ids=media_ids), self._here())
+        self._store.fold()
+        return answer
 
-    def undo(self) -> CorrectionAnswer:
-        """Takes the last correction back that is not undone yet. Raises UndoBlocked where something changed since."""
-        return self._correct("undo", [])
+    def regroup(
+        self, gate: MatchSettings | None = None, *, decode: bool | pa.Table = False, dry_run: bool = False
+    ) -> CorrectionAnswer:
+        """Decides all faces anew by this gate (None: that of the settings), and keeps to what was stated. The answer's
+        `regrouping` says what changes, or would, with `dry_run`.
+
+        `decode`: rejected faces that the gate would admit take part, too; their photos are read and extracted again,
+        unless this is what `decode_rejected` returned. Then raises ModelError and DeviceError as well.
+        """
+        if decode is True:
+            decode = self.decode_rejected(gate)
+        decoded = None if decode is False else decode
+        settings = settle_threshold(self._with_gate(gate), self._store.identity)
+        request = replace(self._request("regroup", []), gate=settings.match, dry_run=dry_run)
+        answer = self._store.correct(request, self._here(), decoded)
+        if decoded is not None and not dry_run:
+            self._store.fold()
+        return answer
+
+    def decode_rejected(
+        self, gate: MatchSettings | None = None, progress: Progress | None = None, stop: Event | None = None
+    ) -> pa.Table:
+        """Extracts the rejected faces that the gate would admit from their photos, for `regroup`. Stores nothing.
+
+        Raises Interrupted once `stop` is set, StoreMismatch, ModelError, DeviceError.
+        """
+        from pipeline.jobs.decode_rejected import decode_rejected
+
+        settings = settings_of_store(self._with_gate(gate), self._store.identity, self._store.path)
+        rejected = self._store.rejected_faces(self._account_id, self._directory)
+        return decode_rejected(self._store, settings, rejected, progress or SilentProgress(), stop or Event())
+
+    def _with_gate(self, gate: MatchSettings | None) -> Settings:
+        return replace(self._settings, match=gate) if gate else self._settings
+
+    def undo(self, correction_id: int | None = None, *, dry_run: bool = False) -> CorrectionAnswer:
+        """Takes the last correction back that is not undone yet, or with `dry_run` only says which one it is. Raises
+        UndoBlocked where something changed since, and CorrectionImpossible where it is not `correction_id`."""
+        request = replace(self._request("undo", []), correction_id=correction_id, dry_run=dry_run)
+        answer = self._store.correct(request, self._here())
+        if answer.kind == "regroup" and not dry_run:  # vectors of faces that are rejected again leave the files
+            self._store.fold()
+        return answer
 
     def _correct(
         self,
@@ -191,8 +235,22 @@ class People:
         anyway: bool = False,
     ) -> CorrectionAnswer:
         records = self._records() if who else []
-        person_ids = [self._found(records, one) for one in who]
-        return self._store.correct(self._request(kind, person_ids, faces, name, anyway), self._here())
+        return self.by_ids(kind, [self._found(records, one) for one in who], faces, name=name, anyway=anyway)
+
+    def by_ids(
+        self,
+        kind: str,
+        person_ids: Sequence[str],
+        faces: Sequence[int] = (),
+        *,
+        name: str | None = None,
+        anyway: bool = False,
+        seen: Seen | None = None,
+    ) -> CorrectionAnswer:
+        """A correction of people who are given by their ids, of any kind that is a method here. `seen`: what its sender
+        knows of them; then raises ChangedSince where that is no longer so."""
+        request = replace(self._request(kind, person_ids, faces, name, anyway), seen=seen)
+        return self._store.correct(request, self._here())
 
     def _request(
         self,
@@ -206,25 +264,22 @@ class People:
             raise UsageError(message=f"The name cannot be kept: it must be UTF-8 of {TEXT_RULE}.")
         return CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), name, anyway)
 
-    def _here(self) -> Callable[[LocalStore, CorrectionRequest], CorrectionAnswer]:
+    def _here(self) -> Correct:
         """Makes corrections in this process. The first reads the directory, so it is for one call of a method."""
         service = self._service()
         if service is not None:
-            return lambda _store, request: service.correct(request)
+            return lambda _store, request, decoded: service.correct(request, decoded)
 
-        @cache
-        def corrections(store: LocalStore) -> Corrections:
-            from pipeline.extraction.images.decode import Decoder
-            from pipeline.identities.corrections import Corrections
-            from pipeline.identities.directory import Directories
+        return corrections_here(self._settings)
 
-            decode = settings_of_store(self._settings, store.identity, store.path).decode
-            return Corrections(store, Directories(store), Decoder(decode), decode.max_bytes)
-
-        return lambda store, request: corrections(store).make(request)
+    def _people(self) -> list[dict[str, Any]]:
+        """All that is told of each record. The faces are counted for it, of which there may be many."""
+        people: list[dict[str, Any]] = self._store.people(self._account_id, self._directory).to_pylist()
+        return people
 
     def _records(self) -> list[dict[str, Any]]:
-        records: list[dict[str, Any]] = self._store.people(self._account_id, self._directory).to_pylist()
+        """What each record is found by."""
+        records: list[dict[str, Any]] = self._store.person_records(self._account_id, self._directory).to_pylist()
         return records
 
     def _faces(self, records: Sequence[Mapping[str, Any]], who: str) -> list[dict[str, Any]]:
@@ -233,6 +288,21 @@ class People:
         members = [r["person_id"] for r in records if found in (r["person_id"], r["root_person_id"])]
         faces: list[dict[str, Any]] = self._store.faces_of_people(members).to_pylist()
         return faces
+
+
+def corrections_here(settings: Settings) -> Correct:
+    """Makes corrections in this process. It reads a directory once, so nothing else may change it meanwhile."""
+
+    @cache
+    def corrections(store: LocalStore) -> Corrections:
+        from pipeline.extraction.images.decode import Decoder
+        from pipeline.identities.corrections import Corrections
+        from pipeline.identities.directory import Directories
+
+        decode = settings_of_store(settings, store.identity, store.path).decode
+        return Corrections(store, Directories(store), Decoder(decode), decode.max_bytes)
+
+    return lambda store, request, decoded: corrections(store).make(request, decoded)
 
 
 def _rows(records: Iterable[Mapping[str, Any]]) -> list[PersonRow]:
@@ -248,7 +318,7 @@ def _row(root: str, members: Sequence[Mapping[str, Any]]) -> PersonRow:
         person_id=root,
         name=own["name"],
         external_id=own["external_id"],
-        photos=sum(record["photos"] for record in members),
+        photos=own["photos"],
         faces=sum(record["faces"] for record in members),
         occurrence=sum(record["occurrence"] for record in members),
         merged=len(members) - 1,

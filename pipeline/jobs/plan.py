@@ -9,12 +9,11 @@ import dataclasses
 import json
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -24,64 +23,37 @@ from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUS
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.comparison import CHUNK_ROWS, Comparison, RowKey, SourceRow, StoredRows
+from pipeline.jobs.followed_labels import follow_labels
+from pipeline.jobs.missing import MissingPhotos
+from pipeline.jobs.plan_counts import LISTED, PlanCounts
 from pipeline.jobs.session import Session
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store.operations import Store
-from pipeline.store.records import KNOWN_FILES_SCHEMA, DirectoryRow, RunRow, ScanNotes
+from pipeline.store.records import (
+    KNOWN_FILES_SCHEMA,
+    DirectoryRow,
+    Label,
+    LabelChange,
+    RunRow,
+    ScanNotes,
+    SourceMove,
+    SourceSummary,
+)
 from pipeline.store.schema import MAX_DIRECTORIES
 from pipeline.types import DUPLICATE_ROW, ImageRef, Progress
 
-_LISTED = 1000  # moved and vanished files are listed up to here
+Forget: TypeAlias = Callable[[Comparison, PlanCounts], MissingPhotos | None]
 _PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixels will be decoded
-
-
-@dataclass
-class PlanCounts:
-    """What a scan found: rows of the source, and what it left alone. An unfinished run keeps it."""
-
-    new: int = 0
-    changed: int = 0  # at a known path, with other bytes
-    already_in: int = 0
-    moved: int = 0  # to a new path; nothing else changed
-    vanished: int = 0  # since the last run
-    forgotten: int = 0  # new or changed, but their only person was forgotten
-    moved_files: list[list[str]] = field(default_factory=list)  # old and new path, the first thousand
-    vanished_files: list[str] = field(default_factory=list)  # the first thousand
-    other_files: int = 0  # that are left alone
-    left_alone: dict[str, int] = field(default_factory=dict)  # the same by kind: raw, video, sidecar, hidden, ...
-    left_out: dict[str, int] = field(default_factory=dict)  # folders: hidden, thumbnails, excluded
-    left_out_folders: list[str] = field(default_factory=list)  # the first thousand of them
-
-    def then(self, later: PlanCounts) -> PlanCounts:
-        """With a later scan of the same source, which met all but the rows of the first again."""
-        return dataclasses.replace(later, new=self.new + later.new, changed=self.changed + later.changed)
-
-    def with_scan(self, scanned: ScanCounts) -> PlanCounts:
-        """With what the scan left alone."""
-        return dataclasses.replace(
-            self,
-            other_files=scanned.other_files,
-            left_alone=dict(scanned.left_alone),
-            left_out=dict(scanned.left_out),
-            left_out_folders=scanned.left_out_folders,
-        )
-
-    def __add__(self, other: PlanCounts) -> PlanCounts:
-        """With those of another source."""
-        return PlanCounts(**{f.name: _sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
-
-
-def _sum(one: Any, other: Any) -> Any:
-    """Of two numbers, lists or counts."""
-    return {**Counter(one) + Counter(other)} if isinstance(one, dict) else one + other
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a scan found, and the run that it planned: None where the store has everything."""
+    """What a scan found, and the run that it planned: None where nothing has changed. One without rows has only to be
+    finished: photos moved, say, and none is to be extracted."""
 
     counts: PlanCounts
     run: RunRow | None = None
+    missing: MissingPhotos | None = None  # that are to be forgotten once the run's photos are in
 
 
 def counts_of(run: RunRow) -> PlanCounts:
@@ -95,11 +67,17 @@ def rows_of(store: Store, run: RunRow) -> set[RowKey]:
     return set(zip(table["path"].to_pylist(), table["directory"].to_pylist(), strict=True))
 
 
-def plan_run(session: Session, counted: Collection[RowKey] = ()) -> Plan:
-    """Scans the session's source and writes down a run of what its store does not have.
+def plan_run(
+    session: Session,
+    counted: Collection[RowKey] = (),
+    moved: SourceMove | None = None,
+    forget: Forget = lambda *_: None,
+) -> Plan:
+    """Scans the session's source, which may have `moved`, and writes down a run of what its store does not have.
 
-    Rows that the command has `counted` before are not counted as being in already. Raises UsageError without a source,
-    InputError, TooManyDirectories, and Interrupted once the session's stop is set.
+    Rows that the command has `counted` before are not counted as being in already. `forget` chooses what of the missing
+    photos goes. Raises UsageError without a source, InputError, TooManyDirectories, and Interrupted once the session's
+    stop is set; then nothing has moved.
     """
     path, source = session.request.source, session.source
     if path is None or source is None:
@@ -114,21 +92,27 @@ def plan_run(session: Session, counted: Collection[RowKey] = ()) -> Plan:
         session.settings,
         watcher(session.progress, session.stop),
         counted,
+        moved,
+        forget,
     )
     with session.profiler.times.stage(SCAN):
         refs = scan_source(path, session.settings.source, scanned, leave_out=session.store.path, stop=session.stop)
         batches = planner.batches(source, refs)
         first = next(batches, None)
-        if first is not None:
-            run, rows = _write_manifest(session, path, source, chain([first], batches))
-        counts = planner.counts.with_scan(scanned)
-        if planner.notes:
-            session.store.note_scan(source, session.account_id, planner.notes)
-    if first is None:
-        return Plan(counts)
-    shards = len(session.store.shard_starts(run)) - 1
-    session.store.plan_run(run.run_id, rows, shards, dataclasses.asdict(counts))
-    return Plan(counts, session.store.run_row(run.run_id))
+        only_labels = first is None and not planner.notes.changes and planner.missing is None
+        followed = PlanCounts()
+        if only_labels:
+            if planner.notes:
+                session.store.note_scan(source, session.account_id, planner.notes)
+            followed = follow_labels(session, planner.labels)
+            if followed.labels_changed == followed.unsettled:
+                return Plan(planner.counts.with_scan(scanned) + followed)
+        run, rows = _write_manifest(session, path, source, chain([] if first is None else [first], batches))
+    counts, shards = planner.counts.with_scan(scanned) + followed, len(session.store.shard_starts(run)) - 1
+    session.store.plan_run(run.run_id, rows, shards, counts.kept(), planner.notes)
+    if not only_labels:  # after it, so that photos are found where they are now
+        counts += follow_labels(session, planner.labels)
+    return Plan(counts, session.store.run_row(run.run_id), planner.missing)
 
 
 def watcher(progress: Progress, stop: threading.Event) -> Callable[[], None]:
@@ -158,6 +142,12 @@ def _write_manifest(session: Session, path: Path, source: str, batches: Iterator
 class NoStore:
     """What there is to know of a store that is not made yet, or of an account in it."""
 
+    def sources(self, _account_id: int) -> list[SourceSummary]:
+        return []
+
+    def unfinished_run(self, _source: str, _account_id: int) -> None:
+        return None
+
     def known_files(self, _source: str, _account_id: int) -> pa.Table:
         return KNOWN_FILES_SCHEMA.empty_table()
 
@@ -166,6 +156,9 @@ class NoStore:
 
     def forgotten_photos(self, _account_id: int, _paths: Sequence[str], _hashes: Sequence[str]) -> set[str]:
         return set()
+
+    def digests_of_labels(self, _labels: Sequence[Label]) -> list[str | None]:
+        return []
 
     def directories(self) -> list[DirectoryRow]:
         return []
@@ -183,20 +176,28 @@ class Planner:
     settings: Settings
     watch: Callable[[], None] = lambda: None
     counted: Collection[RowKey] = ()
-    counts: PlanCounts = field(default_factory=PlanCounts)  # these two are complete after `batches`
+    moved: SourceMove | None = None  # the source, since it was scanned last
+    forget: Forget = lambda *_: None
+    counts: PlanCounts = field(default_factory=PlanCounts)  # these four are complete after `batches`
     notes: ScanNotes = field(default_factory=ScanNotes)
+    missing: MissingPhotos | None = None
+    labels: Mapping[str, Sequence[LabelChange]] = field(default_factory=dict)  # that changed, by directory
 
     def batches(self, source: str, refs: Iterable[ImageRef]) -> Iterator[pa.RecordBatch]:
         """Record batches (MANIFEST_SCHEMA) of the rows that are not in the store yet, in the source's order.
 
         Raises TooManyDirectories when the account would hold more than it may.
         """
-        known = self.store.known_files(source, self.account_id)
+        known = self._known(source)
         self._stored = StoredRows(known, check_inode=self.settings.run.check_inode)
-        self._compared = Comparison(self._stored, self.directory, self.settings, self.watch)
+        self._compared = Comparison(
+            self._stored, self.directory, self.settings, self.watch, self.store.digests_of_labels
+        )
         self._rows: dict[RowKey, tuple[int, str | None]] = {}  # of this run
         self._by_hash: dict[str, int] = {}  # the row of this run that will be extracted
+        self._replaced: set[int] = set()  # media that leave with a row of this run
         self._directories = {row.name for row in self.store.directories() if row.account_id == self.account_id}
+        self._forgotten_before: list[str] = []  # paths of files that were forgotten where their source was
         self._next_row = 0
         for rows in map(self._not_forgotten, self._fresh(refs)):
             in_store = self.store.media_of_hashes(self.account_id, [row.sha256 for row in rows if row.sha256])
@@ -204,10 +205,22 @@ class Planner:
             if planned:
                 yield pa.RecordBatch.from_pylist(planned, MANIFEST_SCHEMA)
         compared = self._compared
-        self.notes = compared.notes()
+        self.labels = compared.changed_labels()
+        self.notes = dataclasses.replace(compared.notes(), source=self.moved, forgotten=self._forgotten_before)
+        self.counts.moved_sources = [[self.moved.old, source]] if self.moved else []
         self.counts.moved, self.counts.vanished = len(compared.moved), len(compared.vanished)
-        self.counts.moved_files = [[old, new] for old, _, new in compared.moved[:_LISTED]]
-        self.counts.vanished_files = [path for path, _ in compared.vanished[:_LISTED]]
+        self.counts.back = compared.back
+        self.counts.moved_files = [[old, new] for old, _, new in compared.moved[:LISTED]]
+        self.counts.vanished_files = [path for path, _ in compared.vanished[:LISTED]]
+        self.missing = self.forget(compared, self.counts)
+
+    def _known(self, source: str) -> pa.Table:
+        """The rows that the store has of the source, with the paths that they have now."""
+        if self.moved is None:
+            return self.store.known_files(source, self.account_id)
+        known = self.store.known_files(self.moved.old, self.account_id)
+        paths = pa.array([self.moved.path(path) for path in known["path"].to_pylist()], pa.string())
+        return known.set_column(known.schema.get_field_index("path"), "path", paths)
 
     def _fresh(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
         """The rows that the store does not have, in pieces. Where it has others of the source, all are compared first:
@@ -219,11 +232,18 @@ class Planner:
         return iter(lambda: [*islice(rows, CHUNK_ROWS)], [])
 
     def _not_forgotten(self, rows: Sequence[SourceRow]) -> list[SourceRow]:
-        """The rows without forgotten photos, of which nothing is written down."""
-        hashes = [row.sha256 for row in rows if row.sha256]
-        forgotten = self.store.forgotten_photos(self.account_id, [row.ref.path for row in rows], hashes)
+        """The rows without forgotten photos, of which nothing is written down; of a moved source also by the paths that
+        they had."""
+        hashes, paths = [row.sha256 for row in rows if row.sha256], [row.ref.path for row in rows]
+        former = {path: self.moved.former(path) for path in paths} if self.moved else {}
+        forgotten = self.store.forgotten_photos(self.account_id, [*paths, *former.values()], hashes)
+        before = [path for path, old in former.items() if old in forgotten]
+        self._forgotten_before += before
+        forgotten.update(before)
         kept = [row for row in rows if row.ref.path not in forgotten and row.sha256 not in forgotten]
-        self.counts.forgotten += len(rows) - len(kept)
+        left = [row.ref.path for row in rows if row.ref.path in forgotten or row.sha256 in forgotten]
+        self.counts.forgotten += len(left)
+        _list(self.counts.forgotten_files, left)
         return kept
 
     def _is_in(self, row: SourceRow) -> bool:
@@ -255,6 +275,7 @@ class Planner:
     def _count(self, row: SourceRow) -> None:
         if row.key in self._stored:
             self.counts.changed += 1
+            _list(self.counts.changed_files, [row.ref.path])
         else:
             self.counts.new += 1
         self._directories.add(row.directory)
@@ -268,9 +289,21 @@ class Planner:
         first, sha256 = self._rows.setdefault(hashed.key, (number, file.sha256))
         if first != number and sha256 == file.sha256:
             return {"action": SKIP, "status": DUPLICATE_ROW, "reason": f"the same file and directory as row {first}"}
+        source = in_store.get(file.sha256)
+        source = None if source in self._replaced else source
+        replaces = self._stored.media_of(hashed.key) if first == number and hashed.key in self._stored else []
+        self._replaced.update(replaces)
         if file.sha256 in self._by_hash:
-            return {"action": REUSE_ROW, "source_row": self._by_hash[file.sha256]}
-        if file.sha256 in in_store:
-            return {"action": REUSE_MEDIA, "source_media": in_store[file.sha256]}
-        self._by_hash[file.sha256] = number
-        return {"action": EXTRACT, "pixels": _PIXELS_PER_BYTE * file.bytes if file.pixels is None else file.pixels}
+            action = {"action": REUSE_ROW, "source_row": self._by_hash[file.sha256]}
+        elif source is not None:
+            action = {"action": REUSE_MEDIA, "source_media": source}
+        else:
+            self._by_hash[file.sha256] = number
+            pixels = _PIXELS_PER_BYTE * file.bytes if file.pixels is None else file.pixels
+            action = {"action": EXTRACT, "pixels": pixels}
+        return {**action, "replaces": replaces or None}
+
+
+def _list(files: list[str], more: Sequence[str]) -> None:
+    """Adds to a list of which the first are enough."""
+    files += more[: max(LISTED - len(files), 0)]

@@ -12,14 +12,19 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
-from pipeline.errors import UsageError
+from pipeline.errors import StoreFull, StoreUnwritable, UsageError
 from pipeline.jobs.comparison import RowKey
-from pipeline.jobs.plan import PlanCounts, counts_of, plan_run, rows_of
+from pipeline.jobs.missing import MissingPhotos, chooser, forget_missing
+from pipeline.jobs.moved_source import moved_source
+from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
+from pipeline.jobs.plan_counts import PlanCounts
+from pipeline.jobs.run_page import leave_page, page_file, report_of
 from pipeline.jobs.run_report import RunReport, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
+from pipeline.store.catalog.runs import FINISHED
 from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, manifest_file
 from pipeline.store.operations import Store
@@ -49,6 +54,7 @@ def run(
         command = _Command(session)
         for source in request.sources:
             command.bring_in(session.of_source(source))
+        command.forget_missing()
         session.store.fold()
         return command.report()
 
@@ -63,7 +69,10 @@ def scan(request: RunRequest, progress: Progress | None = None, stop: threading.
                 "and `facepipe group`, or with `facepipe run`; `facepipe abandon` gives it up."
             )
         command = _Command(session)
-        command.counts = plan_run(session).counts
+        plan = plan_run(session)
+        command.counts = plan.counts
+        if plan.run is not None and not plan.run.rows:
+            command.work(plan.run, plan.counts)
         return command.report()
 
 
@@ -166,26 +175,69 @@ class _Command:
         self._session = session
         self.counts = PlanCounts()
         self._run_ids: list[str] = []
+        self._pages: list[Path] = []
+        self._warnings: list[str] = []
         self._stages: ShardStages | None = None
+        self._to_forget: list[tuple[Session, Plan, RunRow, MissingPhotos]] = []
 
     def bring_in(self, session: Session) -> None:
         """Brings the session's source into the store."""
+        moved = moved_source(session.store, session.account_id, session.request, session.progress)
         planned = _sound_run(session)
         found, counted = PlanCounts(), set[RowKey]()
         if planned is not None:
             session.progress.note(_going_on(session, planned))
             found, counted = counts_of(planned), rows_of(session.store, planned)
             self.work(planned, found)
-        last = session.store.last_run(session.source, session.account_id)
-        plan = plan_run(session, counted)
+        last = session.store.last_run(moved.old if moved else session.source, session.account_id)
+        plan = plan_run(session, counted, moved, chooser(session.request))
         if plan.counts.already_in:
             _note_for_new_photos_only(session, last)
         if plan.run is not None:
-            self.work(plan.run, plan.counts)
+            self._extract_and_commit(plan.run)
+            if plan.missing is None:
+                self._finish(plan.run, plan.counts)
+            else:
+                self._to_forget.append((session, plan, plan.run, plan.missing))
         self.counts += found.then(plan.counts)
+
+    def forget_missing(self) -> None:
+        """Forgets what the sources miss, once all are in: who is on a new photo as well stays who they are, and a photo
+        that was moved from one source to another stays in."""
+        for session, plan, run, missing in self._to_forget:
+            plan.counts.forgotten_missing = forget_missing(session, missing)
+            self.counts.forgotten_missing += plan.counts.forgotten_missing
+            self._finish(run, plan.counts)
 
     def work(self, run: RunRow, found: PlanCounts, *, extract: bool = True, commit: bool = True) -> None:
         """Extracts and commits the shards of a planned run, of which a scan `found` these counts, and finishes it."""
+        self._extract_and_commit(run, extract=extract, commit=commit)
+        if commit:
+            self._finish(run, found)
+
+    def _finish(self, run: RunRow, found: PlanCounts) -> None:
+        summary = self._report([run.run_id], found).without_names()
+        # Written first, so that a finished run always has it.
+        content = json.dumps(summary, indent=1, ensure_ascii=False).encode()
+        self._session.store.write_report(run.run_id, "run.json", content)
+        # The catalog has the numbers alone: paths in it would outlive the photos that are forgotten later.
+        numbers = {name: value for name, value in summary.items() if not isinstance(value, list)}
+        self._session.store.finish_run(run.run_id, numbers)
+        self._leave_page(run, summary)
+
+    def _leave_page(self, run: RunRow, report: dict[str, Any]) -> None:
+        """The run is done, also where there is no room for its page."""
+        try:
+            self._pages.append(leave_page(self._session.store, run, report, self._session.settings.decode))
+        except (StoreFull, StoreUnwritable) as error:
+            warning = f"The run is in. Its page is not written; `facepipe report --run {run.run_id}` makes it: {error}"
+            self._warnings.append(warning)
+            self._session.progress.note(f"warning: {warning}")
+
+    def _extract_and_commit(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
+        self._run_ids.append(run.run_id)
+        if not run.rows:
+            return
         if self._stages is None:
             # Late: it loads torch, which takes seconds, and a run that finds nothing new does without.
             self._session.progress.start("loading the models", None)
@@ -198,22 +250,26 @@ class _Command:
                 f"Run {run.run_id} was planned with the threshold {threshold:g}, which is taken as {MAX_THRESHOLD:g}: "
                 f"T is {THRESHOLD_RULE}."
             )
-        self._run_ids.append(run.run_id)
         self._stages.work(run, extract=extract, commit=commit)
-        if commit:
-            summary = self._report([run.run_id], found).without_names()
-            # Written first, so that a finished run always has it.
-            content = json.dumps(summary, indent=1, ensure_ascii=False).encode()
-            self._session.store.write_report(run.run_id, "run.json", content)
-            self._session.store.finish_run(run.run_id, summary)
 
     def report(self) -> RunReport:
         """The command's report; where there was nothing to do, it names the source's last run."""
         report = self._report(self._run_ids, self.counts)
         if not self._run_ids:
             last = self._session.store.last_run(self._session.source, self._session.account_id)
-            return dataclasses.replace(report, run_id=last.run_id if last else None)
-        return report
+            report = dataclasses.replace(report, run_id=last.run_id if last else None)
+            if last is not None and last.state == FINISHED:
+                self._show_last(last)
+        warnings = (*report.warnings, *self._warnings)
+        return dataclasses.replace(report, pages=[str(page) for page in self._pages], warnings=warnings)
+
+    def _show_last(self, run: RunRow) -> None:
+        """Names the page of the source's last run; one that is missing, as after a crash, is made now."""
+        page = page_file(self._session.store, run.run_id)
+        if page.exists():
+            self._pages.append(page)
+        else:
+            self._leave_page(run, report_of(self._session.store, run))
 
     def _report(self, run_ids: list[str], counts: PlanCounts) -> RunReport:
         work = dataclasses.replace(

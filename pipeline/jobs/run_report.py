@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.jobs.expectation import Expectation, calibration_warning, expectation_of_runs
-from pipeline.jobs.plan import PlanCounts
+from pipeline.jobs.plan_counts import PlanCounts, kept_fields, listed, shortened
 from pipeline.jobs.profile import RunProfile
 from pipeline.matching.calibration import Calibration
 from pipeline.store.operations import Store
 from pipeline.types import ACCEPTED_STATUSES
-
-_SHOWN = 5  # files or folders of a kind, in the lines for people
 
 
 @dataclass(frozen=True)
@@ -42,24 +40,15 @@ class WorkDone:
         return f"{self.decoded:,} images decoded, {self.images_per_second:.1f}/s over the image work{where}"
 
 
-@dataclass(frozen=True)
-class RunReport:
-    """What `run`, `scan`, `extract` and `group` answer, with all that a run brought that they went on with."""
+@dataclass(kw_only=True)
+class RunReport(PlanCounts):
+    """What `run`, `scan`, `extract` and `group` answer, with all that a run brought that they went on with.
+
+    `already_in`: before the runs that this command worked on.
+    """
 
     run_id: str | None  # None: the source was never run
     images: int  # rows of the runs that this command worked on, as far as they are in: after `run`, new + changed
-    new: int
-    changed: int
-    already_in: int  # before the runs that this command worked on
-    moved: int  # to a new path; nothing else of them changed
-    vanished: int  # since the last run
-    forgotten: int  # photos that were left out: their only person was forgotten
-    moved_files: list[list[str]]  # old and new path, the first thousand of each source
-    vanished_files: list[str]
-    other_files: int  # that the scan left alone
-    left_alone: dict[str, int]  # the same by kind: raw, video, sidecar, hidden, excluded, other
-    left_out: dict[str, int]  # folders: hidden, thumbnails, excluded
-    left_out_folders: list[str]  # the first thousand of each source
     faces: int
     persons: int  # identities of the account's directories, after the command
     new_persons: int
@@ -72,6 +61,7 @@ class RunReport:
     calibration: str | None = None  # what T = 0.54 stands for; None: nobody measured it
     wrong_joins: Expectation | None = None  # where a face was decided
     warnings: tuple[str, ...] = ()
+    pages: list[str] = field(default_factory=list)  # paths of the pages that show what each run brought
     work: WorkDone = field(default_factory=WorkDone)
 
     @property
@@ -86,12 +76,8 @@ class RunReport:
         return {**fields, **work, "images_per_second": round(self.work.images_per_second, 3)}
 
     def without_names(self) -> dict[str, Any]:
-        """`as_dict` as the store keeps it: a person who is deleted later is not named there."""
-        unnamed = {"path", "person_id", "directory", "persons"}
-        report = self.as_dict()
-        for key in ("label_conflicts", "shared_external_id"):
-            report[key] = [{name: entry[name] for name in entry if name in unnamed} for entry in report[key]]
-        return report
+        """`as_dict` as the store keeps it: a person who is deleted later is not named there, nor what was forgotten."""
+        return kept_fields(self.as_dict())
 
     def _rejections(self) -> str:
         files = {reason: count for reason, count in self.rejected.items() if reason in self.statuses}
@@ -106,7 +92,7 @@ class RunReport:
         waiting = self.new + self.changed - self.images
         lines = [
             f"images      {self.new} new, {self.changed} changed; {self.already_in} were in already",
-            *moved_lines(self),
+            *self.file_lines(),
             f"            {listed(self.statuses)}" + (f"; {waiting} not in yet" if waiting else ""),
             f"faces       {self.faces}",
             f"            {listed(self.outcomes)}",
@@ -116,52 +102,28 @@ class RunReport:
             f"time        {self.work.seconds:.1f} s; {self.work}",
             f"weights     {self.weights}" + (f"; {self.calibration}" if self.calibration else ""),
         ]
-        lines += left_alone_lines(self)
+        lines += self.label_lines()
+        lines += self.left_alone_lines()
         if self.label_conflicts:
             lines.append(f"conflicts   {len(self.label_conflicts)} named photos match a person of another name")
+            lines += shortened(map(_conflict_line, self.label_conflicts), len(self.label_conflicts))
         if self.shared_external_id:
             lines.append(f"shared ids  {len(self.shared_external_id)} external ids stand for several persons")
         if self.work.profile is not None:
             lines.extend(self.work.profile.lines())
+        lines += [f"report      {page}" for page in self.pages]
         return lines
 
 
-def listed(counts: Mapping[str, int]) -> str:
-    """As in "3 ok, 1 truncated"."""
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
-
-
-def moved_lines(found: RunReport | PlanCounts) -> Iterator[str]:
-    """The photos that are in other places than before, or in none, and those that stay out."""
-    if found.forgotten:
-        yield f"            {found.forgotten} left out: their person was forgotten"
-    if found.moved or found.vanished:
-        yield f"            {found.moved} moved, {found.vanished} vanished"
-        shown = [f"moved: {old} -> {new}" for old, new in found.moved_files]
-        shown += [f"vanished: {path}" for path in found.vanished_files]
-        yield from _shortened(shown, found.moved + found.vanished)
-
-
-def _shortened(entries: Sequence[str], count: int) -> Iterator[str]:
-    """The first of the entries, and how many of the `count` there are beside them."""
-    yield from (f"            {entry}" for entry in entries[:_SHOWN])
-    if count > _SHOWN:
-        yield f"            and {count - _SHOWN} more"
-
-
-def left_alone_lines(found: RunReport | PlanCounts) -> Iterator[str]:
-    """The files and folders of the sources that were left alone."""
-    if found.other_files:
-        yield f"left alone  files: {listed(found.left_alone)}"
-    if found.left_out:
-        yield f"left out    folders: {listed(found.left_out)}"
-        yield from _shortened(found.left_out_folders, sum(found.left_out.values()))
+def _conflict_line(entry: Mapping[str, Any]) -> str:
+    said = entry["name"] or entry["external_id"]
+    return f"{entry['path']}: {said}, but the person is called {entry['person_name'] or entry['person_external_id']}"
 
 
 def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: PlanCounts, work: WorkDone) -> RunReport:
     """Counts the rows of `run_ids`. `counts`: what the scans found that planned them."""
     rows = store.run_counts(account_id, run_ids)
-    warning = calibration_warning(store.identity)
+    warnings = (calibration_warning(store.identity), counts.missing_warning())
     rejected = Counter(rows.rejections)
     rejected.update({status: n for status, n in rows.statuses.items() if status not in ACCEPTED_STATUSES})
     return RunReport(
@@ -178,7 +140,7 @@ def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: P
         weights=store.identity.weights,
         calibration=Calibration.from_dict(store.identity.calibration).anchor,
         wrong_joins=expectation_of_runs(store, account_id, run_ids) if rows.outcomes else None,
-        warnings=(warning,) if warning else (),
+        warnings=tuple(warning for warning in warnings if warning),
         work=work,
         **dataclasses.asdict(counts),
     )

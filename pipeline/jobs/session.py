@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config import Settings
+from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import settle_account
@@ -37,6 +38,8 @@ class RunRequest:
     command: str = "run"
     profile: bool = False  # whether the report tells where the time went
     further_sources: tuple[Path, ...] = ()  # that `run` takes after the first
+    moved_from: Path | None = None  # where the source was before
+    forget_many: bool = False  # missing photos beyond `run.missing_limit` as well
 
     @property
     def sources(self) -> list[Path]:
@@ -115,11 +118,23 @@ def source_name(path: Path) -> str:
 
 def require_sources(request: RunRequest) -> None:
     """A source that is missing, empty or no manifest must not leave an empty store behind, nor be met after others."""
+    if request.moved_from is not None:
+        _require_moved_from(request, request.moved_from)
     for source in request.sources:
         source_kind(source)
     if len(request.sources) > 1 or not has_store(request.store.absolute()):
         for source in request.sources:
             next(scan_source(source, request.settings.source), None)
+
+
+def _require_moved_from(request: RunRequest, old: Path) -> None:
+    sources = [source_name(source) for source in request.sources]
+    if len(sources) > 1:
+        raise UsageError(message=f"--moved-from takes one source, not {len(sources)}: {', '.join(sources)}.")
+    if source_name(old) in sources:
+        raise UsageError(message=f"--moved-from names where the archive was before, and {source_name(old)} is SOURCE.")
+    if not has_store(request.store.absolute()):
+        raise UsageError(message=f"There is no store at {request.store} yet that could have anything from {old}.")
 
 
 def _open(request: RunRequest, create: bool) -> Store:

@@ -35,6 +35,7 @@ MIN_COSINE: Final = 0.99999  # between an answer of torch and the converted netw
 
 _CONTRASTS: Final = (1.0, 0.5, 0.1)  # of the noise that both networks are compared on, one item each
 _HINTS: Final = {FLOAT32: "f32", BFLOAT16: "bf16"}
+_FIRST_USE: Final = threading.Lock()
 _DIGEST_BYTES: Final = 64  # of a SHA-256 in hexadecimal
 _log: Final = logging.getLogger(__name__)
 
@@ -296,4 +297,8 @@ def _openvino() -> Any:
     module = import_module("openvino")
     if not hasattr(module, "Core"):  # the folder that an uninstallation left is a module, too
         raise ImportError("its installation is incomplete")
+    # It makes its tables of types when they are first used. Two threads that did so at once would wait for each other
+    # forever, one of them with the interpreter's lock.
+    with _FIRST_USE:
+        module.Tensor(torch.zeros(1).numpy()).element_type.to_dtype()
     return module

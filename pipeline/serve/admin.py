@@ -37,10 +37,11 @@ from pipeline.serve.connections import Connections
 from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.protocol import LimitedProtocol
 from pipeline.store.connect import Hello
+from pipeline.store.files.handover import read_handed_over
 from pipeline.store.files.lock import make_token, remove_token
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import operations, parameter_types
-from pipeline.store.records import Checked, FaceAnswer, SearchQuery
+from pipeline.store.records import Checked, CorrectionAnswer, CorrectionRequest, FaceAnswer, SearchQuery
 from pipeline.store.wire import JSON, TOKEN_HEADER, decode, pack, pack_error
 
 _log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class _Calls:
         # What needs more than the store, or changes what the service keeps in memory.
         own: dict[str, Callable[..., object]] = {
             "check": self._check,
-            "correct": service.correct,
+            "correct": self._correct,
             "delete_directory": service.delete_directory,
             "enrol_shard": service.enrol_shard,
             "export": store.export,
@@ -149,6 +150,12 @@ class _Calls:
 
     def _check(self, repair: bool) -> Checked:
         return self._store.check(repair=repair)
+
+    def _correct(self, request: CorrectionRequest) -> CorrectionAnswer:
+        if request.decoded is None:
+            return self._service.correct(request)
+        key = self._store.image_key(request.account_id)
+        return self._service.correct(request, read_handed_over(self._store.folder, request.decoded, key))
 
     def _search(self, query: SearchQuery) -> list[FaceAnswer]:
         return answers(self._service, query)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from starlette.applications import Starlette
@@ -31,11 +31,16 @@ from pipeline.serve.request_body import BodyReader, DrainMiddleware
 from pipeline.serve.responses import error_response, request_id
 from pipeline.serve.serializer import CLOUD, Serializer, image_prefix
 from pipeline.serve.thread_pool import BoundedThreadPool
+from pipeline.serve.ui.context import Context
+from pipeline.serve.ui.routes import ui_routes
+from pipeline.serve.ui.same_site import PageHeaders
+from pipeline.serve.ui.sessions import Sessions
 from pipeline.store.local import LocalStore
 
 _POST_THREADS: Final = 128
 _CALL_THREADS: Final = 8
 _CALL_QUEUE: Final = 256
+_ORIGINAL_THREADS: Final = 2  # of photos that the page shows
 _MAX_AUTH_THREADS: Final = 4  # for new credentials, and as many for known ones; each check takes 32 MiB
 _MAX_BODIES: Final = 16  # bodies of the largest size that memory holds at once
 _MAX_DRAINED: Final = 8  # times the largest body: how much is read and dropped, so that its sender sees the answer
@@ -78,18 +83,23 @@ def make_app(
     at_rest = serve.hosting == CLOUD
     warning = calibration_warning(client.identity)
     handlers = Handlers(service, auth, bodies, posts, calls, serializer, metrics, warning, ready, at_rest)
+    sessions = Sessions(idle_s=settings.ui.idle_s, session_s=settings.ui.session_s)
+    auth.on_drop.append(sessions.drop)
+    originals = BoundedThreadPool("originals", threads=_ORIGINAL_THREADS, queue=_CALL_QUEUE)
+    page = ui_routes(Context(service, client, settings, auth, bodies, posts, calls, originals, sessions))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        for pool in (posts, calls, auth):
+        for pool in (posts, calls, originals, auth):
             pool.close()
 
     app = Starlette(
-        routes=_routes(handlers),
+        routes=_routes([*_contract(handlers), *(page if settings.ui.enabled else ())]),
         middleware=[
             Middleware(RequestMiddleware, metrics=metrics),
             *_cors(serve),
+            Middleware(PageHeaders),
             Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
         ],
         exception_handlers={FacepipeError: _failed, HTTPException: _unknown},
@@ -115,9 +125,10 @@ def _cors(settings: ServeSettings) -> list[Middleware]:
     ]
 
 
-def _routes(handlers: Handlers) -> list[Route]:
+def _contract(handlers: Handlers) -> list[tuple[str, str, Handler]]:
+    """Method, path and handler of each route of the contract, and of the server's health."""
     docs = Docs()
-    routes: list[tuple[str, str, Handler]] = [
+    return [
         ("POST", "/people", handlers.post),
         ("GET", "/people", handlers.people),
         ("GET", "/rootpeople", handlers.roots),
@@ -137,6 +148,9 @@ def _routes(handlers: Handlers) -> list[Route]:
         ("GET", "/docs", docs.page),
         ("GET", "/openapi.json", docs.openapi),
     ]
+
+
+def _routes(routes: Iterable[tuple[str, str, Handler]]) -> list[Route]:
     # Starlette answers HEAD wherever it answers GET.
     return [Route(path, named(path, handler), methods=[method]) for method, path, handler in routes]
 

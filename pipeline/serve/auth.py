@@ -69,27 +69,34 @@ class Authenticator:
         self._running: dict[bytes, asyncio.Task[int | None]] = {}
         self._lock = threading.Lock()
         self._drops = 0
+        self.on_drop: list[Callable[[str], None]] = []
 
     async def account(self, request: Request) -> int:
         """The account of the request's credentials. Raises Unauthorized, TooManyAttempts, Overloaded."""
         user_id, colon, password = (header_text(request, HEADER) or "").partition(":")
         if not colon:
             raise Unauthorized()
+        return await self.verified(user_id, password, peer_of(request))
+
+    async def verified(self, user_id: str, password: str, peer: str) -> int:
+        """The account of these credentials, which `peer` sent. Raises as `account`."""
         digest = self._digest(user_id, password)
         remembered = self._remembered(digest)
         if remembered is not None:
             return remembered
-        account = await self._checked_once(digest, peer_of(request), user_id, password)
+        account = await self._checked_once(digest, peer, user_id, password)
         if account is None:
             raise Unauthorized()
         return account
 
     def drop(self, user_id: str) -> None:
-        """Forgets the verified credentials of a user whose password has changed."""
+        """Forgets the verified credentials of a user whose password has changed, and tells `on_drop`."""
         with self._lock:
             self._drops += 1
             for digest in [key for key, (user, _, _) in self._verified.items() if user == user_id]:
                 del self._verified[digest]
+        for dropped in self.on_drop:
+            dropped(user_id)
 
     def close(self) -> None:
         self._known_checks.close()

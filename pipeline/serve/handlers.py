@@ -28,14 +28,13 @@ from pipeline.serve.request_parsing import (
     check_form,
     check_media_type,
     directory_name,
-    header_text,
     json_object,
     person_id,
     person_ids,
     post_request,
     rest_of_path,
 )
-from pipeline.serve.responses import encoded_response, json_bytes, json_response, request_id
+from pipeline.serve.responses import encoded_response, json_bytes, json_response, request_id, tagged_response
 from pipeline.serve.serializer import Serializer
 from pipeline.serve.thread_pool import BoundedThreadPool
 
@@ -208,14 +207,5 @@ class Handlers:
 
 
 def _image_response(request: Request, image: StoredImage, caching: str) -> Response:
-    """The image, or 304 where the client has it. The image behind a guid never changes, so the guid is its ETag."""
-    tag = f'"{image.guid}"'
-    headers = {"ETag": tag, "Cache-Control": caching}
-    if _matches(header_text(request, "If-None-Match") or "", tag):
-        return Response(status_code=304, headers=headers)
-    return Response(image.data, headers=headers, media_type=image.media_type)
-
-
-def _matches(condition: str, tag: str) -> bool:
-    """Whether an If-None-Match names `tag` (RFC 9110, 13.1.2: the weak comparison)."""
-    return condition == "*" or tag in [name.strip().removeprefix("W/") for name in condition.split(",")]
+    """The image behind a guid never changes, so the guid is its ETag."""
+    return tagged_response(request, image.data, image.media_type, image.guid, caching)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -37,6 +38,19 @@ def encoded_response(data: bytes, status: int = 200, headers: Mapping[str, str] 
     return Response(data, status, {"Cache-Control": "no-store", **(headers or {})}, MEDIA_TYPE)
 
 
+def tagged_response(request: Request, data: bytes, media_type: str, tag: str, caching: str) -> Response:
+    """`data`, or 304 where the client has what goes by this tag."""
+    headers = {"ETag": f'"{tag}"', "Cache-Control": caching}
+    if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(data, headers=headers, media_type=media_type)
+
+
+def _matches(condition: str, tag: str) -> bool:
+    """Whether an If-None-Match names `tag` (RFC 9110, 13.1.2: the weak comparison)."""
+    return condition.strip() == "*" or tag in [name.strip().removeprefix("W/") for name in condition.split(",")]
+
+
 def error_body(status: int, reason: str, message: str, path: str, verb: str) -> dict[str, Any]:
     """The one shape of errors. `reason` is the stable name of the error; `timestamp` is in epoch milliseconds."""
     return {
@@ -53,12 +67,13 @@ def error_body(status: int, reason: str, message: str, path: str, verb: str) -> 
 def error_response(scope: Scope, error: FacepipeError, headers: dict[str, str] | None = None) -> Response:
     """The response to a request that failed with `error`."""
     message = _MESSAGES.get(type(error)) or (str(error) if isinstance(error, _PUBLIC) else _hidden(scope))
-    return _response(scope, error.http_status, error.code, message, _headers(error) | (headers or {}))
+    more = {name: error.fields[name] for name in error.shown}
+    return _response(scope, error.http_status, error.code, message, _headers(error) | (headers or {}), more)
 
 
 def unexpected_response(scope: Scope) -> Response:
     """The response to a request that failed with an error nobody foresaw."""
-    return _response(scope, 500, UNEXPECTED, _hidden(scope), {})
+    return _response(scope, 500, UNEXPECTED, _hidden(scope), {}, {})
 
 
 def request_id(scope: Scope) -> str:
@@ -72,9 +87,11 @@ def sent_path(scope: Scope) -> str:
     return raw.decode("latin-1")
 
 
-def _response(scope: Scope, status: int, reason: str, message: str, headers: dict[str, str]) -> Response:
+def _response(
+    scope: Scope, status: int, reason: str, message: str, headers: dict[str, str], more: Mapping[str, Any]
+) -> Response:
     body = error_body(status, reason, message, sent_path(scope), scope["method"])
-    return json_response(body, status, headers)
+    return json_response({**body, **more}, status, headers)
 
 
 def _hidden(scope: Scope) -> str:

@@ -81,19 +81,22 @@ class CatalogThread:
         """The same without waiting. Raises StoreError after `close`."""
         if self._closed:
             raise StoreError(message=f"The store {self.path} is closed.")
-        return self._thread.submit(_work, work, self._catalog)
+        answer = Future[T]()
+        self._thread.submit(_work, work, self._catalog, answer)
+        return answer
 
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
         """The rows that an SQL query answers. For this package and its tests: others call operations."""
         return self.submit(lambda catalog: catalog.read(sql, params))
 
 
-def _work(work: Callable[[Catalog], T], catalog: Catalog) -> T:
-    """On the catalog's thread."""
+def _work(work: Callable[[Catalog], T], catalog: Catalog, answer: Future[T]) -> None:
+    """On the catalog's thread. Who waits for the answer may hold a lock, and does not wait for the checkpoint."""
     try:
-        return work(catalog)
-    finally:
-        catalog.keep_log_short()
+        answer.set_result(work(catalog))
+    except BaseException as exc:  # noqa: BLE001  raised in the thread that waits
+        answer.set_exception(exc)
+    catalog.keep_log_short()
 
 
 def _close_catalog(catalog: Catalog) -> None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
+import pyarrow as pa
+
 from pipeline.errors import FacepipeError, ServerUnreachable, StoreLocked
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
+from pipeline.store.files.handover import handed_over
 from pipeline.store.files.lock import read_token
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import CommitShard, Operation, Store
@@ -111,8 +115,12 @@ class RemoteStore(Store):
     def search(self, query: SearchQuery, here: object) -> list[FaceAnswer]:  # noqa: ARG002
         return cast("list[FaceAnswer]", self._call("search", list[FaceAnswer], query))
 
-    def correct(self, request: CorrectionRequest, here: object) -> CorrectionAnswer:  # noqa: ARG002
-        return cast("CorrectionAnswer", self._call("correct", CorrectionAnswer, request))
+    def correct(self, request: CorrectionRequest, here: object, decoded: pa.Table | None = None) -> CorrectionAnswer:  # noqa: ARG002
+        with ExitStack() as stack:
+            if decoded is not None:
+                key = self.account_key(request.account_id)
+                request = replace(request, decoded=stack.enter_context(handed_over(self.folder, decoded, key)))
+            return cast("CorrectionAnswer", self._call("correct", CorrectionAnswer, request))
 
     def check(self, *, repair: bool = False, progress: object = None) -> Checked:  # noqa: ARG002
         return cast("Checked", self._call("check", Checked, repair))

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
+
+import pyarrow as pa
 
 from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged, StoreError, StoreMissing
 from pipeline.store.catalog import (
     accounts,
     corrections,
     deletes,
+    files,
     forgotten,
     media,
     opening,
+    people,
     references,
     replaced_images,
+    runs,
 )
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import PromisedIds, counters
@@ -28,7 +33,7 @@ from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME
 from pipeline.store.files.objects import Row, open_image, read_object
-from pipeline.store.operations import CommitShard, Operation, Store
+from pipeline.store.operations import CommitShard, Correct, Operation, Store
 from pipeline.store.records import (
     Checked,
     CorrectionAnswer,
@@ -46,6 +51,7 @@ from pipeline.store.records import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_UNLINKED_AT_ONCE: Final = 500  # files
 
 
 class LocalStore(CatalogThread, Store):
@@ -115,12 +121,21 @@ class LocalStore(CatalogThread, Store):
     image_was_replaced = Operation(replaced_images.was_replaced)
     face_vectors = Operation(references.face_vectors)
     references = Operation(references.references)
+    counts_of = Operation(people.counts_of)
+    runs_of = Operation(runs.runs_of)
+    faces_page = Operation(people.faces_page)
+    best_faces = Operation(people.best_faces)
+    photos_of_both = Operation(people.photos_of_both)
     stored_faces = Operation(corrections.stored_faces)
+    photos_of_runs = Operation(corrections.photos_of_runs)
     reference_faces = Operation(corrections.reference_faces)
     facts_about = Operation(corrections.facts_about)
     pinned_faces = Operation(corrections.pinned_faces)
     forgotten_faces = Operation(forgotten.forgotten_faces)
+    labelled_photos = Operation(files.labelled_photos)
+    note_labels = Operation(files.note_labels)
     last_correction = Operation(corrections.last_correction)
+    changes_since = Operation(corrections.changes_since)
     last_merges = Operation(corrections.last_merges)
     faces_to_regroup = Operation(corrections.faces_to_regroup)
     pending_embeddings = Operation(fold.count_pending)
@@ -135,10 +150,8 @@ class LocalStore(CatalogThread, Store):
     ) -> list[FaceAnswer]:
         return here(self, query)
 
-    def correct(
-        self, request: CorrectionRequest, here: Callable[[LocalStore, CorrectionRequest], CorrectionAnswer]
-    ) -> CorrectionAnswer:
-        return here(self, request)
+    def correct(self, request: CorrectionRequest, here: Correct, decoded: pa.Table | None = None) -> CorrectionAnswer:
+        return here(self, request, decoded)
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
         report = check_store(self, progress)
@@ -232,7 +245,7 @@ class LocalStore(CatalogThread, Store):
     def settle_shard(self, prepared: shard.PreparedShard) -> None:
         """What follows from a committed shard: files are deleted, reference matrices grow. In pieces, so that requests
         come in between; nobody has to wait for it. After a crash the next opening and loading do the rest."""
-        self.submit(deletes.replay)
+        self.unlink_needless()
         shard.grow_matrices(self.submit, prepared)
 
     def commit_shard(self, commit: ShardCommit) -> shard.CommittedShard:
@@ -245,8 +258,9 @@ class LocalStore(CatalogThread, Store):
 
     @contextmanager
     def images_ahead(self, account_id: int, images: Sequence[tuple[str, bytes, str]]) -> Iterator[dict[str, Row]]:
-        """For the block these images (guid, bytes, media type) are on disk, for `commit_directory`: writing them takes
-        longer than the transaction, and should not be done under a lock. Those that no commit takes are removed."""
+        """For the block these images (guid, bytes, media type) are on disk, for `commit_directory` and
+        `commit_correction`: writing them takes longer than the transaction, and should not be done under a lock. Those
+        that no commit takes are removed."""
         key = self.image_key(account_id)
         try:
             ahead = directory.write_images(self.folder, images, key)
@@ -269,25 +283,40 @@ class LocalStore(CatalogThread, Store):
         directory.check_commit(commit, self.identity.embedding_size)
         images = directory.images_of(commit)
         try:
-            rows = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
-            unwritten = [image for image in images if image[0] not in rows]
-            rows |= directory.write_images(self.folder, unwritten, self.image_key(commit.account_id))
-            change = directory.Change(commit, [rows[guid] for guid, _, _ in images])
+            change = directory.Change(commit, self._written(commit.account_id, images, ahead))
             return self._group.commit(change, lambda: self.begin(lambda c: self._group.commit_next(c, self._ids)))
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise
 
-    def commit_correction(self, commit: CorrectionCommit) -> correction.CommittedCorrection:
-        """Commits a correction, or the undoing of one, durably or not at all. Nobody else changes the directory
-        meanwhile. Raises StoreError where something does not fit."""
-        images = [(guid, picture, "image/jpeg") for guid, picture in commit.pictures.values()]
+    def commit_correction(
+        self, commit: CorrectionCommit, ahead: dict[str, Row] | None = None
+    ) -> correction.CommittedCorrection:
+        """Commits a correction, or the undoing of one, durably or not at all; `unlink_needless` is to follow. Nobody
+        else changes the directory meanwhile. `ahead` as in `commit_directory`. Raises StoreError where something does
+        not fit."""
+        images = list(commit.pictures.values())
         try:
-            rows = directory.write_images(self.folder, images, self.image_key(commit.account_id))
-            return self.submit(lambda catalog: correction.commit_correction(catalog, commit, list(rows.values())))
+            rows = self._written(commit.account_id, images, ahead)
+            return self.submit(lambda catalog: correction.commit_correction(catalog, commit, rows))
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise
+
+    def unlink_needless(self) -> None:
+        """Unlinks the files that commits made needless. In pieces, so that requests come in between: there are
+        thousands after the undoing of a regroup. After a crash the next opening does it."""
+        while self.submit(lambda catalog: deletes.replay_committed(catalog, _UNLINKED_AT_ONCE)):
+            pass
+
+    def _written(
+        self, account_id: int, images: Sequence[tuple[str, bytes, str]], ahead: dict[str, Row] | None
+    ) -> list[Row]:
+        """The rows of images, those `ahead` taken from there, and the others written."""
+        rows = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
+        unwritten = [image for image in images if image[0] not in rows]
+        rows |= directory.write_images(self.folder, unwritten, self.image_key(account_id))
+        return [rows[guid] for guid, _, _ in images]
 
     def _discard(self, guids: Sequence[str]) -> None:
         with suppress(StoreError):  # what stays is removed at closing, or at the next opening

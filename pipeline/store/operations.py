@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 import pyarrow as pa
 
 from pipeline.store import export
-from pipeline.store.catalog import accounts, directories, files, forgotten, media, people, runs
+from pipeline.store.catalog import (
+    accounts,
+    corrections,
+    directories,
+    files,
+    forgotten,
+    media,
+    overview,
+    pages,
+    people,
+    runs,
+)
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
@@ -40,6 +51,7 @@ P = ParamSpec("P")
 S = TypeVar("S", bound="Store")
 T = TypeVar("T")
 CommitShard = Callable[[int, pa.Table, pa.Table], None]  # a shard's number, its manifest rows, its extraction
+Correct = Callable[["LocalStore", CorrectionRequest, pa.Table | None], CorrectionAnswer]
 
 
 class Operation(Generic[P, T]):
@@ -98,6 +110,7 @@ class Store(RunFiles):
     # Accounts and directories
     account_id = Operation(accounts.account_id)
     account_summaries = Operation(accounts.summaries)
+    account_key = Operation(accounts.image_key)
     create_account = Operation(accounts.create_account)
     set_password = Operation(accounts.set_password)
     accounts = Operation(accounts.user_ids)
@@ -117,8 +130,10 @@ class Store(RunFiles):
     run_key = Operation(runs.run_key)
     run_counts = Operation(runs.run_counts)
     compared_identities = Operation(runs.compared_identities)
+    sources = Operation(files.sources)
     known_files = Operation(files.known_files)
     note_scan = Operation(files.note_scan)
+    digests_of_labels = Operation(files.digests_of_labels)
     media_of_hashes = Operation(media.media_of_hashes)
     forgotten_photos = Operation(forgotten.forgotten_photos)
 
@@ -132,7 +147,24 @@ class Store(RunFiles):
 
     # People
     faces_of_people = Operation(people.faces_of_people)
+    person_records = Operation(people.person_records)
     people = Operation(people.people)
+    rejected_faces = Operation(corrections.rejected_faces)
+
+    # What a page shows
+    totals = Operation(overview.totals)
+    last_runs = Operation(overview.last_runs)
+    people_seen = Operation(overview.people_seen)
+    faces_seen = Operation(overview.faces_seen)
+    weakest_matches = Operation(overview.weakest_matches)
+    compared_people = Operation(overview.compared_people)
+    known_of_pairs = Operation(overview.known_of_pairs)
+    names_of = Operation(overview.names_of)
+    rejection_samples = Operation(overview.rejection_samples)
+    refused_files = Operation(overview.refused_files)
+    face_histograms = Operation(overview.face_histograms)
+    note_page = Operation(pages.note_page)
+    page_is_noted = Operation(pages.is_noted)
 
     # The public tables
     view_table = Operation(export.view_table)
@@ -188,11 +220,10 @@ class Store(RunFiles):
         """
 
     @abstractmethod
-    def correct(
-        self, request: CorrectionRequest, here: Callable[[LocalStore, CorrectionRequest], CorrectionAnswer]
-    ) -> CorrectionAnswer:
+    def correct(self, request: CorrectionRequest, here: Correct, decoded: pa.Table | None = None) -> CorrectionAnswer:
         """Puts right whose a face is, or what a person is called: by what `here` does, or the server, whose requests
-        are answered accordingly from then on. Raises RequestError where it can't be done; then nothing was."""
+        are answered accordingly from then on. `decoded`: of a regroup, DECODED_SCHEMA. Raises RequestError where it
+        can't be done; then nothing was."""
 
     @abstractmethod
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:

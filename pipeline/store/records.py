@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from pipeline.config import MatchSettings
-from pipeline.types import FloatArray, IntArray
+from pipeline.types import FORGOTTEN, FloatArray, IntArray
 
 
 def _column(name: str, kind: pa.DataType) -> pa.Field:
@@ -93,11 +93,46 @@ KNOWN_FILES_SCHEMA = pa.schema(
         *((name, pa.int64()) for name in ("size", "mtime_ns", "ctime_ns", "inode")),
         ("seen_at", pa.timestamp("us")),
         ("gone_at", pa.timestamp("us")),
+        ("label", pa.string()),
     ]
 )
 # A file that was read again and has not changed: media_id, bytes, mtime_ns, ctime_ns, inode.
 ReadAgain: TypeAlias = tuple[int, int, int, int, int]
 Move: TypeAlias = tuple[str, str, str]  # a file's old path, its directory, its new path
+Label: TypeAlias = tuple[str | None, str | None]  # what a source says of a photo: name and external id
+MediaLabel: TypeAlias = tuple[int, str | None, str | None]  # media_id, and its label
+# The same for a label that is another than before; and whether the photo's bytes are the same. If they are not, the
+# label counts among those of a person, and nothing follows from it.
+LabelChange: TypeAlias = tuple[int, str | None, str | None, bool]
+
+
+@dataclass(frozen=True)
+class SourceMove:
+    """A source that is at another path than before, and how the paths of its rows follow."""
+
+    old: str
+    prefixes: Sequence[tuple[str, str]]  # how a path began, and how it begins now; the first that fits
+
+    def path(self, path: str) -> str:
+        """Where a file is now."""
+        return _replaced_prefix(path, self.prefixes)
+
+    def former(self, path: str) -> str:
+        """Where a file was that is now at the path."""
+        return _replaced_prefix(path, [(new, old) for old, new in self.prefixes])
+
+
+def _replaced_prefix(path: str, prefixes: Sequence[tuple[str, str]]) -> str:
+    return next((new + path[len(old) :] for old, new in prefixes if path.startswith(old)), path)
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """A source, and how much the store has of it."""
+
+    source: str
+    kind: str  # of its last run: folder, csv, jsonl, parquet
+    photos: int
 
 
 @dataclass(frozen=True)
@@ -108,9 +143,29 @@ class ScanNotes:
     moved: Sequence[Move] = ()
     gone: Sequence[int] = ()  # media that were missed
     back: Sequence[int] = ()  # media that were missed, and are there again
+    source: SourceMove | None = None  # before all else; the paths above are those of after it
+    forgotten: Sequence[str] = ()  # where files of a moved source are now that were forgotten at their former paths
 
     def __bool__(self) -> bool:
-        return bool(self.read_again or self.moved or self.gone or self.back)
+        return bool(self.read_again or self.changes)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the source is another than before; files that were only read again are not."""
+        return bool(self.source or self.moved or self.gone or self.back)
+
+
+# Faces of photos that were extracted again, by what tells them whatever the path is; each has an embedding or a reason
+# why there is none.
+DECODED_SCHEMA = pa.schema(
+    [
+        _column("sha256", pa.string()),  # of the photo
+        _column("ordinal", pa.int32()),
+        pa.field("embedding", pa.binary()),  # little-endian float32
+        pa.field("crop", pa.binary()),  # the picture to store; null: it is cut from the photo when it is needed
+        pa.field("reason", pa.string()),
+    ]
+)
 
 
 def embeddings_schema(size: int) -> pa.Schema:
@@ -204,7 +259,7 @@ class PersonRecord:
     last_occurrence_at: datetime
     added_at: datetime
     modified_at: datetime
-    image_guid: str | None  # None: no face is known of this person, who has a name and no reference
+    image_guid: str | None  # None: no face is known of this person, or the photo of the one that is can't be read
 
     @classmethod
     def new(
@@ -327,11 +382,31 @@ class StoredFace:
     y2: float
     quality: float  # the product of the three
     has_embedding: bool
+    media_id: int
+    width: int | None  # of the photo
+    height: int | None
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """xyxy in pixels of the upright photo."""
+        return self.x1, self.y1, self.x2, self.y2
 
     @property
     def area(self) -> float:
         """Of the box, in pixels."""
         return (self.x2 - self.x1) * (self.y2 - self.y1)
+
+
+@dataclass(frozen=True)
+class LabelledPhoto:
+    """A photo of a source with its label, and whose its largest face is."""
+
+    media_id: int
+    path: str
+    label: str | None  # as `known_files` has it
+    face_id: int | None  # None: it shows no face
+    person_id: str | None
+    outcome: str | None
 
 
 @dataclass(frozen=True)
@@ -342,6 +417,8 @@ class FaceToRegroup:
     qualities: tuple[float, float, float]  # as QUALITIES
     named: bool  # its photo has a name, which is that of a larger face
     reference: bool  # its person is known by it
+    ordinal: int  # in its photo
+    pixel_hash: str | None  # of its photo
 
 
 @dataclass(frozen=True)
@@ -366,6 +443,15 @@ class Rows:
     references: Mapping[str, int | None] = field(default_factory=dict)  # person id -> face id
     facts: Sequence[Fact] = ()
 
+    @property
+    def person_ids(self) -> set[str]:
+        """Everybody whom they show."""
+        shown: set[str | None] = {*self.persons, *self.references}
+        shown.update(columns["parent_id"] for columns in self.persons.values() if columns and "parent_id" in columns)
+        shown.update(columns["person_id"] for columns in self.faces.values())
+        shown.update(person_id for fact in self.facts for person_id in (fact.person_id, fact.other_id))
+        return {person_id for person_id in shown if person_id is not None}
+
 
 @dataclass(frozen=True)
 class CorrectionCommit:
@@ -377,8 +463,15 @@ class CorrectionCommit:
     origin: str  # user, label
     before: Rows
     after: Rows
-    pictures: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)  # person id -> guid, JPEG of the reference
+    # Person id -> guid, bytes and media type of the reference, where there is a picture of it.
+    pictures: Mapping[str, tuple[str, bytes, str]] = field(default_factory=dict)
+    # Face id -> [d] float32, of faces that were rejected and are somebody's now.
+    vectors: Mapping[int, FloatArray] = field(default_factory=dict)
     undoes: int | None = None  # the correction whose rows these are, the other way round
+    # Media of runs that go with their faces. Then it can't be undone, and is not noted.
+    leaving: Sequence[int] = ()
+    leaving_status: str = FORGOTTEN
+    labels: Sequence[MediaLabel] = ()  # that are noted with it
 
 
 @dataclass(frozen=True)
@@ -393,19 +486,45 @@ class Correction:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What the sender of a correction had before it. The correction is refused if one of these persons was corrected
+    since by somebody else."""
+
+    at: datetime  # UTC
+    person_ids: Sequence[str]
+    own: Sequence[int] = ()  # corrections that the sender made, or took back
+
+
+@dataclass(frozen=True)
+class ChangeSince:
+    """A correction that was made or taken back meanwhile."""
+
+    correction_id: int
+    kind: str
+    at: datetime  # UTC
+    undone: bool
+
+
+@dataclass(frozen=True)
 class CorrectionRequest:
     """What is to be put right. Each kind takes the persons and faces that its name says."""
 
     account_id: int
     directory: str
-    kind: str  # name, merge, unmerge, split, move, not_same, hide, unhide, forget, regroup, undo
+    # name, merge, unmerge, split, move, not_same, hide, unhide, forget, forget_photos, regroup, label, undo
+    kind: str
     person_ids: Sequence[str] = ()  # of a move: the person, or none
     face_ids: Sequence[int] = ()
     name: str | None = None
     anyway: bool = False  # merges persons of whom it is stated that they are two
     origin: str = "user"
     gate: MatchSettings | None = None  # of regroup
-    dry_run: bool = False  # of regroup: only says what it would do
+    dry_run: bool = False  # of regroup and undo: only says what it would do
+    decoded: str | None = None  # of regroup, to a server: the file with faces that were extracted again
+    correction_id: int | None = None  # of undo: this one or none
+    media_ids: Sequence[int] = ()  # of forget_photos
+    labels: Sequence[LabelChange] = ()  # of label: what the source says now
+    seen: Seen | None = None  # None: it is made whatever happened meanwhile
 
 
 @dataclass(frozen=True)
@@ -428,6 +547,15 @@ class KeptApart:
 
 
 @dataclass(frozen=True)
+class NotDecoded:
+    """A rejected face that stays so, because its photo could not be extracted again."""
+
+    face_id: int
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Regrouping:
     """What grouping the faces of a directory anew changes."""
 
@@ -440,8 +568,25 @@ class Regrouping:
     gone: Sequence[str]
     kept_apart: Sequence[KeptApart]
     without_picture: Sequence[int]  # faces that stay, because a new person's picture can't be cut from a photo
-    admitted: Sequence[int]  # rejected faces that this gate would admit; they have no vector to decide by
+    admitted: Sequence[int]  # rejected faces that this gate would admit
+    decoded: bool  # whether they take part, with vectors from their photos
+    not_decoded: Sequence[NotDecoded]  # then: those that do not
     names: Mapping[str, str]  # of the persons that are mentioned here
+
+
+@dataclass(frozen=True)
+class FollowedLabels:
+    """What followed from labels that changed, in numbers, and the first thousand of each."""
+
+    renamed: int  # persons
+    relabelled: int  # faces
+    unsettled: int  # labels that are not followed
+    # person_id, name, external_id, old_name, old_external_id
+    renamed_persons: list[dict[str, Any]]
+    # face_id, path, person_id, name, external_id, old_person_id, old_name
+    relabelled_faces: list[dict[str, Any]]
+    # path, name, external_id, person_id, person_name, person_external_id, reason
+    unsettled_labels: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -450,11 +595,14 @@ class CorrectionAnswer:
 
     correction_id: int | None  # None: nothing changed, or it cannot be undone
     kind: str
-    persons: Sequence[str] = ()  # changed or new, the new one first
+    persons: Sequence[str] = ()  # changed or new, the new one first; then the others whom its rows show
     gone: Sequence[str] = ()  # persons that are no more
     faces: Sequence[int] = ()
     replaced: Sequence[Fact] = ()  # earlier statements that this contradicts, and replaces
     regrouping: Regrouping | None = None  # of regroup
+    labels: FollowedLabels | None = None  # of label
+    made_at: datetime | None = None  # UTC; of what is undone: when it was made
+    names: Mapping[str, str] = field(default_factory=dict)  # of the persons, and of those who are gone
 
 
 @dataclass(frozen=True)
@@ -542,6 +690,8 @@ class ShardCommit:
     files: pa.Table  # FILES_SCHEMA: of the media
     objects: Sequence[tuple[str, bytes, str]] = ()  # (guid, bytes, media type)
     occurrences: Mapping[str, int] = field(default_factory=dict)  # of persons of earlier commits: how many to add
+    # What follows in its directories from photos that leave because their files changed; pictures are among `objects`.
+    settled: Sequence[CorrectionCommit] = ()
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed
 
 

@@ -73,13 +73,14 @@ _COLUMNS: Final = {
     """,
     "corrections": """
         correction_id BIGINT, account_id INTEGER, directory_id INTEGER, kind VARCHAR, origin VARCHAR,
-        made_at TIMESTAMP, before VARCHAR, after VARCHAR, undone_at TIMESTAMP
+        made_at TIMESTAMP, before VARCHAR, after VARCHAR, person_ids UUID[], undone_at TIMESTAMP, merges_only BOOLEAN
     """,
     "files": """
         source VARCHAR, account_id INTEGER, path VARCHAR, directory VARCHAR, media_id BIGINT, size BIGINT,
         mtime_ns BIGINT, ctime_ns BIGINT, inode BIGINT, seen_at TIMESTAMP, gone_at TIMESTAMP, label VARCHAR
     """,
     "forgotten": "account_id INTEGER, kind VARCHAR, digest VARCHAR, forgotten_at TIMESTAMP",
+    "page_subjects": "file VARCHAR, person_id UUID, media_id BIGINT",
     "pending_deletes": "path VARCHAR, added_at TIMESTAMP",
 }
 # table -> column -> type

@@ -88,19 +88,30 @@ def _planted(client: LocalStore, run: RunRow, shard: int, persons: Sequence[int]
 
 
 def extracted_run(
-    client: LocalStore, source: str, faces: Sequence[Shown], crop_bytes: int, rows: int, directory: str = "main"
+    client: LocalStore,
+    source: str,
+    faces: Sequence[Shown],
+    crop_bytes: int,
+    rows: int,
+    directory: str = "main",
+    folder: Path | None = None,
 ) -> RunRow:
     """A planned run of one photo per face, in shards of `rows`, whose extraction is done: each shard is ready to be
-    enrolled."""
+    enrolled. With `folder` the photos lie there."""
     decode, pixel_hash = Decoder(load_settings(environ={}).decode), PixelHash(client.identity.pixel_key)
     photos = [photo(face) for face in faces]
-    files = [(f"{k}.png", hashlib.sha256(data).hexdigest(), len(data)) for k, data in enumerate(photos)]
+    paths = [f"{k}.png" if folder is None else str(folder / f"{k}.png") for k in range(len(photos))]
+    files = [(p, hashlib.sha256(data).hexdigest(), len(data)) for p, data in zip(paths, photos, strict=True)]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, data in zip(paths, photos, strict=True):
+            Path(path).write_bytes(data)
     run = _plan(client, source, files, rows, directory)
     extractor = CodedExtractor(client.identity.embedding_size, crop_bytes)
     schema = shard_schema(client.identity.embedding_size)
     for shard, start in enumerate(range(0, len(faces), rows)):
         images = [decode(data) for data in photos[start : start + rows]]
-        table = extractor.table(faces[start : start + rows])
+        table = pa.concat_tables(extractor.table([face]) for face in faces[start : start + rows])
         columns = {
             "row": pa.array(range(start, start + len(images)), pa.int64()),
             "status": pa.array([OK] * len(images)),

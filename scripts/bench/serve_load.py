@@ -4,7 +4,8 @@ earlier ones were answered, so a server that stalls cannot make its clients wait
     echo '{"url": ..., "authorization": ..., ...}' | python scripts/bench/serve_load.py
 
 One JSON object in (`Load`), one out (`Answered` as columns). Half of the requests insert a new person, half
-recognise a planted one; their photos are those of `coded_faces`, filled up to `body_bytes`.
+recognise a planted one; their photos are those of `coded_faces`, filled up to `body_bytes`. With `reads`, about a
+quarter of all asks for a planted person's record instead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from coded_faces import Shown, photo
+from coded_store import person_id
 
 _CONNECTIONS = 32
 _LEAD_S = 0.2  # for the threads to start
@@ -43,6 +45,7 @@ class Load:
     seed: int
     bursts: bool  # a Poisson process, as of clients who know nothing of one another; else one every 1 / rate seconds
     directory: str = "main"
+    reads: bool = False
 
 
 @dataclass
@@ -72,6 +75,7 @@ class _Clients:
             Shown(load.first_new + number) if insert else Shown(known[number], variant=1)
             for number, insert in enumerate(self._insert)
         ]
+        self._reads = [load.reads and not insert and known[n] % 2 == 0 for n, insert in enumerate(self._insert)]
         self._photos = [photo(face) for face in self._faces]  # now: later it would cost the server the processor
         self._due: list[float] = (time.monotonic() + _LEAD_S + np.cumsum(waits)).tolist()
         self._lock = threading.Lock()
@@ -92,18 +96,20 @@ class _Clients:
 
     def _send(self, connection: http.client.HTTPConnection, number: int) -> Answered:
         load, insert, due = self._load, self._insert[number], self._due[number]
+        person = self._faces[number].person
         data = self._photos[number].ljust(load.body_bytes, b"\0")
+        call = ("POST", _INSERT if insert else _RECOGNISE, data)
         headers = {**_HEADERS, "X-RPC-AUTHORIZATION": load.authorization, "X-RPC-DIRECTORY": load.directory}
         time.sleep(max(0.0, due - time.monotonic()))
-        connection.request("POST", _INSERT if insert else _RECOGNISE, data, headers)
+        connection.request(*(("GET", f"/people/{person_id(person)}", b"") if self._reads[number] else call), headers)
         sent = time.monotonic()
         response = connection.getresponse()
         body = response.read()
         done = time.monotonic()
         said: dict[str, Any] = json.loads(body)
-        found = said.get("identifiedFaces", [{}])[0]
+        found = (said.get("identifiedFaces") or said.get("people") or [{}])[0]
         return Answered(
-            person=self._faces[number].person,
+            person=person,
             insert=insert,
             due=due,
             sent=sent,

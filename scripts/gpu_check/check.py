@@ -4,8 +4,10 @@
 
 FOLDER of --faces holds lfw-view1/images and groups-with-boxes, as for scripts/bench; without it two portraits of the
 public domain are used, which show whether all is right but say less of the speed. It ends by itself after --seconds;
-steps that no time was left for are skipped, and --only runs them in a second command. The report, gpu_check.json in
-the folder of --out, is written after each step. Exit code 1: a step failed. `--device cpu --quick` is a dry run.
+steps that no time was left for are skipped, and --only runs them in a second command. With more --seconds than the
+default each step may take longer as well: on a CPU, 300 photos of --only parity take half an hour in Triton's
+interpreter. The report, gpu_check.json in the folder of --out, is written after each step. Exit code 1: a step failed.
+`--device cpu --quick` is a dry run.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class Running:
 
     def __init__(self, step: Step, options: Options) -> None:
         self.step = step
+        self._limit_s = step.limit_s * options.patience
         self._result, self.log = (options.work / f"{step.name}.{suffix}" for suffix in ("json", "log"))
         self._result.unlink(missing_ok=True)
         self._begun = time.monotonic()
@@ -79,7 +82,7 @@ class Running:
 
     def end(self, most_s: float) -> dict[str, Any]:
         """What it found. Killed with all that it started where it takes longer than its limit, or than `most_s`."""
-        limit = max(1.0, min(self.step.limit_s - (time.monotonic() - self._begun), most_s))
+        limit = max(1.0, min(self._limit_s - (time.monotonic() - self._begun), most_s))
         code: int | None = None
         try:
             code = self._process.wait(limit)
@@ -175,7 +178,7 @@ def one_step(name: str, options: Options) -> None:
     """The step `name` in this process. Where it hangs, the log says where, shortly before its time is over."""
     faulthandler.enable()
     step = next(step for step in STEPS if step.name == name)
-    faulthandler.dump_traceback_later(max(1.0, step.limit_s - _HUNG_S))
+    faulthandler.dump_traceback_later(max(1.0, step.limit_s * options.patience - _HUNG_S))
     found = Findings(options.work / f"{name}.json")
     try:
         with found.part(name):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 CUDA_CONFIG: Final = ROOT / "configs" / "cuda.yaml"
 WEIGHTS: Final = "casia-webface"
+SECONDS: Final = 555  # for all steps on a GPU
 DEVICE: Final = "device"  # the entry of the step env without which no other step can run
 
 
@@ -33,6 +34,11 @@ class Options:
         return self.device.startswith("cuda")
 
     @property
+    def patience(self) -> float:
+        """By how much a step may exceed its limit: with more seconds for all steps, each may take more, as on a CPU."""
+        return max(1.0, self.seconds / SECONDS)
+
+    @property
     def report(self) -> Path:
         return self.out / "gpu_check.json"
 
@@ -41,7 +47,8 @@ class Options:
         faces = [] if self.faces is None else ["--faces", str(self.faces)]
         quick = ["--quick"] if self.quick else []
         photos = [] if self.photos is None else ["--photos", str(self.photos)]
-        return ["--device", self.device, "--work", str(self.work), "--out", str(self.out), *faces, *quick, *photos]
+        folders = ["--work", str(self.work), "--out", str(self.out)]
+        return ["--device", self.device, "--seconds", str(self.seconds), *folders, *faces, *quick, *photos]
 
     def settings(self, config: Path | None = None, **flags: Any) -> Settings:
         """facepipe's, on the device: the defaults, `config`, then `flags` (`run__mode` is the key run.mode)."""
@@ -65,7 +72,7 @@ def parser(steps: tuple[str, ...], doc: str | None) -> argparse.ArgumentParser:
     made.add_argument("--only", nargs="+", choices=steps, default=steps, metavar="STEP", help=", ".join(steps))
     made.add_argument("--quick", action="store_true", help="few photos, one turn: does it all run?")
     made.add_argument("--photos", type=int, help="parity compares so many of lfw-view1/images, as they are")
-    made.add_argument("--seconds", type=float, default=555, help="when to stop; what is left then is skipped")
+    made.add_argument("--seconds", type=float, default=SECONDS, help="when to stop; what is left then is skipped")
     made.add_argument("--work", type=Path, help="keep corpora and logs here; a temporary folder if it is not given")
     made.add_argument("--out", type=Path, default=os.environ.get("OUT", "gpu-check"), help="where the report goes")
     made.add_argument("--step", choices=steps, help=argparse.SUPPRESS)  # a process of one step

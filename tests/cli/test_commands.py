@@ -139,6 +139,22 @@ def test_several_sources_are_one_report(store: Path, sources: tuple[Path, Path])
     assert (taken["new"], taken["already_in"], taken["left_alone"]) == (1, 2, {"excluded": 3})
 
 
+def test_an_archive_elsewhere_and_photos_that_are_gone(store: Path, sources: tuple[Path, Path]) -> None:
+    old, new = sources[0], sources[0].with_name("elsewhere")
+    words = ("--store", store, "--device", "cpu")
+    answer("run", old, *words)
+    old.rename(new)
+    report = answer("run", new, "--moved-from", old, *words)
+    assert (report["already_in"], report["new"], report["moved_sources"]) == (2, 0, [[str(old), str(new)]])
+    (new / "a.jpg").unlink()
+    words = ("run", new, "--moved-from", old, *words, "--on-missing", "forget")
+    assert "none is forgotten; `--yes` forgets them" in facepipe(*words, "--dry-run").stdout
+    assert answer(*words, "--missing-limit", "0.4")["too_many_missing"] == 1
+    assert answer(*words, "--yes", "--dry-run")["forgotten_missing"] == 1
+    assert answer(*words, "--yes")["forgotten_missing"] == 1
+    assert answer(*words)["too_many_missing"] == 0
+
+
 def test_an_empty_source_among_others_stops_the_run_before_it_begins(
     store: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -61,4 +61,4 @@ def test_the_exit_codes_are_those_of_the_errors() -> None:
     codes = re.findall(r"^\| ([\d, ]+) \|", DOCUMENT, re.MULTILINE)
     named = {int(code) for row in codes for code in row.split(", ")}
     errors = (Interrupted, SourceMissing, SourceEmpty, ManifestInvalid, StoreLocked, StoreFull, StoreUnwritable)
-    assert named == {0, 1, *(error.exit_code for error in (*errors, StoreDamaged, ServerUnreachable))}
+    assert named == {0, 1, 2, *(error.exit_code for error in (*errors, StoreDamaged, ServerUnreachable))}

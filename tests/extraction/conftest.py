@@ -16,6 +16,11 @@ from pipeline.models.weights import detector_files
 from tests.extraction.helpers import interpreted
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "capability" in metafunc.fixturenames:  # of the GPUs that a kernel is compiled for
+        metafunc.parametrize("capability", [75, 80, 90, 100] if metafunc.config.getoption("full") else [75, 100])
+
+
 @pytest.fixture(scope="session")
 def networks(device: str) -> MtcnnNetworks:
     return load_networks(detector_files(), device)

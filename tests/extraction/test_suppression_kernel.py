@@ -63,7 +63,6 @@ def test_a_wrong_kernel_is_found(
 
 
 @pytest.mark.parametrize("of_smaller", [False, True])
-@pytest.mark.parametrize("capability", [75, 80, 90, 100])
 def test_compiles(
     kernel: ModuleType, capability: int, of_smaller: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

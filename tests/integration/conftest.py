@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -12,6 +14,7 @@ from pipeline.config import Settings, load_settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
+from tests.remembering import remembering
 
 Runner = Callable[..., RunReport]
 
@@ -34,12 +37,17 @@ class RecordedProgress:
         self.notes.append(text)
 
 
-@pytest.fixture
-def photos(tmp_path: Path, hopper_path: Path, astronaut_path: Path) -> Path:
-    """Ten files: three of each portrait, a photo of both, an exact copy, a faceless and a broken one."""
-    folder = tmp_path / "photos"
+@pytest.fixture(scope="session")
+def _written(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
+    folder = tmp_path_factory.mktemp("written") / "photos"
     write_photos(folder, hopper_path, astronaut_path)
     return folder
+
+
+@pytest.fixture
+def photos(_written: Path, tmp_path: Path) -> Path:
+    """Ten files: three of each portrait, a photo of both, an exact copy, a faceless and a broken one."""
+    return Path(shutil.copytree(_written, tmp_path / "photos", copy_function=shutil.copy))
 
 
 def write_photos(folder: Path, hopper_path: Path, astronaut_path: Path) -> None:
@@ -55,7 +63,8 @@ def write_photos(folder: Path, hopper_path: Path, astronaut_path: Path) -> None:
     both.paste(astronaut, (260, 0))
     both.save(folder / "c-both.png")
     (folder / "d-copy.jpg").write_bytes((folder / "a1.jpg").read_bytes())
-    Image.effect_noise((200, 150), 40).convert("RGB").save(folder / "e-noise.png")
+    noise = np.random.default_rng(0).normal(128, 40, (150, 200)).clip(0, 255).astype(np.uint8)
+    Image.fromarray(noise).convert("RGB").save(folder / "e-noise.png")
     (folder / "f-broken.jpg").write_bytes((folder / "a1.jpg").read_bytes()[:3000])
     hopper.resize((200, 234)).save(folder / "g1.webp")
     astronaut.resize((220, 220)).save(folder / "h1.bmp")
@@ -64,6 +73,11 @@ def write_photos(folder: Path, hopper_path: Path, astronaut_path: Path) -> None:
 @pytest.fixture(scope="session")
 def settings() -> Settings:
     return load_settings(environ={}, flags={"run.shard_rows": 3, "run.device": "cpu", "model.weights": "casia-webface"})
+
+
+@pytest.fixture(scope="session")
+def extractor(extractor: BatchExtractor) -> BatchExtractor:
+    return remembering(extractor)
 
 
 @pytest.fixture

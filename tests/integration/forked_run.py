@@ -1,4 +1,5 @@
-"""Runs as children of a process that has the models loaded. An order is {"source", "store"}."""
+"""Runs as children of a process that has the models loaded. An order is {"source", "store", "moved_from"}; or {"store",
+"change"} for one of CHANGES."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ import pipeline.jobs.shard_stages
 from pipeline.config import load_settings
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
+from pipeline.store.local import LocalStore
 from tests.forking import Order, answer_orders
+from tests.people.changes import make, same_each_time
+from tests.remembering import remembering
 
 SETTINGS = load_settings(
     environ={},
@@ -20,12 +24,18 @@ SETTINGS = load_settings(
 
 
 def work(order: Order, ready: Callable[[str], None]) -> None:
+    if "change" in order:
+        with same_each_time(), LocalStore.open(order["store"], command="change") as store:
+            ready("open")
+            make(store, order["change"])
+        return
     ready("running")
-    run(RunRequest(source=Path(order["source"]), store=Path(order["store"]), settings=SETTINGS))
+    moved_from = Path(order["moved_from"]) if order["moved_from"] else None
+    run(RunRequest(Path(order["source"]), Path(order["store"]), SETTINGS, moved_from=moved_from))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    extractor = pipeline.jobs.shard_stages.load_extractor(SETTINGS, make_identity(SETTINGS), Path())
+    extractor = remembering(pipeline.jobs.shard_stages.load_extractor(SETTINGS, make_identity(SETTINGS), Path()))
     pipeline.jobs.shard_stages.load_extractor = lambda *_: extractor
     answer_orders(work)

@@ -50,12 +50,14 @@ def snapshot(store: Path) -> dict[str, list[tuple[Any, ...]]]:
         runs = con.execute("SELECT source, state, rows, shards FROM core.runs ORDER BY ALL").fetchall()
         names = dict(
             con.execute(
-                "SELECT face_id, path || '#' || ordinal FROM core.faces JOIN core.media USING (media_id)"
+                "SELECT face_id, coalesce(path, '') || '#' || ordinal FROM core.faces JOIN core.media USING (media_id)"
             ).fetchall()
         )
+        # After a kill there may be others, which no row names yet.
+        shards = con.execute("SELECT file FROM core.embedding_shards ORDER BY file").fetchall()
     embeddings = []
-    for file in sorted((store / "embeddings").rglob("*.parquet")):
-        table = pq.read_table(file)
+    for (file,) in shards:
+        table = pq.read_table(store / file)
         for face, vector in zip(table["face_id"].to_pylist(), table["embedding"].to_pylist(), strict=True):
             embeddings.append((names[face], tuple(vector)))
     files = sorted(str(p.relative_to(store).parts[0]) for p in (store / "objects").rglob("*") if p.is_file())

@@ -69,7 +69,9 @@ def test_the_examples_in_the_docstrings_hold(name: str, folder: Path, monkeypatc
 
 
 def test_every_public_name_has_an_example() -> None:
-    methods = {f"OpenStore.{name}" for name in ("run", "recognise", "people", "faces", "photos", "embeddings")}
+    methods = {
+        f"OpenStore.{name}" for name in ("run", "report", "recognise", "people", "faces", "photos", "embeddings")
+    }
     assert examples().keys() == {*pipeline.__all__, *methods} - {"OpenStore"}
     for name in pipeline.__all__:
         assert name in (pipeline.__doc__ or "")

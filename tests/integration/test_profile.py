@@ -80,4 +80,4 @@ def test_the_lines_of_a_profile(photos: Path, tmp_path: Path, weights_cache: Pat
     subjects = [line[:12].strip() for line in lines]
     at = subjects.index("wall")
     assert [line.split()[0] for line in lines[at + 1 : at + 1 + len(IN_RUN)]] == IN_RUN
-    assert subjects[at + 1 + len(IN_RUN) :] == ["busy", "queues", "waited"]
+    assert subjects[at + 1 + len(IN_RUN) :] == ["busy", "queues", "waited", "report"]

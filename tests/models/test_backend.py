@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,6 +115,38 @@ def test_auto_is_openvino_on_a_cpu(runtime: OpenVino, tmp_path: Path) -> None:
 def test_asked_for_on_cuda_it_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=r"run\.backend.*runs on the CPU.* cuda:0"):
         choose_backend("openvino", CUDA, tmp_path, 1)
+
+
+# Each child is a process that has imported OpenVINO and not used it. Without care half of them never end.
+FIRST_USE = """
+import os, sys, threading
+sys.modules["openvino_telemetry"] = None
+import openvino
+from pipeline.models import backend
+children = []
+for _ in range(8):
+    children.append(os.fork())
+    if children[-1] == 0:
+        sys.setswitchinterval(1e-6)
+        backend.openvino_version()
+        start = threading.Barrier(4)
+        threads = [
+            threading.Thread(target=lambda: (start.wait(), openvino.Type.f32.to_dtype()), daemon=True) for _ in range(4)
+        ]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        os._exit(0)
+assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+"""
+
+
+def test_threads_may_use_it_first_at_the_same_time() -> None:
+    with subprocess.Popen([sys.executable, "-c", FIRST_USE], start_new_session=True) as process:
+        try:
+            assert process.wait(timeout=120) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_not_installed_auto_takes_torch_and_asking_is_an_error(no_openvino: None, tmp_path: Path) -> None:
@@ -335,14 +370,15 @@ def test_the_comparison_knows_a_small_difference_from_a_large_one() -> None:
         compare(network, far, (20,))
 
 
-PROCESSES = """
+PROCESSES = f"""
 import os
 import sys
 from pathlib import Path
 import torch
-from pipeline.models.backend import OpenVino, load_openvino, openvino_version
-from tests.models.test_backend import Source
-
+from torch import nn
+from pipeline.models.backend import OpenVino, TorchSource, load_openvino, openvino_version
+SHAPE = {SHAPE}
+{inspect.getsource(Source)}
 
 def load():
     source = Source()

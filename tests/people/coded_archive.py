@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pipeline.jobs.run_report import RunReport
 from pipeline.serve.admin import open_admin_port
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
+from pipeline.types import Progress
 
 SIZE = 32
 SETTINGS = load_settings(environ={}, flags={"run.threads": 1, "run.device": "cpu", "serve.person_headers": "optional"})
@@ -52,10 +54,25 @@ def make_store(path: Path) -> Path:
     return path
 
 
-def run_over(source: Path, store: Path) -> RunReport:
-    """What `facepipe run` does."""
+def run_over(source: Path, store: Path, progress: Progress | None = None, **wishes: Any) -> RunReport:
+    """What `facepipe run` does. `wishes`: further fields of its request."""
     with patch("pipeline.jobs.shard_stages.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
-        return run(RunRequest(source, store, SETTINGS))
+        return run(RunRequest(source, store, **{"settings": SETTINGS, **wishes}), progress)
+
+
+def fill(folder: Path) -> Path:
+    """Makes photos/ and store/ there. Person 1 has the faces 1, 2 and 3 (known by 1; then 3 is the best), person 2 the
+    faces 4 and 5, person 3 the face 6; the face 7 was too poor. Face 3 and 4 are in one photo."""
+    photos = folder / "photos"
+    write_photo(photos, "a1.png", Shown(1))
+    write_photo(photos, "a2.png", Shown(1, 1, 0.8))
+    write_photo(photos, "b-both.png", Shown(1, 2), Shown(2))
+    write_photo(photos, "c2.png", Shown(2, 1))
+    write_photo(photos, "d3.png", Shown(3))
+    write_photo(photos, "e-poor.png", Shown(8, 0, 0.1))
+    make_store(folder / "store")
+    run_over(photos, folder / "store")
+    return folder
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import pytest
 from coded_faces import CodedExtractor, Shown, photo
 
 import pipeline
+from pipeline.errors import CorrectionImpossible
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PostRequest
 from tests.cli.report import facepipe
@@ -61,7 +62,11 @@ def test_every_verb(store: Path, served: IdentityService | None, archive: Path) 
     ask(store, "not-same", "Ann", "Berta")
     assert ask(store, "merge", "Ann", "Berta", exit_code=62)["error"] == "stated-two-people"
     assert len(ask(store, "merge", "Ann", "Berta", "--anyway")["replaced"]) == 1
-    assert ask(store, "show", "Berta")["merged"] == 1
+    assert {key: ask(store, "show", "Berta")[key] for key in ("merged", "faces", "photos")} == {
+        "merged": 1,
+        "faces": 5,
+        "photos": 4,  # one shows both
+    }
     if served:
         assert who_is(served, Shown(2)) == "Ann"
     ask(store, "unmerge", "Ann")
@@ -126,6 +131,75 @@ def test_the_library_does_the_same(store: Path, served: IdentityService | None) 
         opened.people.undo()
         assert [row.name for row in opened.people.all()] == ["Ann", None, None]
         assert opened.people.of(directory="other").all() == []
+
+
+@pytest.mark.usefixtures("served")
+def test_undo_says_which_correction_it_takes_back_and_asks(store: Path) -> None:
+    one, two, _ = (row["person_id"] for row in ask(store, "list")["people"])
+    named = ask(store, "name", one, "Ann")
+    ask(store, "hide", two)
+    ask(store, "forget", two, "--yes")  # what was said of the person goes along: the name is the last correction now
+    asked = facepipe("people", "undo", "--store", store, stdin="n\n")
+    assert asked.exit_code == 130
+    assert f"to undo: name (correction 1, {named['made_at'][:19]} UTC)\nperson {one}  Ann\n" in asked.output
+    assert ask(store, "show", one)["name"] == "Ann"
+    with pipeline.open_store(store) as opened:
+        shown = opened.people.undo(dry_run=True)
+        assert (shown.correction_id, shown.names) == (1, {one: "Ann"})
+        opened.people.hide(one)
+        with pytest.raises(CorrectionImpossible, match=r"by now the correction 3 \(hide\)"):
+            opened.people.undo(shown.correction_id)
+    done = facepipe("people", "undo", "--store", store, stdin="y\n")
+    assert done.exit_code == 0
+    assert "undone: hide (correction 3, " in done.stdout
+    undone = ask(store, "undo")
+    assert {key: undone[key] for key in ("kind", "made_at", "persons", "names")} == {
+        "kind": "name",
+        "made_at": named["made_at"],
+        "persons": [one],
+        "names": {one: "Ann"},
+    }
+    assert ask(store, "undo", "--yes", exit_code=61)["error"] == "correction-impossible"
+
+
+@pytest.mark.usefixtures("served")
+def test_what_names_nobody_or_another_directory_is_said_and_nothing_is_done(store: Path) -> None:
+    one, two, _ = (row["person_id"] for row in ask(store, "list")["people"])
+    assert facepipe("account", "create", "bob", "--store", store).exit_code == 0
+    mine, his = ("--account", "ann"), ("--account", "bob")
+    ask(store, "merge", one, two, *mine)
+    before = ask(store, "list", *mine)
+    for words, error in [
+        (("move", 99, "--nobody", *mine), "face-unknown"),
+        (("move", 2**64, "--nobody", *mine), "face-unknown"),
+        (("move", 1, "--nobody", *mine, "--directory", "other"), "face-unknown"),
+        (("move", 1, "--nobody", *his), "face-unknown"),
+        (("name", one, "Ann", *mine, "--directory", "other"), "person-not-found"),
+        (("name", one, "Ann", *his), "person-not-found"),
+        (("name", one, "Ann"), "usage-error"),  # which account?
+        (("split", one, 4, 5, 1, 2, 3, *mine), "correction-impossible"),  # all, of both who are merged
+        (("split", one, 6, *mine), "correction-impossible"),
+        (("merge", one, one, *mine), "correction-impossible"),
+        (("merge", two, one, *mine), "correction-impossible"),  # the circle
+        (("merge", one, *mine), "correction-impossible"),
+        (("not-same", one, two, *mine), "correction-impossible"),
+        (("undo", *his), "correction-impossible"),
+    ]:
+        result = facepipe("people", *words, "--store", store, "--json")
+        assert result.exit_code != 0
+        assert (json.loads(result.stdout)["error"], words) == (error, words)
+        assert json.loads(result.stdout)["message"]
+    for words, error in [
+        (("--threshold", 5, *mine), "bad-value"),
+        (("--min-cpq", "x", *mine), "bad-value"),
+        (("--account", "cid"), "account-unknown"),
+    ]:
+        refused = facepipe("regroup", *words, "--yes", "--store", store, "--json")
+        assert (json.loads(refused.stdout)["error"], words) == (error, words)
+    nothing = facepipe("regroup", *mine, "--directory", "other", "--yes", "--store", store)
+    assert "0 faces" in nothing.stdout
+    assert ask(store, "list", *mine) == before
+    assert ask(store, "undo", *mine)["kind"] == "merge"
 
 
 @pytest.mark.usefixtures("served")

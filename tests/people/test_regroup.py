@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +17,18 @@ from coded_faces import Shown, photo, vector
 
 import pipeline
 from pipeline.config import MatchSettings
-from pipeline.errors import CorrectionImpossible, StoreFull
+from pipeline.errors import CorrectionImpossible, UndoBlocked
 from pipeline.identities import corrections, regroup
+from pipeline.identities.correction_plan import FreePlan
 from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.identities.undo import undone
+from pipeline.store.files.objects import FOLDER_DIGITS
 from pipeline.store.local import LocalStore
-from pipeline.store.records import Regrouping
+from pipeline.store.records import CorrectionRequest, Regrouping
 from pipeline.store.schema import TABLES
 from tests.cli.report import facepipe
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, problems, run_over, serving, write_photo
-from tests.people.test_corrections import People
-from tests.store.store_samples import failing_at
+from tests.people.correcting import People
 
 RUN_T = SETTINGS.match.threshold
 STRICT, LAX, LAXER = 0.04, 1.75, 2.1  # of squared distances: 0.02 to 0.06 within a person, about 2 between two
@@ -52,7 +55,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
         people = People(client)
         for face in POSTED:
             people.service.post(people.account, "main", photo(face), PostRequest())
-        people.service.close()
+        people.close()
     for number, faces in enumerate(SHOWN[9:], 9):
         write_photo(photos, f"{number:02}.png", *faces)
     write_photo(photos, "x-posted.png", Shown(10, 1))
@@ -116,7 +119,7 @@ def people(store: Path) -> Iterator[Regrouped]:
     with LocalStore.open(store, command="test") as client:
         made = Regrouped(client)
         yield made
-        made.service.close()
+        made.close()
 
 
 def sequential(faces: dict[int, Shown], threshold: float) -> set[frozenset[int]]:
@@ -308,7 +311,7 @@ def test_somebody_must_be_left(filled: Path, tmp_path: Path) -> None:
         with pytest.raises(CorrectionImpossible, match="nobody would be left"):
             people.regroup(min_cpq=0.95)
         assert people.state() == before
-        people.service.close()
+        people.close()
 
 
 def test_without_a_photo_a_part_stays(people: Regrouped, crowd: Path, tmp_path: Path) -> None:
@@ -330,12 +333,12 @@ def test_what_came_in_meanwhile_is_decided_again(people: Regrouped, monkeypatch:
     ann, berta = people.person_of(4), people.person_of(6)
     calls = []
 
-    def with_names(*args: Any) -> regroup.Regrouped:
-        decided = regroup.regrouped(*args)
+    def with_names(*args: Any, **how: Any) -> FreePlan:
+        decided = regroup.regrouped(*args, **how)
         if not calls:
             people.service.update_person(people.account, "main", ann, PersonChange(name="Ann"))
             people.service.update_person(people.account, "main", berta, PersonChange(name="Berta"))
-        calls.append(decided.report)
+        calls.append(decided)
         return decided
 
     monkeypatch.setattr(corrections, "regrouped", with_names)
@@ -345,14 +348,82 @@ def test_what_came_in_meanwhile_is_decided_again(people: Regrouped, monkeypatch:
     assert (people.roots()[ann], people.roots()[berta]) == (ann, berta)
 
 
-def test_a_full_disk_changes_nothing(people: Regrouped) -> None:
-    before = people.state()
-    for point in ("correction.commit", "object.write"):
-        full = StoreFull(path=people.client.path, detail="no space left on device")
-        with failing_at(point, full), pytest.raises(StoreFull):
-            people.regroup(STRICT)
-        assert people.state() == before
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """What is called with it happens once, when the next undo is decided and the directory is not locked yet."""
+
+    def happens(work: Callable[[], object]) -> None:
+        waiting = [work]
+
+        def decide(*args: Any) -> FreePlan:
+            try:
+                return undone(*args)
+            finally:
+                if waiting:
+                    waiting.pop()()
+
+        monkeypatch.setattr(corrections, "undone", decide)
+
+    return happens
+
+
+def test_an_undo_is_blocked_by_what_came_in_meanwhile(
+    people: Regrouped, between: Callable[[Callable[[], object]], None]
+) -> None:
+    new = people.regroup(STRICT).new[0]
+    between(lambda: people.service.merge(people.account, "main", [people.one, new]))
+    with pytest.raises(UndoBlocked, match=f"parent_id of the person {new} was changed"):
+        people.correct("undo")
+    people.service.unmerge(people.account, "main", [people.one, new])
+    between(lambda: people.service.update_person(people.account, "main", people.one, PersonChange(name="Ann")))
+    assert people.correct("undo").gone
+    assert new not in people.roots()
+
+
+def test_an_undo_is_not_blocked_by_what_it_takes_back(
+    people: Regrouped, between: Callable[[Callable[[], object]], None]
+) -> None:
+    """A correction that comes in meanwhile is the last one."""
     people.regroup(STRICT)
+    before = people.state()
+    between(lambda: people.service.correct(CorrectionRequest(people.account, "main", "name", [people.one], name="Ann")))
+    assert people.correct("undo").kind == "name"
+    assert people.state() == before
+
+
+def test_a_refusal_is_looked_at_again_where_a_correction_was_half_in(
+    people: Regrouped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people.regroup(STRICT)
+    calls = []
+
+    def decide(*args: Any) -> FreePlan:
+        calls.append(args)
+        if len(calls) > 1:
+            return undone(*args)
+        people.service.correct(CorrectionRequest(people.account, "main", "name", [people.one], name="Ann"))
+        raise UndoBlocked(correction_id=1, kind="name", detail="memory is not as far as the catalog")
+
+    monkeypatch.setattr(corrections, "undone", decide)
+    assert people.correct("undo").kind == "name"
+    assert len(calls) == 2
+
+
+def test_of_many_new_people_nothing_is_asked_for_each(people: Regrouped, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests would wait for each question; and each folder of pictures is made and synced."""
+    asked: list[str] = []
+    perform = LocalStore.perform
+
+    def count(store: LocalStore, operation: Any, *args: Any, **how: Any) -> Any:
+        asked.append(operation.name)
+        return perform(store, operation, *args, **how)
+
+    monkeypatch.setattr(LocalStore, "perform", count)
+    new = people.regroup(0.0).new
+    assert len(new) > 2
+    assert max(Counter(asked).values()) == 1, asked
+    stored = people.client.references(people.account, "main").persons
+    assert len({str(person.image_guid)[:FOLDER_DIGITS] for person in stored if person.person_id in new}) == 1
 
 
 @pytest.mark.parametrize("held", ["alone", "served"])
@@ -372,7 +443,7 @@ def test_the_command_shows_asks_and_does(store: Path, held: str) -> None:
         assert "done (correction 1); `people undo` takes it back" in text.stdout
         assert f"{len(shown['regrouping']['moves'])} move" in text.stdout
         assert ask(store, "--threshold", STRICT, "--yes")["correction_id"] is None
-        assert facepipe("people", "undo", "--store", store).exit_code == 0
+        assert facepipe("people", "undo", "--yes", "--store", store).exit_code == 0
         assert ask(store, "--threshold", RUN_T, "--yes")["correction_id"] is None
     assert problems(store) == []
 
@@ -388,3 +459,19 @@ def test_the_library_does_the_same(store: Path) -> None:
         assert len(opened.people.all()) == 1
         opened.people.undo()
         assert len(opened.people.all()) == count
+
+
+def test_merges_of_others_are_remembered_when_somebody_is_forgotten(people: Regrouped) -> None:
+    """Somebody whom the corrections that made them show as well."""
+    four, seven, nine = (people.person_of(shown) for shown in (4, 7, 9))
+    people.correct("merge", four, seven, nine)
+    people.correct("unmerge", four)
+    people.correct("forget", nine)
+    joins = people.regroup(LAX).joins
+    assert len(joins) == 2
+    assert people.roots()[seven] == seven  # else it is like 4
+    gone, joined = sorted(joins, key=lambda join: people.person_of(3) in join)
+    people.correct("forget", gone[0])
+    with pytest.raises(CorrectionImpossible, match="no correction to undo"):
+        people.correct("undo")
+    assert set(people.regroup(RUN_T).parted) == set(joined[1:])

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from gpu_check.check import FAILED, OK, SKIPPED, STEPS, Running, Step, one_step,
 from gpu_check.device_work import _covered
 from gpu_check.findings import Findings
 from gpu_check.jpeg import levels_apart, odd_files, outcome, pixels_apart
-from gpu_check.options import ROOT, Options
+from gpu_check.options import ROOT, SECONDS, Options, options_of, parser
 from gpu_check.pack import chosen_photos
 from gpu_check.rates import batches_at_once
 from gpu_check.unpack import interleaved, planes_of
@@ -69,13 +70,20 @@ def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert found["problems"][0].startswith("it was ended after ")
 
 
+def test_a_step_may_take_longer_where_all_may(tmp_path: Path) -> None:
+    options = replace(options_in(tmp_path), seconds=5 * SECONDS)
+    its_own = options_of(parser(NAMES, None).parse_args(options.words()), tmp_path)
+    assert its_own.patience == options.patience == 5
+    assert options_in(tmp_path).patience == 1
+
+
 def test_a_step_that_hangs_says_where(tmp_path: Path) -> None:
     program = (
-        "import time; from gpu_check import check, findings; from tests.scripts.test_gpu_check import options_in;"
-        "from pathlib import Path; from types import SimpleNamespace; import sys;"
+        "import time; from gpu_check import check; from gpu_check.options import Options;"
+        "from pathlib import PosixPath; from types import SimpleNamespace; import sys;"
         "check.STEPS = (check.Step('env', 'hangs', limit_s=1, least_s=0),);"
         "sys.modules['gpu_check.hangs'] = SimpleNamespace(env=lambda *_: time.sleep(1.5));"
-        f"check.one_step('env', options_in(Path({str(tmp_path)!r})))"
+        f"check.one_step('env', {options_in(tmp_path)})"
     )
     paths = (ROOT, ROOT / "scripts", ROOT / "scripts" / "bench")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.extraction.extractor import BatchExtractor
 from tests.forking import Forker
+from tests.remembering import remembering
 from tests.serve.conformance.client import Account, Server
 from tests.serve.connecting import Clients
 from tests.serve.live import PASSWORD, LiveServer, live_server
@@ -29,6 +30,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         from _pytest.nodeid import coerce_node_id
 
         item._id = coerce_node_id(f"{item.nodeid}[{operation}]")
+
+
+@pytest.fixture(scope="session")
+def extractor(extractor: BatchExtractor) -> BatchExtractor:
+    return remembering(extractor)
 
 
 @pytest.fixture(scope="session")

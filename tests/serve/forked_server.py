@@ -23,6 +23,7 @@ import torch
 import uvicorn.lifespan.on  # what uvicorn imports by name only when it starts
 import uvicorn.loops.auto  # noqa: F401
 
+import pipeline.serve.server
 import pipeline.store.catalog.connection
 from pipeline.cli import main
 from pipeline.cli.serve import log_to_stderr
@@ -31,6 +32,7 @@ from pipeline.matching import int8_filter
 from pipeline.serve.server import serve
 from pipeline.store.catalog.connection import connect
 from tests.forking import Order, answer_orders
+from tests.remembering import remembering
 
 CROP_BYTES = 300
 FLAGS = {
@@ -106,5 +108,7 @@ def work(order: Order, ready: Callable[[str], None]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    load = pipeline.serve.server.load_extractor
+    pipeline.serve.server.load_extractor = lambda *arguments: remembering(load(*arguments))
     int8_filter.prepare()  # compiled here once, not in every child
     answer_orders(work)

@@ -18,6 +18,7 @@ from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
 from pipeline.serve.app import make_app, make_authenticator
+from pipeline.serve.auth import Authenticator
 from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.server import make_server
 from pipeline.store.local import LocalStore
@@ -37,6 +38,7 @@ class LiveServer:
     client: LocalStore
     ready: threading.Event
     server: LimitedServer
+    auth: Authenticator
 
     @property
     def url(self) -> str:
@@ -75,20 +77,26 @@ def open_service(
 @contextlib.contextmanager
 def live_server(store: Path, extractor: BatchExtractor, **flags: object) -> Iterator[LiveServer]:
     """Serves the store at `store`, which is made with the accounts USERS; `flags` set settings (`serve__port=0`)."""
-    with (
-        open_service(store, extractor, live_settings(**flags)) as (client, service, settings),
-        socket.create_server(("127.0.0.1", 0)) as listener,
-    ):
+    with open_service(store, extractor, live_settings(**flags)) as (client, service, settings):
         for user in set(USERS) - set(client.accounts()):
             client.create_account(user, quick_hash(PASSWORD))
+        with listening(client, service, settings) as server:
+            yield server
+
+
+@contextlib.contextmanager
+def listening(client: LocalStore, service: IdentityService, settings: Settings, port: int = 0) -> Iterator[LiveServer]:
+    """A server over an open store and its service; `port` 0: any."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
         ready = threading.Event()
-        app = make_app(service, client, settings, auth=make_authenticator(client), ready=ready.is_set)
+        auth = make_authenticator(client)
+        app = make_app(service, client, settings, auth=auth, ready=ready.is_set)
         server = make_server(app, settings.serve, ready.set)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         try:
             assert ready.wait(_START_S), "the server did not start"
-            yield LiveServer(listener.getsockname()[1], service, client, ready, server)
+            yield LiveServer(listener.getsockname()[1], service, client, ready, server, auth)
         finally:
             server.should_exit = True
             thread.join()

@@ -23,6 +23,7 @@ from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
 from pipeline.serve.admin import open_admin_port
 from tests.forking import Order, answer_orders
+from tests.remembering import remembering
 from tests.serve.live import live_settings, open_service
 
 SETTINGS = live_settings(run__shard_rows=3, run__threads=1)
@@ -49,7 +50,7 @@ def serving(store: Path, extractor: BatchExtractor | None = None, settings: Sett
 
 def main() -> None:
     torch.set_num_threads(1)
-    extractor = load_extractor(SETTINGS, make_identity(SETTINGS), Path())
+    extractor = remembering(load_extractor(SETTINGS, make_identity(SETTINGS), Path()))
     pipeline.jobs.shard_stages.load_extractor = lambda *_: extractor
 
     def work(order: Order, ready: Callable[[str], None]) -> None:

@@ -21,12 +21,15 @@ import pytest
 from coded_faces import Shown, photo
 from coded_store import PASSWORD, USER
 
+from pipeline.errors import ServerUnreachable
 from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.faults import FILE_STEPS, TRANSACTION_STEPS
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
 from tests.forking import Child, Forker
+from tests.people.changes import contents as table_contents
+from tests.people.changes import prepare
 from tests.serve.coded import RECOGNISE, Client, Unanswered, assert_whole, client_of, empty_store, service_of
 from tests.serve.conformance import photos
 from tests.serve.conformance.launch import server_order
@@ -201,6 +204,24 @@ def test_killed_at_a_fault_point(forked_servers: Forker, undisturbed: Undisturbe
         for step in STEPS[done:]:
             step(client)
     assert contents(store) == undisturbed.contents[-1]
+
+
+def test_killed_while_it_makes_a_correction_for_a_command(forked_servers: Forker, tmp_path: Path) -> None:
+    store = prepare(tmp_path)
+    with LocalStore.open(store, command="test") as client:
+        before = table_contents(client)
+    server = forked_servers.start(store=str(store), fault="correction.commit", nth=1)
+    words = ["people", "move", 1, "Berta", "--store", store]
+    assert facepipe(*words).exit_code == ServerUnreachable.exit_code
+    assert server.wait().status == -signal.SIGKILL
+    with LocalStore.open(store, command="test") as client:
+        assert table_contents(client) == before
+        assert check_store(client).problems == []
+    with forked_servers.running(store=str(store)):
+        assert answer(*words)["faces"] == [1]
+        assert [face["face_id"] for face in answer("people", "photos", "Berta", "--store", store)["faces"]] == [1, 4, 5]
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
 
 
 # Killed, and what it had committed is lost

@@ -54,7 +54,7 @@ SIZE = 8
 SHARD_ROWS = 4
 SHARDS = 2
 SOURCE = "/photos"
-EVERY_NTH = 2  # of the fault points is killed by default: each kind of step is among them
+EVERY_NTH = 4  # of the fault points is killed by default: each kind of step is among them
 MANIFEST = pa.schema([("row", pa.int64()), ("path", pa.string())])
 JPEG = b"\xff\xd8\xff\xe0"
 FILE_STATE = {"mtime_ns": 10**18, "ctime_ns": 10**18 + 1, "inode": 2**63 - 1}
@@ -253,7 +253,7 @@ def correct(client: LocalStore, account: int) -> None:
                     {new.person_id: face.face_id, old.person_id: None},
                     [is_new],
                 ),
-                pictures={new.person_id: (str(uuid.uuid5(uuid.NAMESPACE_OID, "split")), picture(300))},
+                pictures={new.person_id: (str(uuid.uuid5(uuid.NAMESPACE_OID, "split")), picture(300), "image/jpeg")},
             )
         )
     before, after = Rows({old.person_id: {"name": old.name}}), Rows({old.person_id: {"name": "Another"}})
@@ -299,7 +299,9 @@ def finish(client: LocalStore, run: RunRow) -> None:
             client.write_run_shard(run.run_id, shard, table, {"shard": shard})
         client.commit_shard(shard_commit(client, run, shard))
     client.note_scan(SOURCE, run.account_id, ScanNotes([(1, 999, 10**18 + 2, 10**18 + 3, 7)]))
+    client.note_labels([(1, None, None)])
     client.write_report(run.run_id, "run.json", b"{}")
+    client.note_page(f"runs/{run.run_id}/report.html", [], [1])
     client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
 
 
@@ -442,7 +444,7 @@ def export_of(path: Path) -> Path:
 def kill_at_points(root: Path, calls: str) -> None:
     """The scenario killed at its fault points, each time continued and compared with the undisturbed one.
 
-    `calls` of each point: the first and the last (ends), every one, or the first of every other point (some). There
+    `calls` of each point: the first and the last (ends), every one, or the first of every fourth point (some). There
     nothing is killed: the undisturbed scenario leaves a copy of its files, which are what a SIGKILL would leave.
     """
     whole, met = root / "whole", list[str]()

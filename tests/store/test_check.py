@@ -105,10 +105,12 @@ BROKEN = {
     "DELETE FROM core.detections WHERE face_id = 2": "a face without detection",
     "DELETE FROM core.embeddings WHERE face_id = 1": "a reference without embedding",
     "DELETE FROM core.embedding_shards": "embeddings.embedding_shard_id refers to a missing",
-    "DELETE FROM core.reference_faces WHERE seq = 1": "a person with faces and without reference",
+    "DELETE FROM core.reference_faces WHERE seq = 1": "a person with embeddings and without reference",
     "UPDATE core.faces SET person_id = (SELECT person_id FROM core.persons WHERE seq = 2) WHERE face_id = 1": (
         "a reference that is another person's face"
     ),
+    "UPDATE core.reference_faces SET image_guid = NULL WHERE seq = 1": "an image that no reference shows",
+    "UPDATE core.media SET status = 'replaced' WHERE media_id = 1": "a photo that left of which something is stored",
     "DELETE FROM core.shards WHERE shard = 0": "media of a shard that is not committed",
     "INSERT INTO core.media SELECT * FROM core.media WHERE media_id = 1": "two rows of media with one (media_id)",
     "INSERT INTO core.faces SELECT * FROM core.faces WHERE face_id = 1": "two rows of faces with one (face_id)",
@@ -155,13 +157,13 @@ BROKEN_POSTED = {
     ),
     "INSERT INTO core.facts SELECT 0, unnest(['nobody', 'is']), 17, person_id, NULL, 'user', NULL FROM core.persons"
     " WHERE name = 'A'": "two facts that contradict each other",
-    "INSERT INTO core.corrections VALUES (1, 1, 1, 'name', 'user', NULL, '{}', '{}', NULL)": (
+    "INSERT INTO core.corrections VALUES (1, 1, 1, 'name', 'user', NULL, '{}', '{}', [], NULL, NULL)": (
         "next_correction_id is not above corrections.correction_id"
     ),
-    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'user', NULL, '{', '{}', NULL)": (
+    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'user', NULL, '{', '{}', [], NULL, NULL)": (
         "corrections.directory_id refers to a missing directories.directory_id"
     ),
-    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'user', NULL, '{', '{}', NULL)": "whose rows are not JSON",
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'user', NULL, '{', '{}', [], NULL, NULL)": "are not JSON",
     "INSERT INTO core.forgotten VALUES (7, 'path', '00', NULL)": "forgotten.account_id refers to a missing",
     "INSERT INTO core.files (account_id, media_id) VALUES (1, 99)": "files.media_id refers to a missing media.media_id",
     "DELETE FROM core.pending_embeddings": "a reference without embedding",

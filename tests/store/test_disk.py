@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 from pipeline.errors import StoreFull, StoreUnwritable
+from pipeline.store.catalog.connection import translate
 from pipeline.store.files import durable
 from pipeline.store.files.durable import Folder, disk_errors, sync
 from pipeline.store.local import LocalStore
@@ -162,7 +165,7 @@ def in_namespace(folder: Path, mount: str, script: str, *arguments: str) -> str:
 @pytest.mark.parametrize("scale", [1, 2000], ids=["small images", "large images"])
 def test_a_full_disk_loses_nothing_that_was_committed(tmp_path: Path, scale: int) -> None:
     """With large images the disk fills in an object, with small ones anywhere, the catalog's log included."""
-    mount = f"mount -t tmpfs -o size={11 if scale == 1 else 14}m tmpfs '{tmp_path}'"
+    mount = f"mount -t tmpfs -o size={10 if scale == 1 else 14}m tmpfs '{tmp_path}'"
     assert "full after" in in_namespace(tmp_path, mount, f"SCALE = {scale}\n" + FILL)
 
 
@@ -188,6 +191,37 @@ def test_on_a_read_only_disk_a_store_can_be_checked_and_exported_only(store: Pat
     assert in_namespace(folder, mount, READ_ONLY, str(tmp_path)).strip() == "refused"
 
 
+class LogThatCannotBeSynced:
+    """A connection whose next COMMIT ends as DuckDB's does when fdatasync(2) of the log fails with EIO."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._invalid = False
+        self.close = connection.close
+
+    def __getattr__(self, name: str) -> Any:
+        if self._invalid:
+            raise duckdb.FatalException("FATAL Error: Failed: database has been invalidated")
+        return getattr(self._connection, name)
+
+    def execute(self, sql: object, *params: object) -> object:
+        if sql == "COMMIT":
+            self._invalid = True
+            raise duckdb.FatalException("FATAL Error: fsync failed!")
+        return self.__getattr__("execute")(sql, *params)
+
+
+def test_a_catalog_whose_log_could_not_be_synced_is_opened_again(filled: LocalStore) -> None:
+    before = filled.references(1, "main").persons
+    filled.submit(lambda catalog: setattr(catalog, "connection", LogThatCannotBeSynced(catalog.connection)))
+    with pytest.raises(StoreUnwritable, match="fsync failed"):
+        filled.commit_directory(insertion(1, "main", 100, "A"))
+    assert filled.references(1, "main").persons == before
+    filled.commit_directory(insertion(1, "main", 100, "A"))
+    assert len(filled.references(1, "main")) == len(before) + 1
+    assert filled.check().report.problems == []
+
+
 @pytest.mark.parametrize(
     ("number", "error"),
     [
@@ -201,6 +235,20 @@ def test_on_a_read_only_disk_a_store_can_be_checked_and_exported_only(store: Pat
 def test_errors_of_the_system_are_translated(tmp_path: Path, number: int, error: type[Exception]) -> None:
     with pytest.raises(error, match=str(tmp_path)), disk_errors(tmp_path):
         raise OSError(number, os.strerror(number))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('Could not write file "/s/catalog-0001.duckdb.wal": File too large', StoreFull),
+        ('Could not write file "/s/catalog-0001.duckdb.wal": Input/output error', StoreUnwritable),
+        ('Could not fsync file "/s/catalog-0001.duckdb.wal": Input/output error', StoreUnwritable),
+    ],
+)
+def test_errors_of_the_system_in_duckdbs_words_are_translated(
+    tmp_path: Path, text: str, error: type[Exception]
+) -> None:
+    assert type(translate(duckdb.TransactionException(f"Failed to commit: {text}"), tmp_path)) is error
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def test_an_undeclared_point_is_refused() -> None:
 
 @pytest.mark.slow
 def test_killed_at_each_point_and_continued_the_store_is_the_same(tmp_path: Path, full: bool) -> None:
-    """Continued from what a SIGKILL leaves at the first call of every other point, with one writing thread; with --full
-    killed at the first and the last call of each, with several. A process of its own, because it forks."""
+    """Continued from what a SIGKILL leaves at the first call of every fourth point, with one writing thread; with
+    --full killed at the first and the last call of each, with several. A process of its own, because it forks."""
     command = [
         sys.executable,
         "-W",

@@ -51,21 +51,31 @@ def test_another_process_is_named_and_its_death_frees_the_lock(store: Path) -> N
 
 def test_a_forked_child_does_not_keep_the_lock(store: Path) -> None:
     lock = StoreLock.acquire(store, "parent")
-    reading, writing = os.pipe()
+    (reading, writing), (heard, telling) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writing)
+        os.write(telling, b".")  # it runs, so it has dropped the lock
         os.read(reading, 1)  # until the parent closes its end
         os._exit(0)
     os.close(reading)
-    time.sleep(0.05)  # the child runs
+    os.read(heard, 1)
     os.close(lock.fd)  # as when the parent dies, without unlocking
     lock.fd = -1
     try:
         StoreLock.acquire(store, "next").release()
     finally:
-        os.close(writing)
+        for end in (writing, heard, telling):
+            os.close(end)
         os.waitpid(child, 0)
+
+
+def test_a_program_that_is_being_started_does_not_keep_a_released_lock(store: Path) -> None:
+    lock = StoreLock.acquire(store, "first")
+    copy = os.dup(lock.fd)  # as it has until it runs
+    lock.release()
+    StoreLock.acquire(store, "next").release()
+    os.close(copy)
 
 
 def test_the_lock_names_its_holder(store: Path) -> None:

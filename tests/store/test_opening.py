@@ -15,6 +15,7 @@ import pytest
 
 from pipeline.errors import StoreDamaged, StoreError, StoreMissing, StoreTooNew, StoreUnwritable
 from pipeline.store.checks.check import check_store
+from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit, StoreIdentity
 from pipeline.store.schema import SCHEMA_VERSION
@@ -34,6 +35,7 @@ from tests.store.store_samples import (
 OPEN_AND_DIE = """
 import os, signal, sys
 from pipeline.store.files import faults
+from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
 faults.install(lambda name: name == sys.argv[2] and os.kill(os.getpid(), signal.SIGKILL))
 LocalStore.open(sys.argv[1], command="migrate")
@@ -277,6 +279,16 @@ def test_a_store_of_version_4_is_upgraded_and_gets_a_key_of_its_own(tmp_path: Pa
     assert version_of(store) == SCHEMA_VERSION
     with LocalStore.open(store, command="again") as client:
         assert bytes.fromhex(client.read("SELECT fact_key FROM core.store")["fact_key"][0].as_py()) == keys[0]
+
+
+def test_the_labels_of_a_store_of_version_4_are_known(tmp_path: Path) -> None:
+    store = of_version(4, tmp_path)
+    edit(store, "UPDATE core.media SET name = 'Ä\n', external_id = path WHERE row = 0")
+    edit(store, "UPDATE core.faces SET outcome = 'removed' WHERE ordinal = 0 AND media_id = 2")
+    with LocalStore.open(store, command="test") as client:
+        known = client.known_files("/photos", 1)
+        assert known["media_id"].to_pylist() == [1, 2]
+        assert known["label"].to_pylist() == [*client.digests_of_labels([("Ä\n", known["path"][0].as_py())]), ERASED]
 
 
 def test_a_new_store_has_a_key_of_its_own(tmp_path: Path) -> None:

@@ -54,8 +54,12 @@ def test_only_the_store_has_sql() -> None:
         ({"a": 1}, dict[str, int]),
         (b"\x00\xff", bytes | None),
         ([ANSWER], list[FaceAnswer]),
-        (CorrectionRequest(1, "main", "split", ["p"], [7, 9], None, True), CorrectionRequest),
+        (
+            CorrectionRequest(1, "main", "label", ["p"], [7], None, True, media_ids=[2], labels=[(7, None, "n", True)]),
+            CorrectionRequest,
+        ),
         (CorrectionAnswer(3, "move", ["p"], [], [7], [Fact("is", 7, "p", None, 2, "user", NOW)]), CorrectionAnswer),
+        (CorrectionAnswer(4, "name", ["p"], [], [], [], made_at=NOW, names={"p": "Ann"}), CorrectionAnswer),
         (Checked(CheckReport([Problem("a", "b", "c", "d")], {"media": 1}), []), Checked),
         (Path("/to"), Path),
         (None, None),

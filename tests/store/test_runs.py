@@ -173,7 +173,7 @@ def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunR
     assert known.schema.equals(KNOWN_FILES_SCHEMA)
     path = f"{SOURCE}/0-0.jpg"
     (row,) = [row for row in known.to_pylist() if row["path"] == path]
-    assert (row.pop("seen_at") is None, row.pop("gone_at")) == (False, None)
+    assert (row.pop("seen_at") is None, row.pop("gone_at"), row.pop("label")) == (False, None, None)
     size = len(JPEG + path.encode())
     assert row == {"path": path, "directory": "main", "sha256": sha(path), "media_id": 1, "size": size, **FILE_STATE}
     assert len(known) == SHARD_ROWS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import StoreError, TooManyDirectories
+from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import read_object
 from pipeline.store.files.shards import embedding_rows
@@ -178,6 +180,16 @@ def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: 
         assert client.extracted_shards(run.run_id) == set()
         assert check_store(client).problems == []
         assert len(client.references(account, "main")) == SHARD_ROWS  # nothing was appended to their matrix
+
+
+def test_nobody_waits_for_the_checkpoint_after_his_answer(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He may hold a directory's lock."""
+    answered, in_time = threading.Event(), list[bool]()
+    monkeypatch.setattr(Catalog, "keep_log_short", lambda _: in_time.append(answered.wait(10)))
+    client.create_account("bob", None)
+    answered.set()
+    assert client.accounts() == ["bob"]
+    assert in_time[0]
 
 
 def test_calls_from_many_threads_run_one_after_another(client: LocalStore, run: RunRow) -> None:

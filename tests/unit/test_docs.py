@@ -22,6 +22,7 @@ DOCUMENTS = [
     "docs/accuracy.md",
     "docs/clients.md",
     "docs/existing-clients.md",
+    "docs/page.md",
     "docs/speed.md",
 ]
 

@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"runtime"},
     {"models", "matching", "store"},
     {"extraction"},
-    {"identities"},
+    {"identities", "pages"},
     {"jobs"},
     {"serve", "evaluation"},
     {"cli", "library"},

@@ -12,11 +12,12 @@ from pipeline.errors import InputError, ManifestInvalid, UsageError
 from pipeline.evaluation.clustering.measures import Agreement, ClusteringResult, Fault, evaluate_clustering
 from pipeline.evaluation.photos.labels import read_labels
 from pipeline.evaluation.photos.skipped import NO_FACE, Skipped, unusable
-from pipeline.evaluation.pictures import Thumbnails
-from pipeline.evaluation.report import Picture, Report, Row, Section, Table
+from pipeline.evaluation.report import Report
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import find_account
+from pipeline.pages.pictures import Thumbnails
+from pipeline.pages.sections import Picture, Row, Section, Table
 from pipeline.store.connect import open_store
 from pipeline.store.operations import Store
 from pipeline.types import Progress

@@ -21,8 +21,7 @@ from pipeline.evaluation.detection.annotations import AnnotatedImage, read_boxes
 from pipeline.evaluation.detection.measures import IOU, DetectedFaces, DetectionResult, evaluate_detection
 from pipeline.evaluation.photos.portraits import decoded_batches
 from pipeline.evaluation.photos.skipped import Skipped, unusable
-from pipeline.evaluation.pictures import Axis, Series, line_plot
-from pipeline.evaluation.report import Report, Row, Section, Table
+from pipeline.evaluation.report import Report
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.batch import ImageBatch
@@ -32,6 +31,8 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store
 from pipeline.models.registry import DETECTOR
 from pipeline.models.weights import detector_files
+from pipeline.pages.pictures import Axis, Series, line_plot
+from pipeline.pages.sections import Row, Section, Table
 from pipeline.runtime.device import FittingBatches, resolve_device
 from pipeline.runtime.threads import set_threads
 from pipeline.store.connect import open_store

@@ -17,12 +17,13 @@ from pipeline.evaluation.identification.measures import (
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.portraits import Embedded, embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.pictures import Axis, Series, line_plot
-from pipeline.evaluation.report import Report, Row, Section
+from pipeline.evaluation.report import Report
 from pipeline.evaluation.statistics import pairs_needed
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
+from pipeline.pages.pictures import Axis, Series, line_plot
+from pipeline.pages.sections import Row, Section
 from pipeline.runtime.device import resolve_device
 from pipeline.types import BoolArray, Progress
 

@@ -23,11 +23,12 @@ from pipeline.evaluation.pairs.measures import (
 )
 from pipeline.evaluation.photos.portraits import embed_photos
 from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.pictures import Axis, Series, histogram, line_plot
-from pipeline.evaluation.report import Report, Row, Section, Table
+from pipeline.evaluation.report import Report
 from pipeline.evaluation.statistics import Interval
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration
+from pipeline.pages.pictures import Axis, Series, histogram, line_plot
+from pipeline.pages.sections import Row, Section, Table
 from pipeline.types import Progress
 
 _BINS: Final = 80

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pipeline.errors import InputError
-from pipeline.evaluation.report import Row, Section
+from pipeline.pages.sections import Row, Section
 from pipeline.types import ACCEPTED_STATUSES
 
 NO_FACE: Final = "no face found"

@@ -21,11 +21,11 @@ from typing import Any, Final, NoReturn
 from pipeline.errors import ManifestInvalid
 from pipeline.extraction.images.files import shown
 from pipeline.store.directory_names import directory_name
+from pipeline.store.texts import MAX_TEXT
 
 LOCATION_COLUMNS: Final = ("path", "uri")
 TEXT_COLUMNS: Final = ("name", "external_id", "directory")
 _COLUMNS = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
-MAX_TEXT: Final = 1000  # characters of a name or an external id
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _HEADER_CHARACTERS = 2**17
 _READ_ERRORS = (OSError, UnicodeError, csv.Error)

@@ -114,8 +114,13 @@ def _folder_refs(
         yield ImageRef(path=shown(entry.file), file=Path(entry.file), name=name, rejected=entry.rejected)
 
 
+def manifest_base(path: Path, settings: SourceSettings) -> str:
+    """Where relative paths of a manifest start."""
+    return os.path.abspath(settings.root or os.path.dirname(os.path.abspath(path)))
+
+
 def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings, counts: ScanCounts) -> Iterator[ImageRef]:
-    base = os.path.abspath(settings.root or os.path.dirname(os.path.abspath(path)))
+    base = manifest_base(path, settings)
     real_root = None if settings.root is None else os.path.realpath(settings.root)
     selection = Selection(settings.include, settings.exclude, hidden=True)
     for row in read_manifest(path, kind):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -38,7 +38,9 @@ _READING = {"access_mode": "READ_ONLY"}
 _LOG_BYTES = 4 * 2**20
 # DuckDB gives the system's reason only in the message.
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large|Out of disk", re.IGNORECASE)
-_UNWRITABLE = re.compile("Read-only file system|Permission denied|read-only mode", re.IGNORECASE)
+_UNWRITABLE = re.compile(
+    "Read-only file system|Permission denied|read-only mode|Could not (write|fsync)|fsync failed", re.IGNORECASE
+)
 _DAMAGED = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.SerializationException)
 _DAMAGED_TEXT = re.compile("corrupt|checksum", re.IGNORECASE)
 _log = logging.getLogger(__name__)
@@ -74,11 +76,11 @@ def log_of(file: Path) -> Path:
     return Path(f"{file}.wal")
 
 
-def last_commit(file: Path, root: Path) -> int | None:
-    """The number of the catalog's last transaction; None: they were never counted. Changes nothing. Raises
-    StoreDamaged."""
+def last_commit(file: Path, root: Path, opened: duckdb.DuckDBPyConnection | None = None) -> int | None:
+    """The number of the catalog's last transaction; None: they were never counted. Changes nothing; so `opened`, a
+    connection to ask instead of a reading one, is of a catalog that had no log to replay. Raises StoreDamaged."""
     try:
-        with connect(file, root, reading=True) as connection:
+        with connect(file, root, reading=True) if opened is None else nullcontext(opened) as connection:
             number: int | None = connection.execute("SELECT max(number) FROM core.commits").fetchall()[0][0]
             return number
     except duckdb.CatalogException:
@@ -87,11 +89,11 @@ def last_commit(file: Path, root: Path) -> int | None:
         raise translate(exc, root) from exc
 
 
-def require_all_commits(folder: Folder, file: Path) -> int | None:
+def require_all_commits(folder: Folder, file: Path, opened: duckdb.DuckDBPyConnection | None = None) -> int | None:
     """`last_commit`, where the catalog has all that was committed. Raises StoreDamaged."""
     recorded = commit_count.recorded(folder)
     try:
-        last = last_commit(file, folder.root)
+        last = last_commit(file, folder.root, opened)
     except StoreDamaged as exc:
         if not log_of(file).exists():
             raise
@@ -167,8 +169,14 @@ class Catalog:
                 point(f"{name}.commit")
                 self.connection.execute("COMMIT")
             except BaseException:
-                with suppress(duckdb.Error):  # a failed COMMIT has rolled back already
+                try:
                     self.connection.execute("ROLLBACK")
+                except (
+                    duckdb.FatalException
+                ):  # the log could not be synced: DuckDB refuses all work until it is reopened
+                    self._reconnect()
+                except duckdb.Error:
+                    pass  # a failed COMMIT has rolled back already
                 raise
         if not self._log_is_named:
             with suppress(FileNotFoundError):  # of a transaction that changed nothing

@@ -4,43 +4,64 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final
+
+import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.references import FaceVector, face_vectors
-from pipeline.store.records import QUALITIES, Correction, FaceToRegroup, Fact, Rows, StoredFace
+from pipeline.store.records import QUALITIES, ChangeSince, Correction, FaceToRegroup, Fact, Rows, StoredFace
 
 _TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
 _FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") else f.name for f in fields(Fact))
 
-# Columns of `StoredFace`; $1 is the generation.
+# Columns of `StoredFace` of the faces in `wanted`; $1 is the generation. A few faces are looked for in each table, and
+# not joined with all of a million.
 _STORED_FACE: Final = """
     f.face_id, f.person_id::VARCHAR, f.outcome, f.similarity_score, f.rejection_reasons, m.path, m.sha256,
     t.x1, t.y1, t.x2, t.y2, t.center_pose_quality * t.sharpness_quality * t.contrast_quality,
-    f.face_id IN (SELECT face_id FROM core.embeddings WHERE generation = $1)
-        OR f.face_id IN (SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+    f.face_id IN (SELECT face_id FROM core.embeddings JOIN wanted USING (face_id) WHERE generation = $1)
+        OR f.face_id IN (SELECT face_id FROM core.pending_embeddings WHERE generation = $1),
+    m.media_id, m.width, m.height
+"""
+_WANTED: Final = """
+    FROM wanted JOIN core.faces f USING (face_id) JOIN core.media m ON m.media_id = f.media_id
+    JOIN core.detections t ON t.face_id = f.face_id AND t.generation = $1
 """
 
 
 def stored_faces(
-    catalog: Catalog, account_id: int, directory: str, face_ids: Sequence[int], person_ids: Sequence[str]
+    catalog: Catalog,
+    account_id: int,
+    directory: str,
+    face_ids: Sequence[int],
+    person_ids: Sequence[str],
+    media_ids: Sequence[int] = (),
 ) -> list[StoredFace]:
-    """These faces of the directory, and all of these persons, by id."""
+    """These faces of the directory, and all of these persons and media, by id."""
     rows = catalog.rows(
         f"""
-        SELECT {_STORED_FACE}
-        FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
-        JOIN core.detections t ON t.face_id = f.face_id AND t.generation = $1
-        WHERE m.account_id = $2 AND m.directory = $3 AND (f.face_id IN (SELECT unnest($4::BIGINT[]))
-            OR f.person_id IN (SELECT unnest($5::UUID[])))
-        ORDER BY f.face_id
+        WITH wanted AS MATERIALIZED (SELECT face_id FROM core.faces
+            WHERE face_id IN (SELECT unnest($4::BIGINT[])) OR person_id IN (SELECT unnest($5::UUID[]))
+            OR media_id IN (SELECT unnest($6::BIGINT[])))
+        SELECT {_STORED_FACE} {_WANTED} WHERE m.account_id = $2 AND m.directory = $3 ORDER BY f.face_id
         """,
-        [catalog.generation, account_id, directory, list(face_ids), list(person_ids)],
+        [catalog.generation, account_id, directory, list(face_ids), list(person_ids), list(media_ids)],
     )
     return [StoredFace(*row) for row in rows]
+
+
+def photos_of_runs(catalog: Catalog, account_id: int, directory: str, media_ids: Sequence[int]) -> dict[int, str]:
+    """media_id -> status, of those of the media that are photos of runs in the directory."""
+    rows = catalog.rows(
+        "SELECT media_id, status FROM core.media WHERE account_id = ? AND directory = ? AND run_id IS NOT NULL"
+        " AND media_id IN (SELECT unnest(?::BIGINT[]))",
+        [account_id, directory, list(media_ids)],
+    )
+    return dict(rows)
 
 
 def faces_to_regroup(
@@ -50,18 +71,35 @@ def faces_to_regroup(
     vectors of those that have one, by face id. Raises StoreDamaged."""
     rows = catalog.rows(
         f"""
+        WITH wanted AS MATERIALIZED (SELECT face_id FROM core.faces JOIN core.media USING (media_id)
+            WHERE account_id = $2 AND directory = $3)
         SELECT {_STORED_FACE}, {", ".join(QUALITIES)},
-            f.ordinal > 0 AND (m.name IS NOT NULL OR m.external_id IS NOT NULL), r.face_id IS NOT NULL
-        FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
-        JOIN core.detections t ON t.face_id = f.face_id AND t.generation = $1
-        LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $1
-        WHERE m.account_id = $2 AND m.directory = $3 ORDER BY m.media_id, f.ordinal
+            f.ordinal > 0 AND (m.name IS NOT NULL OR m.external_id IS NOT NULL), r.face_id IS NOT NULL, f.ordinal,
+            m.pixel_hash
+        {_WANTED} LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $1
+        ORDER BY m.media_id, f.ordinal
         """,
         [catalog.generation, account_id, directory],
     )
     own = len(fields(StoredFace))
     faces = [FaceToRegroup(StoredFace(*row[:own]), row[own : own + 3], *row[own + 3 :]) for row in rows]
     return faces, face_vectors(catalog, [face.stored.face_id for face in faces if face.stored.has_embedding])
+
+
+def rejected_faces(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
+    """path and sha256 of the photo, ordinal, x1 y1 x2 y2 and QUALITIES of the directory's rejected faces, but for those
+    that are stated to be nobody; in the order of the store."""
+    return catalog.read(
+        f"""
+        SELECT m.path, m.sha256, f.ordinal, t.x1, t.y1, t.x2, t.y2, {", ".join(f"t.{name}" for name in QUALITIES)}
+        FROM core.faces f JOIN core.media m ON m.media_id = f.media_id
+        JOIN core.detections t ON t.face_id = f.face_id AND t.generation = $1
+        WHERE m.account_id = $2 AND m.directory = $3 AND f.outcome = 'rejected'
+            AND f.face_id NOT IN (SELECT face_id FROM core.facts WHERE kind = 'nobody')
+        ORDER BY m.media_id, f.ordinal
+        """,
+        [catalog.generation, account_id, directory],
+    )
 
 
 def reference_faces(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, int]:
@@ -104,10 +142,26 @@ def last_correction(catalog: Catalog, account_id: int, directory: str) -> Correc
     """The directory's last correction that is not undone."""
     rows = catalog.rows(
         "SELECT correction_id, kind, made_at, before, after FROM core.corrections"
-        " WHERE directory_id = ? AND undone_at IS NULL ORDER BY correction_id DESC LIMIT 1",
+        " WHERE directory_id = ? AND undone_at IS NULL AND merges_only IS NULL ORDER BY correction_id DESC LIMIT 1",
         [directory_id(catalog, account_id, directory)],
     )
     return Correction(*rows[0][:3], *(rows_of_json(text) for text in rows[0][3:])) if rows else None
+
+
+def changes_since(
+    catalog: Catalog, account_id: int, directory: str, since: datetime, person_ids: Sequence[str], own: Sequence[int]
+) -> list[ChangeSince]:
+    """What was corrected about these persons after a moment, or taken back, the oldest first; but for `own`."""
+    rows = catalog.rows(
+        """
+        SELECT correction_id, kind, coalesce(undone_at, made_at), undone_at IS NOT NULL FROM core.corrections
+        WHERE directory_id = $1 AND (made_at > $2 OR undone_at > $2) AND NOT (made_at > $2 AND undone_at IS NOT NULL)
+            AND list_has_any(person_ids, $3::UUID[]) AND correction_id NOT IN (SELECT unnest($4::BIGINT[]))
+        ORDER BY 3
+        """,
+        [directory_id(catalog, account_id, directory), since, list(person_ids), list(own)],
+    )
+    return [ChangeSince(*row) for row in rows]
 
 
 def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, tuple[str, str | None, str | None]]:
@@ -128,7 +182,7 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
 
 def to_json(rows: Rows) -> str:
     """As core.corrections has them."""
-    return json.dumps(asdict(rows), default=str, sort_keys=True)
+    return json.dumps({**vars(rows), "facts": [vars(fact) for fact in rows.facts]}, default=str, sort_keys=True)
 
 
 def rows_of_json(text: str) -> Rows:

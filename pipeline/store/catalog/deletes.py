@@ -12,6 +12,7 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import CURRENT_NAME, utc_now
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
+from pipeline.store.files.handover import HANDOVER
 from pipeline.store.files.lock import TOKEN_NAME
 
 _log = logging.getLogger(__name__)
@@ -38,32 +39,35 @@ def pending(catalog: Catalog) -> list[str]:
     return [path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY path")]
 
 
-def replay(catalog: Catalog) -> int:
-    """Unlinks every pending file, then clears the list; returns how many there were."""
-    paths = pending(catalog)
+def replay(catalog: Catalog, most: int | None = None) -> int:
+    """Unlinks every pending file, or the first `most`, then clears the list of them; returns how many there were."""
+    paths = pending(catalog)[:most]
     if not paths:
         return 0
     for path in paths:
         if is_deletable(path):
             catalog.folder.unlink(path)
     with catalog.transaction("clear_deletes"):
-        catalog.execute("DELETE FROM core.pending_deletes")
+        catalog.execute("DELETE FROM core.pending_deletes WHERE path IN (SELECT unnest(?::VARCHAR[]))", [paths])
     return len(paths)
 
 
-def replay_committed(catalog: Catalog) -> None:
+def replay_committed(catalog: Catalog, most: int | None = None) -> bool:
     """The same after a commit, which must not be reported as failed: what cannot be deleted now is tried again by the
-    next replay, at the latest when the store is opened."""
+    next replay, at the latest when the store is opened. Returns whether there may be more."""
     try:
-        replay(catalog)
+        return replay(catalog, most) == most
     except StoreError:
         _log.exception("files of %s that are no longer needed could not be deleted yet", catalog.folder.root)
+        return False
 
 
 def sweep(folder: Folder) -> None:
     """Removes what a crash left behind, where it is cheap to look for: half-written files (`check` finds those among
-    objects and embeddings), the token of a server's admin port, and what was in quarantine long enough."""
+    objects and embeddings), the token of a server's admin port and what was handed over to it, and what was in
+    quarantine long enough."""
     leftovers = [folder.path(name) for name in (CURRENT_NAME + TEMPORARY, COMMITS_NAME + TEMPORARY, TOKEN_NAME)]
+    leftovers += folder.path(HANDOVER).glob("*")
     for pattern in ("references/*/*", "runs/*/*", "runs/*/shards/*"):
         leftovers.extend(folder.root.glob(pattern + TEMPORARY))
     with disk_errors(folder.root):

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.errors import ImageChanged
+from pipeline.store.catalog import forgotten
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.forgotten import digests
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import Move, ReadAgain, ScanNotes
+from pipeline.store.keyed_digests import ERASED, label_digests, labels_of_media
+from pipeline.store.records import (
+    Label,
+    LabelledPhoto,
+    MediaLabel,
+    Move,
+    ReadAgain,
+    ScanNotes,
+    SourceMove,
+    SourceSummary,
+)
 from pipeline.types import DUPLICATE_ROW
 
-LABEL: Final = "label"
 # Not known: a row that repeats another of its run; and a file that changed while a run was at work, so that the next
 # one takes it up.
 _KNOWN: Final = f"status <> '{DUPLICATE_ROW}' AND (sha256 IS NOT NULL OR status <> '{ImageChanged.status}')"
@@ -29,26 +36,60 @@ def known_files(catalog: Catalog, source: str, account_id: int) -> pa.Table:
     """KNOWN_FILES_SCHEMA: the rows committed from a source, the latest last.
 
     A file that could not be read has no hash. The times and the inode are null where they would not tell that the file
-    changed since it was read; they were seen at `seen_at`. `gone_at`: since when the file is missed.
+    changed since it was read; they were seen at `seen_at`. `gone_at`: since when the file is missed. `label`: a digest
+    (`digests_of_labels`), null where the row has no label, or ERASED.
     """
     return catalog.read(
         "SELECT f.path, f.directory, f.media_id, m.sha256, f.size, f.mtime_ns, f.ctime_ns, f.inode, f.seen_at,"
-        " f.gone_at FROM core.files f JOIN core.media m ON m.media_id = f.media_id WHERE f.source = ? AND"
+        " f.gone_at, f.label FROM core.files f JOIN core.media m ON m.media_id = f.media_id WHERE f.source = ? AND"
         " f.account_id = ? ORDER BY f.media_id",
         [source, account_id],
     )
 
 
+def sources(catalog: Catalog, account_id: int) -> list[SourceSummary]:
+    """The sources that an account's store has rows of, by path."""
+    rows = catalog.rows(
+        "SELECT source, kind, count(DISTINCT path) FROM core.files JOIN (SELECT source,"
+        " arg_max(source_kind, started_at) AS kind FROM core.runs WHERE account_id = $1 GROUP BY source) USING (source)"
+        " WHERE account_id = $1 GROUP BY ALL ORDER BY source",
+        [account_id],
+    )
+    return [SourceSummary(*row) for row in rows]
+
+
 def note_scan(catalog: Catalog, source: str, account_id: int, notes: ScanNotes) -> None:
-    """Keeps what a scan of a source found, in one transaction."""
+    """Keeps what a scan of a source found, in one transaction. Where it planned a run, `plan_run` does."""
     with catalog.transaction("note_scan"):
-        if notes.moved:
-            _move(catalog, source, account_id, notes.moved)
-        now = utc_now()
-        _set_gone(catalog, notes.gone, now)
-        _set_gone(catalog, notes.back, None)
-        if notes.read_again:
-            _note_states(catalog, notes.read_again, now)
+        note(catalog, source, account_id, notes)
+
+
+def note(catalog: Catalog, source: str, account_id: int, notes: ScanNotes) -> None:
+    """The same inside a transaction."""
+    if notes.source is not None:
+        _move_source(catalog, source, account_id, notes.source)
+        forgotten.remember(catalog, account_id, forgotten.PATH, notes.forgotten)
+    if notes.moved:
+        _move(catalog, source, account_id, notes.moved)
+    now = utc_now()
+    _set_gone(catalog, notes.gone, now)
+    _set_gone(catalog, notes.back, None)
+    if notes.read_again:
+        _note_states(catalog, notes.read_again, now)
+
+
+def _move_source(catalog: Catalog, source: str, account_id: int, move: SourceMove) -> None:
+    cases = " ".join("WHEN starts_with(t.path, ?) THEN ? || substr(t.path, ?)" for _ in move.prefixes)
+    values = [value for old, new in move.prefixes for value in (old, new, len(old) + 1)]
+    for table, condition in _OF_SOURCE.items():
+        catalog.execute(
+            f"UPDATE core.{table} t SET path = CASE {cases} ELSE t.path END WHERE t.account_id = ? AND {condition}",
+            [*values, account_id, move.old],
+        )
+    for table in ("runs", "files"):
+        catalog.execute(
+            f"UPDATE core.{table} SET source = ? WHERE source = ? AND account_id = ?", [source, move.old, account_id]
+        )
 
 
 def _move(catalog: Catalog, source: str, account_id: int, moved: Sequence[Move]) -> None:
@@ -82,16 +123,82 @@ def _note_states(catalog: Catalog, read_again: Sequence[ReadAgain], now: datetim
 
 
 def add(catalog: Catalog, source: str, account_id: int, media: pa.Table) -> None:
-    """Inside the transaction of a shard, in which `new_media` (`media`) and `new_files` are its tables: its rows are
-    known from now on."""
-    labelled = media.filter(pc.or_(media["name"].is_valid(), media["external_id"].is_valid()))
-    said = zip(labelled["name"].to_pylist(), labelled["external_id"].to_pylist(), strict=True)
-    texts = [json.dumps(label, ensure_ascii=False) for label in said]
-    label_digests = pa.array(digests(catalog, LABEL, texts), pa.string())
-    with catalog.tables(labels=pa.table({"media_id": labelled["media_id"], "label": label_digests})):
+    """Inside the transaction of a shard, in which `new_media` (`media`), `new_faces` and `new_files` are its tables:
+    its rows are known from now on. Labels of forgotten faces, and at a path whose label was erased, are erased."""
+    with catalog.tables(labels=labels_of_media(_key(catalog), media)):
         catalog.execute(
             "INSERT INTO core.files BY NAME SELECT ? AS source, ? AS account_id, m.path, m.directory, m.media_id,"
             " m.bytes AS size, f.mtime_ns, f.ctime_ns, f.inode, ? AS seen_at, l.label"
             f" FROM new_media m JOIN new_files f USING (media_id) LEFT JOIN labels l USING (media_id) WHERE {_KNOWN}",
             [source, account_id, utc_now()],
         )
+    erased = catalog.rows(
+        "SELECT media_id FROM new_faces WHERE ordinal = 0 AND outcome = 'removed' UNION SELECT m.media_id"
+        " FROM new_media m JOIN core.files f USING (path, directory) WHERE f.source = ? AND f.account_id = ?"
+        f" AND f.label = '{ERASED}'",
+        [source, account_id],
+    )
+    erase_labels(catalog, [media_id for (media_id,) in erased])
+
+
+def labelled_photos(
+    catalog: Catalog, account_id: int, directory: str, media_ids: Sequence[int], person_ids: Sequence[str]
+) -> list[LabelledPhoto]:
+    """These photos of a directory; and those with a label whose largest face is one of the persons', unless they
+    vanished."""
+    rows = catalog.rows(
+        "SELECT f.media_id, f.path, f.label, c.face_id, c.person_id::VARCHAR, c.outcome FROM core.files f"
+        " LEFT JOIN core.faces c ON c.media_id = f.media_id AND c.ordinal = 0"
+        " WHERE f.account_id = $1 AND f.directory = $2 AND (f.media_id IN (SELECT unnest($3::BIGINT[]))"
+        " OR (f.label <> '' AND f.gone_at IS NULL AND c.person_id IN (SELECT unnest($4::UUID[])))) ORDER BY f.media_id",
+        [account_id, directory, list(media_ids), list(person_ids)],
+    )
+    return [LabelledPhoto(*row) for row in rows]
+
+
+def digests_of_labels(catalog: Catalog, labels: Sequence[Label]) -> list[str | None]:
+    """Of each label the digest that `core.files` has of it; None of one that says nothing."""
+    return label_digests(_key(catalog), labels)
+
+
+def note_labels(catalog: Catalog, labels: Sequence[MediaLabel]) -> None:
+    """Keeps what the source says now of these media, in one transaction."""
+    with catalog.transaction("note_labels"):
+        set_labels(catalog, labels)
+
+
+def set_labels(catalog: Catalog, labels: Sequence[MediaLabel]) -> None:
+    """The same inside a transaction."""
+    media, names, external_ids = zip(*labels, strict=True)
+    digests = label_digests(_key(catalog), zip(names, external_ids, strict=True))
+    texts = {"name": names, "external_id": external_ids, "label": digests}
+    said = {name: pa.array(column, pa.string()) for name, column in texts.items()}
+    with catalog.tables(said=pa.table({"media_id": pa.array(media, pa.int64()), **said})):
+        # Not of a row whose label was erased since it was compared.
+        catalog.execute(
+            "UPDATE core.media m SET name = s.name, external_id = s.external_id FROM said s, core.files f"
+            f" WHERE m.media_id = s.media_id AND f.media_id = s.media_id AND f.label IS DISTINCT FROM '{ERASED}'"
+        )
+        catalog.execute(
+            "UPDATE core.files f SET label = s.label FROM said s"
+            f" WHERE f.media_id = s.media_id AND f.label IS DISTINCT FROM '{ERASED}'"
+        )
+
+
+def erase_labels(catalog: Catalog, media: Sequence[int]) -> None:
+    """Inside a transaction: what the source said of these media is kept neither there nor in the rows that repeat them
+    in their runs, and not compared any more."""
+    if not media:
+        return
+    these = "media_id IN (SELECT unnest($1::BIGINT[]))"
+    catalog.execute(
+        f"UPDATE core.media SET name = NULL, external_id = NULL, extra = NULL WHERE {these} OR"
+        f" (status = '{DUPLICATE_ROW}' AND (run_id, path, directory) IN"
+        f" (SELECT (run_id, path, directory) FROM core.media WHERE {these}))",
+        [list(media)],
+    )
+    catalog.execute(f"UPDATE core.files SET label = '{ERASED}' WHERE {these}", [list(media)])
+
+
+def _key(catalog: Catalog) -> str:
+    return str(catalog.one("SELECT fact_key FROM core.store"))

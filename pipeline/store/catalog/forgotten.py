@@ -6,13 +6,12 @@ of a photo, as `face_text` has it.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now
+from pipeline.store.keyed_digests import keyed_digests
 
 PATH: Final = "path"
 BYTES: Final = "sha256"
@@ -26,8 +25,7 @@ def face_text(sha256: str, ordinal: int) -> str:
 
 def digests(catalog: Catalog, kind: str, texts: Sequence[str]) -> list[str]:
     """The keyed hash of each text."""
-    key = bytes.fromhex(catalog.one("SELECT fact_key FROM core.store"))
-    return [hmac.new(key, f"{kind}:{text}".encode(), hashlib.sha256).hexdigest() for text in texts]
+    return keyed_digests(catalog.one("SELECT fact_key FROM core.store"), kind, texts)
 
 
 def remember(catalog: Catalog, account_id: int, kind: str, texts: Iterable[str]) -> None:

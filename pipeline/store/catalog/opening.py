@@ -10,6 +10,7 @@ import dataclasses
 import json
 import re
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
@@ -18,12 +19,13 @@ import duckdb
 
 from pipeline.errors import StoreDamaged, StoreMissing, StoreTooNew, StoreUnwritable
 from pipeline.store import schema
-from pipeline.store.catalog.connection import Catalog, check_cure, require_all_commits
+from pipeline.store.catalog.connection import Catalog, check_cure, log_of, require_all_commits
 from pipeline.store.catalog.intents import INTENTS_NAME
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
 from pipeline.store.files.lock import LOCK_NAME, RUN_LOCK_NAME, TOKEN_NAME
+from pipeline.store.keyed_digests import ERASED, labels_of_media
 from pipeline.store.records import StoreIdentity
 
 CURRENT_NAME = "CURRENT"
@@ -33,8 +35,17 @@ _NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: that is DuckDB's folder f
 _CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")
 _JSON_COLUMNS = ("preprocessing", "calibration", "output_settings")
 _SECRET: Final = "{secret}"  # in a statement: 32 random bytes in hexadecimal
-# Upgrades: version -> the statements that make the next one of it, in one transaction.
-_UPGRADES: Final[dict[int, tuple[str, ...]]] = {
+
+
+def _label_files(catalog: Catalog) -> None:
+    """The digests of the labels that the known files have."""
+    media = catalog.read("SELECT media_id, name, external_id FROM core.media JOIN core.files USING (media_id)")
+    with catalog.tables(labels=labels_of_media(catalog.one("SELECT fact_key FROM core.store"), media)):
+        catalog.execute("UPDATE core.files f SET label = l.label FROM labels l WHERE f.media_id = l.media_id")
+
+
+# Upgrades: version -> the statements and steps that make the next one of it, in one transaction.
+_UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
     # 2: images may be encrypted; a person has tags and a flag; a pending embedding is stored as bytes, because DuckDB
     # 2.0 logs all lists of a table again with each one that is added (version 1 never stored one). The manifests of
     # finished runs are deleted, as finishing a run now does.
@@ -63,7 +74,7 @@ _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
     # 5: corrections are kept and can be undone; what they state holds in later runs; files are known without reading
     # them; what was forgotten is kept as digests under a key.
     4: (
-        *schema.table_statements("facts", "corrections", "files", "forgotten"),
+        *schema.table_statements("facts", "corrections", "files", "forgotten", "page_subjects"),
         "ALTER TABLE core.store ADD COLUMN next_correction_id BIGINT",
         "ALTER TABLE core.store ADD COLUMN fact_key VARCHAR",
         "ALTER TABLE core.media ADD COLUMN gone_at TIMESTAMP",
@@ -71,6 +82,9 @@ _UPGRADES: Final[dict[int, tuple[str, ...]]] = {
         "INSERT INTO core.files BY NAME SELECT source, account_id, path, directory, max(media_id) AS media_id"
         " FROM core.media JOIN (SELECT run_id, source FROM core.runs) USING (run_id) WHERE status <> 'duplicate_row'"
         " AND (sha256 IS NOT NULL OR status <> 'changed') GROUP BY source, account_id, path, directory, sha256",
+        _label_files,
+        f"UPDATE core.files SET label = '{ERASED}' WHERE media_id IN"
+        " (SELECT media_id FROM core.faces WHERE ordinal = 0 AND outcome = 'removed')",
     ),
 }
 
@@ -230,9 +244,12 @@ def open_catalog(folder: Folder, *, lossy: bool = False, read_only: bool = False
     `lossy`: even if transactions are gone; until `start_count` none is counted.
     """
     file = catalog_file(folder)
-    last = None if lossy else require_all_commits(folder, file)
+    had_log = log_of(file).exists()  # which the next connection that is not a reading one replays
+    last = require_all_commits(folder, file) if had_log and not lossy else None
     catalog = Catalog(folder, file, read_only=read_only)
     try:
+        if not had_log and not lossy:
+            last = require_all_commits(folder, file, catalog.connection)
         version = _known_version(catalog)
         if last is not None:
             catalog.count_commits(last)
@@ -273,8 +290,11 @@ def _upgrade(catalog: Catalog, version: int) -> None:
         last = version + 1 == schema.SCHEMA_VERSION
         try:
             with catalog.transaction("migrate"):
-                for statement in (*_UPGRADES[version], *(schema.view_statements() if last else ())):
-                    catalog.execute(statement.replace(_SECRET, secrets.token_hex(32)))
+                for step in (*_UPGRADES[version], *(schema.view_statements() if last else ())):
+                    if isinstance(step, str):
+                        catalog.execute(step.replace(_SECRET, secrets.token_hex(32)))
+                    else:
+                        step(catalog)
                 catalog.execute("UPDATE core.store SET schema_version = ?", [version + 1])
         except duckdb.Error as exc:
             detail = f"its tables are not those of version {version}: {str(exc).splitlines()[0]}"

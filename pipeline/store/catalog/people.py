@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
+from pipeline.types import NO_FACE, OK
+
+_QUALITY: Final = "d.center_pose_quality * d.sharpness_quality * d.contrast_quality"
+# The faces of `wanted`; $1 is the generation.
+_FACES: Final = f"""
+    SELECT w.face_id, w.place, f.person_id::VARCHAR AS person_id, f.outcome, f.similarity_score, {_QUALITY} AS quality,
+        d.x1, d.y1, d.x2, d.y2, m.media_id, m.path, m.width, m.height, r.image_guid,
+        r.face_id IS NOT NULL AS reference,
+        w.face_id IN (SELECT face_id FROM core.facts WHERE kind = 'is') AS stated
+    FROM wanted w JOIN core.faces f ON f.face_id = w.face_id JOIN core.media m ON m.media_id = f.media_id
+    JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
+    LEFT JOIN core.reference_faces r ON r.face_id = f.face_id AND r.generation = $1
+"""
+
+
+def person_records(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
+    """person_id, root_person_id, name, external_id: a row for each record, by age."""
+    return catalog.read(
+        "SELECT v.person_id, v.root_person_id, v.name, v.external_id"
+        " FROM core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR"
+        " WHERE p.directory_id = ? ORDER BY p.seq",
+        [directory_id(catalog, account_id, directory)],
+    )
 
 
 def people(catalog: Catalog, account_id: int, directory: str) -> pa.Table:
     """person_id, root_person_id, name, external_id, hidden, occurrence, faces, photos, added_at: a row for each record,
-    by age. Faces and photos are those of the record itself."""
+    by age. Faces are those of the record itself, photos those of all that are merged with it."""
     return catalog.read(
         """
-        SELECT v.person_id, v.root_person_id, p.name, p.external_id, coalesce(p.ignored, false) AS hidden, p.occurrence,
-            coalesce(f.faces, 0) AS faces, coalesce(f.photos, 0) AS photos, p.added_at
-        FROM core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR
-        LEFT JOIN (
-            SELECT person_id, count(*) AS faces, count(DISTINCT m.path) AS photos
-            FROM core.faces JOIN core.media m USING (media_id) WHERE person_id IS NOT NULL GROUP BY person_id
-        ) f ON f.person_id = p.person_id
-        WHERE p.directory_id = ? ORDER BY p.seq
+        WITH records AS MATERIALIZED (
+            SELECT p.*, v.root_person_id FROM core.persons p JOIN main.persons v ON v.person_id = p.person_id::VARCHAR
+            WHERE p.directory_id = ?
+        ), shown AS MATERIALIZED (
+            SELECT r.person_id, r.root_person_id, m.path
+            FROM records r JOIN core.faces f USING (person_id) JOIN core.media m USING (media_id)
+        )
+        SELECT r.person_id::VARCHAR AS person_id, r.root_person_id, r.name, r.external_id,
+            coalesce(r.ignored, false) AS hidden, r.occurrence, coalesce(f.faces, 0) AS faces,
+            coalesce(s.photos, 0) AS photos, r.added_at
+        FROM records r
+        LEFT JOIN (SELECT person_id, count(*) AS faces FROM shown GROUP BY ALL) f USING (person_id)
+        LEFT JOIN (SELECT root_person_id, count(DISTINCT path) AS photos FROM shown GROUP BY ALL) s
+            USING (root_person_id)
+        ORDER BY r.seq
         """,
         [directory_id(catalog, account_id, directory)],
     )
@@ -43,3 +74,77 @@ def faces_of_people(catalog: Catalog, person_ids: Sequence[str]) -> pa.Table:
         """,
         [catalog.generation, list(person_ids)],
     )
+
+
+def faces_page(
+    catalog: Catalog, person_ids: Sequence[str], after: tuple[float, int] | None, count: int, *, by_score: bool
+) -> pa.Table:
+    """At most `count` faces of these records behind a place (`_FACES`), by face id, or with `by_score` by score and
+    then by id, those without a score last. `place` is what `after` is of the last row: its order, and its id."""
+    place = "coalesce(f.similarity_score, 1e9)" if by_score else "0::DOUBLE"
+    return catalog.read(
+        f"""
+        WITH wanted AS MATERIALIZED (
+            SELECT f.face_id, {place} AS place FROM core.faces f
+            WHERE f.person_id IN (SELECT unnest($2::UUID[])) AND ({place}, f.face_id) > ($3::DOUBLE, $4::BIGINT)
+            ORDER BY place, f.face_id LIMIT $5
+        ) {_FACES} ORDER BY w.place, w.face_id
+        """,
+        [catalog.generation, list(person_ids), *(after or (-1.0, -1)), count],
+    )
+
+
+def best_faces(catalog: Catalog, person_ids: Sequence[str], count: int) -> pa.Table:
+    """The best `count` faces (`_FACES`) of each of these records that have an embedding, by their quality."""
+    return catalog.read(
+        f"""
+        WITH wanted AS MATERIALIZED (
+            SELECT f.face_id, 0::DOUBLE AS place FROM core.faces f
+            JOIN core.detections d ON d.face_id = f.face_id AND d.generation = $1
+            WHERE f.person_id IN (SELECT unnest($2::UUID[])) AND f.face_id IN (
+                SELECT face_id FROM core.embeddings WHERE generation = $1
+                UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = $1)
+            QUALIFY row_number() OVER (PARTITION BY f.person_id ORDER BY {_QUALITY} DESC, f.face_id) <= $3
+        ) {_FACES} ORDER BY quality DESC, w.face_id
+        """,
+        [catalog.generation, list(person_ids), count],
+    )
+
+
+def photos_of_both(catalog: Catalog, pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[int]:
+    """Of each two groups of records: how many photos of runs show somebody of both."""
+    rows = [(k, side, p) for k, pair in enumerate(pairs) for side, ids in enumerate(pair) for p in ids]
+    wanted = pa.table({"pair": [r[0] for r in rows], "side": [r[1] for r in rows], "person": [r[2] for r in rows]})
+    found = [0] * len(pairs)
+    with catalog.tables(wanted_pairs=wanted):
+        for pair, photos in catalog.rows(
+            """
+            WITH shown AS (SELECT DISTINCT w.pair, w.side, f.media_id FROM wanted_pairs w
+                JOIN core.faces f ON f.person_id = w.person::UUID)
+            SELECT a.pair, count(*) FROM shown a JOIN shown b ON b.pair = a.pair AND b.media_id = a.media_id
+            WHERE a.side = 0 AND b.side = 1 GROUP BY a.pair
+            """
+        ):
+            found[pair] = photos
+    return found
+
+
+def counts_of(catalog: Catalog, account_id: int, directory: str) -> tuple[int, dict[str, int], int]:
+    """Of a directory: the photos of runs that were read, the faces by outcome, and the bytes of the stored pictures."""
+    here = [account_id, directory]
+    photos = catalog.one(
+        "SELECT count(*) FROM core.media WHERE account_id = ? AND directory = ? AND status IN (?, ?)",
+        [*here, OK, NO_FACE],
+    )
+    faces = catalog.rows(
+        "SELECT f.outcome, count(*) FROM core.faces f JOIN core.media m USING (media_id)"
+        " WHERE m.account_id = ? AND m.directory = ? AND f.outcome <> 'removed' GROUP BY 1 ORDER BY 1",
+        here,
+    )
+    picture_bytes = catalog.one(
+        "SELECT coalesce(sum(o.bytes), 0)::BIGINT FROM core.persons p"
+        " JOIN core.reference_faces r ON r.person_id = p.person_id AND r.generation = ?"
+        " JOIN core.objects o ON o.image_guid = r.image_guid WHERE p.directory_id = ?",
+        [catalog.generation, directory_id(catalog, account_id, directory)],
+    )
+    return int(photos), dict(faces), int(picture_bytes)

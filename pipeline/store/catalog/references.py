@@ -15,7 +15,7 @@ from pipeline.errors import StoreDamaged
 from pipeline.store.catalog.connection import Catalog, check_cure
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.files import matrix
-from pipeline.store.files.shards import WrittenFile, read_embeddings, vectors_of_bytes
+from pipeline.store.files.shards import WrittenFile, boxes_of, read_embeddings, vectors_of_bytes
 from pipeline.store.records import QUALITIES, PersonRecord, ReferenceOrigin, References
 from pipeline.types import FloatArray, IntArray
 
@@ -63,7 +63,7 @@ def references(catalog: Catalog, account_id: int, directory: str) -> References:
         seq=table["seq"].to_numpy(),
         persons=_persons(table),
         image_hashes=_hashes(table),
-        boxes=_boxes(table),
+        boxes=boxes_of(table),
         faceless=_persons(everybody.filter(pc.invert(known))),
     )
 
@@ -89,7 +89,7 @@ def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVec
         [catalog.generation, list(face_ids)],
     )
     faces: IntArray = table["face_id"].to_numpy()
-    vectors, boxes = load_embeddings(catalog, faces), _boxes(table).tolist()
+    vectors, boxes = load_embeddings(catalog, faces), boxes_of(table).tolist()
     rows = zip(faces.tolist(), vectors, _hashes(table), boxes, strict=True)
     return {face_id: FaceVector(vector, hashes, tuple(box)) for face_id, vector, hashes, box in rows}
 
@@ -120,10 +120,6 @@ def _values(table: pa.Table, name: str) -> list[Any]:
     if name == "tags":
         return [tuple(json.loads(text)) if text else () for text in values]
     return list(values)
-
-
-def _boxes(table: pa.Table) -> FloatArray:
-    return np.stack([table[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
 
 
 def _hashes(table: pa.Table) -> list[tuple[str, ...]]:

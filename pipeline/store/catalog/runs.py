@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes
+from pipeline.store.catalog import deletes, files
 from pipeline.store.catalog.accounts import image_key
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import to_json, utc_now
 from pipeline.store.files.shards import manifest_file
-from pipeline.store.records import RunCounts, RunRow
+from pipeline.store.records import RunCounts, RunRow, ScanNotes
 from pipeline.store.schema import TABLES
 
 SCANNING = "scanning"
@@ -56,6 +56,11 @@ def last_run(catalog: Catalog, source: str | None, account_id: int | None) -> Ru
     return next(iter(find_runs(catalog, _OF_SOURCE, [source, account_id])), None)
 
 
+def runs_of(catalog: Catalog, account_id: int) -> list[RunRow]:
+    """All runs of an account, the latest first."""
+    return find_runs(catalog, "account_id = ?", [account_id])
+
+
 def run_key(catalog: Catalog, run_id: str) -> bytes | None:
     """The key of what extraction leaves of a run, its account's; None in a store that is not encrypted."""
     return image_key(catalog, run_row(catalog, run_id).account_id)
@@ -89,13 +94,23 @@ def rebegin_run(catalog: Catalog, run_id: str, source_kind: str, directory: str,
     return run_row(catalog, run_id)
 
 
-def plan_run(catalog: Catalog, run_id: str, rows: int, shards: int, found: Mapping[str, Any] | None = None) -> None:
-    """Once the manifest is written: the run goes from `scanning` to `open`, its summary being what the scan `found`.
+def plan_run(
+    catalog: Catalog,
+    run_id: str,
+    rows: int,
+    shards: int,
+    found: Mapping[str, Any] | None = None,
+    notes: ScanNotes | None = None,
+) -> None:
+    """Once the manifest is written: the run goes from `scanning` to `open`, its summary being what the scan `found`,
+    and the `notes` are kept: so what moved is reported once.
 
     Raises StoreError in any other state.
     """
     with catalog.transaction("plan_run"):
-        _require_state(catalog, run_id, SCANNING)
+        run = _require_state(catalog, run_id, SCANNING)
+        if notes:
+            files.note(catalog, run.source, run.account_id, notes)
         catalog.execute(
             "UPDATE core.runs SET state = ?, rows = ?, shards = ?, summary = ? WHERE run_id = ?",
             [OPEN, rows, shards, None if found is None else to_json(found), run_id],

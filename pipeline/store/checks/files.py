@@ -95,7 +95,7 @@ def _embedding_faults(catalog: Catalog, shard_id: int, generation: int, file: st
         yield "its columns are not those of an embedding shard"
         return
     yield from _metadata_faults(metadata, embedding_metadata(identity, generation))
-    if not _holds_faces(catalog, shard_id, table):
+    if not _holds_faces(catalog, shard_id, generation, table):
         yield "its face ids are not those of the catalog"
     if not _is_unit(vectors_of(table["embedding"], identity.embedding_size)).all():
         yield "it holds embeddings whose norm is not 1"
@@ -124,19 +124,21 @@ def _metadata_faults(metadata: Mapping[str, Any], expected: Mapping[str, Any]) -
             yield f"its metadata have {key} = {metadata.get(key)}, the store has {value}"
 
 
-def _holds_faces(catalog: Catalog, shard_id: int, table: pa.Table) -> bool:
-    """Whether a shard holds each face that the catalog has in it, once, and besides only vectors of removed faces: the
-    next `fold` takes those out."""
+def _holds_faces(catalog: Catalog, shard_id: int, generation: int, table: pa.Table) -> bool:
+    """Whether a shard holds each face that the catalog has in it, once, and besides only vectors of faces that were
+    removed, or are rejected again, or got their vector anew since: the next `fold` takes those out."""
     with catalog.tables(shard=table.select(["face_id"])):
         wrong = catalog.one(
             """
             SELECT (SELECT count(*) - count(DISTINCT face_id) FROM shard)
                 + (SELECT count(*) FROM core.embeddings e
                    WHERE e.embedding_shard_id = $1 AND e.face_id NOT IN (SELECT face_id FROM shard))
-                + (SELECT count(*) FROM core.faces f WHERE f.outcome <> 'removed' AND f.face_id IN
-                   (SELECT face_id FROM shard EXCEPT SELECT face_id FROM core.embeddings WHERE embedding_shard_id = $1))
+                + (SELECT count(*) FROM core.faces f WHERE f.outcome NOT IN ('removed', 'rejected') AND f.face_id IN
+                   (SELECT face_id FROM shard WHERE face_id NOT IN (SELECT face_id FROM core.embeddings
+                    WHERE generation = $2 AND face_id IN (SELECT face_id FROM shard)
+                    UNION ALL SELECT face_id FROM core.pending_embeddings WHERE generation = $2)))
             """,
-            [shard_id],
+            [shard_id, generation],
         )
     return int(wrong) == 0
 

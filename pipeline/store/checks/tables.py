@@ -96,9 +96,9 @@ _RULES = {
     f" face_id FROM core.detections) OR face_id IN {_HAS_EMBEDDING})",
     "a removed face of a posted image": "SELECT 'face ' || face_id FROM core.faces WHERE outcome = 'removed' AND"
     " media_id IN (SELECT media_id FROM core.media WHERE run_id IS NULL)",
-    "a person with faces and without reference": "SELECT 'person ' || person_id FROM core.persons WHERE person_id NOT"
-    " IN (SELECT person_id FROM core.reference_faces WHERE generation = {g}) AND person_id IN (SELECT person_id FROM"
-    " core.faces)",
+    "a person with embeddings and without reference": "SELECT 'person ' || person_id FROM core.persons WHERE person_id"
+    " NOT IN (SELECT person_id FROM core.reference_faces WHERE generation = {g}) AND person_id IN (SELECT person_id"
+    f" FROM core.faces WHERE face_id IN {_HAS_EMBEDDING})",
     "a reference that is another person's face": "SELECT 'face ' || r.face_id FROM core.reference_faces r JOIN"
     " core.faces f USING (face_id) WHERE generation = {g} AND f.person_id IS DISTINCT FROM r.person_id",
     "a reference without embedding": "SELECT 'face ' || face_id FROM core.reference_faces WHERE generation = {g} AND"
@@ -141,7 +141,11 @@ _RULES = {
     "a pending embedding of another size": "SELECT 'face ' || face_id FROM core.pending_embeddings WHERE"
     " octet_length(embedding) <> 4 * (SELECT embedding_size FROM core.store)",
     "an image that no reference shows": "SELECT 'image ' || image_guid FROM core.objects WHERE image_guid NOT IN"
-    " (SELECT image_guid FROM core.reference_faces)",
+    " (SELECT image_guid FROM core.reference_faces WHERE image_guid IS NOT NULL)",
+    "a photo that left of which something is stored": "SELECT 'media ' || media_id FROM core.media m WHERE status IN"
+    " ('forgotten', 'replaced') AND (coalesce(path, sha256, pixel_hash, name, external_id, extra) IS NOT NULL OR"
+    " media_id IN (SELECT media_id FROM core.files) OR media_id IN (SELECT media_id FROM core.faces WHERE outcome <>"
+    " 'removed'))",
     "a directory without identity": "SELECT 'directory ' || directory_id FROM core.directories WHERE directory_id NOT"
     " IN (SELECT directory_id FROM core.persons)",
     "tags that are not a list": "SELECT 'person ' || person_id FROM core.persons WHERE tags IS NOT NULL AND"

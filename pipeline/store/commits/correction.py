@@ -14,18 +14,20 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes
+from pipeline.store.catalog import files
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import to_json
-from pipeline.store.catalog.directories import require_directory
+from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.directory import person_row
-from pipeline.store.commits.removal import drop_references
+from pipeline.store.commits.removal import drop_references, forget_corrections, remove_photos
 from pipeline.store.files.objects import Row
+from pipeline.store.files.shards import vector_bytes
 from pipeline.store.records import CorrectionCommit, Fact, PersonRecord, Rows
 from pipeline.store.schema import TABLES
+from pipeline.types import FloatArray
 
-_FACE_COLUMNS: Final = ("person_id", "outcome", "similarity_score", "rejection_reasons")
+FACE_COLUMNS: Final = ("person_id", "outcome", "similarity_score", "rejection_reasons")  # that a correction sets
 _ABOUT: Final = ("face_id", "person_id", "other_id")  # of a fact
 _THESE = "(SELECT unnest(?::UUID[]))"
 
@@ -34,34 +36,55 @@ _THESE = "(SELECT unnest(?::UUID[]))"
 class CommittedCorrection:
     """What a commit drew."""
 
-    correction_id: int
+    correction_id: int | None  # None: it can't be undone
     at: datetime
     seqs: Mapping[str, int]  # of the persons that it made
 
 
 def commit_correction(catalog: Catalog, commit: CorrectionCommit, objects: Sequence[Row]) -> CommittedCorrection:
-    """The transaction; `objects` are the rows of its pictures. Raises StoreError, such as for rows that are not there;
-    then nothing has happened."""
-    now, before, after = utc_now(), commit.before, commit.after
+    """The transaction; `objects` are the rows of its pictures. Files that are no longer needed are only listed. Raises
+    StoreError, such as for rows that are not there; then nothing has happened."""
     with catalog.transaction("correction"):
+        return change_rows(catalog, commit, objects, utc_now())
+
+
+def change_rows(
+    catalog: Catalog, commit: CorrectionCommit, objects: Sequence[Row], now: datetime
+) -> CommittedCorrection:
+    """The same inside a transaction, that of a shard for one."""
+    before, after = commit.before, commit.after
+    made = [person_id for person_id, columns in before.persons.items() if columns is None]
+    if made:  # where all faces were rejected, they are the first
+        make_directories(catalog, commit.account_id, [commit.directory], now)
+    if commit.leaving:
+        remove_photos(catalog, commit.account_id, commit.leaving, commit.leaving_status)
+        # Photos leave a directory without persons as well: then there is nothing else to change.
+        directory = directory_id(catalog, commit.account_id, commit.directory) or 0
+    else:
         directory = require_directory(catalog, commit.account_id, commit.directory)
-        ((number, seq),) = catalog.rows("SELECT next_correction_id, next_person_seq FROM core.store")
-        number = number if commit.undoes is None else commit.undoes
-        made = [person_id for person_id, columns in before.persons.items() if columns is None]
-        seqs = {p: s for s, p in enumerate((p for p in made if not _columns(after, p)["seq"]), seq)}
-        after = _complete(after, seqs, Fact("", correction_id=number, origin=commit.origin, stated_at=now))
-        _change_facts(catalog, before.facts, after.facts)
-        _change_faces(catalog, after.faces)
-        _change_persons(catalog, directory, before, after, now)
-        free = _change_references(catalog, commit, seqs, seq + len(seqs), objects)
+    ((number, seq),) = catalog.rows("SELECT next_correction_id, next_person_seq FROM core.store")
+    number = number if commit.undoes is None else commit.undoes
+    seqs = {p: s for s, p in enumerate((p for p in made if not _columns(after, p)["seq"]), seq)}
+    after = _complete(after, seqs, Fact("", correction_id=number, origin=commit.origin, stated_at=now))
+    _change_facts(catalog, before.facts, after.facts)
+    _change_faces(catalog, after.faces)
+    _add_vectors(catalog, commit.vectors)
+    _change_persons(catalog, directory, before, after, now)
+    free = _change_references(catalog, commit, seqs, seq + len(seqs), objects)
+    gone = [person_id for person_id, columns in after.persons.items() if columns is None]
+    if not commit.leaving:
         _note(catalog, replace(commit, after=after), number, directory, now)
-        catalog.execute(
-            "UPDATE core.store SET next_person_seq = ?, next_correction_id = greatest(next_correction_id, ?)",
-            [free, number + 1],
-        )
-    if before.references:
-        deletes.replay_committed(catalog)
-    return CommittedCorrection(number, now, seqs)
+    elif gone:
+        forget_corrections(catalog, directory, gone)
+    if commit.labels:
+        files.set_labels(catalog, commit.labels)
+    catalog.execute(
+        "UPDATE core.store SET next_person_seq = ?, next_correction_id = greatest(next_correction_id, ?)",
+        [free, number + 1],
+    )
+    if gone:
+        drop_if_empty(catalog, directory)
+    return CommittedCorrection(None if commit.leaving else number, now, seqs)
 
 
 def _columns(rows: Rows, person_id: str) -> Mapping[str, Any]:
@@ -85,12 +108,28 @@ def _change_facts(catalog: Catalog, gone: Sequence[Fact], new: Sequence[Fact]) -
         same = " AND ".join(f"f.{name} IS NOT DISTINCT FROM g.{name}{_uuid(name)}" for name in names[:5])
         with catalog.tables(gone_facts=_table("facts", names[:5], [vars(fact) for fact in gone])):
             catalog.execute(f"DELETE FROM core.facts f USING gone_facts g WHERE {same}")
-    catalog.insert("facts", [{name: getattr(fact, name) for name in names} for fact in new])
+    _insert(catalog, "facts", [{name: getattr(fact, name) for name in names} for fact in new])
 
 
 def _change_faces(catalog: Catalog, faces: Mapping[int, Mapping[str, Any]]) -> None:
     rows = [{"face_id": face_id, **columns} for face_id, columns in faces.items()]
-    _update(catalog, "faces", "face_id", _FACE_COLUMNS, rows)
+    _update(catalog, "faces", "face_id", FACE_COLUMNS, rows)
+    rejected = [face_id for face_id, columns in faces.items() if columns["outcome"] == "rejected"]
+    if rejected:  # again: the vectors that it got go
+        for table in ("embeddings", "pending_embeddings"):
+            catalog.execute(f"DELETE FROM core.{table} WHERE face_id IN (SELECT unnest(?::BIGINT[]))", [rejected])
+
+
+def _add_vectors(catalog: Catalog, vectors: Mapping[int, FloatArray]) -> None:
+    """They wait for `fold`, as those of posts do."""
+    if not vectors:
+        return
+    packed = [vector_bytes(vector) for vector in vectors.values()]
+    table = pa.table({"face_id": pa.array(vectors, pa.int64()), "embedding": pa.array(packed, pa.binary())})
+    with catalog.tables(new_vectors=table):
+        catalog.execute(
+            "INSERT INTO core.pending_embeddings SELECT ?, face_id, embedding FROM new_vectors", [catalog.generation]
+        )
 
 
 def _change_persons(catalog: Catalog, directory: int, before: Rows, after: Rows, now: datetime) -> None:
@@ -103,11 +142,11 @@ def _change_persons(catalog: Catalog, directory: int, before: Rows, after: Rows,
             made.append(person_row(record, directory))
         else:
             changed[tuple(columns)].append({"person_id": person_id, **columns, "modified_at": now})
-    catalog.insert("persons", made)
+    _insert(catalog, "persons", made)
     for names, rows in changed.items():
         _update(catalog, "persons", "person_id", (*names, "modified_at"), rows)
     if gone:
-        for table in ("persons", "replaced_images"):
+        for table in ("persons", "replaced_images", "facts"):
             catalog.execute(f"DELETE FROM core.{table} WHERE person_id IN {_THESE}", [gone])
         children = f"SELECT 1 FROM core.persons WHERE parent_id IN {_THESE}"
         faces = f"SELECT 1 FROM core.faces WHERE person_id IN {_THESE}"
@@ -125,13 +164,13 @@ def _change_references(
     rows = []
     for person_id, face_id in after.items():
         if face_id is not None:
-            guid, _ = commit.pictures[person_id]
+            guid, *_ = commit.pictures.get(person_id, (None,))
             number = seqs.get(person_id, free)
             free += person_id not in seqs
             row = {"generation": catalog.generation, "person_id": person_id, "face_id": face_id, "image_guid": guid}
             rows.append({**row, "seq": number})
-    catalog.insert("reference_faces", rows)
-    catalog.insert("objects", objects)
+    _insert(catalog, "reference_faces", rows)
+    _insert(catalog, "objects", objects)
     return free
 
 
@@ -148,8 +187,16 @@ def _note(catalog: Catalog, commit: CorrectionCommit, number: int, directory: in
         "made_at": now,
         "before": to_json(commit.before),
         "after": to_json(commit.after),
+        "person_ids": sorted(commit.before.person_ids | commit.after.person_ids),
     }
     catalog.insert("corrections", [row])
+
+
+def _insert(catalog: Catalog, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Adds many rows in one statement."""
+    if rows:
+        with catalog.tables(new_rows=_table(table, list(rows[0]), rows)):
+            catalog.execute(f"INSERT INTO core.{table} BY NAME SELECT * FROM new_rows")
 
 
 def _update(catalog: Catalog, table: str, key: str, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -166,6 +213,7 @@ def _update(catalog: Catalog, table: str, key: str, names: Sequence[str], rows: 
 
 
 _ARROW: Final = {
+    "INTEGER": pa.int32(),
     "BIGINT": pa.int64(),
     "VARCHAR": pa.string(),
     "UUID": pa.string(),

@@ -1,13 +1,14 @@
-"""Folding: embeddings of posted faces move from the catalog into shards, vectors of removed faces out of the files.
+"""Folding: embeddings of posted faces, and of those that a regroup admitted, move from the catalog into shards, vectors
+of removed and of rejected faces out of the files.
 Replaced images are forgotten after their day.
 
 Files are written first, then one transaction for each shard is committed, then what the shard replaces is unlinked.
 Between two transactions other commits go on, so a face may be removed while its new shard is written: the next fold
 takes its vector out.
 
-A new shard is `folded-<face>.parquet`, after the lowest of its faces. A shard without its removed faces, or several
-small ones in one, is `<stem>.<n>.parquet`: the stem of the (first) shard it replaces, rewritten for the n-th time. So
-a fold that is repeated after a crash writes the same file again.
+A new shard is `folded-<face>.parquet`, after the lowest of its faces; where there was one, `folded-<face>-2`. A shard
+without its removed faces, or several small ones in one, is `<stem>.<n>.parquet`: the stem of the (first) shard it
+replaces, rewritten for the n-th time. So a fold that is repeated after a crash writes the same file again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: in
         table = submit(_pending)
         if table.num_rows == 0:  # the rest was removed meanwhile
             break
-        file = f"embeddings/g{generation:04d}/folded-{table['face_id'][0]}.parquet"
+        file = submit(partial(_new_file, face_id=table["face_id"][0].as_py()))
         written = shards.write_embeddings(folder, file, table, metadata)
         submit(partial(_commit_pending, table=table, file=written))
         moved += table.num_rows
@@ -86,6 +87,16 @@ def _pending(catalog: Catalog) -> pa.Table:
     )
     vectors = shards.vectors_of_bytes(table["embedding"], catalog.identity.embedding_size)
     return shards.embedding_rows(table["face_id"].to_numpy(), vectors)
+
+
+def _new_file(catalog: Catalog, face_id: int) -> str:
+    """For vectors from this face on: after a crash the same again, but never one that is taken, or is being deleted. A
+    face that an undo rejected again may come a second time."""
+    stem = f"embeddings/g{catalog.generation:04d}/folded-{face_id}"
+    named = "SELECT file FROM core.embedding_shards UNION ALL SELECT path FROM core.pending_deletes"
+    names = [name for (name,) in catalog.rows(f"SELECT * FROM ({named}) t(name) WHERE starts_with(name, ?)", [stem])]
+    taken = {match[1] for match in map(_NAME.fullmatch, names) if match}
+    return next(s for s in (stem, *(f"{stem}-{n}" for n in range(2, len(taken) + 3))) if s not in taken) + ".parquet"
 
 
 def _commit_pending(catalog: Catalog, table: pa.Table, file: shards.WrittenFile) -> None:

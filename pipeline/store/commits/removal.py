@@ -1,9 +1,10 @@
-"""Removes replaced references and deleted persons with all that belongs to them. Inside a transaction.
+"""Removes replaced references, deleted persons and photos that leave with all that belongs to them. Inside a
+transaction.
 
 A face of a posted image is deleted, and the image's row with its last face. A face of a run keeps its row, because it
-is a fact of the archive. When its person is deleted it loses everything that tells who it was: its outcome becomes
-`removed`, without person, score, detection or embedding. The next `fold` takes the vectors out of the immutable
-embedding shards and the reference matrix.
+is a fact of the archive. When its person is deleted, or its photo leaves, it loses everything that tells who it
+was: its outcome becomes `removed`, without person, score, detection or embedding. So does the photo's row. The next
+`fold` takes the vectors out of the immutable embedding shards and the reference matrix.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, forgotten, replaced_images
+from pipeline.store.catalog import deletes, files, forgotten, pages, replaced_images
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.corrections import rows_of_json
+from pipeline.store.catalog.corrections import rows_of_json, to_json
 from pipeline.store.files.objects import object_file
+from pipeline.store.records import Rows
+from pipeline.types import DUPLICATE_ROW, FORGOTTEN
 
 _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
-_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
-_SHOWING = (  # the corrections of a directory whose rows show one of some persons
+# The corrections of a directory whose rows show one of some persons. `list_has_any` would be 2 to 100 times slower.
+_SHOWING = (
     "FROM core.corrections WHERE directory_id = $1 AND correction_id IN (SELECT correction_id FROM ("
-    f"SELECT correction_id, unnest(regexp_extract_all(before || after, '{_UUID}')) AS id FROM core.corrections"
-    " WHERE directory_id = $1) WHERE id IN (SELECT unnest($2::VARCHAR[])))"
+    "SELECT correction_id, unnest(person_ids) AS person_id FROM core.corrections WHERE directory_id = $1)"
+    " WHERE person_id IN (SELECT unnest($2::UUID[])))"
 )
 
 
@@ -48,14 +51,15 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
         [[face for face, _, _ in old]],
     )
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
-    _forget_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
+    files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
 
 
 def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Collection[str] = ()) -> None:
     """Removes the current references of these persons, of whom some are `gone`, and their pictures; not the faces."""
     current = [catalog.generation, list(person_ids)]
     old = catalog.rows(
-        f"SELECT image_guid, person_id::VARCHAR FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}",
+        "SELECT image_guid, person_id::VARCHAR FROM core.reference_faces"
+        f" WHERE image_guid IS NOT NULL AND generation = ? AND {_THESE_PERSONS}",
         current,
     )
     catalog.execute(f"DELETE FROM core.reference_faces WHERE generation = ? AND {_THESE_PERSONS}", current)
@@ -91,14 +95,18 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
     if not person_ids:
         return
     ids = [list(person_ids)]
-    deleted = catalog.one(f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS}", [directory, *ids])
-    _require_all(deleted, person_ids)
+    deleted = f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS} RETURNING name, external_id"
+    called = catalog.rows(deleted, [directory, *ids])
+    _require_all(len(called), person_ids)
     if catalog.rows("SELECT 1 FROM core.persons WHERE parent_id IN (SELECT unnest(?::UUID[])) LIMIT 1", ids):
         raise StoreError(message="A person to be deleted is the parent of another.")
-    moved = _moved_away(catalog, directory, person_ids)
+    others = _labelled_after(catalog, directory, person_ids, called)
     catalog.execute(f"DELETE FROM core.facts WHERE {_THESE_PERSONS} OR other_id IN (SELECT unnest(?::UUID[]))", ids * 2)
-    _forget_corrections(catalog, directory, person_ids)
-    images = catalog.rows(f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
+    forget_corrections(catalog, directory, person_ids)
+    pages.remove_pages(catalog, person_ids=person_ids)
+    images = catalog.rows(
+        f"SELECT DISTINCT image_guid FROM core.reference_faces WHERE image_guid IS NOT NULL AND {_THESE_PERSONS}", ids
+    )
     catalog.execute(f"DELETE FROM core.reference_faces WHERE {_THESE_PERSONS}", ids)
     catalog.execute(f"DELETE FROM core.replaced_images WHERE {_THESE_PERSONS}", ids)
     _remove_images(catalog, [guid for (guid,) in images])
@@ -108,26 +116,117 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
         ids,
     )
     # The labels that a manifest or a request gives with an image are of its largest face.
-    _forget_labels(catalog, [*moved, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
+    files.erase_labels(catalog, [*others, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
 
 
-def _moved_away(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> list[int]:
-    """The media whose largest face was one of the persons' before a correction. Their labels may name them."""
+def _labelled_after(
+    catalog: Catalog, directory: int, person_ids: Sequence[str], called: Sequence[tuple[str | None, str | None]]
+) -> list[int]:
+    """The media whose labels may be of these persons, who are `called` so, though others are on them: their largest
+    face was one of the persons' before a correction, or they are labelled as one of the persons is or was called, and
+    nobody else in the directory."""
     denied = f"SELECT face_id FROM core.facts WHERE kind = 'is_not' AND {_THESE_PERSONS}"
     faces = {face for (face,) in catalog.rows(denied, [list(person_ids)])}
-    gone = set(person_ids)
-    for (text,) in catalog.rows(f"SELECT before {_SHOWING}", [directory, list(person_ids)]):
-        before = rows_of_json(text).faces
-        faces.update(face for face, columns in before.items() if columns["person_id"] in gone)
+    gone, said = set(person_ids), [*called]
+    for texts in catalog.rows(f"SELECT before, after {_SHOWING}", [directory, list(person_ids)]):
+        for shown in map(rows_of_json, texts):  # an undone one moved them away as well
+            faces.update(face for face, columns in shown.faces.items() if columns["person_id"] in gone)
+            known = [columns for person_id, columns in shown.persons.items() if columns and person_id in gone]
+            said += [(columns.get("name"), columns.get("external_id")) for columns in known]
     rows = catalog.rows(f"SELECT media_id FROM core.faces WHERE ordinal = 0 AND {_THESE_FACES}", [sorted(faces)])
+    for column, texts in zip(("name", "external_id"), zip(*said, strict=True), strict=True):
+        if wanted := sorted({text for text in texts if text}):
+            rows += catalog.rows(
+                "SELECT m.media_id FROM core.media m JOIN core.directories d ON d.account_id = m.account_id"
+                f" AND d.name = m.directory WHERE d.directory_id = $1 AND m.{column} IN (SELECT unnest($2::VARCHAR[])"
+                f" EXCEPT SELECT {column} FROM core.persons WHERE directory_id = $1)",
+                [directory, wanted],
+            )
     return [media for (media,) in rows]
 
 
-def _forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
-    """Deletes the corrections whose rows show one of the persons: they could not be undone, and may name them."""
-    catalog.execute(f"DELETE {_SHOWING}", [directory, list(person_ids)])
+def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], status: str) -> None:
+    """Removes photos of runs, and the rows that repeat them in their runs. Where they are FORGOTTEN, remembers what
+    runs of the account must leave out: their paths and bytes but for those that another photo of the account has."""
+    repeated = (
+        "SELECT r.media_id FROM core.media r JOIN core.media m USING (run_id, path, directory)"
+        f" WHERE r.status = '{DUPLICATE_ROW}' AND m.{_THESE_MEDIA}"
+    )
+    media = [*media_ids, *(row for (row,) in catalog.rows(repeated, [list(media_ids)]))]
+    kinds = ((forgotten.PATH, "path"), (forgotten.BYTES, "sha256")) if status == FORGOTTEN else ()
+    for kind, column in kinds:
+        alone = catalog.rows(
+            f"SELECT DISTINCT {column} FROM core.media WHERE {_THESE_MEDIA} AND {column} NOT IN (SELECT {column}"
+            f" FROM core.media WHERE account_id = ? AND run_id IS NOT NULL AND {column} IS NOT NULL"
+            f" AND NOT {_THESE_MEDIA})",
+            [media, account_id, media],
+        )
+        forgotten.remember(catalog, account_id, kind, [text for (text,) in alone])
+    faces = [face for (face,) in catalog.rows(f"SELECT face_id FROM core.faces WHERE {_THESE_MEDIA}", [media])]
+    _pass_facts_on(catalog, faces, media)
+    _blank_run_faces(catalog, faces)
+    catalog.execute(f"DELETE FROM core.files WHERE {_THESE_MEDIA}", [media])
+    pages.remove_pages(catalog, media_ids=media)
+    catalog.execute(
+        "UPDATE core.media SET status = ?, reason = NULL, path = NULL, sha256 = NULL, pixel_hash = NULL, name = NULL,"
+        f" external_id = NULL, extra = NULL WHERE {_THESE_MEDIA}",
+        [status, media],
+    )
+
+
+def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int]) -> None:
+    """What was stated of faces that leave is stated of the same faces of copies that stay, for it holds for their
+    bytes: of the first copy in the directory whose face is whose it is stated to be, and of which nothing is. Of
+    several copies that leave the first hands on."""
+    if not catalog.rows(f"SELECT 1 FROM core.facts WHERE {_THESE_FACES} LIMIT 1", [list(faces)]):
+        return
+    catalog.execute(
+        """
+        INSERT INTO core.facts BY NAME
+        SELECT * EXCLUDE (leaving) FROM (
+            SELECT t.* REPLACE (c.face_id AS face_id), f.face_id AS leaving
+            FROM core.facts t JOIN core.faces f ON f.face_id = t.face_id
+            JOIN core.media m ON m.media_id = f.media_id
+            JOIN core.media n ON n.sha256 = m.sha256 AND n.account_id = m.account_id AND n.directory = m.directory
+            JOIN core.faces c ON c.media_id = n.media_id AND c.ordinal = f.ordinal
+            WHERE t.face_id IN (SELECT unnest($1::BIGINT[])) AND n.run_id IS NOT NULL AND c.outcome <> 'removed'
+                AND n.media_id NOT IN (SELECT unnest($2::BIGINT[]))
+                AND c.person_id IS NOT DISTINCT FROM f.person_id
+                AND c.face_id NOT IN (SELECT face_id FROM core.facts WHERE face_id IS NOT NULL)
+            QUALIFY c.face_id = min(c.face_id) OVER (PARTITION BY f.face_id)
+        ) QUALIFY leaving = min(leaving) OVER (PARTITION BY face_id)
+        """,
+        [list(faces), list(media)],
+    )
+
+
+def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
+    """Deletes the corrections whose rows show one of the persons: they could not be undone, and may name them. Of other
+    persons' merges what they say stays: `regroup` asks who joined whom, and whom a user took apart."""
+    shown = [directory, list(person_ids)]
+    made = catalog.rows(f"SELECT correction_id, before, after {_SHOWING} AND undone_at IS NULL", shown)
+    for number, old, new in made:
+        before, after = _merges_of_others(rows_of_json(old), rows_of_json(new), set(person_ids))
+        if after.persons:
+            catalog.execute(
+                "UPDATE core.corrections SET before = ?, after = ?, person_ids = ?, merges_only = true"
+                " WHERE correction_id = ?",
+                [to_json(before), to_json(after), sorted(before.person_ids | after.person_ids), number],
+            )
+    catalog.execute(f"DELETE {_SHOWING}", shown)
+
+
+def _merges_of_others(before: Rows, after: Rows, gone: set[str]) -> tuple[Rows, Rows]:
+    """The parents that a correction changed, of those who are neither gone nor below, or no longer below, who is."""
+    parents = {
+        person_id: ({"parent_id": old["parent_id"]}, {"parent_id": new["parent_id"]})
+        for person_id, new in after.persons.items()
+        if (old := before.persons[person_id]) and new and "parent_id" in new
+        if not {person_id, old["parent_id"], new["parent_id"]} & gone
+    }
+    return Rows({p: old for p, (old, _) in parents.items()}), Rows({p: new for p, (_, new) in parents.items()})
 
 
 def _require_all(count: int, person_ids: Sequence[str]) -> None:
@@ -168,10 +267,3 @@ def _blank_run_faces(catalog: Catalog, faces: Sequence[int]) -> None:
 def _remove_derived(catalog: Catalog, faces: Sequence[int]) -> None:
     for table in ("detections", "embeddings", "pending_embeddings", "facts"):
         catalog.execute(f"DELETE FROM core.{table} WHERE {_THESE_FACES}", [list(faces)])
-
-
-def _forget_labels(catalog: Catalog, media: Sequence[int]) -> None:
-    if media:
-        labels = "name = NULL, external_id = NULL, extra = NULL"
-        catalog.execute(f"UPDATE core.media SET {labels} WHERE {_THESE_MEDIA}", [list(media)])
-        catalog.execute(f"UPDATE core.files SET label = NULL WHERE {_THESE_MEDIA}", [list(media)])

@@ -7,6 +7,7 @@ pending deletes, matrix      replayed or rebuilt later if a crash comes between
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -22,6 +23,7 @@ from pipeline.store.catalog.directories import directory_id, make_directories
 from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import add_embedding_shard, load_embeddings
+from pipeline.store.commits.correction import CommittedCorrection, change_rows
 from pipeline.store.files import matrix, shards
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import OBJECTS_SCHEMA, write_objects
@@ -74,6 +76,7 @@ class CommittedShard:
 
     first_seq: int
     at: datetime
+    settled: Sequence[CommittedCorrection] = ()
 
 
 def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table], ids: PromisedIds) -> RunRow:
@@ -147,8 +150,9 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> 
         _insert_persons(catalog, prepared, now)
         _add_occurrences(catalog, occurrences, now)
         _insert_shard(catalog, prepared, now)
+        settled = [change_rows(catalog, settled, (), now) for settled in commit.settled]
     ids.settle(*first_ids(prepared.tables))
-    return CommittedShard(first_seq, now)
+    return CommittedShard(first_seq, now, settled)
 
 
 def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:

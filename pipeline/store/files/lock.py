@@ -100,6 +100,7 @@ class StoreLock:
             _all_held.discard(self)
             with contextlib.suppress(OSError):
                 os.ftruncate(self.fd, 0)
+                fcntl.flock(self.fd, fcntl.LOCK_UN)  # a program that is being started may hold a copy until it runs
             os.close(self.fd)
             self.fd = -1
 

@@ -52,10 +52,11 @@ def main() -> None:
     from pipeline.jobs.models import load_extractor
     from pipeline.jobs.store_identity import make_identity
     from pipeline.serve.server import _warm_up
+    from tests.remembering import remembering
 
     torch.set_num_threads(1)
     settings = load_settings(flags={"run.device": "cpu", "run.threads": 1})
-    extractor = load_extractor(settings, make_identity(settings), Path())
+    extractor = remembering(load_extractor(settings, make_identity(settings), Path()))
     _warm_up(extractor)
     replaced("pipeline.serve.server", "load_extractor", lambda _: lambda *_arguments: extractor)
     answers = os.dup(1)

@@ -133,8 +133,13 @@ class Thumbnails:
         except ImageRejected:
             return None
         self.limit -= 1
-        small = Image.fromarray(decoded.pixels)
-        small.thumbnail((SIDE_PX, SIDE_PX))
-        out = io.BytesIO()
-        small.save(out, "JPEG", quality=80)
-        return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+        return small_copy(Image.fromarray(decoded.pixels))
+
+
+def small_copy(picture: Image.Image, side_px: int = SIDE_PX) -> str:
+    """The picture, no side longer than `side_px`, as a JPEG in a `data:` address: with SIDE_PX of 2 to 4 KB."""
+    small = picture.convert("RGB")
+    small.thumbnail((side_px, side_px))
+    out = io.BytesIO()
+    small.save(out, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")

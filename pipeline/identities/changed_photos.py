@@ -1,0 +1,225 @@
+"""What the faces that a photo showed before its file changed leave to those that it shows now, and to their persons.
+
+The later faces are decided first. One that is an earlier face (`same_faces`) takes over its person, what was stated of
+it, and its place as the one that the person is known by. What is left of the earlier ones leaves with the commit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from pipeline.extraction.rows import ExtractedRow
+from pipeline.extraction.stored_picture import MEDIA_TYPE
+from pipeline.identities.correction_plan import Plan
+from pipeline.identities.decide import Sighting
+from pipeline.identities.directory import Directory
+from pipeline.identities.reference_pictures import PictureReader, Pictures
+from pipeline.identities.same_faces import Box, PlacedFace, same_faces
+from pipeline.matching.match import Matcher
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.catalog.references import FaceVector
+from pipeline.store.keyed_digests import ERASED
+from pipeline.store.local import LocalStore
+from pipeline.store.records import CorrectionCommit, Fact, PersonRecord, StoredFace
+from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
+
+_Place: TypeAlias = tuple[int, int]  # of a face: number of its photo in the shard, ordinal
+
+
+class ChangedPhotos:
+    """The photos of one directory that others of a shard replace."""
+
+    def __init__(self, client: LocalStore, directory: Directory, rows: Mapping[int, ExtractedRow]) -> None:
+        """`rows`: the shard's rows of the directory, by their number in it."""
+        self.directory = directory
+        self._client = client
+        self._rows = {photo: row for photo, row in rows.items() if replaced_by(row)}
+        self._plan = Plan(client, directory, utc_now())
+        media = [media_id for row in self._rows.values() for media_id in replaced_by(row)]
+        known = client.photos_of_runs(directory.account_id, directory.name, media) if media else {}
+        there = [media_id for media_id, status in known.items() if status not in (FORGOTTEN, REPLACED)]
+        labels = client.labelled_photos(directory.account_id, directory.name, there, []) if there else []
+        self._erased = {photo.media_id for photo in labels if photo.label == ERASED}
+        faces = self._plan.faces(media_ids=there) if there else []
+        # As they are before anything else is read of them.
+        self._persons = {str(f.person_id): _records(directory, str(f.person_id)) for f in faces if f.person_id}
+        self._earlier: dict[int, list[StoredFace]] = defaultdict(list)  # by their media
+        for face in faces:
+            self._earlier[face.media_id].append(face)
+        for photo, row in list(self._rows.items()):
+            if _lies_on_its_side(row, [face for media_id in replaced_by(row) for face in self._earlier[media_id]]):
+                del self._rows[photo]
+        going = {media_id for row in self._rows.values() for media_id in replaced_by(row)}
+        self._going = [face for face in faces if face.media_id in going]
+        self._plan.remove_photos([media_id for media_id in there if media_id in going], self._going)
+        self._vectors = client.face_vectors([face.face_id for face in self._going if face.has_embedding])
+        self._facts: dict[int | None, list[Fact]] = defaultdict(list)
+        for fact in self._plan.facts([], [face.face_id for face in self._going]) if self._going else ():
+            self._facts[fact.face_id].append(fact)
+        self._references = set(self._plan.reference_faces(list(self._persons)).values()) if self._persons else set()
+        self._successors: dict[int, _Place] = {}  # earlier face -> the later one that it is
+        self._new: dict[int, Sighting] = {}  # by face id
+        self._pictures = Pictures(required=False)
+
+    def __bool__(self) -> bool:
+        return bool(self._plan.leaving)
+
+    @property
+    def unnamed(self) -> list[int]:
+        """The photos whose label was erased with somebody who was forgotten."""
+        return [photo for photo, row in self._rows.items() if self._erased & {*replaced_by(row)}]
+
+    def is_outdated(self) -> bool:
+        """Whether a person that lost a face is another since, but for how often it was seen."""
+        return any(_records(self.directory, person_id) != then for person_id, then in self._persons.items())
+
+    def take_over(self, sightings: list[Sighting], matcher: Matcher, bound: Matcher) -> None:
+        """Settles those of the shard's sightings that are earlier faces of their photo and of somebody, or of whom
+        something was stated."""
+        by_photo: dict[int, list[int]] = defaultdict(list)
+        for number, s in enumerate(sightings):
+            if s.photo in self._rows and s.outcome != "removed":
+                by_photo[s.photo].append(number)
+        for photo, numbers in by_photo.items():
+            row = self._rows[photo]
+            earlier = [face for media_id in replaced_by(row) for face in self._earlier[media_id]]
+            pairs = same_faces(
+                [PlacedFace(_place(f.box, f.width, f.height), self._vector(f)) for f in earlier],
+                [
+                    PlacedFace(_place(s.face.box, row.image["width"], row.image["height"]), s.face.embedding)
+                    for s in (sightings[number] for number in numbers)
+                ],
+                matcher,
+                bound,
+            )
+            for later, known in pairs.items():
+                face, s = earlier[known], sightings[numbers[later]]
+                is_known = face.person_id is not None or face.face_id in self._facts
+                if is_known and (not s.settled or s.person_id == face.person_id):
+                    self._successors[face.face_id] = s.photo, s.ordinal
+                    sightings[numbers[later]] = replace(
+                        s,
+                        settled=True,
+                        again=True,
+                        person_id=face.person_id,
+                        outcome="matched" if face.person_id else "recognised",
+                        failed=() if face.has_embedding else s.failed,  # so that its vector is kept, as that one's was
+                    )
+
+    def _vector(self, face: StoredFace) -> FloatArray | None:
+        known = self._vectors.get(face.face_id)
+        return None if known is None else known.embedding
+
+    def settle(self, sightings: Sequence[tuple[int, Sighting]], reader: PictureReader) -> None:
+        """Decides by which faces the persons are known from now on. `sightings`: the directory's, decided, each with
+        its face id."""
+        face_ids = {(s.photo, s.ordinal): face_id for face_id, s in sightings}
+        self._new = {face_id: s for face_id, s in sightings if s.outcome == "matched"}
+        self._plan.add_faces(_stored_face(face_id, s) for face_id, s in self._new.items())
+        for face in self._going:
+            if face.face_id in self._successors:
+                face_id = face_ids[self._successors[face.face_id]]
+                is_reference = face.face_id in self._references and self._new[face_id].keeps_vector
+                self._plan.succeed(face, face_id, self._facts.get(face.face_id, []), reference=is_reference)
+
+        def pick(person_id: str, faces: Sequence[StoredFace]) -> int | None:
+            # Of a new face it is made with those of the shard.
+            self._pictures.find(faces, lambda f: b"" if f.face_id in self._new else reader.read(self.directory, f))
+            return self._pictures.pick(person_id, faces)
+
+        # Of a person who is being committed this moment nothing is known here: then this is outdated.
+        self._plan.settle([p for p in self._persons if self.directory.get(p) is not None], pick)
+
+    @property
+    def chosen(self) -> list[Sighting]:
+        """The new faces by which persons are known from now on."""
+        return [self._new[face_id] for face_id in self._chosen.values() if face_id in self._new]
+
+    @property
+    def _chosen(self) -> dict[str, int]:
+        references = self._plan.rows()[1].references
+        return {person_id: face_id for person_id, face_id in references.items() if face_id is not None}
+
+    def commit(self, guid_of: Callable[[int, Sighting | None], str], made: Mapping[str, bytes]) -> CorrectionCommit:
+        """What the shard's transaction does with it. `guid_of`: the name of the picture of a face, with its sighting if
+        it is new; `made`: the pictures of new faces, by name."""
+        pictures = {}
+        for person_id, face_id in self._chosen.items():
+            guid = guid_of(face_id, self._new.get(face_id))
+            picture = made[guid] if face_id in self._new else self._pictures[face_id]
+            if picture is not None:
+                pictures[person_id] = guid, picture, MEDIA_TYPE
+        before, after = self._plan.rows()
+        return CorrectionCommit(
+            account_id=self.directory.account_id,
+            directory=self.directory.name,
+            kind="replace_photos",
+            origin="user",
+            before=before,
+            after=after,
+            pictures=pictures,
+            leaving=self._plan.leaving,
+            leaving_status=REPLACED,
+        )
+
+    def vectors(self) -> dict[int, FaceVector]:
+        """Of the faces by which persons are known from now on."""
+        chosen = self._chosen.values()
+        new = {face_id: self._new[face_id].as_reference() for face_id in chosen if face_id in self._new}
+        vectors = {face_id: FaceVector(r.embedding, r.image_hashes, r.box) for face_id, r in new.items()}
+        return {**self._client.face_vectors([face_id for face_id in chosen if face_id not in new]), **vectors}
+
+
+def replaced_by(row: ExtractedRow) -> Sequence[int]:
+    """The media that leave with the row: none where the file cannot be used now, so that one bad copy of a photo loses
+    nobody. A run that an earlier version planned says nothing of it."""
+    return (row.manifest.get("replaces") or ()) if row.status in (OK, NO_FACE, DUPLICATE) else ()
+
+
+def _lies_on_its_side(row: ExtractedRow, earlier: Sequence[StoredFace]) -> bool:
+    """Whether the photo has the sides of the earlier one, exchanged, and no face is found: it was turned without
+    saying so in its EXIF data."""
+    width, height = row.image["width"], row.image["height"]
+    return not row.faces and width != height and any((f.width, f.height) == (height, width) for f in earlier)
+
+
+def _place(box: Box, width: int | None, height: int | None) -> Box | None:
+    if not width or not height:
+        return None
+    x1, y1, x2, y2 = box
+    return x1 / width, y1 / height, x2 / width, y2 / height
+
+
+def _records(directory: Directory, person_id: str) -> dict[str, PersonRecord]:
+    """Those that are merged with a person, without what posts and runs count."""
+    return {
+        r.person_id: replace(r, occurrence=0, last_occurrence_at=r.added_at, modified_at=r.added_at)
+        for r in directory.merged_set(person_id)
+    }
+
+
+def _stored_face(face_id: int, s: Sighting) -> StoredFace:
+    """A new face as it will be stored, as far as choosing among faces needs it."""
+    x1, y1, x2, y2 = s.face.box
+    return StoredFace(
+        face_id=face_id,
+        person_id=s.person_id,
+        outcome=s.outcome,
+        similarity_score=s.score,
+        rejection_reasons=None,
+        path="",
+        sha256=None,
+        x1=x1,
+        y1=y1,
+        x2=x2,
+        y2=y2,
+        quality=math.prod(s.face.qualities),
+        has_embedding=s.keeps_vector,
+        media_id=0,
+        width=None,
+        height=None,
+    )

@@ -1,0 +1,357 @@
+"""Follows labels that changed for photos whose bytes did not: persons are renamed, or single faces become others'.
+
+It is decided on a view of the directory, without its lock, as `regroup` is. docs/decisions/labels.md has the rules.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline.errors import CorrectionImpossible, PictureMissing
+from pipeline.identities.correction_plan import IS, NOBODY, FreePlan, Plan
+from pipeline.identities.directory import Directory
+from pipeline.identities.reference_pictures import PictureReader, Pictures
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.keyed_digests import ERASED
+from pipeline.store.local import LocalStore
+from pipeline.store.records import (
+    CorrectionRequest,
+    Fact,
+    FollowedLabels,
+    Label,
+    LabelChange,
+    LabelledPhoto,
+    PersonRecord,
+    StoredFace,
+)
+
+_LISTED: Final = 1000  # of a kind
+# Why a label is not followed.
+BY_HAND: Final = "renamed by hand"
+SEVERAL_NAMES: Final = "several new names for one person"
+SEVERAL_PEOPLE: Final = "several people have this name"
+STATED: Final = "a correction says otherwise"
+NO_PICTURE: Final = "no picture of a face can be had"
+
+
+def labels_followed(
+    client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures, reader: PictureReader
+) -> FreePlan:
+    """Decides what follows from the labels that changed in a directory. Raises StoreError."""
+    staying: set[int] = set()  # faces that cannot be moved: somebody would then be known by no picture
+    while True:
+        following = _Following(client, directory, request.labels, staying)
+        following.decide()
+        failed = following.settle(pictures, reader)
+        if not failed:
+            return FreePlan(following.plan, {"labels": following.report()}, following.touched, following.names_stand)
+        staying |= failed
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """A new label of a photo whose largest face is somebody."""
+
+    photo: LabelledPhoto
+    label: Label
+    face_id: int
+    root: PersonRecord
+
+
+class _Following:
+    """One attempt to follow the labels."""
+
+    def __init__(
+        self, client: LocalStore, directory: Directory, changes: Sequence[LabelChange], staying: set[int]
+    ) -> None:
+        self.plan = Plan(client, directory, utc_now())
+        self.touched: dict[str, PersonRecord] = {}  # as they were
+        self._client = client
+        self._directory = directory
+        self._staying = staying
+        self._labels = {media_id: (name, external_id) for media_id, name, external_id, _ in changes}
+        self._other_bytes = {media_id for media_id, *_, same_bytes in changes if not same_bytes}
+        self._digests: dict[Label, str | None] = {}
+        self._new_names: dict[str, Label] = {}  # of renamed persons
+        self._moves: dict[int, tuple[str | None, str]] = {}  # face id -> the person before and after
+        self._meant: dict[Label, set[str]] = {}  # whom the labels of single faces name
+        self._renamed: list[dict[str, Any]] = []
+        self._relabelled: list[dict[str, Any]] = []
+        self._unsettled: list[dict[str, Any]] = []
+
+    def decide(self) -> None:
+        """Collects what changes; `settle` is to follow."""
+        changed: dict[str, list[_Changed]] = defaultdict(list)
+        for one in self._of_somebody(self._photos(list(self._labels), [])):
+            changed[one.root.person_id].append(one)
+        sets = {root: self._directory.merged_set(root) for root in changed}
+        root_of = {record.person_id: root for root, records in sets.items() for record in records}
+        photos = {root: {one.photo.media_id: one.photo for one in ones} for root, ones in changed.items()}
+        for photo in self._photos([], list(root_of)):
+            photos[root_of[str(photo.person_id)]][photo.media_id] = photo
+        self.touched = {record.person_id: record for records in sets.values() for record in records}
+        wanted = dict.fromkeys((*self._labels.values(), *(label for root in sets.values() for label in _said(root[0]))))
+        self._digests = dict(zip(wanted, self._client.digests_of_labels(list(wanted)), strict=True))
+        singles = []
+        for root, records in sets.items():
+            others = self._of_person(records[0], changed[root], list(photos[root].values()))
+            for one in others:
+                if any(_agrees(record, one.label) for record in records[1:]):
+                    self._settled(one.photo, one.label)
+                else:
+                    singles.append(one)
+        self._move(sorted(singles, key=lambda one: one.photo.media_id))
+
+    def settle(self, pictures: Pictures, reader: PictureReader) -> set[int]:
+        """What follows for persons who lost or got faces. Returns the faces that cannot be moved."""
+        people = [person for pair in self._moves.values() for person in pair if person is not None]
+        references = self.plan.reference_faces(people)
+        failed: set[str] = set()
+
+        def pick(person_id: str, faces: Sequence[StoredFace]) -> int | None:
+            pictures.find(faces, lambda face: reader.read(self._directory, face, references))
+            try:
+                return pictures.pick(person_id, faces)
+            except (PictureMissing, CorrectionImpossible):
+                failed.add(person_id)
+                return faces[0].face_id
+
+        self.plan.settle(people, pick)
+        return {face_id for face_id, pair in self._moves.items() if failed & {*pair}}
+
+    def names_stand(self) -> bool:
+        """Whether the labels of single faces name nobody else since, such as somebody whom a post inserted."""
+        people = _PeopleByLabel(self._directory, self._new_names, self._meant)
+        return all(people.with_label(label) == found for label, found in self._meant.items())
+
+    def report(self) -> FollowedLabels:
+        """In words."""
+        return FollowedLabels(
+            renamed=len(self._renamed),
+            relabelled=len(self._relabelled),
+            unsettled=len(self._unsettled),
+            renamed_persons=self._renamed[:_LISTED],
+            relabelled_faces=self._relabelled[:_LISTED],
+            unsettled_labels=self._unsettled[:_LISTED],
+        )
+
+    def _photos(self, media_ids: Sequence[int], person_ids: Sequence[str]) -> list[LabelledPhoto]:
+        return self._client.labelled_photos(self._directory.account_id, self._directory.name, media_ids, person_ids)
+
+    def _of_somebody(self, photos: Sequence[LabelledPhoto]) -> list[_Changed]:
+        """The changes that somebody's name may depend on. A label that became empty, and one of a photo whose largest
+        face is nobody's, are only noted; of what was erased not even that."""
+        found: list[_Changed] = []
+        nobodys: list[LabelledPhoto] = []
+        for photo in photos:
+            if photo.media_id in self._other_bytes or photo.label == ERASED or photo.outcome == "removed":
+                continue
+            label = self._labels[photo.media_id]
+            root = None if photo.person_id is None else self._directory.root(photo.person_id)
+            if not any(label):
+                self._settled(photo, label)
+            elif photo.face_id is None or photo.person_id is None:
+                nobodys.append(photo)
+            elif root is not None:
+                found.append(_Changed(photo, label, photo.face_id, root))
+        facts = self.plan.facts([], [photo.face_id for photo in nobodys if photo.face_id is not None])
+        stated = {fact.face_id for fact in facts if fact.kind == NOBODY}
+        for photo in nobodys:
+            if photo.face_id in stated:
+                self._not_followed(photo, self._labels[photo.media_id], None, STATED)
+            else:
+                self._settled(photo, self._labels[photo.media_id])
+        return found
+
+    def _of_person(
+        self, root: PersonRecord, changed: Sequence[_Changed], photos: Sequence[LabelledPhoto]
+    ) -> list[_Changed]:
+        """Renames a person, if the photos that gave the name have the same new one; `photos`: all with a label, now or
+        before. Returns the changes that are about single faces."""
+        changed = self._add_to(root, changed)
+        if not changed:
+            return []
+        given = {self._digests[label] for label in _said(root)}
+        givers = self._givers(root, changed, photos, given)
+        now = {self._label_now(photo) for photo in givers}
+        new = next((one.label for one in changed if now == {self._digests[one.label]}), None)
+        if new is not None and self._gave(root, givers, new):
+            self._rename(root, new)
+            for one in changed:
+                if one.label == new:
+                    self._settled(one.photo, one.label)
+            return [one for one in changed if one.label != new]
+        left, reason = {one.photo.media_id for one in changed}, BY_HAND
+        if givers and new is None:
+            left, reason = {photo.media_id for photo in givers}, SEVERAL_NAMES
+            if now & given or not left <= self._labels.keys():
+                left = set()
+        for one in changed:
+            if one.photo.media_id in left:
+                self._not_followed(one.photo, one.label, root, reason)
+        return [one for one in changed if one.photo.media_id not in left]
+
+    def _add_to(self, root: PersonRecord, changed: Sequence[_Changed]) -> list[_Changed]:
+        """Takes the labels that agree with the person; what they say beside, such as an external id, is added. Returns
+        the others."""
+        agreeing = [one for one in changed if _agrees(root, one.label)]
+        adding = {one.label for one in agreeing if _completed(root, one.label) != _label_of(root)}
+        if len(adding) == 1:
+            self._rename(root, *adding)
+        for one in agreeing:
+            if len(adding) > 1 and one.label in adding:
+                self._not_followed(one.photo, one.label, root, SEVERAL_NAMES)
+            else:
+                self._settled(one.photo, one.label)
+        return [one for one in changed if not _agrees(root, one.label)]
+
+    def _givers(
+        self,
+        root: PersonRecord,
+        changed: Sequence[_Changed],
+        photos: Sequence[LabelledPhoto],
+        given: set[str | None],
+    ) -> list[LabelledPhoto]:
+        """The labelled photos whose labels, before or now, are what the person is called. If there are none, and the
+        new labels take nothing away, all labelled ones."""
+        labelled = [photo for photo in photos if self._label_now(photo) is not None]
+        givers = [photo for photo in labelled if given & {photo.label, self._label_now(photo)}]
+        return givers or ([] if any(_replaced(root, one.label) for one in changed) else labelled)
+
+    def _gave(self, root: PersonRecord, givers: Sequence[LabelledPhoto], label: Label) -> bool:
+        """Whether all that the label takes away came with the labels of these photos."""
+        replaced = _replaced(root, label)
+        given = {self._digests[said] for said in _said(root) if all(said[part] for part in replaced)}
+        return not replaced or any(photo.label in given for photo in givers)
+
+    def _label_now(self, photo: LabelledPhoto) -> str | None:
+        """The digest of what the source says of it now."""
+        label = self._labels.get(photo.media_id)
+        return photo.label if label is None else self._digests[label]
+
+    def _rename(self, root: PersonRecord, label: Label) -> None:
+        name, external_id = self._new_names[root.person_id] = _completed(root, label)
+        self.plan.change(root, name=name, external_id=external_id)
+        old = {"old_name": root.name, "old_external_id": root.external_id}
+        self._renamed.append({"person_id": root.person_id, "name": name, "external_id": external_id, **old})
+
+    def _move(self, changed: Sequence[_Changed]) -> None:
+        """Makes each of these faces that of the one person of this name; of a new one, if there is none."""
+        if not changed:
+            return
+        faces = {face.face_id: face for face in self.plan.faces([one.face_id for one in changed])}
+        pinned: dict[int | None, list[Fact]] = defaultdict(list)
+        for fact in self.plan.facts([], list(faces)):
+            if fact.origin == "user":
+                pinned[fact.face_id].append(fact)
+        labels = {one.label for one in changed}
+        people = _PeopleByLabel(self._directory, self._new_names, labels)
+        self._meant = {label: people.with_label(label) for label in labels}
+        stated = []
+        for one in changed:
+            found = people.with_label(one.label)
+            target = next(iter(found), None)
+            if len(found) > 1:
+                self._not_followed(one.photo, one.label, one.root, SEVERAL_PEOPLE)
+            elif any(self._denies(fact, target) for fact in pinned[one.face_id]):
+                self._not_followed(one.photo, one.label, one.root, STATED)
+            elif one.face_id in self._staying:
+                self._not_followed(one.photo, one.label, one.root, NO_PICTURE)
+            else:
+                if target is None:
+                    target = str(uuid.uuid4())
+                    self.plan.insert(PersonRecord.new(target, *one.label, "", self.plan.now))
+                    people.add(target, target, one.label)
+                elif (record := self._directory.get(target)) is not None:
+                    self.touched[target] = record
+                self.plan.move(faces[one.face_id], target)
+                stated.append(Fact(IS, one.face_id, target))
+                self._moves[one.face_id] = one.photo.person_id, target
+                self._settled(one.photo, one.label)
+                self._relabelled.append(
+                    {
+                        "face_id": one.face_id,
+                        "path": one.photo.path,
+                        "person_id": target,
+                        "name": one.label[0],
+                        "external_id": one.label[1],
+                        "old_person_id": one.photo.person_id,
+                        "old_name": one.root.name,
+                    }
+                )
+        self.plan.state(stated)
+
+    def _denies(self, fact: Fact, target: str | None) -> bool:
+        """Whether a face of which this is stated cannot become this person's (None: a new one's)."""
+        root = self._directory.root(fact.person_id) if fact.person_id is not None else None
+        same = root is not None and root.person_id == target
+        return fact.kind == NOBODY or same == (fact.kind != IS)
+
+    def _settled(self, photo: LabelledPhoto, label: Label) -> None:
+        self.plan.labels.append((photo.media_id, *label))
+
+    def _not_followed(self, photo: LabelledPhoto, label: Label, root: PersonRecord | None, reason: str) -> None:
+        person = {
+            "person_id": root and root.person_id,
+            "person_name": root and root.name,
+            "person_external_id": root and root.external_id,
+        }
+        said = {"path": photo.path, "name": label[0], "external_id": label[1]}
+        self._unsettled.append({**said, **person, "reason": reason})
+
+
+class _PeopleByLabel:
+    """The people of a directory whom some labels may name, by what they are called."""
+
+    def __init__(self, directory: Directory, renamed: Mapping[str, Label], labels: Iterable[Label]) -> None:
+        self._roots: dict[str, str] = {}
+        self._by_part: tuple[dict[str, set[str]], ...] = defaultdict(set), defaultdict(set)
+        wanted = {(part, text) for label in labels for part, text in enumerate(label) if text}
+        for record in directory.records():
+            label = renamed.get(record.person_id, _label_of(record))
+            if not wanted.isdisjoint(enumerate(label)):
+                root = directory.root(record.person_id)
+                self.add(record.person_id, record.person_id if root is None else root.person_id, label)
+
+    def add(self, person_id: str, root: str, label: Label) -> None:
+        self._roots[person_id] = root
+        for persons, part in zip(self._by_part, label, strict=True):
+            if part:
+                persons[part].add(person_id)
+
+    def with_label(self, label: Label) -> set[str]:
+        """The roots of those with this name and this external id, as far as the label has them."""
+        found = [persons.get(part, set()) for persons, part in zip(self._by_part, label, strict=True) if part]
+        return {self._roots[person_id] for person_id in set.intersection(*found)}
+
+
+def _label_of(record: PersonRecord) -> Label:
+    return record.name or None, record.external_id or None
+
+
+def _said(record: PersonRecord) -> list[Label]:
+    """The labels that may have given the person what it is called."""
+    name, external_id = _label_of(record)
+    return [label for label in dict.fromkeys(((name, external_id), (name, None), (None, external_id))) if any(label)]
+
+
+def _completed(record: PersonRecord, label: Label) -> Label:
+    """What a person is called by a label. What this does not say stays."""
+    name, external_id = _label_of(record)
+    return label[0] or name, label[1] or external_id
+
+
+def _replaced(record: PersonRecord, label: Label) -> list[int]:
+    """The parts of what a person is called that a label takes away: 0, the name, and 1, the external id."""
+    pairs = enumerate(zip(_label_of(record), label, strict=True))
+    return [part for part, (old, new) in pairs if old and new and old != new]
+
+
+def _agrees(record: PersonRecord, label: Label) -> bool:
+    """Whether a label says who the person is: a part is the same, and none another."""
+    same = any(old and old == new for old, new in zip(_label_of(record), label, strict=True))
+    return same and not _replaced(record, label)

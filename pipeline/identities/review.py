@@ -1,0 +1,140 @@
+"""People who may be one and the same: whose references are alike, but not enough to be taken for one.
+
+The people are walked through in a given order. Those whose turn it is are compared with all others by one search of the
+index, at a threshold that is wider than the one that joins. What several faces of both say ranks the pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.identities.correction_plan import NOT_SAME
+from pipeline.identities.directory import Directory, DirectoryView
+from pipeline.matching.match import Matcher
+from pipeline.store.local import LocalStore
+
+WALKED: Final = 512  # people whose turn it is in one page, at most
+FACES: Final = 4  # of a person that are compared
+_NEIGHBOURS: Final = 16  # of a reference: more are like somebody whose face tells little
+_REFERENCES: Final = 4  # of a merged set that are searched for
+
+
+@dataclass(frozen=True)
+class LikelyPair:
+    """Two people (roots) who may be one."""
+
+    one: str
+    other: str
+    score: float  # at the threshold that joins: the mean over all pairs of their faces that were compared
+    best: float
+    compared: int  # pairs of faces
+    together: int  # photos that show both
+    faces: tuple[list[dict[str, Any]], list[dict[str, Any]]]  # that were compared, as rows of `best_faces`
+
+
+@dataclass(frozen=True)
+class ReviewPage:
+    """The pairs of the people whose turn it was, the most likely first."""
+
+    pairs: Sequence[LikelyPair]
+    walked: int  # people
+
+
+def review(
+    client: LocalStore,
+    directory: Directory,
+    people: Sequence[str],
+    others: Mapping[str, int],
+    *,
+    narrow: Matcher,
+    wide: Matcher,
+    count: int,
+) -> ReviewPage:
+    """The pairs of the first of `people` (roots) with those who come later: of as many as make `count` pairs, or of
+    WALKED. `others`: root -> place in the order, of all that count. Pairs that are stated to be two people are left
+    out. `narrow` joins; `wide` says who is alike."""
+    found, walked = _alike(directory, people[:WALKED], others, wide, count)
+    members = {
+        root: [record.person_id for record in directory.merged_set(root)] for root in dict.fromkeys(sum(found, ()))
+    }
+    apart = _stated(client, directory, members)
+    pairs = [pair for pair in found if frozenset(pair) not in apart and members[pair[0]] and members[pair[1]]]
+    return ReviewPage(_ranked(client, pairs, members, narrow, wide), walked)
+
+
+def _alike(
+    directory: Directory, people: Sequence[str], others: Mapping[str, int], wide: Matcher, count: int
+) -> tuple[list[tuple[str, str]], int]:
+    """Pairs of roots, the one whose turn it is first; and how many had their turn."""
+    view, owners, positions = directory.view(), [], []
+    for root in people:
+        for position in islice(_references(directory, view, root), _REFERENCES):
+            owners.append(root)
+            positions.append(position)
+    near = wide.nearest(view.index, view.index.host_vectors[positions], _NEIGHBOURS, matching=True).positions
+    found: dict[tuple[str, str], None] = {}
+    neighbours: dict[str, list[int]] = {}
+    for root, row in zip(owners, near.tolist(), strict=True):
+        neighbours.setdefault(root, []).extend(place for place in row if place >= 0)
+    for walked, root in enumerate(people, 1):
+        for place in neighbours.get(root, ()):
+            other = directory.root(view.person_ids[place])
+            if other is not None and others.get(other.person_id, -1) > others[root]:
+                found[root, other.person_id] = None
+        if len(found) >= count:
+            return list(found), walked
+    return list(found), len(people)
+
+
+def _references(directory: Directory, view: DirectoryView, root: str) -> Iterator[int]:
+    """The positions in the view of a merged set's references."""
+    for record in directory.merged_set(root):
+        seen, position = directory.reference_of(record.person_id)
+        if position is not None and seen.index.lineage is view.index.lineage and position < len(view.index):
+            yield position
+
+
+def _stated(client: LocalStore, directory: Directory, members: Mapping[str, Sequence[str]]) -> set[frozenset[str]]:
+    """The pairs of roots that are stated to be two people."""
+    everybody = [person_id for ids in members.values() for person_id in ids]
+    apart = set()
+    for fact in client.facts_about([], everybody):
+        if fact.kind == NOT_SAME:
+            roots = (directory.root(str(person_id)) for person_id in (fact.person_id, fact.other_id))
+            apart.add(frozenset(root.person_id for root in roots if root is not None))
+    return apart
+
+
+def _ranked(
+    client: LocalStore,
+    pairs: Sequence[tuple[str, str]],
+    members: Mapping[str, Sequence[str]],
+    narrow: Matcher,
+    wide: Matcher,
+) -> list[LikelyPair]:
+    """By what several faces say; without those whom they speak against."""
+    wanted = {root for pair in pairs for root in pair}
+    root_of = {person_id: root for root in wanted for person_id in members[root]}
+    faces: dict[str, list[dict[str, Any]]] = {root: [] for root in wanted}
+    for row in client.best_faces(sorted(root_of), FACES).to_pylist():
+        if len(own := faces[root_of[row["person_id"]]]) < FACES:
+            own.append(row)
+    vectors = client.face_vectors([row["face_id"] for rows in faces.values() for row in rows])
+    together = client.photos_of_both([(members[one], members[other]) for one, other in pairs])
+    ranked = []
+    for (one, other), photos in zip(pairs, together, strict=True):
+        both = [(a["face_id"], b["face_id"]) for a in faces[one] for b in faces[other]]
+        if not both or not all(face_id in vectors for pair in both for face_id in pair):  # some went meanwhile
+            continue
+        first, second = (np.stack([vectors[pair[side]].embedding for pair in both]) for side in (0, 1))
+        distances = narrow.distances(first, second)
+        if wide.matches(distances.mean(keepdims=True)).all():
+            scores = narrow.scores(distances)
+            shown = faces[one], faces[other]
+            ranked.append(LikelyPair(one, other, float(scores.mean()), float(scores.max()), len(both), photos, shown))
+    return sorted(ranked, key=lambda pair: -pair.score)

@@ -1,0 +1,86 @@
+"""Taking the last correction of a directory back, if all is as it left it.
+
+That is decided without the directory's lock, as `regroup` is: the last one may have been of thousands of faces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from pipeline.errors import CorrectionImpossible, UndoBlocked
+from pipeline.identities.correction_plan import FreePlan, Plan
+from pipeline.identities.directory import Directory
+from pipeline.identities.reference_pictures import PictureReader, Pictures
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.commits.correction import FACE_COLUMNS
+from pipeline.store.local import LocalStore
+from pipeline.store.records import CorrectionRequest, Rows
+
+
+def undone(
+    client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures, reader: PictureReader
+) -> FreePlan:
+    """The way back, if the last correction is the one that is wanted (None: any). Raises CorrectionImpossible,
+    UndoBlocked, PictureMissing."""
+    plan = Plan(client, directory, utc_now())
+    last = plan.undoes = plan.last_correction()
+    if last is None:
+        raise CorrectionImpossible(detail="There is no correction to undo.")
+    if request.correction_id not in (None, last.correction_id):
+        raise CorrectionImpossible(detail=f"The last one is by now the correction {last.correction_id} ({last.kind}).")
+    known = {person_id: directory.get(person_id) for person_id in (*last.after.persons, *last.after.references)}
+    for what in _changed_since(plan, last.before, last.after):
+        raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
+    wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
+    by_id = {face.face_id: face for face in plan.faces(wanted)}
+    while True:
+        for person_id, face_id in last.before.references.items():
+            if face_id is not None:
+                pictures.pick(person_id, [by_id[face_id]])
+        if request.dry_run or not pictures.wanted:
+            return FreePlan(plan, {}, {p: record for p, record in known.items() if record is not None})
+        pictures.find_wanted(partial(reader.read, directory))
+
+
+def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
+    """What is not as a correction left it."""
+    changed = []
+    for person_id, columns in after.persons.items():
+        record = plan.directory.get(person_id)
+        made = before.persons[person_id] is None
+        for name, value in (columns or {}).items():
+            own = made and name in ("occurrence", "last_occurrence_at", "modified_at", "seq")
+            if record is None or (not own and getattr(record, name) != value):
+                changed.append(f"the {name} of the person {person_id} was changed")
+    changed += _came_to(plan, [p for p, columns in before.persons.items() if columns is None], after)
+    facts = {fact.face_id for fact in (*before.facts, *after.facts)}
+    shown = {face_id for face_id in (*after.faces, *before.references.values(), *facts) if face_id is not None}
+    there = plan.faces(sorted(shown))
+    changed += [f"the face {face_id} is gone" for face_id in sorted(shown - {face.face_id for face in there})]
+    for face in there:
+        is_now = {name: getattr(face, name) for name in FACE_COLUMNS}
+        if is_now != after.faces.get(face.face_id, is_now):
+            changed.append(f"the face {face.face_id} was moved")
+    references = plan.reference_faces(list(after.references))
+    for person_id, face_id in after.references.items():
+        if references.get(person_id) != face_id:
+            changed.append(f"the person {person_id} got another reference")
+    faces = [fact.face_id for fact in after.facts if fact.face_id is not None]
+    known = plan.facts([fact.person_id for fact in after.facts if fact.person_id is not None], faces)
+    changed += [f'the fact "{fact.kind}" of it was replaced' for fact in after.facts if fact not in known]
+    return changed
+
+
+def _came_to(plan: Plan, person_ids: Sequence[str], after: Rows) -> list[str]:
+    """What the persons who were made by a correction got since."""
+    if not person_ids:
+        return []
+    came: dict[str, list[int]] = {}
+    for face in plan.faces(person_ids=person_ids):
+        if face.face_id not in after.faces:
+            came.setdefault(str(face.person_id), []).append(face.face_id)
+    changed = [f"the faces {', '.join(map(str, faces))} came to the person {who}" for who, faces in came.items()]
+    changed += [f"others were merged with the person {who}" for who in person_ids if plan.directory.children(who)]
+    stated = {who for f in plan.facts(person_ids) if f not in after.facts for who in (f.person_id, f.other_id)}
+    return changed + [f"more was stated of the person {who}" for who in person_ids if who in stated]

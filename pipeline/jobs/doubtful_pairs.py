@@ -1,0 +1,130 @@
+"""Pairs of people who may be one: their references are farther from each other than a match, yet not by much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.config import EVERYBODY, MAX_THRESHOLD
+from pipeline.errors import StoreDamaged
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.score import contract_distance, exact_dots, similarity_score
+from pipeline.store.files.shards import read_embeddings
+from pipeline.store.operations import Store
+from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
+
+WIDER_FMR: Final = 1e-3
+_BLOCK: Final = 512  # rows in one product: 10 MB with 5,000 others
+_SLACK: Final = 1e-4  # of a float32 product, which is only a filter
+_CANDIDATES: Final = 400  # that the catalog is asked about
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two people. The first is one of those who were asked about."""
+
+    score: float
+    one: Mapping[str, Any]  # as `compared_people` has them
+    other: Mapping[str, Any]
+    photos: int  # that show both
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """What `doubtful_pairs` found."""
+
+    pairs: Sequence[Pair]  # the highest score first
+    nearest: DoubleArray  # [n] of each who was asked about the score of whoever is most similar
+    wider_score: float  # from which on a pair is doubtful
+
+
+def doubtful_pairs(
+    store: Store, account_id: int, person_ids: Sequence[str], threshold: float, *, most: int, limit: int
+) -> Doubts:
+    """The `limit` most similar pairs of these people with each other and with the `most` who were seen most often, from
+    the score on at which WIDER_FMR of two people's faces match. Not those who are stated to be two."""
+    calibration = Calibration.from_dict(store.identity.calibration)
+    wider = _wider(calibration, threshold)
+    found = Doubts([], np.zeros(0), similarity_score(math.sqrt(wider), threshold))
+    if threshold in (0, EVERYBODY):
+        return found
+    rows = store.compared_people(account_id, list(person_ids), most).to_pylist()
+    rows, vectors = _with_vectors(store, rows)
+    asked = np.isin([row["person_id"] for row in rows], list(person_ids))
+    nearest, pairs = _similar(rows, vectors, asked, calibration, wider)
+    if not pairs:
+        return Doubts([], similarity_score(nearest, threshold), found.wider_score)
+    known = store.known_of_pairs([rows[a]["person_id"] for a, _ in pairs], [rows[b]["person_id"] for _, b in pairs])
+    places = np.array(pairs)
+    distances = contract_distance(exact_dots(vectors[places[:, 0]], vectors[places[:, 1]]), calibration)
+    kept = [
+        Pair(score, rows[a], rows[b], said["photos"])
+        for (a, b), score, said in zip(
+            pairs, similarity_score(distances, threshold).tolist(), known.to_pylist(), strict=True
+        )
+        if not said["stated"] and score >= found.wider_score
+    ]
+    kept.sort(key=lambda pair: -pair.score)
+    return Doubts(kept[:limit], similarity_score(nearest, threshold), found.wider_score)
+
+
+def _wider(calibration: Calibration, threshold: float) -> float:
+    """The T of WIDER_FMR, of the nearest rate that the calibration knows, or `threshold` where that is wider."""
+    rates = [rate for rate, _ in calibration.thresholds]
+    wider = calibration.threshold_at(min(max(WIDER_FMR, rates[0]), rates[-1])) if rates else threshold
+    return min(max(wider, threshold), MAX_THRESHOLD)
+
+
+def _with_vectors(store: Store, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], FloatArray]:
+    """The rows whose embeddings are there, and these [n, d]: a server may have folded a file meanwhile."""
+    size = store.identity.embedding_size
+    wanted = {row["face_id"]: row for row in rows}
+    kept, vectors = list[dict[str, Any]](), [np.zeros((0, size), np.float32)]
+    for file in sorted({row["file"] for row in rows}):
+        try:
+            ids, stored = read_embeddings(store.folder, file, size)
+        except StoreDamaged:
+            continue
+        here = [place for place, face in enumerate(ids.tolist()) if face in wanted]
+        kept += [wanted[face] for face in ids[here].tolist()]
+        vectors.append(stored[here])
+    return kept, np.concatenate(vectors)
+
+
+def _similar(
+    rows: Sequence[Mapping[str, Any]], vectors: FloatArray, asked: BoolArray, calibration: Calibration, wider: float
+) -> tuple[DoubleArray, list[tuple[int, int]]]:
+    """The distance of each asked row to the nearest row of somebody else in the directory, and the places of the most
+    similar rows of two people, a pair of people once."""
+    people = np.unique([row["person_id"] for row in rows], return_inverse=True)[1].reshape(-1)
+    directories = np.array([row["directory_id"] for row in rows])
+    raw = 2 * (math.sqrt(wider) / 2) ** (1 / calibration.exponent)
+    cut = 1 - raw * raw / 2 - _SLACK
+    nearest, best = list[DoubleArray](), dict[tuple[int, int], tuple[float, int, int]]()
+    places = np.flatnonzero(asked)
+    for start in range(0, len(places), _BLOCK):
+        block = places[start : start + _BLOCK]
+        dots = vectors[block] @ vectors.T
+        dots[(people[block][:, None] == people) | (directories[block][:, None] != directories)] = -1
+        top = dots.max(axis=1)
+        nearest.append(contract_distance(top[top > -1].astype(np.float64), calibration))
+        for a, b, dot in _highest(dots, cut):
+            one, other = int(block[a]), b
+            low, high = sorted((int(people[one]), int(people[other])))
+            if (low, high) not in best or best[low, high][0] < dot:
+                best[low, high] = (dot, one, other)
+    chosen = sorted(best.values(), key=lambda pair: (-pair[0], pair[1:]))[:_CANDIDATES]
+    return np.concatenate([np.zeros(0), *nearest]), [(one, other) for _, one, other in chosen]
+
+
+def _highest(dots: FloatArray, cut: float) -> list[tuple[int, int, float]]:
+    """Row, column and product of those above the cut; of a great many the highest."""
+    rows: IntArray
+    rows, columns = np.nonzero(dots >= cut)
+    values = dots[rows, columns]
+    order = np.argsort(-values, kind="stable")[: 8 * _CANDIDATES]
+    return list(zip(rows[order].tolist(), columns[order].tolist(), values[order].tolist(), strict=True))

@@ -1,0 +1,88 @@
+"""Small pictures of faces for a page: stored ones, and others cut from the photos where these are as they were."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from pipeline.config import DecodeSettings
+from pipeline.errors import ImageRejected, StoreDamaged
+from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.stored_picture import cut_faces, photo_again
+from pipeline.pages.pictures import small_copy
+from pipeline.store.files.objects import open_image, read_object
+from pipeline.store.operations import Store
+
+# Of photos that are decoded for the page: 1 or 2 seconds. And bytes of pictures: the page stays below 10 MB.
+MOST_PIXELS: Final = 200_000_000
+MOST_BYTES: Final = 8_000_000
+_SIDE_PX: Final = 160
+_SHOWN: Final = 0.75  # of the sides of a stored picture, which has the face in its middle half
+
+
+class FacePictures:
+    """The pictures of one page, until it is full, and whom they show."""
+
+    def __init__(self, store: Store, account_id: int, decode: DecodeSettings) -> None:
+        self._store = store
+        self._account_id = account_id
+        self._decoder = Decoder(decode)
+        self._max_bytes = decode.max_bytes
+        self._pixels, self._bytes = MOST_PIXELS, MOST_BYTES
+        self._cuts: dict[int, str | None] = {}  # by face
+        self.person_ids: set[str] = set()  # of those who are shown or named
+        self.media_ids: set[int] = set()
+
+    @cached_property
+    def _key(self) -> bytes | None:
+        return self._store.account_key(self._account_id)
+
+    def stored(self, person: Mapping[str, Any]) -> str | None:
+        """The stored picture of a person; None where there is none."""
+        self.person_ids.add(person["person_id"])
+        guid = person["image_guid"]
+        if guid is None:
+            return None
+        folder = self._store.folder
+        try:
+            data = open_image(folder, guid, read_object(folder, guid), person["image_sha256"], self._key)
+        except StoreDamaged:  # deleted since, or damaged: `check` says so
+            return None
+        try:
+            return self._counted(Image.open(io.BytesIO(data)))
+        except OSError:  # no picture, or one that Pillow cannot read any more
+            return None
+
+    def cut(self, face: Mapping[str, Any], spare: float = 0.0) -> str | None:
+        """A face from its photo; None where the photo is not as it was. This share of the pixels is left to others."""
+        if face["face_id"] not in self._cuts:
+            cost = face["pixels"] or 0
+            if face["path"] is None or cost > self._pixels - spare * MOST_PIXELS:
+                return None
+            self._pixels -= cost
+            self._cuts[face["face_id"]] = self._cut(face)
+        return self._cuts[face["face_id"]]
+
+    def _cut(self, face: Mapping[str, Any]) -> str | None:
+        try:
+            photo = photo_again(Path(face["path"]), face["sha256"], self._decoder, self._max_bytes)
+        except ImageRejected:
+            return None
+        (pixels,) = cut_faces(photo, np.array([[face[name] for name in ("x1", "y1", "x2", "y2")]], np.float32))
+        self.media_ids.add(face["media_id"])
+        self.person_ids.update({face["record_id"]} - {None})
+        return self._counted(Image.fromarray(pixels))
+
+    def _counted(self, picture: Image.Image) -> str | None:
+        width, height = picture.size
+        margins = [round(side * (1 - _SHOWN) / 2) for side in (width, height)]
+        face = picture.crop((margins[0], margins[1], width - margins[0], height - margins[1]))
+        uri = small_copy(face, _SIDE_PX)
+        self._bytes -= len(uri)
+        return uri if self._bytes > 0 else None

@@ -1,0 +1,109 @@
+"""`run.on_missing: forget`: photos that are no longer in their source are forgotten, unless too many are missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from pipeline.config import FORGET
+from pipeline.errors import Interrupted
+from pipeline.extraction.sources.folder import is_within
+from pipeline.extraction.sources.scan import manifest_base
+from pipeline.extraction.sources.selection import Selection
+from pipeline.jobs.comparison import Comparison
+from pipeline.jobs.people import corrections_here
+from pipeline.jobs.plan_counts import LISTED, PlanCounts
+from pipeline.jobs.session import RunRequest, Session
+from pipeline.store.records import CorrectionRequest
+
+_PIECE: Final = 1000  # photos that are forgotten in one transaction, for which requests to a server wait
+
+
+@dataclass(frozen=True)
+class MissingPhotos:
+    """Photos that a scan missed and that are to be forgotten, by directory: path, and media ids."""
+
+    photos: dict[str, list[tuple[str, list[int]]]]
+    in_folder: bool  # they are of a folder: one that is there again is not missing
+
+    @property
+    def count(self) -> int:
+        """Of paths."""
+        return sum(map(len, self.photos.values()))
+
+
+def chooser(request: RunRequest) -> Callable[[Comparison, PlanCounts], MissingPhotos | None]:
+    """What chooses the photos that the request wants forgotten, of those that a scan of its source missed."""
+    if request.source is None or request.settings.run.on_missing != FORGET:
+        return lambda *_: None
+    return partial(_chosen, request, request.source.is_dir())
+
+
+def _chosen(request: RunRequest, is_folder: bool, compared: Comparison, counts: PlanCounts) -> MissingPhotos | None:
+    """Those missed now and before; not what is there, and only left out by the settings. None where there are none,
+    or more of the source's rows than `run.missing_limit`, unless the request wants that. `counts` is told."""
+    settings = request.settings.run
+    stays = _may_be_there if is_folder else _left_out_of_manifest(request)
+    missing = [key for key in compared.missing if not stays(key[0])]
+    if len(missing) > settings.missing_limit * compared.stored.paths and not request.forget_many:
+        counts.too_many_missing = len(missing)
+        return None
+    paths = {path for path, _ in missing}
+    counts.forgotten_missing_files = [path for path, _ in missing[:LISTED]]
+    counts.vanished_files = [path for path, _ in compared.vanished if path not in paths][:LISTED]
+    photos: dict[str, list[tuple[str, list[int]]]] = {}
+    for key in missing:
+        photos.setdefault(key[1], []).append((key[0], compared.stored.media_of(key)))
+    return MissingPhotos(photos, is_folder) if missing else None
+
+
+def _may_be_there(path: str) -> bool:
+    """Whether a file may be at the path: where that cannot be told, as of a share that is not connected, it may. The
+    same of a name that is not UTF-8, of which the store has no more than what is shown."""
+    if "\\x" in path:
+        return True
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _left_out_of_manifest(request: RunRequest) -> Callable[[str], bool]:
+    """Whether `source.include` and `source.exclude` leave a row with the path out of the manifest."""
+    settings = request.settings.source
+    base = manifest_base(request.source or Path(), settings)
+    selection = Selection(settings.include, settings.exclude, hidden=True)
+
+    def is_left_out(path: str) -> bool:
+        below = os.path.relpath(path, base) if is_within(path, base) else path
+        return selection.why_no_file(below) is not None
+
+    return is_left_out
+
+
+def forget_missing(session: Session, missing: MissingPhotos) -> int:
+    """Forgets the photos, but for those that are there again; returns how many. Raises Interrupted once the session's
+    stop is set; the next run forgets the rest."""
+    here = corrections_here(session.request.settings)
+    session.progress.start("forget", missing.count)
+    forgotten = 0
+    for directory, photos in missing.photos.items():
+        for start in range(0, len(photos), _PIECE):
+            if session.stop.is_set():
+                raise Interrupted(detail="not all missing photos are forgotten")
+            piece = photos[start : start + _PIECE]
+            gone = [media for path, media in piece if not (missing.in_folder and _may_be_there(path))]
+            media_ids = [media_id for media in gone for media_id in media]
+            if media_ids:
+                request = CorrectionRequest(session.account_id, directory, "forget_photos", media_ids=media_ids)
+                session.store.correct(request, here)
+            forgotten += len(gone)
+            session.progress.advance(len(piece))
+    return forgotten

@@ -1,0 +1,328 @@
+"""What is on the page of a run, or of a whole store."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.config import MatchSettings
+from pipeline.jobs.doubtful_pairs import WIDER_FMR, Doubts, Pair, doubtful_pairs
+from pipeline.jobs.face_pictures import FacePictures
+from pipeline.jobs.plan_counts import listed
+from pipeline.matching.calibration import Calibration
+from pipeline.pages.sections import Bars, Cell, Picture, Row, Section, Sheet, Table
+from pipeline.store.operations import Store
+from pipeline.store.records import QUALITIES
+
+_PEOPLE: Final = 200  # that are shown, of whom
+_WITH_FACES: Final = 60  # get further faces beside their picture
+_FACES_EACH: Final = 3
+_COMPARED: Final = 5000  # of whom pairs are looked for: a second
+_PAIRS: Final = 40
+_WEAKEST: Final = 30
+_SAMPLES: Final = 12  # for each reason
+_LISTED: Final = 200  # lines of a table
+_RUNS: Final = 20
+_BIN: Final = 0.025
+_SCORE_END: Final = 1.6  # higher ones are drawn there
+_ID: Final = 8  # letters of an id, which commands take for it
+
+# What a report needs to be shown.
+REPORTED: Final = frozenset(
+    {"images", "statuses", "new", "changed", "already_in", "faces", "outcomes", "rejected", "persons", "new_persons"}
+    | {"seconds", "decoded", "images_per_second"}
+)
+_COUNTS: Final = (  # of a report: what the scan found
+    *("moved", "changed", "vanished", "back", "forgotten", "forgotten_missing", "too_many_missing"),
+    *("labels_changed", "renamed", "relabelled", "unsettled"),
+)
+_LISTS: Final = {  # of a report: title, and heads of the columns with the keys of an entry, which is else a text or two
+    "moved_sources": ("Moved as a whole", ("from", "to"), ()),
+    "moved_files": ("Moved", ("from", "to"), ()),
+    "changed_files": ("Changed", ("photo",), ()),
+    "vanished_files": ("Vanished", ("photo",), ()),
+    "renamed_persons": ("Renamed, because their label changed", ("person",), ("person_id",)),
+    "relabelled_faces": ("Others', because their label changed", ("person", "photo"), ("person_id", "path")),
+    "unsettled_labels": (
+        "Labels that were not followed",
+        ("person", "photo", "why"),
+        ("person_id", "path", "reason"),
+    ),
+    "label_conflicts": ("Photos whose label names somebody else", ("person", "photo"), ("person_id", "path")),
+    "left_out_folders": ("Folders that were left out", ("folder",), ()),
+}
+_QUALITY_NAMES: Final = dict(zip(QUALITIES, ("Pose", "Sharpness", "Contrast"), strict=True))
+_PACKAGES: Final = ("facepipe", "torch", "openvino", "numpy", "pillow", "duckdb")
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """What a page is about: these runs of an account, or with none all that is in the store."""
+
+    account_id: int
+    run_ids: Sequence[str]
+    title: str
+    source: str | None  # of the runs
+    report: Mapping[str, Any]  # as run.json has it; empty for a whole store
+    match: MatchSettings
+    with_people: bool  # pictures, names and paths
+
+
+@dataclass(frozen=True)
+class PageOf:
+    """The page of a request. Its sections are made one after another, as the page is written."""
+
+    store: Store
+    request: PageRequest
+    pictures: FacePictures
+
+    def sections(self) -> Iterator[Section]:
+        yield Section("In short", [*(self._overview() if self.request.report else self._totals())])
+        if self.request.with_people:
+            yield Section(
+                "People",
+                sheets=self._people,
+                text=f"The {_PEOPLE} whom most photos show. Commands take the first letters of a name or an id.",
+            )
+            yield Section("Perhaps one person", sheets=self._pairs, text=self._about_pairs)
+            yield Section(
+                "The weakest matches",
+                text="Just above the threshold: the face, and the person that it was given to. `facepipe people move` "
+                "gives a face to somebody else.",
+                sheets=self._weakest,
+            )
+            yield Section(
+                "Rejected faces",
+                text="They match nobody, and are too poor for a new person to be known by. By the reason.",
+                sheets=self._rejected,
+            )
+            yield Section("Photos that could not be used", listing=self._refused)
+        yield Section("What changed since the last run", [*self._changes()])
+        if self.request.with_people:
+            yield from self._lists()
+        yield Section("Left alone", [*self._left_alone()])
+        yield Section(
+            "Quality and scores",
+            text="How many faces. Left of its gate a face makes no new person; a score of 1 and more is a match.",
+            bars=self._bars,
+        )
+        if self.request.with_people and not self.request.run_ids:
+            yield Section("The last runs", listing=self._runs)
+        yield Section("Where the time went", listing=self._stages)
+        yield Section("How it was made", [*self._made()])
+
+    def _overview(self) -> Iterator[Row]:
+        report = self.request.report
+        yield Row("photos", f"{report['new']:,} new, {report['changed']:,} changed; {report['already_in']:,} were in")
+        if report["images"]:
+            yield Row("", listed(report["statuses"]))
+            yield Row("faces", f"{report['faces']:,}: {listed(report['outcomes'])}")
+            yield Row("rejected", listed(report["rejected"]))
+        yield Row("people", f"{report['persons']:,}, {report['new_persons']:,} of them new")
+        rate = f"; {report['images_per_second']:.1f} photos/s" if report["decoded"] else ""
+        yield Row("time", f"{report['seconds']:,.1f} s{rate}")
+        for warning in report.get("warnings", ()):
+            yield Row("warning", warning)
+
+    def _totals(self) -> Iterator[Row]:
+        rows = self.store.totals(self.request.account_id, list(self.request.run_ids)).to_pylist()
+        for kind, label in (("images", "photos"), ("faces", "faces"), ("people", "people")):
+            counts = {row["name"]: row["count"] for row in rows if row["kind"] == kind}
+            yield Row(label, f"{sum(counts.values()):,}: {listed(counts)}")
+
+    @cached_property
+    def _seen(self) -> list[dict[str, Any]]:
+        """The people, those whom most photos show first."""
+        return self._rows(self.store.people_seen, _COMPARED)
+
+    def _people(self) -> Iterator[Sheet]:
+        shown = self._seen[:_PEOPLE]
+        roots = [person["person_id"] for person in shown[:_WITH_FACES]]
+        table = self.store.faces_seen(self.request.account_id, list(self.request.run_ids), roots, _FACES_EACH)
+        faces = {key: [*rows] for key, rows in groupby(table.to_pylist(), lambda row: row["person_id"])}
+        for person in shown:
+            # Half of what may be decoded is for the sections that follow.
+            cuts = [self.pictures.cut(face, spare=0.5) for face in faces.get(person["person_id"], ())]
+            photos = f"{person['photos']:,} photo{'s' if person['photos'] != 1 else ''}"
+            directory = "" if person["directory"] == "main" else f" in {person['directory']}"
+            own = Picture(self.pictures.stored(person), "")
+            pictures = [picture for picture in (own, *(Picture(cut, "") for cut in cuts)) if picture.uri]
+            yield Sheet(_name_and_id(person), pictures or [Picture(None, "no picture")], f"{photos}{directory}")
+
+    @cached_property
+    def _doubts(self) -> Doubts:
+        people = [person["person_id"] for person in self._seen]
+        threshold = self.request.match.threshold
+        return doubtful_pairs(self.store, self.request.account_id, people, threshold, most=_COMPARED, limit=_PAIRS)
+
+    @property
+    def _about_pairs(self) -> str:
+        return (
+            "Two people whose faces are nearly a match, or are one: they score above "
+            f"{self._doubts.wider_score:.3f}, as one in {1 / WIDER_FMR:,.0f} pairs of strangers does. `facepipe people "
+            "merge ID ID` makes them one; `not-same` says that they are two, and they are not shown again."
+        )
+
+    def _pairs(self) -> Iterator[Sheet]:
+        for pair in self._doubts.pairs:
+            sides = [Picture(self.pictures.stored(person), _name_and_id(person)) for person in (pair.one, pair.other)]
+            yield Sheet(f"{pair.score:.3f}", sides, _warning(pair))
+
+    def _weakest(self) -> Iterator[Sheet]:
+        for face in self._rows(self.store.weakest_matches, _WEAKEST):
+            cut = self.pictures.cut(face, spare=0.25)
+            self.pictures.media_ids.add(face["media_id"])  # by its path
+            sides = [Picture(cut, ""), Picture(self.pictures.stored(face), _name_and_id(face))]
+            yield Sheet(f"{face['similarity_score']:.3f}", sides, f"{face['path']} (face {face['face_id']})")
+
+    def _rejected(self) -> Iterator[Sheet]:
+        for reason, rows in groupby(self._rows(self.store.rejection_samples, _SAMPLES), lambda row: row["reason"]):
+            faces = [*rows]
+            pictures = [Picture(self.pictures.cut(face), "") for face in faces]
+            seen = [picture for picture in pictures if picture.uri] or [Picture(None, "no picture")]
+            yield Sheet(f"{reason}: {faces[0]['count']:,}", seen)
+
+    def _refused(self) -> Table:
+        rows = self._rows(self.store.refused_files, _SAMPLES)
+        self.pictures.media_ids.update(row["media_id"] for row in rows)
+        return Table(
+            ("status", "of so many", "photo", "reason"),
+            [(row["status"], f"{row['count']:,}", row["path"], row["reason"]) for row in rows],
+        )
+
+    def _changes(self) -> Iterator[Row]:
+        for name in _COUNTS:
+            if self.request.report.get(name):
+                yield Row(name.replace("_", " "), f"{self.request.report[name]:,}")
+
+    def _lists(self) -> Iterator[Section]:
+        report = self.request.report
+        entries = [entry for name in _LISTS for entry in report.get(name, ()) if isinstance(entry, dict)]
+        names = self.store.names_of(sorted({entry["person_id"] for entry in entries if entry.get("person_id")}))
+        self.pictures.person_ids.update(names)
+        for name, (title, head, keys) in _LISTS.items():
+            rows = [_cells(entry, keys, names) for entry in report.get(name, ())]
+            rest = f"The first {_LISTED} of {len(rows):,}." if len(rows) > _LISTED else ""
+            yield Section(title, text=rest, listing=_listing(head, rows[:_LISTED]))
+
+    def _left_alone(self) -> Iterator[Row]:
+        for name, label in (("left_alone", "files"), ("left_out", "folders")):
+            if self.request.report.get(name):
+                yield Row(label, listed(self.request.report[name]))
+
+    def _bars(self) -> Iterator[Bars]:
+        table = self.store.face_histograms(self.request.account_id, list(self.request.run_ids), _BIN)
+        counts: dict[str, dict[int, int]] = {}
+        for row in table.to_pylist():
+            counts.setdefault(row["measure"], {})[row["bin"]] = row["count"]
+        match = self.request.match
+        gates = dict(zip(QUALITIES, (match.min_cpq, match.min_fsq, match.min_fcq), strict=True))
+        for name, title in _QUALITY_NAMES.items():
+            yield Bars(title, _filled(counts.get(name, {}), 1.0), _BIN, {"gate": gates[name]})
+        marks = {"match": 1.0}
+        yield Bars("Scores of the matches", _filled(counts.get("similarity_score", {}), _SCORE_END), _BIN, marks)
+        if self.request.with_people:
+            nearest = Counter((self._doubts.nearest / _BIN).astype(int).tolist())
+            marks = {"doubtful": self._doubts.wider_score, **marks}
+            yield Bars("Scores of each person with the most similar other", _filled(nearest, _SCORE_END), _BIN, marks)
+
+    def _runs(self) -> Table:
+        rows = self.store.last_runs(self.request.account_id, _RUNS).to_pylist()
+        return Table(
+            ("begun (UTC)", "source", "photos", "run"),
+            [
+                (f"{row['started_at']:%Y-%m-%d %H:%M}", row["source"], f"{row['rows'] or 0:,}", row["run_id"])
+                for row in rows
+            ],
+        )
+
+    def _stages(self) -> Table:
+        stages = ((self.request.report.get("profile") or {}).get("stages") or {}).items()
+        return Table(
+            ("stage", "seconds", "share"), [(n, f"{s['seconds']:.2f}", f"{s['share']:.0%}") for n, s in stages]
+        )
+
+    def _made(self) -> Iterator[Row]:
+        identity, match = self.store.identity, self.request.match
+        yield Row("weights", f"{identity.weights}, SHA-256 {identity.weights_sha256}")
+        anchor = Calibration.from_dict(identity.calibration).anchor
+        yield Row("threshold", f"{match.threshold:g}" + (f"; {anchor}" if anchor else ""))
+        yield Row("gate", f"pose {match.min_cpq:g}, sharpness {match.min_fsq:g}, contrast {match.min_fcq:g}")
+        for section, values in identity.output_settings.items():
+            yield Row(section, json.dumps(values).strip("{}").replace('"', ""))
+        for name in ("device", "backend"):
+            if self.request.report.get(name):
+                yield Row(name, str(self.request.report[name]))
+        yield Row("versions", f"{', '.join(_versions())}, Python {platform.python_version()}")
+        for run_id in self.request.run_ids:
+            yield Row("run", run_id)
+        if self.request.with_people and self.request.source is not None:
+            yield Row("again", shlex.join(self._command(self.request.source)))
+
+    def _command(self, source: str) -> list[str]:
+        """What brings the same photos into a new store."""
+        identity, match, default = self.store.identity, self.request.match, MatchSettings()
+        flags = {
+            "threshold": (match.threshold, default.threshold),
+            "min-cpq": (match.min_cpq, default.min_cpq),
+            "min-fsq": (match.min_fsq, default.min_fsq),
+            "min-fcq": (match.min_fcq, default.min_fcq),
+        }
+        words = ["facepipe", "run", source, "--store", "NEW", "--weights", identity.weights, "--mode", identity.mode]
+        for flag, (value, usual) in flags.items():
+            words += [f"--{flag}", f"{value:g}"] if value != usual else []
+        return words
+
+    def _rows(self, operation: Callable[[int, Sequence[str], int], pa.Table], limit: int) -> list[dict[str, Any]]:
+        table = operation(self.request.account_id, list(self.request.run_ids), limit)
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+
+
+def _name_and_id(person: Mapping[str, Any]) -> str:
+    return " · ".join(text for text in (person["name"], person["person_id"][:_ID]) if text)
+
+
+def _warning(pair: Pair) -> str:
+    if not pair.photos:
+        return ""
+    return f"Both are on {pair.photos:,} photo{'s' if pair.photos != 1 else ''}: hardly one person."
+
+
+def _cells(entry: object, keys: Sequence[str], names: Mapping[str, str]) -> list[Cell]:
+    if isinstance(entry, Mapping):
+        person_id = entry.get("person_id")
+        who = _name_and_id({"person_id": person_id, "name": names.get(person_id)}) if person_id else "nobody"
+        known = {**entry, "person_id": who}
+        return [str(known.get(key) or "") for key in keys]
+    return [str(text) for text in entry] if isinstance(entry, (list, tuple)) else [str(entry)]
+
+
+def _listing(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Callable[[], Table]:
+    return lambda: Table(head, rows)
+
+
+def _versions() -> Iterator[str]:
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            yield f"{package} {version(package)}"
+
+
+def _filled(counts: Mapping[int, int], end: float) -> list[int]:
+    """A count for each bin from 0 to `end`; what is outside counts in the first and the last."""
+    bins = round(end / _BIN)
+    filled = [0] * bins
+    for number, count in counts.items():
+        filled[min(max(number, 0), bins - 1)] += count
+    return filled

@@ -1,0 +1,117 @@
+"""What the handlers of the page share: the service, the store, and who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.config import Settings
+from pipeline.errors import ParameterInvalid
+from pipeline.identities.service import IdentityService
+from pipeline.jobs.people import People
+from pipeline.serve.auth import Authenticator
+from pipeline.serve.request_body import BodyReader
+from pipeline.serve.request_parsing import Query, json_object
+from pipeline.serve.responses import encoded_response, json_bytes
+from pipeline.serve.thread_pool import BoundedThreadPool
+from pipeline.serve.ui.people_list import PeopleList, PeopleLists
+from pipeline.serve.ui.photos import Photos
+from pipeline.serve.ui.same_site import check_same_site
+from pipeline.serve.ui.sessions import Session, Sessions
+from pipeline.store.directory_names import RULE, directory_name
+from pipeline.store.local import LocalStore
+
+COOKIE: Final = "facepipe_page"
+MAX_COUNT: Final = 500
+_MAX_JSON_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who asks, and about which directory."""
+
+    session: Session
+    directory: str
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """The account and the directory, as the service wants them."""
+        return self.session.account_id, self.directory
+
+
+@dataclass(frozen=True)
+class Context:
+    """The parts of the server that the page uses."""
+
+    service: IdentityService
+    store: LocalStore
+    settings: Settings
+    auth: Authenticator
+    bodies: BodyReader
+    posts: BoundedThreadPool  # for photos
+    calls: BoundedThreadPool  # for everything else
+    originals: BoundedThreadPool  # for photos of the store, which take long to decode
+    sessions: Sessions
+
+    @cached_property
+    def photos(self) -> Photos:
+        return Photos(self.settings)
+
+    @cached_property
+    def lists(self) -> PeopleLists:
+        return PeopleLists(self.service)
+
+    def session(self, request: Request) -> Session:
+        """Raises CrossSite, SignInRequired."""
+        check_same_site(request)
+        session = self.sessions.find(request.cookies.get(COOKIE))
+        request.state.place.hold()  # until the answer, its connection gives way to no other
+        return session
+
+    def visitor(self, request: Request) -> Visitor:
+        """Raises CrossSite, SignInRequired, ParameterInvalid."""
+        session = self.session(request)
+        try:
+            return Visitor(session, directory_name(Query(request).text("directory") or "main"))
+        except ValueError:
+            raise ParameterInvalid(name="directory", expected=RULE.removeprefix("must be ")) from None
+
+    def people(self, visitor: Visitor) -> People:
+        """The operations of `facepipe people`, made by the service."""
+        return People(self.store, self.settings, visitor.session.user, visitor.directory, lambda: self.service)
+
+    def listed(self, visitor: Visitor) -> PeopleList:
+        return self.lists.of(*visitor.place, self.people(visitor))
+
+    async def answer(self, work: Callable[[], Mapping[str, Any]], headers: Mapping[str, str] | None = None) -> Response:
+        """What `work` returns as JSON; both are made on a thread."""
+        return encoded_response(await self.calls.run(lambda: json_bytes(work())), headers=headers)
+
+    async def object(self, request: Request, account_id: int, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any]:
+        """The JSON object in the body. Raises BodyInvalid, BodyTooLarge."""
+        async with self.bodies.body(request, account_id, max_bytes) as data:
+            return json_object(data)
+
+
+def count_of(query: Query, default: int) -> int:
+    """How many things a page has. Raises ParameterInvalid."""
+    return query.whole("count", default, 1, MAX_COUNT)
+
+
+def choice_of(query: Query, name: str, choices: tuple[str, ...]) -> str:
+    """One of several words, by default the first. Raises ParameterInvalid."""
+    word = query.text(name) or choices[0]
+    if word not in choices:
+        raise ParameterInvalid(name=name, expected=f"one of {', '.join(choices)}")
+    return word
+
+
+def stamp(moment: datetime) -> str:
+    """A naive time in UTC as JSON has it."""
+    return f"{moment.isoformat(timespec='microseconds')}Z"

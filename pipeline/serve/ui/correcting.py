@@ -1,0 +1,207 @@
+"""Correcting on the page: what the verbs of `facepipe people` do, and taking the last one back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.errors import BodyInvalid, ConfirmationNeeded, CorrectionImpossible, NameTaken, UndoBlocked
+from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
+from pipeline.serve.ui.answers import people_json
+from pipeline.serve.ui.context import Context, Visitor, stamp
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.records import CorrectionAnswer, Seen
+from pipeline.store.texts import TEXT_RULE, is_text
+
+# Kind -> how many people it is about (at least, at most), and whether it takes faces.
+_KINDS: Final = {
+    "name": (1, 1, False),
+    "merge": (2, MAX_MERGED, False),
+    "unmerge": (1, 1, False),
+    "split": (1, 1, True),
+    "move": (0, 1, True),
+    "not_same": (2, 2, False),
+    "hide": (1, MAX_MERGED, False),
+    "unhide": (1, MAX_MERGED, False),
+    "forget": (1, MAX_MERGED, False),
+}
+# What the page shows of a person is that of the root of what is merged.
+_OF_ROOTS: Final = frozenset({"name", "hide", "unhide", "forget"})
+# What a correction did, for people; {who} are those whom it shows.
+_TEXTS: Final = {
+    "name": "the name of {who}",
+    "merge": "merging {who}",
+    "unmerge": "taking {who} apart",
+    "split": "splitting {faces} off, of {who}",
+    "move": "moving {faces}, of {who}",
+    "not_same": "that {who} are two people",
+    "hide": "hiding {who}",
+    "unhide": "showing {who} again",
+    "forget": "forgetting {who}",
+    "regroup": "grouping all faces anew",
+    "label": "following changed labels",
+}
+_NAMED: Final = 3  # people that a text names
+
+
+@dataclass(frozen=True)
+class Correcting:
+    context: Context
+
+    async def correct(self, request: Request) -> Response:
+        """Raises RequestErrors, among them NameTaken, ConfirmationNeeded and ChangedSince; then nothing was done."""
+        visitor = self.context.visitor(request)
+        body = await self.context.object(request, visitor.session.account_id)
+        wish = _wish(body)
+        return await self.context.answer(lambda: self._corrected(visitor, wish))
+
+    async def last(self, request: Request) -> Response:
+        """What an undo would take back, and what stands in its way."""
+        visitor = self.context.visitor(request)
+        return await self.context.answer(lambda: self._last(visitor))
+
+    async def undo(self, request: Request) -> Response:
+        """Raises CorrectionImpossible where this is not the last correction, UndoBlocked, PictureMissing."""
+        visitor = self.context.visitor(request)
+        body = await self.context.object(request, visitor.session.account_id)
+        number = _whole(body.get("correction"), "correction")
+
+        def work() -> dict[str, Any]:
+            answer = self.context.people(visitor).undo(number)
+            visitor.session.corrections.add(number)
+            return _answer(answer)
+
+        return await self.context.answer(work)
+
+    def _corrected(self, visitor: Visitor, wish: _Wish) -> dict[str, Any]:
+        person_ids = wish.person_ids
+        if wish.kind in _OF_ROOTS:
+            roots = (self.context.service.merged_set(*visitor.place, one)[0] for one in person_ids)
+            person_ids = list(dict.fromkeys(roots))
+        if wish.kind == "name" and wish.name and not wish.anyway:
+            self._check_name(visitor, person_ids[0], wish.name)
+        if wish.kind == "forget" and not wish.confirmed:
+            rows = self.context.listed(visitor).rows
+            faces = sum(rows[root].faces for root in person_ids if root in rows)
+            raise ConfirmationNeeded(persons=len(person_ids), faces=faces)
+        seen = None
+        if wish.as_of is not None:
+            own = sorted(visitor.session.corrections)
+            seen = Seen(wish.as_of, [*wish.person_ids, *filter(None, [wish.shown_under])], own)
+        answer = self.context.people(visitor).by_ids(
+            wish.kind, person_ids, wish.face_ids, name=wish.name, anyway=wish.anyway, seen=seen
+        )
+        if answer.correction_id is not None:
+            visitor.session.corrections.add(answer.correction_id)
+        return _answer(answer)
+
+    def _check_name(self, visitor: Visitor, own: str, name: str) -> None:
+        """Raises NameTaken with the others who have it already."""
+        others = [row for row in self.context.listed(visitor).named(name) if row.person_id != own]
+        if others:
+            raise NameTaken(people=people_json(self.context, visitor, others))
+
+    def _last(self, visitor: Visitor) -> dict[str, Any]:
+        try:
+            answer = self.context.people(visitor).undo(dry_run=True)
+        except UndoBlocked as blocked:
+            number, kind = blocked.fields["correction_id"], str(blocked.fields["kind"])
+            return {"correction": number, "kind": kind, "text": told(kind, [], []), "blocked": str(blocked)}
+        except CorrectionImpossible:  # there is none
+            return {"correction": None}
+        return _answer(answer)
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What a correction's body asks for."""
+
+    kind: str
+    person_ids: Sequence[str]
+    face_ids: Sequence[int]
+    name: str | None
+    anyway: bool
+    confirmed: bool
+    as_of: datetime | None
+    shown_under: str | None
+
+
+def _wish(body: dict[str, Any]) -> _Wish:
+    """Raises BodyInvalid, PersonUnknown."""
+    kind = body.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise BodyInvalid(detail=f"kind must be one of {', '.join(_KINDS)}")
+    least, most, takes_faces = _KINDS[kind]
+    persons, faces, name = body.get("persons", []), body.get("faces", []), body.get("name")
+    if not isinstance(persons, list) or not all(isinstance(one, str) for one in persons):
+        raise BodyInvalid(detail="persons must be a list of ids")
+    if not least <= len(persons) <= most:
+        raise BodyInvalid(detail=f"{kind} is about {least} to {most:,} persons")
+    if not isinstance(faces, list) or bool(faces) != takes_faces:
+        raise BodyInvalid(detail=f"{kind} takes {'a list of' if takes_faces else 'no'} faces")
+    if (kind == "name") != isinstance(name, str) or (name is not None and not is_text(name)):
+        raise BodyInvalid(detail=f"name must be a text of {TEXT_RULE}, and only where kind is name")
+    shown_under = body.get("from")
+    if not isinstance(shown_under, (str, type(None))):
+        raise BodyInvalid(detail="from must be an id")
+    return _Wish(
+        kind,
+        [checked_person_id(one) for one in persons],
+        [_whole(face, "faces") for face in faces],
+        name,
+        body.get("anyway") is True,
+        body.get("confirm") is True,
+        _moment(body.get("asOf")),
+        None if shown_under is None else checked_person_id(shown_under),
+    )
+
+
+def _whole(value: object, name: str) -> int:
+    """Raises BodyInvalid."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise BodyInvalid(detail=f"{name} must be whole numbers")
+    return value
+
+
+def _moment(text: object) -> datetime | None:
+    """A time that `stamp` wrote. Raises BodyInvalid."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(str(text).removesuffix("Z"))
+    except ValueError:
+        raise BodyInvalid(detail="asOf must be the asOf of an answer") from None
+    return moment.astimezone(timezone.utc).replace(tzinfo=None) if moment.tzinfo else moment
+
+
+def _answer(answer: CorrectionAnswer) -> dict[str, Any]:
+    names = [answer.names.get(person_id, "") for person_id in (*answer.persons, *answer.gone)]
+    return {
+        "correction": answer.correction_id,
+        "kind": answer.kind,
+        "text": told(answer.kind, names, answer.faces),
+        **({} if answer.made_at is None else {"at": stamp(answer.made_at)}),
+        "persons": list(answer.persons),
+        "gone": list(answer.gone),
+        "faces": list(answer.faces),
+        "asOf": stamp(utc_now()),
+    }
+
+
+def told(kind: str, names: Sequence[str], faces: Sequence[int]) -> str:
+    """A correction in a few words; `names` are those of the people whom it shows, empty of the unnamed."""
+    known = [f"“{name}”" for name in names[:_NAMED] if name]
+    others = len(names) - len(known)
+    if others or not known:
+        known.append(f"{others} others" if known and others > 1 else "another" if known else _people(others))
+    who = " and ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+    return _TEXTS[kind].format(who=who, faces=f"{len(faces):,} face{'s' * (len(faces) != 1)}")
+
+
+def _people(count: int) -> str:
+    return {0: "people", 1: "somebody without a name"}.get(count, f"{count:,} people without names")

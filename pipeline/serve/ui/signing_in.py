@@ -1,0 +1,76 @@
+"""Signing in and out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.errors import BodyInvalid, SignInRefused, Unauthorized
+from pipeline.serve.peers import peer_of
+from pipeline.serve.ui.answers import gate_json
+from pipeline.serve.ui.context import COOKIE, Context
+from pipeline.serve.ui.same_site import PREFIX, check_same_site
+from pipeline.serve.ui.sessions import Session
+
+_MAX_BYTES: Final = 16 * 1024  # of a sign-in
+_NOBODY: Final = -1  # whose memory a body takes before it is known who sends it
+
+
+@dataclass(frozen=True)
+class SigningIn:
+    context: Context
+
+    async def sign_in(self, request: Request) -> Response:
+        """Raises SignInRefused, TooManyAttempts."""
+        check_same_site(request)
+        body = await self.context.object(request, _NOBODY, _MAX_BYTES)
+        user, password = body.get("user"), body.get("password")
+        if not isinstance(user, str) or not isinstance(password, str):
+            raise BodyInvalid(detail="user and password must be texts")
+        drops = self.context.sessions.drops
+        try:
+            account_id = await self.context.auth.verified(user, password, peer_of(request))
+        except Unauthorized:
+            raise SignInRefused() from None
+        token, session = self.context.sessions.start(user, account_id, drops)
+        answer = await self.context.answer(lambda: self._told(session))
+        answer.set_cookie(
+            COOKIE,
+            token,
+            max_age=int(self.context.sessions.session_s),
+            path=PREFIX,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+    async def tell(self, request: Request) -> Response:
+        """Who is signed in, and what the page needs to know of the server."""
+        session = self.context.session(request)
+        return await self.context.answer(lambda: self._told(session))
+
+    async def sign_out(self, request: Request) -> Response:
+        check_same_site(request)
+        self.context.sessions.end(request.cookies.get(COOKIE))
+        answer = Response(status_code=204, headers={"Clear-Site-Data": '"cache"'})
+        answer.delete_cookie(COOKIE, path=PREFIX, httponly=True, samesite="strict")
+        return answer
+
+    def _told(self, session: Session) -> dict[str, Any]:
+        settings, match = self.context.settings, self.context.settings.match
+        directories = [row for row in self.context.store.directories() if row.account_id == session.account_id]
+        return {
+            "user": session.user,
+            "directories": [{"name": row.name, "identities": row.identities} for row in directories],
+            "idleSeconds": self.context.sessions.idle_s,
+            "endsInSeconds": round(self.context.sessions.seconds_left(session), 3),
+            "photos": settings.ui.photo_roots is not None,
+            "personHeaders": settings.serve.person_headers,
+            "threshold": match.threshold,
+            "gate": gate_json(match.min_cpq, match.min_fsq, match.min_fcq),
+            "maxBodyBytes": settings.serve.max_body_bytes,
+        }

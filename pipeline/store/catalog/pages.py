@@ -1,0 +1,48 @@
+"""Whom the pages in a store show, so that a page goes with the first of them who is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.store.catalog import deletes
+from pipeline.store.catalog.connection import Catalog
+from pipeline.types import FORGOTTEN
+
+
+def note_page(catalog: Catalog, file: str, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:
+    """Before a page is written to `file`, relative to the store: notes that it shows these persons, and faces of these
+    media, beside whom an earlier page there showed. False, and nothing is noted, where one of them was forgotten since
+    the page was made."""
+    shown = [list(person_ids), list(media_ids)]
+    with catalog.transaction("note_page"):
+        ((persons, media),) = catalog.rows(
+            "SELECT (SELECT count(*) FROM core.persons WHERE person_id IN (SELECT unnest(?::UUID[]))),"
+            f" (SELECT count(*) FROM core.media WHERE status <> '{FORGOTTEN}'"
+            " AND media_id IN (SELECT unnest(?::BIGINT[])))",
+            shown,
+        )
+        if (persons, media) != (len(person_ids), len(media_ids)):
+            return False
+        catalog.execute(
+            "INSERT INTO core.page_subjects (SELECT $1, unnest($2::UUID[]), NULL"
+            " UNION ALL SELECT $1, NULL, unnest($3::BIGINT[])) EXCEPT SELECT * FROM core.page_subjects",
+            [file, *shown],
+        )
+    return True
+
+
+def is_noted(catalog: Catalog, file: str) -> bool:
+    """Whether it is noted whom the page shows: not if one of them was forgotten since."""
+    return bool(catalog.rows("SELECT 1 FROM core.page_subjects WHERE file = ? LIMIT 1", [file]))
+
+
+def remove_pages(catalog: Catalog, person_ids: Sequence[str] = (), media_ids: Sequence[int] = ()) -> None:
+    """Inside a transaction: the pages that show one of these go."""
+    rows = catalog.rows(
+        "SELECT DISTINCT file FROM core.page_subjects WHERE person_id IN (SELECT unnest(?::UUID[]))"
+        " OR media_id IN (SELECT unnest(?::BIGINT[]))",
+        [list(person_ids), list(media_ids)],
+    )
+    files = [file for (file,) in rows]
+    catalog.execute("DELETE FROM core.page_subjects WHERE file IN (SELECT unnest(?::VARCHAR[]))", [files])
+    deletes.add(catalog, files)

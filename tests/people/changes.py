@@ -1,0 +1,145 @@
+"""What users and nights change in a store, a line each, and a store where each can be made: for the tests of faults."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from coded_faces import Shown, photo
+
+from pipeline.config import MatchSettings
+from pipeline.identities.service import IdentityService
+from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.jobs.people import People
+from pipeline.store.local import LocalStore
+from pipeline.store.operations import Store
+from pipeline.store.records import CorrectionRequest, ScanNotes, SourceMove
+from pipeline.store.schema import TABLES
+from tests.people.coded_archive import SETTINGS, make_store, run_over, serving, write_photo
+
+PHOTOS = {
+    "a1": [Shown(1)],
+    "a2": [Shown(1, 1, 0.8)],
+    "b-both": [Shown(1, 2), Shown(2)],
+    "c2": [Shown(2, 1)],
+    "d3": [Shown(3)],
+    "e4": [Shown(4)],
+    "g5": [Shown(5)],
+    "h6": [Shown(6)],
+    "i7": [Shown(7)],
+    "j7": [Shown(7, 1)],
+}
+POSTED = Shown(8)
+
+
+@dataclass(frozen=True)
+class Change:
+    make: Callable[[People], object]
+    again: bool = True  # made again it is refused, or changes nothing
+    like: str = ""  # the change that writes in the same way
+
+
+# Faces by number: 1 to 3 are Ann's, 4 and 5 Berta's, 6 is of somebody without a name, 7 of Dora, who is hidden,
+# 8 of Eve and 9 of Fay, who are merged. The last correction made 10 nobody's, so 11 is the reference. 12 was posted.
+CHANGES: Mapping[str, Change] = {
+    "name": Change(lambda p: p.name("Ann", "Anna")),
+    "hide": Change(lambda p: p.hide("Berta"), like="name"),
+    "unhide": Change(lambda p: p.unhide("Dora"), like="name"),
+    "merge": Change(lambda p: p.merge("Ann", "Berta"), like="name"),
+    "unmerge": Change(lambda p: p.unmerge("Eve"), like="name"),
+    "not same": Change(lambda p: p.not_same("Ann", "Berta"), again=False),
+    "move of a reference": Change(lambda p: p.move(1, "Berta"), again=False),
+    "move of a last face": Change(lambda p: p.move(6, "Ann"), again=False),
+    "move to nobody": Change(lambda p: p.move(4, None), again=False, like="move of a reference"),
+    "split": Change(lambda p: p.split("Ann", [1, 3])),
+    "regroup": Change(lambda p: p.regroup(MatchSettings(threshold=0.01))),
+    "undo": Change(lambda p: p.undo()),
+    "forget": Change(lambda p: p.forget("Berta")),
+    "forget of a posted one": Change(lambda p: p.forget("Gus")),
+    "forget of photos": Change(lambda p: p.forget_photos([1, 5])),
+    "labels": Change(lambda p: follow_labels(p, (1, "Ann"), (2, "Berta"), (5, "Cid"))),
+    "label that says who it is": Change(lambda p: follow_labels(p, (1, "Ann"))),
+    "notes of a scan": Change(lambda p: note_scan(p._store)),
+    "move of a source": Change(lambda p: move_source(p._store), like="notes of a scan"),
+}
+
+
+def follow_labels(people: People, *said: tuple[int, str]) -> None:
+    """As a run does for photos of which its source says another name."""
+    labels = [(media_id, name, None, True) for media_id, name in said]
+    people._store.correct(CorrectionRequest(1, "main", "label", origin="label", labels=labels), people._here())
+
+
+def note_scan(store: Store) -> None:
+    """A photo moved, two vanished, one is back, and one was read again."""
+    source = store.sources(1)[0].source
+    moved = (f"{source}/a1.png", "main", f"{source}/z1.png")
+    store.note_scan(source, 1, ScanNotes([(2, 999, 10**18, 10**18, 7)], [moved], gone=[3, 4], back=[5]))
+
+
+def move_source(store: Store) -> None:
+    """As `run --moved-from` does."""
+    source = store.sources(1)[0].source
+    store.note_scan("/elsewhere", 1, ScanNotes(source=SourceMove(source, [(f"{source}/", "/elsewhere/")])))
+
+
+def make(store: LocalStore, name: str, service: IdentityService | None = None) -> None:
+    """Makes a change as its command does, or by the service."""
+    CHANGES[name].make(People(store, SETTINGS, service=lambda: service))
+
+
+def prepare(folder: Path) -> Path:
+    """The photos, and a store where each change can be made, which is returned."""
+    source, store = folder / "photos", folder / "store"
+    for name, faces in PHOTOS.items():
+        write_photo(source, f"{name}.png", *faces)
+    with same_each_time(0):
+        run_over(source, make_store(store))
+        with serving(store) as service:
+            ids = [view.record.person_id for view in service.people(1, "main")]
+            for person_id, name in zip(ids, ("Ann", "Berta", None, "Dora", "Eve", "Fay"), strict=False):
+                service.update_person(1, "main", person_id, PersonChange(name=name, ignored=name == "Dora"))
+            service.merge(1, "main", ids[4:6])
+            service.post(1, "main", photo(POSTED), PostRequest(name="Gus"))
+        with LocalStore.open(store, command="prepare") as opened:
+            opened.note_scan(str(source), 1, ScanNotes(gone=[5]))
+            People(opened, SETTINGS).move(10, None)
+            opened.references(1, "main")
+            opened.fold()
+    return store
+
+
+Contents: TypeAlias = Mapping[str, object]
+
+
+def contents(store: LocalStore) -> Contents:
+    """All that a store holds: its tables, and the hashes of its pictures and vectors."""
+    tables = [table for table in TABLES if table != "commits"]
+    rows = {table: store.read(f"SELECT * FROM core.{table} ORDER BY ALL").to_pylist() for table in tables}
+    files = (path for name in ("objects", "embeddings") for path in (store.path / name).rglob("*") if path.is_file())
+    return rows | {str(p.relative_to(store.path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@contextmanager
+def same_each_time(seed: int = 1) -> Iterator[None]:
+    """For the block the ids that are drawn follow from the seed, and time stands still."""
+    numbers = random.Random(seed)
+
+    class Standing(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return datetime(2026, 1, 2, tzinfo=tz)
+
+    with (
+        patch("uuid.uuid4", lambda: uuid.UUID(int=numbers.getrandbits(128), version=4)),
+        patch("pipeline.store.catalog.opening.datetime", Standing),
+    ):
+        yield

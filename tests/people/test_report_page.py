@@ -1,0 +1,246 @@
+"""The page of a run and of a store: what it shows, what it costs, and that nobody stays on one who was forgotten."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coded_faces import Shown, coded_identity
+from coded_store import USER
+
+import pipeline
+from pipeline.errors import StoreFull
+from pipeline.jobs import face_pictures, run_page
+from pipeline.jobs.run_report import RunReport
+from pipeline.matching.calibration import Calibration
+from pipeline.store.files.crypto import MasterKey
+from pipeline.store.local import LocalStore
+from tests.cli.report import facepipe
+from tests.people.coded_archive import SETTINGS, SIZE, make_store, problems, run_over, serving, write_photo
+from tests.people.correcting import People
+
+NASTY = '<script>alert("x")</script>'
+
+
+class Page(HTMLParser):
+    """What is on a page: headings, all text, pictures, and whether it needs anything else."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.headings: list[str] = []
+        self.pictures = 0
+        self.sources: list[str] = []
+        self.text = ""
+        self._in_heading = False
+        self.feed(file.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.pictures += tag == "img"
+        self.sources += [
+            value or "" for name, value in attrs if name in ("src", "href") and not f"{value}".startswith("#")
+        ]
+        self._in_heading = tag in ("h2", "h3")
+        if self._in_heading:
+            self.headings.append("")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._in_heading:
+            self.headings[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_heading = False
+
+
+def page_of(report: RunReport) -> Page:
+    (page,) = report.pages
+    return Page(Path(page))
+
+
+def media_id_of(store: Path, name: str) -> int:
+    with LocalStore.open(store, command="test") as client:
+        paths = client.read("SELECT media_id, path FROM core.media").to_pylist()
+    (media_id,) = [row["media_id"] for row in paths if row["path"].endswith(name)]
+    return int(media_id)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two people, of whom one is in three photos; a poor face; a file that is no photo."""
+    folder = tmp_path / "photos"
+    for name, face in (("1", Shown(1)), ("2", Shown(1, 1)), ("3", Shown(1, 2)), ("4", Shown(2))):
+        write_photo(folder / ("Ada" if face.person == 1 else NASTY.replace("/", "")), f"{name}.png", face)
+    write_photo(folder, "poor.png", Shown(3, 0, 0.1))
+    (folder / "broken.jpg").write_bytes(b"no photo")
+    return folder
+
+
+def run_named(photos: Path, store: Path, **sections: Any) -> RunReport:
+    source = dataclasses.replace(SETTINGS.source, labels="parent")
+    return run_over(photos, store, settings=dataclasses.replace(SETTINGS, source=source, **sections))
+
+
+def test_a_run_leaves_a_page_that_needs_nothing_else(photos: Path, tmp_path: Path) -> None:
+    page = page_of(run_named(photos, make_store(tmp_path / "store")))
+    assert page.headings[:2] == ["In short", "People"]
+    assert [heading.split(" · ")[0] for heading in page.headings[2:4]] == ["Ada", NASTY.replace("/", "")]
+    assert "3 photos" in page.text
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert all(source.startswith("data:image/jpeg;base64,") for source in page.sources)
+    # The stored pictures of two, two more photos of one; two matches, each beside its person; the face that is poor by
+    # three measures.
+    assert page.pictures == 2 + 2 + 2 * 2 + 3
+    assert "broken.jpg" in page.text
+    assert "center-pose: 1" in page.headings
+    assert page.tags.count("svg") == 5
+    assert problems(tmp_path / "store") == []
+
+
+def test_a_night_without_photos_leaves_what_it_found(photos: Path, tmp_path: Path) -> None:
+    first = run_named(photos, store := make_store(tmp_path / "store"))
+    assert run_named(photos, store).pages == first.pages  # nothing new: no run
+    (photos / "poor.png").rename(photos / "still-poor.png")
+    page = page_of(run_named(photos, store))
+    assert "Moved" in page.headings
+    assert "still-poor.png" in page.text
+
+
+def test_the_page_goes_with_the_first_who_is_forgotten(photos: Path, tmp_path: Path) -> None:
+    report = run_named(photos, store := make_store(tmp_path / "store"))
+    (page,) = map(Path, report.pages)
+    with LocalStore.open(store, command="test") as client:
+        ids = [row["person_id"] for row in client.people(1, "main").to_pylist()]
+        people = People(client, *ids, ids[0])
+        people.correct("merge", *ids)
+        assert page.exists()
+        people.correct("forget", ids[1])
+        assert not page.exists()
+        people.service.close()
+    assert problems(store) == []
+
+
+def test_the_page_goes_with_a_photo_that_is_forgotten(photos: Path, tmp_path: Path) -> None:
+    report = run_named(photos, store := make_store(tmp_path / "store"))
+    (page,) = map(Path, report.pages)
+    media_id = media_id_of(store, "poor.png")
+    with serving(store), pipeline.open_store(store) as opened:
+        opened.people.forget_photos([media_id])
+    assert not page.exists()
+    assert problems(store) == []
+
+
+def test_who_is_forgotten_while_the_page_is_made_is_not_on_it(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody is forgotten after the page was made and before it is noted, then before it is written."""
+    store = make_store(tmp_path / "store")
+    write, made = LocalStore.write_report, []
+
+    def forgetting(client: LocalStore, run_id: str, name: str, data: bytes) -> None:
+        if name == run_page.PAGE and not made:
+            made.append(data)
+            ids = {row["name"]: row["person_id"] for row in client.people(1, "main").to_pylist()}
+            people = People(client, "", "", "")
+            people.correct("forget", ids["Ada"])
+            people.service.close()
+        write(client, run_id, name, data)
+
+    monkeypatch.setattr(LocalStore, "write_report", forgetting)
+    page = page_of(run_named(photos, store))
+    assert b"Ada" in made[0]
+    assert "Ada" not in page.text
+    assert len(page.headings) > 4
+
+
+def test_the_page_of_an_encrypted_store_names_and_shows_nobody(photos: Path, tmp_path: Path) -> None:
+    master, store, to = MasterKey(bytes(range(32)), "a test"), tmp_path / "store", tmp_path / "page.html"
+    (tmp_path / "key").touch(0o600)
+    (tmp_path / "key").write_text(base64.b64encode(master.data).decode())
+    identity = dataclasses.replace(coded_identity(SIZE), encrypted=True, master_key_id=master.key_id)
+    with LocalStore.open_or_create(store, lambda: identity, command="make") as client:
+        client.unlock(master)
+        client.create_account(USER, None)
+    security = dataclasses.replace(SETTINGS.security, master_key_file=tmp_path / "key")
+    page = page_of(run_named(photos, store, security=security))
+    assert page.pictures == 0
+    assert not any(word in page.text for word in ("Ada", str(photos), ".png", "broken.jpg"))
+    assert "In short" in page.headings
+    options = ["report", "--store", store, "--to", to, "--run", "last"]
+    assert facepipe(*options).exit_code == 49
+    assert facepipe(*options, "--master-key-file", tmp_path / "key").exit_code == 0
+    assert Page(to).headings[2].startswith("Ada")
+    assert Page(to).pictures == 2 + 2 + 2 * 2 + 3
+
+
+def test_people_who_may_be_one_stand_side_by_side(tmp_path: Path) -> None:
+    """At the wider threshold of this calibration most strangers match."""
+    calibration = Calibration(thresholds=((1e-5, 0.3), (1e-3, 3.0))).as_dict()
+    identity = dataclasses.replace(coded_identity(SIZE), calibration=calibration)
+    with LocalStore.open_or_create(tmp_path / "store", lambda: identity, command="make") as client:
+        client.create_account(USER, None)
+    for name, faces in {"1": [Shown(1)], "2": [Shown(2)], "both": [Shown(1, 1), Shown(2, 1)]}.items():
+        write_photo(tmp_path / "photos", f"{name}.png", *faces)
+    page = page_of(run_over(tmp_path / "photos", tmp_path / "store"))
+    assert "Perhaps one person" in page.headings
+    assert page.text.count("Both are on 1 photo: hardly one person.") == 1
+    with LocalStore.open(tmp_path / "store", command="test") as client:
+        people = People(client, "", "", "")
+        people.correct("not_same", *(row["person_id"] for row in client.people(1, "main").to_pylist()))
+        people.service.close()
+        run_page.write_report_page(client, SETTINGS, tmp_path / "page.html")
+    assert "Perhaps one person" not in Page(tmp_path / "page.html").headings
+
+
+def test_without_room_for_its_page_a_run_is_done(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = LocalStore.write_report
+
+    def full(client: LocalStore, run_id: str, name: str, data: bytes) -> None:
+        if name == run_page.PAGE:
+            raise StoreFull(path=client.path, detail="no space left on device")
+        write(client, run_id, name, data)
+
+    monkeypatch.setattr(LocalStore, "write_report", full)
+    report = run_named(photos, store := make_store(tmp_path / "store"))
+    assert report.pages == []
+    assert f"`facepipe report --run {report.run_id}` makes it" in report.warnings[-1]
+    assert problems(store) == []
+    monkeypatch.undo()
+    again = run_named(photos, store)
+    assert (again.new, again.run_id) == (0, report.run_id)
+    assert "Ada" in page_of(again).text
+
+
+def test_a_page_has_an_end(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(face_pictures, "MOST_PIXELS", 0)
+    page = page_of(run_named(photos, make_store(tmp_path / "one")))
+    assert page.pictures == 2 + 2  # no photo is decoded: the stored pictures of people, and beside the matches
+    monkeypatch.setattr(face_pictures, "MOST_BYTES", 0)
+    assert page_of(run_named(photos, make_store(tmp_path / "two"))).pictures == 0
+
+
+def test_report_of_a_run_and_of_the_store(photos: Path, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    options = ["report", "--store", store, "--to", tmp_path / "page.html", "--json"]
+    nothing = facepipe(*options)
+    assert nothing.exit_code == 0, nothing.output
+    assert Page(tmp_path / "page.html").pictures == 0
+    assert facepipe(*options, "--run", "last").exit_code == 2
+    first = run_named(photos, store)
+    shutil.rmtree(photos / "Ada")
+    told = json.loads(facepipe(*options, "--run", "last").output)
+    assert told["run_id"] == first.run_id
+    of_run = Page(tmp_path / "page.html")
+    assert of_run.headings == page_of(first).headings
+    assert of_run.pictures < page_of(first).pictures  # the photos are gone; the stored pictures are not
+    with serving(store):
+        served = facepipe(*options)
+    assert served.exit_code == 0, served.output
+    assert Page(tmp_path / "page.html").headings[2].startswith("Ada")

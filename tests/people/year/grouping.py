@@ -1,0 +1,208 @@
+"""What `facepipe regroup` makes of the people of a model (docs/people.md, docs/decisions/regrouping.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.people.year.model import GATE, IS, IS_NOT, NOBODY, NOT_SAME, Face, Model, Person, distance
+
+
+@dataclass(eq=False)
+class Side:
+    """Persons who are one; at first those whom users merged."""
+
+    root: Person
+    members: list[Person]
+    names: set[str]
+    not_these: set[Person] = field(default_factory=set)  # roots who are stated to be others
+
+    def is_held(self, model: Model) -> bool:
+        """Whether they stay, even where none of their faces could make a person."""
+        stated = {p for fact in model.facts for p in fact[2:]}
+        parents = {p.parent for p in model.people}
+        own = any(p.name or p.hidden or p in parents or p in stated for p in self.members)
+        return own or len(self.members) > 1
+
+
+class Regroup:
+    def __init__(self, model: Model, threshold: float) -> None:
+        self._model = model
+        self._threshold = threshold
+        self.sides = self._by_users()
+        self.side_of = {p: side for side in self.sides for p in side.members}
+        self._groups = {id(side): [side] for side in self.sides}  # what is joined, by each of its sides
+        self._stated = {face for kind, face, _, _ in model.facts if kind == IS}
+        self._left_out = {face for kind, face, _, _ in model.facts if kind == NOBODY}
+        self.moved: dict[Face, Person | None] = {}
+        self.new: list[list[Face]] = []
+
+    def _by_users(self) -> list[Side]:
+        """Without the joins of other regroups."""
+
+        def root(p: Person) -> Person:
+            return p if p.parent is None or p.joined_by == "regroup" else root(p.parent)
+
+        sides: dict[Person, Side] = {}
+        for p in self._model.people:
+            side = sides.setdefault(root(p), Side(root(p), [], set()))
+            side.members.append(p)
+            side.names |= {p.name} if p.name else set()
+        two = [(one, other) for kind, _, one, other in self._model.facts if kind == NOT_SAME]
+        two += [(p, p.was_below) for p in self._model.people if p.joined_by == "unmerge"]
+        two += [(face.person, p) for kind, face, p, _ in self._model.facts if kind == IS_NOT and face is not None]
+        for one, other in two:
+            if one in self._model.people and other in self._model.people and root(one) is not root(other):
+                sides[root(one)].not_these.add(root(other))
+                sides[root(other)].not_these.add(root(one))
+        return list(sides.values())
+
+    def decide(self) -> None:
+        clusters = self._clusters()
+        kept = self._kept(clusters)
+        for cluster, members in enumerate(clusters):
+            hub, *others = self._hub_first(kept[cluster], members)
+            for other in others:
+                if hub is not None and other is not None:
+                    self._join(hub, other)
+        for cluster, members in enumerate(clusters):
+            self._place(kept[cluster], members)
+        self._leave_out(clusters)
+
+    def _clusters(self) -> list[list[Face]]:
+        """Each face in its turn: with the nearest first face of a cluster, else the first of one."""
+        clusters: list[list[Face]] = []
+        for face in self._model.faces():
+            if not face.has_vector or face in self._left_out:
+                continue
+            near = [
+                (0.0 if face.is_like(members[0]) else distance(face.shown, members[0].shown), number)
+                for number, members in enumerate(clusters)
+            ]
+            if near and min(near)[0] <= self._threshold**0.5:
+                clusters[min(near)[1]].append(face)
+            elif self._founds(face):
+                clusters.append([face])
+        return clusters
+
+    def _founds(self, face: Face) -> bool:
+        if face.shown.quality >= GATE:
+            return True
+        return (
+            face.person is not None and face.person.reference is face and self.side_of[face.person].is_held(self._model)
+        )
+
+    def _kept(self, clusters: list[list[Face]]) -> list[dict[Side, Person]]:
+        """Of each cluster the sides that keep their part there, each with the record that more faces can go to."""
+        kept: list[dict[Side, Person]] = [{} for _ in clusters]
+        parts: dict[Side, dict[int, list[Face]]] = {}
+        anchored = set()
+        for cluster, members in enumerate(clusters):
+            for face in members:
+                if face.person is not None:
+                    side = self.side_of[face.person]
+                    parts.setdefault(side, {}).setdefault(cluster, []).append(face)
+                    if face in self._stated or face.person.reference is face:
+                        kept[cluster].setdefault(side, face.person)
+                        anchored.add(side)
+        for side, of_side in parts.items():
+            if side not in anchored:  # the largest part, else the earliest
+                largest = max(of_side, key=lambda c: (len(of_side[c]), -self._order(of_side[c][0])))
+                kept[largest][side] = of_side[largest][0].person  # type: ignore[assignment]
+        return kept
+
+    def _order(self, face: Face) -> int:
+        return self._model.faces().index(face)
+
+    def _hub_first(self, kept: dict[Side, Person], members: list[Face]) -> list[Side | None]:
+        """The side of the first face, if it keeps a part, then the others by their first face."""
+        first = members[0].person and self.side_of[members[0].person]
+        return [*sorted(kept, key=lambda side: side is not first)] or [None]
+
+    def group(self, side: Side) -> list[Side]:
+        return self._groups[id(side)]
+
+    def _join(self, one: Side, other: Side) -> None:
+        ours, theirs = self.group(one), self.group(other)
+        if ours is theirs:
+            return
+        names, others = (frozenset().union(*(s.names for s in group)) for group in (ours, theirs))
+        stated = any(s.root in t.not_these for s in ours for t in theirs)
+        if stated or (names and others and names != others):
+            return
+        ours += theirs
+        for side in theirs:
+            self._groups[id(side)] = ours
+
+    def _place(self, kept: dict[Side, Person], members: list[Face]) -> None:
+        new = []
+        for face in members:
+            side = self.side_of[face.person] if face.person is not None else None
+            if side in kept:
+                continue
+            is_not = [p for kind, f, p, _ in self._model.facts if kind == IS_NOT and f is face]
+            barred = {self.side_of[p].root for p in is_not if p in self.side_of}
+            able = [
+                s for s in self._hub_first(kept, members)
+                if s is not None and not barred & {t.root for t in self.group(s)}
+            ]  # fmt: skip
+            if side is not None and any(self.group(s) is self.group(side) for s in able):
+                continue
+            if able:
+                self.moved[face] = kept[able[0]]
+            else:
+                new.append(face)
+        if any(self._founds(face) for face in new):
+            self.new.append(new)
+        else:
+            self.moved |= {face: None for face in new if face.person is not None}
+
+    def _leave_out(self, clusters: list[list[Face]]) -> None:
+        """Who is like nobody, and can be nobody's first."""
+        grouped = {face for members in clusters for face in members}
+        staying = {self.side_of[f.person] for f in (*grouped, *self._stated) if f is not None and f.person is not None}
+        for face in self._model.faces():
+            if face in grouped or face in self._left_out or not face.has_vector or face.person is None:
+                continue
+            side = self.side_of[face.person]
+            known_by = face.person.reference is face and (side in staying or side.is_held(self._model))
+            if face not in self._stated and not known_by:
+                self.moved[face] = None
+
+
+def regroup(model: Model, threshold: float) -> None:
+    """As one correction."""
+    decided = Regroup(model, threshold)
+
+    def change() -> None:
+        decided.decide()
+        decided_people = list(model.people)
+        losers: list[Person | None] = []
+        for faces in decided.new:
+            if any(model.can_be_cut(face) for face in faces):
+                new = model.new_person(None)
+                decided.moved |= dict.fromkeys(faces, new)
+                losers.append(new)
+        for face, person in decided.moved.items():
+            losers.append(face.person)
+            model.put(face, person)
+        _join_records(model, decided, decided_people)
+        model.settle(losers)
+
+    model.correct("regroup", change)
+
+
+def _join_records(model: Model, decided: Regroup, people: list[Person]) -> None:
+    """The one with a name stands for the others, then one with whom others are merged, then the oldest."""
+    for p in people:
+        apart = p.parent is not None and decided.group(decided.side_of[p]) is not decided.group(
+            decided.side_of[p.parent]
+        )
+        if apart and p.joined_by == "regroup":
+            model.put_below(p, None, "regroup")
+    for side in decided.sides:
+        members = [p for one in decided.group(side) for p in one.members]
+        tops = {model.root(p): None for p in members}
+        parents = {p.parent for p in model.people}
+        first, *others = sorted(tops, key=lambda p: (p.name is None, p not in parents, p.age))
+        for other in others:
+            model.put_below(other, first, "regroup")

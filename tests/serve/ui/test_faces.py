@@ -1,0 +1,182 @@
+"""The faces of a person, their pictures, and the photos that they are from."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from coded_faces import Shown, coded_identity, photo
+from coded_store import extracted_run
+from PIL import Image
+
+from pipeline.config import UiSettings
+from pipeline.identities.types import PostRequest
+from pipeline.serve.ui.photos import Photos
+from pipeline.store.local import LocalStore
+from tests.people.coded_archive import SETTINGS, SIZE
+from tests.serve.coded import service_of
+from tests.serve.live import LiveServer
+from tests.serve.ui.browser import Browser
+from tests.serve.ui.conftest import page_server
+
+BrowserAt = Callable[[LiveServer], Browser]
+
+
+def first(browser: Browser) -> str:
+    return str(browser.people()[0]["id"])
+
+
+def size_of(browser: Browser, address: str) -> tuple[int, int]:
+    answer = browser.http.get(address)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/jpeg"), answer.text
+    return Image.open(io.BytesIO(answer.content)).size
+
+
+def test_faces_with_pictures_and_photos(reader: Browser, archive: Path) -> None:
+    faces = reader.get(f"people/{first(reader)}/faces")["faces"]
+    assert [face["id"] for face in faces] == [1, 2, 3]
+    assert [face["reference"] for face in faces] == [True, False, False]
+    assert [face["photo"]["name"] for face in faces] == ["a1.png", "a2.png", "b-both.png"]
+    assert faces[2]["photo"]["path"] == str(archive / "photos" / "b-both.png")
+    assert (faces[2]["photo"]["width"], faces[2]["photo"]["height"]) == (128, 64)
+    assert faces[2]["box"] == [0, 0, 40 / 128, 40 / 64]
+    assert size_of(reader, faces[0]["picture"]) == (60, 60)  # the stored one
+    assert size_of(reader, faces[1]["picture"]) == (60, 60)
+    assert size_of(reader, faces[2]["photo"]["picture"]) == (128, 64)
+    again = reader.http.get(faces[1]["picture"])
+    known = reader.http.get(faces[1]["picture"], headers={"If-None-Match": again.headers["ETag"]})
+    assert (known.status_code, known.content) == (304, b"")
+
+
+@pytest.mark.parametrize("sort", ["added", "score"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_faces_page_by_page(browser: Browser, sort: str, count: int) -> None:
+    browser.post("corrections", {"kind": "move", "persons": [first(browser)], "faces": [6]})
+    pages = browser.pages(f"people/{first(browser)}/faces", "faces", sort=sort, count=count)
+    assert [len(page) for page in pages[:-1]] == [count] * (len(pages) - 1)
+    faces = [face for page in pages for face in page]
+    if sort == "added":
+        assert [face["id"] for face in faces] == [1, 2, 3, 6]
+    else:
+        scores = [face["score"] for face in faces if "score" in face]
+        assert scores == sorted(scores)
+        assert [face["id"] for face in faces if "score" not in face] == [faces[-1]["id"]] == [6]
+    assert [face["stated"] for face in faces if face["id"] == 6] == [True]
+
+
+def test_a_merged_person_shows_the_faces_of_all(browser: Browser) -> None:
+    one, two, _ = (person["id"] for person in browser.people())
+    browser.post("corrections", {"kind": "merge", "persons": [one, two]})
+    for who in (one, two):
+        faces = browser.get(f"people/{who}/faces")["faces"]
+        assert [(face["id"], face["person"]) for face in faces] == [(1, one), (2, one), (3, one), (4, two), (5, two)]
+
+
+def test_what_is_wrong_in_a_question(reader: Browser) -> None:
+    who = first(reader)
+    other = reader.get(f"people/{who}/faces", count=1)["next"]
+    for query in ({"sort": "name"}, {"count": 0}, {"after": "x"}, {"sort": "score", "after": other}):
+        assert reader.get(f"people/{who}/faces", status=400, **query)["errorReason"] == "parameter-invalid"
+    reader.get("people/00000000-0000-0000-0000-000000000000/faces", status=404)
+    for path in ("faces/999/picture", "faces/x/picture", f"photos/{'9' * 5000}/picture", f"faces/{2**63}/picture"):
+        assert reader.get(path, status=404)["errorReason"] == "picture-unavailable"
+
+
+@pytest.mark.parametrize("roots", [None, "elsewhere"])
+def test_outside_the_roots_neither_photo_nor_path_is_shown(
+    store: Path, tmp_path: Path, browser_at: BrowserAt, roots: str | None
+) -> None:
+    with page_server(store, photo_roots=roots and str(tmp_path / roots)) as server:
+        browser = browser_at(server)
+        assert browser.sign_in()["photos"] == (roots is not None)
+        faces = browser.get(f"people/{first(browser)}/faces")["faces"]
+        assert [face["picture"] is None for face in faces] == [False, True, True]  # one is stored
+        for face in faces:
+            assert set(face["photo"]) == {"id", "name", "width", "height", "picture"}
+            assert face["photo"]["picture"] is None
+            for path in (f"faces/{face['id']}/picture", f"photos/{face['photo']['id']}/picture"):
+                assert browser.get(path, status=404)["errorReason"] == "picture-unavailable"
+
+
+def test_another_file_in_a_photos_place_is_not_shown(
+    store: Path, archive: Path, tmp_path: Path, browser_at: BrowserAt
+) -> None:
+    """Nor one that a link leads to outside the roots, whatever it holds; the archive is put where the store has it."""
+    photos, kept = archive / "photos", tmp_path / "kept"
+    shutil.copytree(photos, kept)
+    try:
+        with page_server(store, photo_roots=str(photos)) as server:
+            browser = browser_at(server)
+            browser.sign_in()
+            shutil.copy(photos / "a1.png", photos / "a2.png")
+            (photos / "b-both.png").unlink()
+            (photos / "c2.png").unlink()
+            (photos / "c2.png").symlink_to(kept / "c2.png")
+            for face in (2, 3, 5):
+                assert browser.get(f"faces/{face}/picture", status=404)["errorReason"] == "picture-unavailable"
+    finally:
+        shutil.rmtree(photos)
+        shutil.copytree(kept, photos)
+
+
+def test_a_root_may_be_called_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real" / "in").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    photos = Photos(replace(SETTINGS, ui=UiSettings(photo_roots=f"{tmp_path / 'link' / 'in'}, {tmp_path / 'x'}")))
+    shown = [path for path in ("link/in/a.png", "real/in/a.png", "x/a.png") if photos.may_show(str(tmp_path / path))]
+    assert len(shown) == 3
+    for path in ("link/a.png", "link/in2/a.png", "link/in/../a.png", "xa.png"):
+        assert not photos.may_show(str(tmp_path / path))
+    assert not photos.may_show(None)
+
+
+def test_a_posted_face_has_its_picture_and_no_photo(browser: Browser, server: LiveServer) -> None:
+    account = server.client.account_id("ann")
+    answer = server.service.post(account, "main", photo(Shown(30)), PostRequest(name="Zoë"))
+    assert answer.faces[0].person is not None
+    (face,) = browser.get(f"people/{answer.faces[0].person.root.person_id}/faces")["faces"]
+    assert "photo" not in face
+    assert browser.http.get(face["picture"]).status_code == 200
+    browser.get(f"faces/{face['id']}/picture", status=404)
+
+
+def test_another_account_sees_none(reader: Browser, shared: LiveServer, browser_at: BrowserAt) -> None:
+    bob = browser_at(shared)
+    bob.sign_in("bob")
+    who = first(reader)
+    faces = reader.get(f"people/{who}/faces")["faces"]
+    bob.get(f"people/{who}/faces", status=404)
+    for address in [face["picture"] for face in faces] + [face["photo"]["picture"] for face in faces]:
+        assert reader.http.get(address).status_code == 200
+        assert bob.http.get(address).status_code == 404
+
+
+def test_forgotten_faces_are_shown_no_more(browser: Browser) -> None:
+    who = first(browser)
+    addresses = [face["picture"] for face in browser.get(f"people/{who}/faces")["faces"]]
+    assert [browser.http.get(address).status_code for address in addresses] == [200] * 3
+    browser.post("corrections", {"kind": "forget", "persons": [who], "confirm": True})
+    assert [browser.http.get(address).status_code for address in addresses] == [404] * 3
+
+
+def test_a_person_of_many_faces(tmp_path: Path, browser_at: BrowserAt) -> None:
+    with LocalStore.open_or_create(tmp_path / "store", lambda: coded_identity(SIZE), command="make") as client:
+        client.create_account("ann", None)
+        run = extracted_run(client, "many", [Shown(1, k) for k in range(300)], 100, 300)
+        with closing(service_of(client)) as service:
+            service.enrol_shard(run.run_id, 0)
+        client.finish_run(run.run_id, {})
+    with page_server(tmp_path / "store") as server:
+        browser = browser_at(server)
+        browser.sign_in()
+        who = first(browser)
+        assert browser.get(f"people/{who}")["person"]["faces"] == 300
+        for sort in ("added", "score"):
+            pages = browser.pages(f"people/{who}/faces", "faces", sort=sort, count=100)
+            assert [len(page) for page in pages] == [100] * 3
+            assert len({face["id"] for page in pages for face in page}) == 300

@@ -1,0 +1,78 @@
+"""What the page tells of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from coded_faces import Shown
+
+from tests.people.coded_archive import make_store, run_over, write_photo
+from tests.serve.live import LiveServer
+from tests.serve.ui.browser import Browser
+from tests.serve.ui.conftest import page_server
+
+BrowserAt = Callable[[LiveServer], Browser]
+
+
+def test_counts_and_what_to_expect(browser: Browser) -> None:
+    one, two, three = (person["id"] for person in browser.people())
+    browser.post("corrections", {"kind": "merge", "persons": [one, two]})
+    browser.post("corrections", {"kind": "name", "persons": [one], "name": "Ann"})
+    browser.post("corrections", {"kind": "hide", "persons": [three]})
+    store = browser.get("store")
+    assert [store[key] for key in ("people", "hidden", "unnamed", "records", "photos")] == [2, 1, 1, 3, 6]
+    assert store["faces"] == {"inserted": 3, "matched": 3, "rejected": 1}
+    assert store["directories"] == [{"name": "main", "identities": 3}]
+    assert store["disk"]["picturesBytes"] > 0
+    assert store["disk"]["freeBytes"] > 0
+    assert (store["model"]["embedder"], store["model"]["encrypted"]) == ("coded", False)
+    assert "not known" in store["expectation"]  # nobody calibrated coded faces
+    assert "not calibrated" in store["warning"]
+
+
+def test_runs_and_their_reports(tmp_path: Path, store: Path, browser_at: BrowserAt) -> None:
+    write_photo(tmp_path / "later", "z.png", Shown(9))
+    run_over(tmp_path / "later", store)
+    with page_server(store) as server:
+        browser = browser_at(server)
+        browser.sign_in()
+        late, early = browser.get("runs")["runs"]
+        assert (late["rows"], early["rows"]) == (1, 6)
+        assert (late["source"], early["source"]) == ("later", "photos")
+        assert early["state"] == "finished"
+        assert early["startedAt"] < early["finishedAt"] < late["startedAt"]
+        pages = browser.pages("runs", "runs", count=1)
+        assert [page[0]["id"] for page in pages] == [late["id"], early["id"]]
+        browser.get("runs", after="x", status=400)
+        browser.get(f"runs/{early['id'][:-1]}x/report", status=404)
+        browser.get("runs/../report", status=404)
+        report = store / "runs" / early["id"] / "report.html"
+        report.parent.mkdir(exist_ok=True)
+        report.write_text("<!doctype html><style>p { color: red }</style><p>Ann")
+        (address,) = [run["report"] for run in browser.get("runs")["runs"] if run["id"] == early["id"]]
+        answer = browser.http.get(address)
+        assert (answer.text, answer.headers["Content-Type"]) == (report.read_text(), "text/html; charset=utf-8")
+        policy = answer.headers["Content-Security-Policy"]
+        assert "sandbox" in policy
+        assert "script" not in policy
+        bob = browser_at(server)
+        bob.sign_in("bob")
+        assert bob.get("runs")["runs"] == []
+        assert bob.http.get(address).status_code == 404
+        report.unlink()
+        browser.get(address.removeprefix("/ui/api/"), status=404)
+
+
+def test_the_source_of_a_run_is_told_below_the_roots(reader: Browser, archive: Path) -> None:
+    (run,) = reader.get("runs")["runs"]
+    assert run["source"] == str(archive / "photos")
+
+
+def test_a_store_without_people(tmp_path: Path, browser_at: BrowserAt) -> None:
+    with page_server(make_store(tmp_path / "store")) as server:
+        browser = browser_at(server)
+        browser.sign_in()
+        store = browser.get("store")
+        assert [store[key] for key in ("people", "photos", "faces", "directories")] == [0, 0, {}, []]
+        assert browser.get("runs") == {"runs": []}
