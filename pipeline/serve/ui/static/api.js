@@ -1,0 +1,118 @@
+// Requests to the server. A request waits through what passes: a session that ended (until somebody signed in again, over
+// the page), a server that is gone or overloaded (until it is back). So nothing that was asked for or typed is lost.
+import { observable } from "./observable.js";
+
+export const session = observable(undefined); // what the server says of it; null: nobody is signed in
+export const ended = observable(false); // the session ended while the page was in use
+export const gone = observable(false); // the server does not answer
+export const directory = observable("main");
+
+// What the server says against a request. `reason` is stable, the message is for people.
+export class Refused extends Error {
+  constructor(status, answer) {
+    super(answer.message || `The server answered with status ${status}.`);
+    Object.assign(this, { status, reason: answer.errorReason ?? "", answer });
+  }
+}
+
+// The connection broke: the request may have been done or not.
+export class Broken extends Error {}
+
+const WAITS_MS = [500, 1000, 2000, 4000];
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+async function send(method, path, { query, json, body, headers } = {}) {
+  const address = new URL(`/ui/api/${path}`, location);
+  if (path !== "session") address.searchParams.set("directory", directory.get());
+  for (const [name, value] of Object.entries(query ?? {})) if (value != null) address.searchParams.set(name, value);
+  const sent = { ...headers };
+  if (method !== "GET") sent["X-Facepipe-Page"] = "1"; // another site's page cannot send it
+  if (json) sent["Content-Type"] = "application/json";
+  let response, text;
+  try {
+    response = await fetch(address, { method, headers: sent, body: json ? JSON.stringify(json) : body });
+    text = await response.text();
+  } catch {
+    throw new Broken();
+  }
+  let answer = {};
+  try {
+    answer = text ? JSON.parse(text) : {};
+  } catch {
+    if (response.ok) throw new Broken(); // cut off, or not from our server
+  }
+  if (response.ok) return answer;
+  if ([502, 504].includes(response.status)) throw new Broken(); // a proxy whose server is gone
+  throw new Refused(response.status, answer);
+}
+
+let back = null; // settled once the server answers; all requests wait for the same
+export function serverIsBack() {
+  back ??= (async () => {
+    gone.set(true);
+    for (let tries = 0; ; tries++) {
+      await pause(WAITS_MS[Math.min(tries, WAITS_MS.length - 1)]);
+      try {
+        await send("GET", "session");
+        break;
+      } catch (error) {
+        if (error instanceof Refused && error.status < 500) break;
+      }
+    }
+    back = null;
+    gone.set(false);
+  })();
+  return back;
+}
+
+let signedIn = null; // settled once somebody signed in again
+let goOn = () => {};
+function someoneSignedIn() {
+  ended.set(true);
+  signedIn ??= new Promise((done) => (goOn = done));
+  return signedIn;
+}
+
+export async function signIn(user, password) {
+  const before = session.get();
+  const now = await send("POST", "session", { json: { user, password } });
+  if (before && before.user !== now.user) return location.reload(); // what stands here is another account's
+  session.set(now);
+  ended.set(false);
+  signedIn = null;
+  goOn();
+  return undefined;
+}
+
+export async function signOut() {
+  await request("DELETE", "session");
+  location.reload();
+}
+
+// At the start: who is signed in, if anybody.
+export async function findSession() {
+  for (;;) {
+    try {
+      return session.set(await send("GET", "session"));
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) return session.set(null);
+      await serverIsBack();
+    }
+  }
+}
+
+// Raises Refused; with `once` Broken, too: then it is the caller's to find out whether it was done.
+export async function request(method, path, options = {}) {
+  for (;;) {
+    try {
+      return await send(method, path, options);
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) await someoneSignedIn();
+      else if (error instanceof Refused && error.status === 503) await pause(1000);
+      else if (error instanceof Broken && !options.once) await serverIsBack();
+      else throw error;
+    }
+  }
+}
+
+export const get = (path, query) => request("GET", path, { query });

@@ -1,0 +1,54 @@
+// Dialogs over the page: the browser's own, which keeps the focus inside and closes on Escape.
+import { html, useEffect, useRef } from "./html.js";
+import { observable, useObservable } from "./observable.js";
+
+// `onClose`: asked to leave it; without it, it cannot be left. `label`: what a screen reader says of it.
+export function Dialog({ label, onClose, wide, children }) {
+  const element = useRef(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    element.current.showModal();
+    return () => before?.isConnected && before.focus();
+  }, []);
+  const cancel = (event) => {
+    event.preventDefault();
+    onClose?.();
+  };
+  const press = (event) => event.target === element.current && onClose?.(); // outside of it
+  return html`<dialog ref=${element} class=${wide ? "wide" : ""} aria-label=${label} onCancel=${cancel}
+    onMouseDown=${press}>${children}</dialog>`;
+}
+
+const asked = observable(null);
+
+// Asks something and waits: `draw(answer)` gives what the dialog holds. Null where it was left.
+export function ask(label, draw, wide = false) {
+  return new Promise((done) => {
+    const answer = (value) => {
+      asked.set(null);
+      done(value);
+    };
+    asked.set({ label, draw, answer, wide });
+  });
+}
+
+// A question with a button for each answer: { answer: text }, the first one the main one.
+export function askWhich(label, question, answers) {
+  return ask(label, (answer) => html`
+    <h2>${label}</h2>
+    ${question}
+    <div class="row">
+      <button class="plain" onClick=${() => answer(null)}>Cancel</button>
+      ${Object.entries(answers).reverse().map(
+        ([value, text], place, all) =>
+          html`<button class=${place === all.length - 1 ? "main" : ""} onClick=${() => answer(value)}>${text}</button>`,
+      )}
+    </div>`);
+}
+
+export function Asked() {
+  const question = useObservable(asked);
+  if (!question) return null;
+  const { label, draw, answer, wide } = question;
+  return html`<${Dialog} key=${label} label=${label} wide=${wide} onClose=${() => answer(null)}>${draw(answer)}<//>`;
+}

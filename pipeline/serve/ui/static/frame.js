@@ -1,0 +1,63 @@
+// What stands around each view: the navigation above, the bar with the last change and its undoing below.
+import { directory, gone, session, signOut } from "./api.js";
+import { last, pending, said, undo } from "./corrections.js";
+import { html, useEffect } from "./html.js";
+import { useObservable } from "./observable.js";
+import { go, href, useRoute } from "./router.js";
+
+const VIEWS = { people: "People", review: "Review", recognise: "Recognise", store: "Store" };
+
+export function Top() {
+  const route = useRoute();
+  const { user, directories } = useObservable(session);
+  const here = useObservable(directory);
+  const choose = (event) => {
+    directory.set(event.currentTarget.value);
+    go("people");
+  };
+  return html`
+    <header class="top">
+      <nav aria-label="Views">
+        ${Object.entries(VIEWS).map(([view, title]) => {
+          const current = route.view === view || (view === "people" && route.view === "person");
+          return html`<a href=${href(view)} aria-current=${current ? "page" : null}>${title}</a>`;
+        })}
+      </nav>
+      ${directories.length > 1 &&
+      html`<select aria-label="Directory" value=${here} onChange=${choose}>
+        ${directories.map(({ name }) => html`<option value=${name}>${name}</option>`)}
+      </select>`}
+      <button class="plain out" onClick=${signOut}>Sign out <bdi class="soft">${user}</bdi></button>
+    </header>`;
+}
+
+export function Gone() {
+  const away = useObservable(gone);
+  return html`<div role="alert">
+    ${away && html`<p class="warning gone">The server does not answer. Trying again; what you typed stays here.</p>`}
+  </div>`;
+}
+
+export const isTyping = (event) =>
+  event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input:not([type=checkbox]), select, textarea");
+
+export function UndoBar() {
+  const now = useObservable(said);
+  const undoable = useObservable(last);
+  const busy = useObservable(pending) > 0;
+  useEffect(() => {
+    const press = (event) => {
+      if (event.key === "u" && !isTyping(event) && !document.querySelector("dialog[open]")) undo();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+  return html`
+    <div class=${now || undoable ? "bar" : ""} role="region" aria-label="Last change" aria-busy=${busy}>
+      <span role="status" class=${"said" + (now?.bad ? " warning" : "")}><bdi>${now?.text}</bdi></span>
+      ${undoable &&
+      html`<button onClick=${undo} disabled=${Boolean(undoable.blocked)} title=${undoable.blocked} aria-keyshortcuts="u">
+        Undo${now?.text !== undoable.text && html`: <bdi class="soft">${undoable.text}</bdi>`} <kbd>U</kbd>
+      </button>`}
+    </div>`;
+}

@@ -1,0 +1,51 @@
+// Making people one: whose name stays, and what was said against it before.
+import { get } from "./api.js";
+import { correct } from "./corrections.js";
+import { ask, askWhich } from "./dialog.js";
+import { Face, Name, count, nameOf } from "./face.js";
+import { html } from "./html.js";
+
+// Asks where names differ. `show(kept, others)` shows it at once, and returns how to take that back.
+// The server's answer; null where it was refused or left.
+export async function mergePeople(people, asOf, show) {
+  const kept = await whoStays(people);
+  if (!kept) return null;
+  const others = people.filter((person) => person.id !== kept.id);
+  const wish = { kind: "merge", persons: [kept.id, ...others.map(({ id }) => id)], asOf };
+  return mergeOf(wish, mergedText(kept, others), () => show(kept, others), keepName(kept.name));
+}
+
+// Who was in the store first stands for all, with its own name or none: the name that is to stay is given to it.
+export const keepName = (name) => async (merged) => {
+  if (!name) return null;
+  const { person } = await get(`people/${merged.persons[0]}`);
+  return person.name === name ? null : { kind: "name", persons: [person.id], name, anyway: true };
+};
+
+const mergedText = (kept, others) =>
+  `Merged ${others.length === 1 ? nameOf(others[0]) : count(others.length, "person", "people")} with ${nameOf(kept)}`;
+
+async function mergeOf(wish, text, show, follow) {
+  let stated = false;
+  const answer = await correct(wish, text, show(), (error) => (stated = error.reason === "stated-two-people"), follow);
+  if (!stated || wish.anyway) return answer;
+  const anyway = await askWhich("Two people", html`<p>It was said that these are two people. Merge them all the same?</p>`, {
+    merge: "Merge them",
+  });
+  return anyway ? mergeOf({ ...wish, anyway: true }, text, show, follow) : null;
+}
+
+// Who has a name stays, else who has the most photos; where there are several names the user says which.
+function whoStays(people) {
+  const named = people.filter((person) => person.name);
+  const names = new Set(named.map((person) => person.name));
+  if (names.size < 2) return (named.length ? named : people).reduce((most, each) => (each.photos > most.photos ? each : most));
+  return ask("Whose name stays?", (answer) => html`
+    <h2>Whose name stays?</h2>
+    <ul class="choices">
+      ${named.map((person) => html`<li><button onClick=${() => answer(person)}>
+        <${Face} src=${person.picture} /><span><${Name} name=${person.name} /> <small class="soft">${count(person.photos, "photo")}</small></span>
+      </button></li>`)}
+    </ul>
+    <div class="row"><button class="plain" onClick=${() => answer(null)}>Cancel</button></div>`);
+}

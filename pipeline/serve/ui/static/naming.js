@@ -1,0 +1,58 @@
+// The name of a person, as a field over the page: Enter keeps it. Where somebody else has it, the two may be one.
+import { correct } from "./corrections.js";
+import { ask } from "./dialog.js";
+import { Face, Name, count } from "./face.js";
+import { html, useEffect, useRef, useState } from "./html.js";
+
+// `onNamed(name)` shows it at once and returns how to take that back; `onMerge(other)` is asked for where they are one.
+export function Naming({ person, asOf, onNamed, onMerge }) {
+  const [typed, setTyped] = useState(person.name ?? "");
+  const refused = useRef(null); // a name that the server did not take: it stays in the field
+  useEffect(() => setTyped(refused.current ?? person.name ?? ""), [person.name]);
+  const name = typed.trim();
+  const differs = name !== (person.name ?? "");
+
+  const keep = async (anyway) => {
+    let taken = [];
+    const wish = { kind: "name", persons: [person.id], name, anyway, asOf };
+    const text = name ? `Named ${name}` : `Name taken away: ${person.name}`;
+    refused.current = null;
+    const answer = await correct(wish, text, onNamed(name), (error) => {
+      if (error.reason === "name-taken") taken = error.answer.people;
+      return taken.length > 0;
+    });
+    if (answer) return;
+    refused.current = name;
+    setTyped(name);
+    if (!taken.length) return;
+    const choice = await askTaken(name, person, taken);
+    if (choice === "both") keep(true);
+    else if (choice) onMerge(choice);
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    if (differs) keep(false);
+  };
+  return html`
+    <form class="naming" onSubmit=${submit}>
+      <input dir="auto" aria-label="Name" placeholder="Who is this?" value=${typed} autocomplete="off" spellcheck=${false}
+        onInput=${(event) => setTyped(event.currentTarget.value)} />
+      ${differs && html`<button class="main">Save</button>`}
+    </form>`;
+}
+
+function askTaken(name, person, people) {
+  return ask("This name is taken", (answer) => html`
+    <h2><bdi dir="auto">${name}</bdi> is there already</h2>
+    <p>Are they one person?</p>
+    <ul class="choices">
+      ${people.map((other) => html`<li><button onClick=${() => answer(other)}>
+        <${Face} src=${other.picture} /><span>Merge with <${Name} name=${other.name} /> <small class="soft">${count(other.photos, "photo")}</small></span>
+        <${Face} src=${person.picture} />
+      </button></li>`)}
+    </ul>
+    <div class="row">
+      <button class="plain" onClick=${() => answer(null)}>Cancel</button>
+      <button onClick=${() => answer("both")}>Two people of that name</button>
+    </div>`);
+}

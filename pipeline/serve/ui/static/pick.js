@@ -1,0 +1,53 @@
+// Choosing a person, by typing a part of the name.
+import { Refused, get } from "./api.js";
+import { ask } from "./dialog.js";
+import { Face, Name, count } from "./face.js";
+import { html, useEffect, useRef, useState } from "./html.js";
+
+const SHOWN = 12;
+const TYPING_MS = 120;
+
+// The person that the user chose; null where the dialog was left. `without`: the id of one who is not offered.
+export const pickPerson = (label, without) =>
+  ask(label, (answer) => html`<${Picker} label=${label} without=${without} answer=${answer} />`);
+
+function Picker({ label, without, answer }) {
+  const [typed, setTyped] = useState("");
+  const [found, setFound] = useState(null);
+  const field = useRef(null);
+  useEffect(() => field.current.focus(), []);
+  useEffect(() => {
+    let wanted = true;
+    const timer = setTimeout(async () => {
+      const query = { q: typed.trim() || null, sort: "photos", count: SHOWN + 1 };
+      const { people } = await get("people", query).catch((error) => {
+        if (error instanceof Refused) return { people: [] };
+        throw error;
+      });
+      if (wanted) setFound(people.filter(({ id }) => id !== without).slice(0, SHOWN));
+    }, found ? TYPING_MS : 0);
+    return () => {
+      wanted = false;
+      clearTimeout(timer);
+    };
+  }, [typed]);
+  const submit = (event) => {
+    event.preventDefault();
+    if (found?.length) answer(found[0]);
+  };
+  return html`
+    <form onSubmit=${submit}>
+      <h2>${label}</h2>
+      <input ref=${field} type="search" dir="auto" aria-label="Name" placeholder="Name" value=${typed}
+        onInput=${(event) => setTyped(event.currentTarget.value)} />
+      <p class="unseen" role="status">${found && count(found.length, "person", "people")}</p>
+      <ul class="choices">
+        ${found?.map((person) => html`<li key=${person.id}><button type="button" onClick=${() => answer(person)}>
+          <${Face} src=${person.picture} />
+          <span><${Name} name=${person.name} /> <small class="soft">${count(person.photos, "photo")}</small></span>
+        </button></li>`)}
+      </ul>
+      ${found && !found.length && html`<p class="soft">Nobody fits.</p>`}
+      <div class="row"><button type="button" class="plain" onClick=${() => answer(null)}>Cancel</button></div>
+    </form>`;
+}

@@ -1,0 +1,125 @@
+// Pairs of people who may be one, side by side: one key each for same, not same and skip. Each answer shows at once and
+// is sent meanwhile; undoing one brings its pair back.
+import { correct } from "./corrections.js";
+import { Face, Name, count, nameOf } from "./face.js";
+import { isTyping } from "./frame.js";
+import { html, useEffect, useRef, useState } from "./html.js";
+import { keepName } from "./merge.js";
+import { usePaged } from "./paged.js";
+import { href } from "./router.js";
+
+const KEYS = { s: "same", n: "not", k: "skip", ArrowLeft: "same", ArrowRight: "not", ArrowDown: "skip" };
+const AHEAD = 8; // pairs that are there before they are needed
+const PRELOADED = 2; // pairs whose pictures are
+
+const keyOf = (pair) => `${pair.one.id} ${pair.other.id}`;
+
+// The pairs that still need an answer: those not decided, and not settled by the merges that were decided before.
+function unanswered(pairs, decided) {
+  const merged = new Map();
+  const root = (id) => (merged.has(id) ? root(merged.get(id)) : id);
+  for (const pair of pairs) {
+    if (decided.get(keyOf(pair)) === "same" && root(pair.other.id) !== root(pair.one.id)) merged.set(root(pair.other.id), root(pair.one.id));
+  }
+  return pairs.filter((pair) => !decided.has(keyOf(pair)) && root(pair.one.id) !== root(pair.other.id));
+}
+
+export function Review({ anew }) {
+  const list = usePaged("review", { count: 40 }, "pairs", anew);
+  const [decided, setDecided] = useState(new Map()); // same, not or skip, by pair
+  const left = unanswered(list.items, decided);
+  const pair = left[0];
+  const done = [...decided.values()].filter((answer) => answer !== "skip").length;
+  const skipped = decided.size - done;
+
+  useEffect(() => {
+    if (left.length < AHEAD && !list.done && !list.loading) list.more();
+  }, [left.length, list.done, list.loading, list.next]);
+  useEffect(() => {
+    for (const { one, other, oneFaces, otherFaces } of left.slice(1, 1 + PRELOADED)) {
+      for (const { picture } of [one, other, ...oneFaces, ...otherFaces]) if (picture) new Image().src = picture;
+    }
+  }, [pair]);
+
+  const decide = (answer) => {
+    if (!pair) return;
+    const key = keyOf(pair);
+    setDecided((old) => new Map(old).set(key, answer));
+    const back = () =>
+      setDecided((old) => {
+        const next = new Map(old);
+        next.delete(key);
+        return next;
+      });
+    if (answer === "skip") return;
+    const { one, other } = pair;
+    const [kind, said, follow] = answer === "same" ? ["merge", "Same", keepName(one.name || other.name)] : ["not_same", "Not the same"];
+    const wish = { kind, persons: [one.id, other.id], asOf: list.asOf };
+    correct(wish, `${said}: ${nameOf(one)} and ${nameOf(other)}`, back, undefined, follow);
+  };
+  const current = useRef(decide);
+  current.current = decide;
+  useEffect(() => {
+    const press = (event) => {
+      const answer = KEYS[event.key];
+      if (!answer || event.repeat || isTyping(event) || document.querySelector("dialog[open]")) return;
+      event.preventDefault();
+      current.current(answer);
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+
+  return html`
+    <header>
+      <h1>Review</h1>
+      <div class="spread evidence" role="status">${pair && html`<${Evidence} pair=${pair} />`}</div>
+      <p class="soft">${done > 0 && `${done.toLocaleString("en")} answered`}</p>
+    </header>
+    ${pair
+      ? html`<${Pair} key=${keyOf(pair)} pair=${pair} decide=${decide} />`
+      : html`<div class="empty" aria-busy=${!list.done}>
+          ${!list.done
+            ? html`<p>Looking for people who may be one…</p>`
+            : html`<p>${done ? "That was all. " : ""}There is no pair to answer.</p>
+                ${skipped > 0 &&
+                html`<button onClick=${() => setDecided(new Map([...decided].filter(([, answer]) => answer !== "skip")))}>
+                  Look at the ${count(skipped, "skipped pair")} again
+                </button>`}`}
+        </div>`}`;
+}
+
+const Evidence = ({ pair: { together, namesDiffer, score, compared } }) => html`
+  <span class="soft">Is it one person? Score ${score.toFixed(2)} over ${count(compared, "comparison")}.</span>
+  ${together > 0 && html` <strong class="warning">They are together in ${count(together, "photo")}.</strong>`}
+  ${namesDiffer && html` <strong class="warning">They have different names; the first would stay.</strong>`}`;
+
+function Pair({ pair: { one, other, oneFaces, otherFaces }, decide }) {
+  return html`
+    <div class="pair">
+      <${Side} person=${one} faces=${oneFaces} />
+      <${Side} person=${other} faces=${otherFaces} />
+    </div>
+    <div class="answers row">
+      <button class="main" aria-keyshortcuts="s ArrowLeft" onClick=${() => decide("same")}>Same <kbd>S</kbd></button>
+      <button aria-keyshortcuts="k ArrowDown" onClick=${() => decide("skip")}>Skip <kbd>K</kbd></button>
+      <button aria-keyshortcuts="n ArrowRight" onClick=${() => decide("not")}>Not the same <kbd>N</kbd></button>
+    </div>`;
+}
+
+// The largest picture is the one that the person is known by; below it others to compare with.
+function Side({ person, faces }) {
+  const [looked, setLooked] = useState(null);
+  const others = faces.filter((face) => face.picture && face.picture !== person.picture);
+  const all = [person.picture, ...others.map((face) => face.picture)].filter(Boolean);
+  return html`
+    <section aria-label=${nameOf(person)}>
+      <${Face} key=${looked ?? all[0]} src=${looked ?? all[0]} eager alt=${`A face of ${nameOf(person)}`} />
+      ${all.length > 1 &&
+      html`<div class="strip">
+        ${all.map((picture, place) => html`<button aria-label=${`Face ${place + 1} of ${nameOf(person)}`} key=${picture}
+          aria-pressed=${picture === (looked ?? all[0])} onClick=${() => setLooked(picture)}><${Face} src=${picture} eager /></button>`)}
+      </div>`}
+      <p><a href=${href("person", person.id)}><${Name} name=${person.name} /></a> <span class="soft">${count(person.photos, "photo")}</span></p>
+    </section>`;
+}

@@ -1,0 +1,31 @@
+// What the address says after the #: a view, the id of what it shows, and its settings. So every view can be linked to,
+// and the server needs to know one path only.
+import { observable, useObservable } from "./observable.js";
+
+function parse(hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const [view = "", id = ""] = path.split("/").map(decodeURIComponent);
+  return { view: view || "people", id, settings: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+const route = observable(parse(location.hash));
+addEventListener("hashchange", () => route.set(parse(location.hash)));
+
+export const useRoute = () => useObservable(route);
+
+export function href(view, id = "", settings = {}) {
+  const wanted = Object.entries(settings).filter(([, value]) => value !== "" && value != null);
+  const query = new URLSearchParams(wanted).toString();
+  return `#/${view}${id ? "/" + encodeURIComponent(id) : ""}${query ? "?" + query : ""}`;
+}
+
+export function go(view, id, settings) {
+  location.hash = href(view, id, settings);
+}
+
+// The same view with other settings: no new step of the browser's history.
+export function change(settings) {
+  const now = route.get();
+  history.replaceState(history.state, "", href(now.view, now.id, { ...now.settings, ...settings }));
+  route.set(parse(location.hash));
+}

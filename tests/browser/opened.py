@@ -1,0 +1,94 @@
+"""The page in a browser, and what tests do with it again and again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.browser.served import PASSWORD, USER, Served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, ConsoleMessage, Locator
+
+_TIMEOUT_MS = 20_000  # of what a test waits for; a busy machine is not a failure
+
+
+class Opened:
+    """`page` and `expect` are Playwright's. `errors` are those of scripts and of the content security policy."""
+
+    def __init__(self, context: BrowserContext, served: Served) -> None:
+        from playwright.sync_api import expect
+
+        expect.set_options(timeout=_TIMEOUT_MS)
+        self.expect = expect
+        self.context = context
+        self.served = served
+        self.errors: list[str] = []
+        context.set_default_timeout(_TIMEOUT_MS)
+        self.page = context.new_page()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._heard)
+        self.page.goto(served.page)
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if "Content Security Policy" in message.text:
+            self.errors.append(message.text)
+
+    def sign_in(self, user: str = USER, password: str = PASSWORD) -> None:
+        self.page.get_by_label("Account").fill(user)
+        self.page.get_by_label("Password").fill(password)
+        self.button("Sign in").click()
+        self.page.get_by_role("heading", name="Sign in").wait_for(state="detached")
+
+    def go(self, route: str) -> None:
+        """`route`: as in the address after #/."""
+        self.page.evaluate("route => { location.hash = '#/' + route }", route)
+
+    def button(self, name: str, *, exact: bool = False) -> Locator:
+        return self.page.get_by_role("button", name=name, exact=exact)
+
+    def undo(self) -> None:
+        """By the key, which in a field would be a letter."""
+        self.done()
+        self.page.get_by_role("main").focus()
+        self.page.keyboard.press("u")
+        self.said("Undone")
+        self.done()
+
+    def done(self) -> None:
+        """Waits until the server has answered every change."""
+        self.expect(self.page.get_by_role("region", name="Last change")).to_have_attribute("aria-busy", "false")
+
+    def said(self, text: str) -> None:
+        """Waits until the bar says it."""
+        self.expect(self.page.locator(".bar [role=status]")).to_contain_text(text)
+
+    def cards(self, label: str = "People") -> Locator:
+        return self.page.get_by_role("list", name=label).get_by_role("listitem")
+
+    def has(self, count: int, label: str = "People") -> None:
+        """Waits until the grid has so many cards."""
+        self.expect(self.cards(label)).to_have_count(count)
+
+    def choose(self, *places: int) -> None:
+        """People of the grid."""
+        for place in places:
+            self.cards().nth(place).get_by_role("checkbox").check(force=True)
+
+    def open_person(self, person: str) -> None:
+        self.go(f"person/{person}")
+        self.cards("Faces").first.wait_for()
+
+    @property
+    def name(self) -> Locator:
+        """The field of a person's name."""
+        return self.page.locator(".naming input")
+
+    def give_name(self, name: str) -> None:
+        self.name.fill(name)
+        self.name.press("Enter")
+
+    def pick(self, name: str) -> None:
+        """In the dialog that asks for a person."""
+        dialog = self.page.get_by_role("dialog")
+        dialog.get_by_role("searchbox").fill(name)
+        dialog.get_by_role("listitem").filter(has_text=name).get_by_role("button").click()

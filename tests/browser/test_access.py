@@ -1,0 +1,77 @@
+"""What a screen reader and a keyboard meet: axe-core on every view, in light and dark, and the way of the focus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coded_faces import Shown, photo
+
+from tests.browser.opened import Opened
+from tests.browser.served import Served
+
+AXE = Path(__file__).with_name("vendor") / "axe.min.js"
+SERIOUS = {"serious", "critical"}
+
+
+def findings(page: Opened) -> list[tuple[str, str]]:
+    """What axe-core finds that is serious: the rule, and the first element."""
+    if not page.page.evaluate("'axe' in window"):
+        page.page.evaluate(AXE.read_text("utf-8"))
+    results: dict[str, Any] = page.page.evaluate("axe.run({ resultTypes: ['violations'] })")
+    return [(each["id"], each["nodes"][0]["html"]) for each in results["violations"] if each["impact"] in SERIOUS]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_serious_finding(open_page: Callable[..., Opened], served: Served, scheme: str) -> None:
+    served.people.name(served.person("a1.png").person_id, "Ada")
+    page = open_page(served, color_scheme=scheme)
+    assert findings(page) == [], "sign in"
+    page.sign_in()
+    page.choose(0, 1)
+    assert findings(page) == [], "people"
+    page.open_person(served.person("a1.png").person_id)
+    page.cards("Faces").nth(1).get_by_role("button").first.click()
+    assert findings(page) == [], "person"
+    page.button("Move to").click()
+    page.page.get_by_role("dialog").get_by_role("listitem").first.wait_for()
+    assert findings(page) == [], "choosing a person"
+    page.page.keyboard.press("Escape")
+    page.go("recognise")
+    page.page.get_by_label("photo").set_input_files(
+        {"name": "two.png", "mimeType": "image/png", "buffer": photo(Shown(1, 5), Shown(77, 0, 0.05))}
+    )
+    page.button("Face 2").click()
+    assert findings(page) == [], "recognise"
+    page.go("store")
+    page.page.get_by_role("heading", name="Threshold").wait_for()
+    assert findings(page) == [], "store"
+
+
+def test_a_keyboard_reaches_and_returns(page: Opened) -> None:
+    page.page.reload()
+    page.has(8)
+    page.page.keyboard.press("Tab")
+    page.expect(page.page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.page.keyboard.press("Enter")
+    page.expect(page.page.get_by_role("main")).to_be_focused()
+    page.cards().first.get_by_role("link").press("Enter")  # a person
+    page.cards("Faces").first.wait_for()
+    page.expect(page.page.get_by_role("main")).to_be_focused()
+    page.button("Merge with").press("Enter")
+    page.expect(page.page.get_by_role("dialog").get_by_role("searchbox")).to_be_focused()
+    page.page.keyboard.press("Escape")
+    page.expect(page.button("Merge with")).to_be_focused()
+    page.page.go_back()
+    page.has(8)
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(open_page: Callable[..., Opened], served: Served) -> None:
+    page = open_page(served, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page.sign_in()
+    for view in ("people", f"person/{served.person('a1.png').person_id}", "review", "recognise", "store"):
+        page.go(view)
+        page.page.wait_for_timeout(200)
+        assert page.page.evaluate("document.documentElement.scrollWidth") <= 360, view

@@ -1,0 +1,117 @@
+"""The grid of people: found, sorted, chosen, merged and hidden; ten thousand of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from coded_store import plant
+
+from pipeline.store.local import LocalStore
+from tests.browser.opened import Opened
+from tests.browser.served import Served, make_store, serving
+
+PLANTED = 10_000
+DRAWN = 150  # cards at most: the rows near the screen
+
+
+def test_they_are_sorted_searched_and_counted(page: Opened, served: Served) -> None:
+    served.people.name(served.person("d5.png").person_id, "Zoë")
+    served.people.name(served.person("c2.png").person_id, "Ada")
+    page.page.reload()
+    page.has(8)
+    page.expect(page.cards().first).to_contain_text("4 photos")
+    page.page.get_by_label("Sort by").select_option("name")
+    page.expect(page.cards().first).to_contain_text("Ada")
+    page.page.get_by_label("Search").fill("zo")
+    page.has(1)
+    page.expect(page.cards()).to_contain_text("Zoë")
+    page.page.get_by_label("Search").fill("nobody of that name")
+    page.expect(page.page.get_by_text("Nobody fits")).to_be_visible()
+    page.page.get_by_label("Search").fill("")
+    page.page.get_by_label("Show").select_option("unnamed")
+    page.has(6)
+
+
+def test_chosen_people_become_one_and_two_again(page: Opened, served: Served) -> None:
+    page.choose(0, 1)
+    page.button("Merge").click()
+    page.has(7)
+    page.said("Merged")
+    page.button("Undo").click()
+    page.has(8)
+    page.said("Undone")
+    assert len(served.people.all()) == 8
+
+
+def test_of_two_names_the_user_says_which_stays(page: Opened, served: Served) -> None:
+    served.people.name(served.person("a1.png").person_id, "Ada")
+    served.people.name(served.person("c2.png").person_id, "Grace")
+    page.page.reload()
+    page.choose(0, 1)
+    page.button("Merge").click()
+    dialog = page.page.get_by_role("dialog", name="Whose name stays?")
+    dialog.get_by_role("button", name="Grace").click()
+    page.has(7)
+    page.done()
+    assert {row.name for row in served.people.all()} == {"Grace", None}
+    assert served.person("a1.png").photos == 5  # one photo shows both
+
+
+def test_hidden_people_are_found_where_they_are_hidden(page: Opened, served: Served) -> None:
+    page.choose(5, 6, 7)
+    page.button("Hide").click()
+    page.has(5)
+    page.done()
+    assert sum(row.hidden for row in served.people.all()) == 3
+    page.page.get_by_label("Show").select_option("hidden")
+    page.has(3)
+    page.choose(0)
+    page.button("Show again").click()
+    page.has(2)
+    page.undo()
+    page.has(3)
+    page.undo()  # the one before
+    page.page.get_by_label("Show").select_option("all")
+    page.has(8)
+
+
+def test_ten_thousand_are_scrolled_through_by_few_cards(open_page: Callable[..., Opened], tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    with LocalStore.open(tmp_path / "store", command="plant") as client:
+        plant(client, PLANTED)
+    with serving(tmp_path / "store") as served:
+        opened = open_page(served)
+        opened.sign_in()
+        opened.expect(opened.page.get_by_role("heading", level=1)).to_contain_text("10,000")
+        opened.cards().first.wait_for()
+        most, last = opened.page.evaluate(
+            """async wanted => {
+                let most = 0, last = 0;
+                while (last < wanted) {
+                    scrollTo(0, document.documentElement.scrollHeight);
+                    await new Promise(requestAnimationFrame);
+                    const cards = document.querySelectorAll(".card");
+                    most = Math.max(most, cards.length);
+                    last = Number(cards[cards.length - 1].getAttribute("aria-posinset"));
+                }
+                return [most, last];
+            }""",
+            PLANTED,
+        )
+        assert last == PLANTED
+        assert most <= DRAWN
+        opened.page.keyboard.press("Home")
+        opened.expect(opened.cards().first).to_have_attribute("aria-posinset", "1")
+
+
+def test_a_store_without_people_says_how_they_come(open_page: Callable[..., Opened], tmp_path: Path) -> None:
+    make_store(tmp_path / "store")
+    with serving(tmp_path / "store") as served:
+        opened = open_page(served)
+        opened.sign_in()
+        opened.expect(opened.page.get_by_text("Nobody is in here yet")).to_be_visible()
+        opened.go("review")
+        opened.expect(opened.page.get_by_text("There is no pair to answer")).to_be_visible()
+        opened.go("store")
+        opened.expect(opened.page.get_by_text("No run has filled this store")).to_be_visible()
