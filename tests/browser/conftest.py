@@ -48,7 +48,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **{f"d{person}.png": [Shown(person)] for person in range(3, 9)},
         "e-poor.png": [Shown(9, 0, 0.1)],
     }
-    return fill(tmp_path_factory.mktemp("page"), shown)
+    # A long path: the page of the store shows it.
+    return fill(tmp_path_factory.mktemp("page-" + "of-an-archive-" * 5), shown)
 
 
 @pytest.fixture

@@ -73,5 +73,6 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(open_page: Callable[..., Op
     page.sign_in()
     for view in ("people", f"person/{served.person('a1.png').person_id}", "review", "recognise", "store"):
         page.go(view)
+        page.page.wait_for_load_state("networkidle")
         page.page.wait_for_timeout(200)
         assert page.page.evaluate("document.documentElement.scrollWidth") <= 360, view
