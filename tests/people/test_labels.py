@@ -440,6 +440,24 @@ def test_the_name_of_who_was_forgotten_is_nowhere(nights: Nights, change: Callab
     assert problems(nights.store) == []
 
 
+def test_who_has_the_former_name_of_who_was_forgotten_keeps_labels(nights: Nights) -> None:
+    """Hannah was known by Anna's name, and photos of Anna were taken to be hers."""
+    nights.shows(a=Shown(1), b=Shown(1, 1))
+    nights.manifest.write_text(f"path,name,place\n{nights.path('a')},Anna,home\n{nights.path('b')},Anna,away\n")
+    run_over(nights.manifest, nights.store)
+
+    def forget(people: People) -> None:
+        new = people.split("Anna", [_face_on_b(people, "Anna")]).persons[0]
+        people.name("Anna", "Hannah")
+        people.name(new, "Anna")
+        people.forget("Hannah")
+
+    nights.with_people(forget)
+    with LocalStore.open(nights.store, command="test") as client:
+        kept = client.read("SELECT path, name, extra FROM core.media ORDER BY path").to_pylist()
+    assert [(row["name"], row["extra"]) for row in kept] == [(None, None), ("Anna", '{"place": "away"}')]
+
+
 def test_a_face_stays_where_nobody_could_be_known_by_another(nights: Nights) -> None:
     nights.settings = replace(SETTINGS, run=replace(SETTINGS.run, on_missing="keep"))
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), d=Shown(2, 1))

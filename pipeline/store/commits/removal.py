@@ -124,9 +124,9 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
 def _labelled_after(
     catalog: Catalog, directory: int, person_ids: Sequence[str], called: Sequence[tuple[str | None, str | None]]
 ) -> list[int]:
-    """The media whose labels may be of these persons, who are `called` so, though others are on them: their largest
-    face was one of the persons' before a correction, or they are labelled as one of the persons is or was called, and
-    nobody else in the directory."""
+    """The media whose labels may be of these persons, who are `called` so, though others are on them: they are labelled
+    as one of the persons is or was called, or their largest face was one of the persons' before a correction. Not where
+    the label is what somebody else in the directory is called."""
     denied = f"SELECT face_id FROM core.facts WHERE kind = 'is_not' AND {_THESE_PERSONS}"
     faces = {face for (face,) in catalog.rows(denied, [list(person_ids)])}
     gone, said = set(person_ids), [*called]
@@ -135,7 +135,17 @@ def _labelled_after(
             faces.update(face for face, columns in shown.faces.items() if columns["person_id"] in gone)
             known = [columns for person_id, columns in shown.persons.items() if columns and person_id in gone]
             said += [(columns.get("name"), columns.get("external_id")) for columns in known]
-    rows = catalog.rows(f"SELECT media_id FROM core.faces WHERE ordinal = 0 AND {_THESE_FACES}", [sorted(faces)])
+    of_others = " AND ".join(
+        f"(m.{column} IS NULL OR m.{column} IN (SELECT {column} FROM core.persons"
+        f" WHERE directory_id = $1 AND {column} IS NOT NULL))"
+        for column in ("name", "external_id")
+    )
+    rows = catalog.rows(
+        "SELECT m.media_id FROM core.faces f JOIN core.media m ON m.media_id = f.media_id WHERE f.ordinal = 0"
+        " AND f.face_id IN (SELECT unnest($2::BIGINT[]))"
+        f" AND NOT (coalesce(m.name, m.external_id) IS NOT NULL AND {of_others})",
+        [directory, sorted(faces)],
+    )
     for column, texts in zip(("name", "external_id"), zip(*said, strict=True), strict=True):
         if wanted := sorted({text for text in texts if text}):
             rows += catalog.rows(
