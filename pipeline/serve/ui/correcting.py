@@ -174,9 +174,9 @@ def _moment(text: object) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(str(text).removesuffix("Z"))
-    except ValueError:
+        return moment.astimezone(timezone.utc).replace(tzinfo=None) if moment.tzinfo else moment
+    except (ValueError, OverflowError):
         raise BodyInvalid(detail="asOf must be the asOf of an answer") from None
-    return moment.astimezone(timezone.utc).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def _answer(answer: CorrectionAnswer) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def cursor_key(text: str, order: str, like: Sequence[Key]) -> Key:
     try:
         found, *key = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
         fits = found == order and all(
-            isinstance(part, (int, float)) == isinstance(other, (int, float)) and isinstance(part, (int, float, str))
+            _is_number(part) if isinstance(other, (int, float)) else isinstance(part, str)
             for part, other in zip(key, like[0] if like else key, strict=True)
         )
     except (ValueError, TypeError, RecursionError):
@@ -133,6 +133,11 @@ def cursor_key(text: str, order: str, like: Sequence[Key]) -> Key:
     if not fits:
         raise ParameterInvalid(name="after", expected="the `next` of the same question")
     return list(key)
+
+
+def _is_number(part: object) -> bool:
+    """One that a place may have: Python's JSON has larger ones, infinity and NaN as well."""
+    return isinstance(part, (int, float)) and abs(part) < 2**63
 
 
 class PeopleLists:

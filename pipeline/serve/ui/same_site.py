@@ -37,9 +37,17 @@ def check_same_site(request: Request) -> None:
     if site is not None:
         own = site == "same-origin" or (site == "none" and request.method in _SAFE)
     else:
-        own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+        own = origin is None or _host(origin) == request.headers.get("host")
     if not own or (request.method not in _SAFE and request.headers.get(PAGE_HEADER) != "1"):
         raise CrossSite()
+
+
+def _host(origin: str) -> str | None:
+    """None of what is no address."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 class PageHeaders:

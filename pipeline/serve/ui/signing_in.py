@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,7 +28,7 @@ class SigningIn:
         check_same_site(request)
         body = await self.context.object(request, _NOBODY, _MAX_BYTES)
         user, password = body.get("user"), body.get("password")
-        if not isinstance(user, str) or not isinstance(password, str):
+        if not _is_unicode(user) or not _is_unicode(password):
             raise BodyInvalid(detail="user and password must be texts")
         drops = self.context.sessions.drops
         try:
@@ -74,3 +74,8 @@ class SigningIn:
             "gate": gate_json(match.min_cpq, match.min_fsq, match.min_fcq),
             "maxBodyBytes": settings.serve.max_body_bytes,
         }
+
+
+def _is_unicode(value: object) -> TypeGuard[str]:
+    """Whether it is a text that can be encoded: JSON can contain halves of surrogate pairs."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
