@@ -267,6 +267,10 @@ class SignInRequired(RequestError, http_status=401):
     """Nobody is signed in, or the session has ended: sign in."""
 
 
+class OtherAccount(RequestError, http_status=401):
+    """Another account is signed in by now in this browser; nothing was done. Sign in again."""
+
+
 class SignInRefused(RequestError, http_status=401):
     """The user id or the password is wrong."""
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.config import Settings
-from pipeline.errors import ParameterInvalid
+from pipeline.errors import OtherAccount, ParameterInvalid
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.people import People
 from pipeline.serve.auth import Authenticator
@@ -28,6 +29,8 @@ from pipeline.store.directory_names import RULE, directory_name
 from pipeline.store.local import LocalStore
 
 COOKIE: Final = "facepipe_page"
+# For whom the page asks, percent-encoded: all tabs have one cookie, and somebody else may have signed in in another.
+USER_HEADER: Final = "x-facepipe-user"
 MAX_COUNT: Final = 500
 _MAX_JSON_BYTES: Final = 1 << 20
 
@@ -68,14 +71,17 @@ class Context:
         return PeopleLists(self.service)
 
     def session(self, request: Request) -> Session:
-        """Raises CrossSite, SignInRequired."""
+        """Raises CrossSite, SignInRequired, OtherAccount."""
         check_same_site(request)
         session = self.sessions.find(request.cookies.get(COOKIE))
+        expected = request.headers.get(USER_HEADER)
+        if expected is not None and unquote(expected) != session.user:
+            raise OtherAccount()
         request.state.place.hold()  # until the answer, its connection gives way to no other
         return session
 
     def visitor(self, request: Request) -> Visitor:
-        """Raises CrossSite, SignInRequired, ParameterInvalid."""
+        """Raises as `session`, and ParameterInvalid."""
         session = self.session(request)
         try:
             return Visitor(session, directory_name(Query(request).text("directory") or "main"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.errors import BodyInvalid, SignInRefused, Unauthorized
+from pipeline.errors import BodyInvalid, SignInRefused, SignInRequired, Unauthorized
 from pipeline.serve.peers import peer_of
 from pipeline.serve.ui.answers import gate_json
 from pipeline.serve.ui.context import COOKIE, Context
@@ -54,7 +55,9 @@ class SigningIn:
         return await self.context.answer(lambda: self._told(session))
 
     async def sign_out(self, request: Request) -> Response:
-        check_same_site(request)
+        """Raises OtherAccount."""
+        with suppress(SignInRequired):  # whose session has ended is signed out
+            self.context.session(request)
         self.context.sessions.end(request.cookies.get(COOKIE))
         answer = Response(status_code=204, headers={"Clear-Site-Data": '"cache"'})
         answer.delete_cookie(COOKIE, path=PREFIX, httponly=True, samesite="strict")

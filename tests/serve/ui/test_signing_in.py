@@ -151,6 +151,28 @@ def test_signing_out_ends_this_session_only(browser: Browser, server: LiveServer
     other.get("people")
 
 
+def test_a_tab_of_another_account_is_told_so(server: LiveServer, browser_at: BrowserAt) -> None:
+    """Two tabs have one cookie; the later sign-in counts."""
+    server.client.create_account("zoe@home", quick_hash(PASSWORD))
+    tabs = browser_at(server)
+    tabs.sign_in("bob")
+    tabs.sign_in("zoe@home")
+    for user in ("bob", "zoe", "Zoe%40home", "", "%ff", "%00"):
+        headers = {**PAGE, "X-Facepipe-User": user}
+        for method, path in api_routes(server):
+            if (method, path) != ("POST", "/ui/api/session"):
+                answer = tabs.http.request(method, path.replace("{", "").replace("}", ""), headers=headers)
+                assert answer.status_code == 401, (user, path)
+                assert method == "HEAD" or answer.json()["errorReason"] == "other-account"
+    own = {**PAGE, "X-Facepipe-User": "zoe%40home"}
+    assert tabs.http.get("/ui/api/session", headers=own).json()["user"] == "zoe@home"
+    assert tabs.get("session")["user"] == "zoe@home"  # pictures are asked for without the header
+    again = tabs.http.post("/ui/api/session", json=ANN, headers={**PAGE, "X-Facepipe-User": "bob"})
+    assert again.json()["user"] == "ann"  # who signs in is nobody yet
+    assert tabs.http.delete("/ui/api/session", headers={**PAGE, "X-Facepipe-User": "ann"}).status_code == 204
+    assert tabs.http.delete("/ui/api/session", headers={**PAGE, "X-Facepipe-User": "ann"}).status_code == 204
+
+
 def test_a_new_password_ends_the_sessions(browser: Browser, server: LiveServer) -> None:
     server.client.set_password("ann", quick_hash("another"))
     server.auth.drop("ann")  # as the admin port does
