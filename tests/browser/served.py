@@ -21,7 +21,9 @@ from tests.people.coded_archive import SETTINGS, SIZE, run_over, write_photo
 from tests.serve.live import listening, live_settings
 from tests.serve.quick_hash import quick_hash
 
-__all__ = ["PASSWORD", "USER", "Served", "fill", "serving"]
+__all__ = ["OTHER", "PASSWORD", "USER", "Served", "fill", "serving"]
+
+OTHER = "bob"  # another account, with the same password
 
 Thresholds: TypeAlias = tuple[tuple[float, float], ...]  # (false match rate, T) each
 THRESHOLDS: Thresholds = ((1e-5, 0.03), (1e-4, 0.54), (1e-3, 0.8))  # photos of one person are nearer, others further
@@ -36,7 +38,7 @@ class Served:
         self._parts = client, service, settings
         self._up = ExitStack()
         self._port = 0
-        self.people = People(client, settings, service=lambda: service)
+        self.people = People(client, settings, user, service=lambda: service)
         self.come()
 
     def come(self) -> None:
@@ -80,6 +82,7 @@ def serving(store: Path, **flags: object) -> Iterator[Served]:
     """`flags` set settings (`ui__photo_roots=...`)."""
     settings = live_settings(serve__person_headers="optional", serve__workers=2, **flags)
     with LocalStore.open(store, command="serve") as client:
+        client.create_account(OTHER, quick_hash(PASSWORD))
         service = IdentityService(client, CodedExtractor(SIZE), Decoder(settings.decode), settings)  # type: ignore[arg-type]
         service.load()
         with closing(service):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from coded_store import plant
 
 from pipeline.store.local import LocalStore
@@ -115,3 +116,13 @@ def test_a_store_without_people_says_how_they_come(open_page: Callable[..., Open
         opened.expect(opened.page.get_by_text("There is no pair to answer")).to_be_visible()
         opened.go("store")
         opened.expect(opened.page.get_by_text("No run has filled this store")).to_be_visible()
+
+
+@pytest.mark.parametrize("route", ["person/%zz", "constructor", "nothing"])
+def test_an_address_that_names_no_view_shows_the_people(page: Opened, route: str) -> None:
+    page.go("store")
+    page.page.get_by_role("heading", name="Threshold").wait_for()
+    page.go(route)
+    page.has(8)
+    page.page.reload()
+    page.has(8)

@@ -100,6 +100,50 @@ def test_a_face_is_moved_to_another_or_to_nobody(page: Opened, served: Served, a
     assert served.people.show(ada).faces == 2
 
 
+def test_enter_takes_nobody_who_was_found_by_what_was_typed_before(
+    page: Opened, served: Served, ada: str, one: str
+) -> None:
+    choose_faces(page, 1)
+    page.button("Move to").click()
+    dialog = page.page.get_by_role("dialog")
+    dialog.get_by_role("listitem").nth(2).wait_for()
+    dialog.get_by_role("searchbox").fill("Nobody of that name")
+    page.page.keyboard.press("Enter")
+    page.expect(dialog.get_by_text("Nobody fits")).to_be_visible()
+    dialog.get_by_role("searchbox").fill("Ada")
+    page.expect(dialog.get_by_role("listitem")).to_have_count(1)
+    page.page.keyboard.press("Enter")
+    page.said("moved to Ada")
+
+
+def test_back_leaves_a_question_with_its_view(page: Opened, one: str) -> None:
+    page.button("Merge with").click()
+    page.expect(page.page.get_by_role("dialog")).to_be_visible()
+    page.page.go_back()
+    page.has(8)
+    page.expect(page.page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_back_leads_past_somebody_who_was_merged(page: Opened, served: Served, ada: str, one: str) -> None:
+    served.people.merge(ada, one)
+    (gone,) = {ada, one} - {row.person_id for row in served.people.all()}
+    page.go("people")
+    page.open_person(gone)
+    page.page.wait_for_url(lambda url: gone not in url)
+    page.page.go_back()
+    page.page.get_by_role("heading", name="People").wait_for()
+
+
+def test_what_is_typed_stays_when_the_name_changes_meanwhile(page: Opened, served: Served, one: str) -> None:
+    page.name.fill("Grace")
+    served.people.name(one, "Ada")
+    choose_faces(page, 3)
+    page.button("Nobody").click()  # refused, and loaded anew
+    page.expect(page.page.locator(".bar .warning")).to_be_visible()
+    page.expect(page.page.get_by_role("heading", level=1)).to_have_text("Ada")
+    page.expect(page.name).to_have_value("Grace")
+
+
 def test_two_people_stay_two_until_it_is_said_anyway(page: Opened, served: Served, ada: str, one: str) -> None:
     page.button("Not the same as").click()
     page.pick("Ada")
@@ -171,8 +215,9 @@ def test_of_two_browsers_the_later_sees_what_happened(
     assert served.people.show(one).name == "Grace"
 
 
-def test_somebody_who_is_not_there(page: Opened) -> None:
-    page.go("person/00000000-0000-0000-0000-000000000000")
+@pytest.mark.parametrize("who", ["00000000-0000-0000-0000-000000000000", "..%2Fstore", "x", ""])
+def test_somebody_who_is_not_there(page: Opened, who: str) -> None:
+    page.go(f"person/{who}")
     page.expect(page.page.get_by_role("heading", name="Nobody")).to_be_visible()
     page.page.get_by_role("link", name="All people").click()
     page.has(8)

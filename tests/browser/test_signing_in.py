@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.browser.opened import Opened
-from tests.browser.served import PASSWORD, USER, Served
+from tests.browser.served import OTHER, PASSWORD, USER, Served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -33,12 +33,30 @@ def test_a_session_that_ended_is_begun_again_over_the_page(page: Opened, served:
     dialog = page.page.get_by_role("dialog", name="Sign in")
     page.expect(dialog).to_contain_text("session has ended")
     page.expect(page.name).to_have_value("Grace Hopper")
+    for _ in range(2):
+        page.page.keyboard.press("Escape")  # it cannot be left
     dialog.get_by_label("Password").fill(PASSWORD)
     page.page.keyboard.press("Enter")
     page.expect(dialog).to_have_count(0)
     page.done()
     assert served.people.show(person).name == "Grace Hopper"
     page.expect(page.name).to_have_value("Grace Hopper")
+
+
+def test_another_accounts_sign_in_shows_in_every_tab(page: Opened, served: Served) -> None:
+    """The cookie is of the browser: what the first tab asks for next would be done to the other account."""
+    person = served.person("c2.png").person_id
+    page.open_person(person)
+    second = page.context.new_page()
+    second.goto(served.page)
+    second.get_by_role("button", name="Sign out").click()
+    second.get_by_label("Account").fill(OTHER)
+    second.get_by_label("Password").fill(PASSWORD)
+    second.keyboard.press("Enter")
+    second.get_by_role("button", name=f"Sign out {OTHER}").wait_for()
+    page.give_name("Grace Hopper")
+    page.button(f"Sign out {OTHER}").wait_for()
+    assert served.people.show(person).name is None
 
 
 def test_signed_out_is_signed_out(page: Opened) -> None:

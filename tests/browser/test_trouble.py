@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
+
+import pytest
+from coded_faces import Shown, photo
 
 from tests.browser.opened import Opened
 from tests.browser.served import PASSWORD, Served
@@ -27,20 +31,52 @@ def test_what_was_typed_is_kept_while_the_server_is_gone(page: Opened, served: S
     assert served.people.show(person).name == "Grace Hopper"
 
 
-def test_a_correction_whose_answer_was_lost_is_made_once(page: Opened, served: Served) -> None:
+def test_a_correction_goes_to_the_directory_that_it_was_made_in(page: Opened, served: Served) -> None:
+    """Another one is chosen while the server is gone."""
+    body = base64.b64encode(photo(Shown(50))).decode()
+    page.page.evaluate(
+        """body => fetch("/ui/api/enrol?x=0.5&y=0.5&directory=other", {
+            method: "POST", headers: { "X-Facepipe-Page": "1", "Content-Type": "application/octet-stream" },
+            body: Uint8Array.from(atob(body), letter => letter.charCodeAt()),
+        })""",
+        body,
+    )
+    page.page.reload()
+    person = served.person("a1.png").person_id
+    page.open_person(person)
+    served.go()
+    page.give_name("Grace Hopper")
+    page.expect(page.page.get_by_role("alert").filter(has_text="does not answer")).to_be_visible()
+    page.page.get_by_label("Directory").select_option("other")
+    served.come()
+    page.page.get_by_role("dialog", name="Sign in").get_by_label("Password").fill(PASSWORD)
+    page.page.keyboard.press("Enter")
+    page.has(1)
+    page.done()
+    assert served.people.show(person).name == "Grace Hopper"
+    page.expect(page.button("Undo")).to_have_count(0)  # nothing was done in this directory
+
+
+@pytest.mark.parametrize(("button", "people"), [("Split off", 9), ("Nobody", 8)])
+def test_a_correction_whose_answer_was_lost_is_made_once(
+    page: Opened, served: Served, button: str, people: int
+) -> None:
     """The server makes it, and the connection breaks before the answer: it can be undone all the same."""
     page.open_person(served.person("a1.png").person_id)
+    asked: list[str] = []
 
     def lose(route: Route) -> None:
         route.fetch()
         route.abort()
 
+    page.page.on("request", lambda request: asked.append(request.method + request.url.partition("/api/")[2]))
     page.page.route("**/ui/api/corrections?*", lose, times=1)
     page.cards("Faces").nth(1).get_by_role("button", name="Face 2", exact=True).click()
-    page.button("Split off").click()
+    page.button(button).click()
     page.has(3, "Faces")
     page.done()
-    assert len(served.people.all()) == 9
+    assert asked.count("POSTcorrections?directory=main") == 1
+    assert len(served.people.all()) == people
     page.undo()
     page.has(4, "Faces")
     assert len(served.people.all()) == 8

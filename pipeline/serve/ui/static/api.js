@@ -6,6 +6,7 @@ export const session = observable(undefined); // what the server says of it; nul
 export const ended = observable(false); // the session ended while the page was in use
 export const gone = observable(false); // the server does not answer
 export const directory = observable("main");
+export let leaving = false; // the page is being loaded anew, whatever it waits for
 
 // What the server says against a request. `reason` is stable, the message is for people.
 export class Refused extends Error {
@@ -21,13 +22,16 @@ export class Broken extends Error {}
 const WAITS_MS = [500, 1000, 2000, 4000];
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-async function send(method, path, { query, json, body, headers } = {}) {
+async function send(method, path, { query, json, body, headers, where } = {}) {
   const address = new URL(`/ui/api/${path}`, location);
-  if (path !== "session") address.searchParams.set("directory", directory.get());
+  if (where) address.searchParams.set("directory", where);
   for (const [name, value] of Object.entries(query ?? {})) if (value != null) address.searchParams.set(name, value);
   const sent = { ...headers };
   if (method !== "GET") sent["X-Facepipe-Page"] = "1"; // another site's page cannot send it
   if (json) sent["Content-Type"] = "application/json";
+  const signingIn = path === "session" && method === "POST";
+  // Somebody else may have signed in in another tab, whose cookie all tabs share: the server then refuses.
+  if (session.get() && !signingIn) sent["X-Facepipe-User"] = encodeURIComponent(session.get().user);
   let response, text;
   try {
     response = await fetch(address, { method, headers: sent, body: json ? JSON.stringify(json) : body });
@@ -73,10 +77,15 @@ function someoneSignedIn() {
   return signedIn;
 }
 
+function loadAnew() {
+  leaving = true;
+  location.reload();
+}
+
 export async function signIn(user, password) {
   const before = session.get();
   const now = await send("POST", "session", { json: { user, password } });
-  if (before && before.user !== now.user) return location.reload(); // what stands here is another account's
+  if (before && before.user !== now.user) return loadAnew(); // what stands here is another account's
   session.set(now);
   ended.set(false);
   signedIn = null;
@@ -86,7 +95,7 @@ export async function signIn(user, password) {
 
 export async function signOut() {
   await request("DELETE", "session");
-  location.reload();
+  loadAnew();
 }
 
 // At the start: who is signed in, if anybody.
@@ -102,17 +111,21 @@ export async function findSession() {
 }
 
 // Raises Refused; with `once` Broken, too: then it is the caller's to find out whether it was done.
-export async function request(method, path, options = {}) {
+// `where`: the directory, by default the one that is chosen now, however long the request has to wait.
+export async function request(method, path, { once = false, where = directory.get(), ...options } = {}) {
   for (;;) {
     try {
-      return await send(method, path, options);
+      return await send(method, path, { where, ...options });
     } catch (error) {
-      if (error instanceof Refused && error.status === 401) await someoneSignedIn();
+      if (error instanceof Refused && error.reason === "other-account") {
+        loadAnew(); // what stands here is another account's
+        await new Promise(() => {});
+      } else if (error instanceof Refused && error.status === 401) await someoneSignedIn();
       else if (error instanceof Refused && error.status === 503) await pause(1000);
-      else if (error instanceof Broken && !options.once) await serverIsBack();
+      else if (error instanceof Broken && !once) await serverIsBack();
       else throw error;
     }
   }
 }
 
-export const get = (path, query) => request("GET", path, { query });
+export const get = (path, query, where) => request("GET", path, { query, where });

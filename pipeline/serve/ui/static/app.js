@@ -1,6 +1,6 @@
 // The page: who is signed in, and the view that the address names.
 import { directory, ended, findSession, session } from "./api.js";
-import { changed, findLast } from "./corrections.js";
+import { changed, findLast, forgetShown } from "./corrections.js";
 import { Asked, Dialog } from "./dialog.js";
 import { Gone, Top, UndoBar } from "./frame.js";
 import { html, render, useEffect, useLayoutEffect, useRef } from "./html.js";
@@ -26,9 +26,11 @@ function View() {
     first.current = false;
     scrollTo(0, 0);
   }, [route.view, route.id]);
-  const Shown = VIEWS[route.view] ?? People;
+  const Shown = Object.hasOwn(VIEWS, route.view) ? VIEWS[route.view] : People;
+  const key = [route.view, route.id, here].join("/");
+  useLayoutEffect(() => forgetShown, [key, JSON.stringify(route.settings)]);
   return html`<main id="main" tabindex="-1" ref=${main}>
-    <${Shown} key=${[route.view, route.id, here].join("/")} id=${route.id} settings=${route.settings} anew=${anew} />
+    <${Shown} key=${key} id=${route.id} settings=${route.settings} anew=${anew} />
   </main>`;
 }
 

@@ -1,25 +1,43 @@
 // What is put right, one correction after another, and the undoing of the last. A view shows the change at once and hands
 // over how to show the page as it was, for when the server refuses or the user undoes it.
-import { Broken, Refused, get, request, serverIsBack } from "./api.js";
+import { Broken, Refused, directory, get, leaving, request, serverIsBack, signOut } from "./api.js";
+import { askWhich } from "./dialog.js";
+import { count } from "./face.js";
+import { html } from "./html.js";
 import { observable } from "./observable.js";
 
 export const said = observable(null); // the last sentence for the user: { text, bad }
-export const last = observable(null); // what Undo takes back: { correction, text, blocked? }
+export const last = observable(null); // what Undo takes back: { correction, text, blocked?, own? }, or what was enrolled
 export const pending = observable(0); // corrections that the server has not answered
 export const changed = observable(0); // counts changes that no view has shown: all load anew
 
-const reverts = new Map(); // by the correction's id: { hash, revert } of the view that showed it, `also` what goes with it
+const reverts = new Map(); // by the correction's id: { revert } of the view that showed it, `also` what goes with it
 const touched = new Set(); // ids of people whom corrections changed since a list took them
+let onPage = {}; // stands for what is on the page: another one once a view was left or has loaded anew
+let newest = 0; // the largest id of a correction that is known of; they grow
 let queue = Promise.resolve();
 
+const after = (work) => (queue = queue.then(work, work));
 function inTurn(work) {
   pending.set(pending.get() + 1);
-  queue = queue.then(work, work);
-  queue.finally(() => pending.set(pending.get() - 1));
-  return queue;
+  const done = after(work);
+  done.finally(() => pending.set(pending.get() - 1));
+  return done;
 }
+addEventListener("beforeunload", (event) => pending.get() && !leaving && event.preventDefault()); // they would be lost
+export const signOutInTurn = () => after(signOut);
+
 export const say = (text, bad = false) => said.set({ text, bad });
-export const showAnew = () => changed.set(changed.get() + 1);
+export function showAnew() {
+  forgetShown();
+  changed.set(changed.get() + 1);
+}
+
+// What views showed before cannot be taken back in those that are there now.
+export function forgetShown() {
+  onPage = {};
+  reverts.clear();
+}
 
 // The people whom a list that was left has to look at again.
 export function takeTouched() {
@@ -33,84 +51,127 @@ const touch = ({ persons = [], gone = [] }) => [...persons, ...gone].forEach((id
 // `follow(answer)`: the wish of a second correction, or null; the two are undone together.
 // The answer; null where it was refused: then the page is as before, and the bar says why.
 export function correct(wish, text, revert = showAnew, handled = () => false, follow = () => null) {
-  const { hash } = location;
+  const [where, before] = [directory.get(), onPage];
   say(text);
   return inTurn(async () => {
     try {
-      const answer = await doneOnce(wish);
+      const answer = await make(wish, where);
       touch(answer);
-      wish.persons.forEach((id) => touched.add(id));
-      const second = await follow(answer);
+      touch(wish);
+      const second = await follow(answer, where);
       const also = second && answer.correction;
-      const { correction } = second ? await doneOnce(second) : answer;
+      const { correction } = second ? await make(second, where) : answer;
+      if (before !== onPage) showAnew(); // what is on the page may be from before the correction
+      if (where !== directory.get()) return answer; // Undo is about the directory that is chosen
       if (correction != null) {
-        reverts.set(correction, { hash, revert, also });
+        newest = Math.max(newest, correction);
+        reverts.set(correction, { revert: before === onPage ? revert : showAnew, also });
         last.set({ correction, text });
-      } else if (wish.kind === "forget") await findLast();
+      } else if (wish.kind === "forget") await lookUpLast(where);
       return answer;
     } catch (error) {
-      refused(error, revert, handled);
+      if (!(error instanceof Refused)) throw error;
+      const left = before !== onPage;
+      revert();
+      const seen = handled(error);
+      if (seen) said.set(null);
+      else say(error.message, true);
+      if (left || (!seen && (error.reason === "changed-since" || error.status === 404))) showAnew();
       return null;
     }
   });
 }
 
-function refused(error, revert, handled) {
-  if (!(error instanceof Refused)) throw error;
-  revert();
-  if (handled(error)) return said.set(null);
-  say(error.message, true);
-  if (error.reason === "changed-since" || error.status === 404) showAnew();
-  return undefined;
-}
-
-// A correction whose connection broke may be made: the server's last one tells.
-async function doneOnce(wish) {
-  for (;;) {
+// The answer of a request whose connection may break: the server's last correction tells whether it was done.
+async function once(path, json, where, isDone) {
+  for (let broke = false; ; broke = true) {
     try {
-      return await request("POST", "corrections", { json: wish, once: true });
+      return await request("POST", path, { json, where, once: true });
     } catch (error) {
+      if (broke && json.kind === "forget" && error.status === 404) return {};
       if (!(error instanceof Broken)) throw error;
       await serverIsBack();
-      const found = await get("corrections/last");
-      const ours = found.kind === wish.kind && wish.persons?.some((id) => found.persons.includes(id));
-      if (ours && found.correction !== last.get()?.correction) return found;
+      const found = await get("corrections/last", {}, where);
+      if (isDone(found)) return found;
     }
   }
 }
 
-// What `enrol` did is no correction; forgetting the new person takes it back.
-export function enrolled(person, text) {
+const share = (some = [], others = []) => some.some((one) => others.includes(one));
+const make = (wish, where) =>
+  once("corrections", wish, where, ({ correction, kind, persons, faces, own }) => {
+    if (correction == null || correction <= newest || kind !== wish.kind) return false;
+    return persons ? share(persons, wish.persons) || share(faces, wish.faces) : own === true; // of a blocked one no more is told
+  });
+
+// What `enrol` did in a directory is no correction; forgetting the new person takes it back.
+export function enrolled(person, text, where) {
   say(text);
-  last.set({ forget: person, text });
+  showAnew(); // no list has the new person
+  return inTurn(async () => {
+    const { asOf } = await get(`people/${person}`, {}, where);
+    if (where === directory.get()) last.set({ forget: person, asOf, text });
+  });
 }
 
-export function undo() {
+// Takes back what is the last one now; nothing while a correction is on its way, which would be the last.
+export async function undo() {
+  const [what, where] = [last.get(), directory.get()];
+  if (!what || what.blocked || pending.get()) return undefined;
+  if (what.own === false && !(await isMeant(what))) return undefined;
   return inTurn(async () => {
-    const what = last.get();
-    if (!what || what.blocked) return;
     try {
-      if (what.forget) {
-        await request("POST", "corrections", { json: { kind: "forget", persons: [what.forget], confirm: true } });
-        showAnew();
-      } else {
-        const shown = reverts.get(what.correction);
-        for (const correction of [what.correction, shown?.also]) {
-          if (correction) touch(await request("POST", "corrections/undo", { json: { correction } }));
-        }
-        if (shown?.hash === location.hash) shown.revert();
-        else showAnew(); // another view is on the page by now
-      }
+      if (what.forget) await takeOut(what, where);
+      else await takeBack(what.correction, where);
       say(`Undone: ${what.text}`);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       say(error.message, true);
     }
-    await findLast();
+    await lookUpLast(where);
   });
 }
 
-export async function findLast() {
-  const found = await get("corrections/last");
+const isMeant = ({ text, at }) =>
+  askWhich("Undo what was done elsewhere?", html`<p>This was not done here: <bdi>${text}</bdi>${at && `, ${new Date(at).toLocaleString("en-GB")}`}.</p>`, {
+    undo: "Undo it",
+  });
+
+async function takeBack(correction, where) {
+  const { also } = reverts.get(correction) ?? {};
+  for (const id of [correction, also]) {
+    // A later one than it: somebody else's, before which ours cannot be undone.
+    if (id) touch(await once("corrections/undo", { correction: id }, where, (found) => !(found.correction >= id)));
+  }
+  const { revert = showAnew } = reverts.get(correction) ?? {}; // another view may be on the page by now
+  reverts.delete(correction);
+  revert();
+}
+
+// Only the one face that came: the new person may have been merged with others since, who would be forgotten as well.
+async function takeOut({ forget, asOf }, where) {
+  const wish = { kind: "forget", persons: [forget], asOf };
+  const { faces } = await request("POST", "corrections", { json: wish, where }).catch((error) => {
+    if (error.reason !== "confirmation-needed") throw error;
+    return error.answer;
+  });
+  if (faces !== 1) {
+    const message = `Not undone: this person has ${count(faces, "face")} by now, all of which would be forgotten. That can be done on the person’s page.`;
+    throw new Refused(409, { message });
+  }
+  await once("corrections", { ...wish, confirm: true }, where, () => false);
+  showAnew();
+}
+
+export function findLast() {
+  const where = directory.get();
+  last.set(null);
+  return after(() => lookUpLast(where));
+}
+
+async function lookUpLast(where) {
+  const found = await get("corrections/last", {}, where);
+  if (where !== directory.get()) return;
+  newest = Math.max(newest, found.correction ?? 0);
   last.set(found.correction == null ? null : found);
 }

@@ -15,20 +15,25 @@ export function Dialog({ label, onClose, wide, children }) {
     onClose?.();
   };
   const press = (event) => event.target === element.current && onClose?.(); // outside of it
-  return html`<dialog ref=${element} class=${wide ? "wide" : ""} aria-label=${label} onCancel=${cancel}
+  const closed = () => (onClose ? onClose() : element.current?.showModal()); // a second Escape closes it all the same
+  return html`<dialog ref=${element} class=${wide ? "wide" : ""} aria-label=${label} onCancel=${cancel} onClose=${closed}
     onMouseDown=${press}>${children}</dialog>`;
 }
 
 const asked = observable(null);
 
+addEventListener("hashchange", () => asked.get()?.answer(null)); // it was about the view that was left
+
 // Asks something and waits: `draw(answer)` gives what the dialog holds. Null where it was left.
 export function ask(label, draw, wide = false) {
+  asked.get()?.answer(null);
   return new Promise((done) => {
     const answer = (value) => {
-      asked.set(null);
+      if (asked.get() === question) asked.set(null);
       done(value);
     };
-    asked.set({ label, draw, answer, wide });
+    const question = { label, draw, answer, wide };
+    asked.set(question);
   });
 }
 
@@ -50,5 +55,5 @@ export function Asked() {
   const question = useObservable(asked);
   if (!question) return null;
   const { label, draw, answer, wide } = question;
-  return html`<${Dialog} key=${label} label=${label} wide=${wide} onClose=${() => answer(null)}>${draw(answer)}<//>`;
+  return html`<${Dialog} key=${question} label=${label} wide=${wide} onClose=${() => answer(null)}>${draw(answer)}<//>`;
 }

@@ -1,5 +1,5 @@
 // Making a face of the photo at hand a person, or hearing why it is too poor for that.
-import { Refused, request, session } from "./api.js";
+import { Refused, directory, request, session } from "./api.js";
 import { enrolled } from "./corrections.js";
 import { html, useState } from "./html.js";
 import { href } from "./router.js";
@@ -18,6 +18,8 @@ export function Enrol({ face, file, known }) {
 
   const submit = async (event) => {
     event.preventDefault();
+    if (busy) return;
+    const where = directory.get();
     const form = new FormData(event.currentTarget);
     const name = form.get("name").trim();
     const external = form.get("external")?.trim();
@@ -27,8 +29,8 @@ export function Enrol({ face, file, known }) {
     const [x, y, w, h] = face.box;
     setBusy(true);
     try {
-      const answer = await request("POST", "enrol", { query: { x: x + w / 2, y: y + h / 2 }, body: file, headers });
-      setDone(told(answer, name));
+      const answer = await request("POST", "enrol", { query: { x: x + w / 2, y: y + h / 2 }, body: file, headers, where });
+      setDone(told(answer, name, where));
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       setDone({ text: error.message, bad: true });
@@ -41,7 +43,7 @@ export function Enrol({ face, file, known }) {
       <form onSubmit=${submit}>
         <label>Name <input name="name" dir="auto" autocomplete="off" required=${required} /></label>
         ${required && html`<label>External id <input name="external" autocomplete="off" required /></label>`}
-        <button disabled=${busy}>Enrol</button>
+        <button aria-disabled=${busy}>Enrol</button>
       </form>
     </details>
     <div role="status">
@@ -49,10 +51,10 @@ export function Enrol({ face, file, known }) {
     </div>`;
 }
 
-function told({ outcome, person, failed }, name) {
+function told({ outcome, person, failed }, name, where) {
   if (outcome === "inserted") {
     const text = `Enrolled: ${name || "somebody without a name"}`;
-    enrolled(person.id, text);
+    enrolled(person.id, text, where);
     return { text: `${text}.`, person: person.id };
   }
   if (outcome === "known") return { text: "This person is known already; nobody was added.", person: person?.id };

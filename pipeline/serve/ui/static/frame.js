@@ -1,6 +1,6 @@
 // What stands around each view: the navigation above, the bar with the last change and its undoing below.
-import { directory, gone, session, signOut } from "./api.js";
-import { last, pending, said, undo } from "./corrections.js";
+import { directory, gone, session } from "./api.js";
+import { last, pending, said, signOutInTurn, undo } from "./corrections.js";
 import { html, useEffect } from "./html.js";
 import { useObservable } from "./observable.js";
 import { go, href, useRoute } from "./router.js";
@@ -27,7 +27,7 @@ export function Top() {
       html`<select aria-label="Directory" value=${here} onChange=${choose}>
         ${directories.map(({ name }) => html`<option value=${name}>${name}</option>`)}
       </select>`}
-      <button class="plain out" onClick=${signOut}>Sign out <bdi class="soft">${user}</bdi></button>
+      <button class="plain out" onClick=${signOutInTurn}>Sign out <bdi class="soft">${user}</bdi></button>
     </header>`;
 }
 
@@ -47,7 +47,7 @@ export function UndoBar() {
   const busy = useObservable(pending) > 0;
   useEffect(() => {
     const press = (event) => {
-      if (event.key === "u" && !isTyping(event) && !document.querySelector("dialog[open]")) undo();
+      if (event.key === "u" && !event.repeat && !isTyping(event) && !document.querySelector("dialog[open]")) undo();
     };
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
@@ -56,7 +56,7 @@ export function UndoBar() {
     <div class=${now || undoable ? "bar" : ""} role="region" aria-label="Last change" aria-busy=${busy}>
       <span role="status" class=${"said" + (now?.bad ? " warning" : "")}><bdi>${now?.text}</bdi></span>
       ${undoable &&
-      html`<button onClick=${undo} disabled=${Boolean(undoable.blocked)} title=${undoable.blocked} aria-keyshortcuts="u">
+      html`<button onClick=${undo} disabled=${Boolean(undoable.blocked)} title=${undoable.blocked} aria-disabled=${busy} aria-keyshortcuts="u">
         Undo${now?.text !== undoable.text && html`: <bdi class="soft">${undoable.text}</bdi>`} <kbd>U</kbd>
       </button>`}
     </div>`;

@@ -16,9 +16,9 @@ export async function mergePeople(people, asOf, show) {
 }
 
 // Who was in the store first stands for all, with its own name or none: the name that is to stay is given to it.
-export const keepName = (name) => async (merged) => {
+export const keepName = (name) => async (merged, where) => {
   if (!name) return null;
-  const { person } = await get(`people/${merged.persons[0]}`);
+  const { person } = await get(`people/${merged.persons[0]}`, {}, where);
   return person.name === name ? null : { kind: "name", persons: [person.id], name, anyway: true };
 };
 

@@ -2,28 +2,26 @@
 import { correct } from "./corrections.js";
 import { ask } from "./dialog.js";
 import { Face, Name, count } from "./face.js";
-import { html, useEffect, useRef, useState } from "./html.js";
+import { html, useState } from "./html.js";
 
 // `onNamed(name)` shows it at once and returns how to take that back; `onMerge(other)` is asked for where they are one.
 export function Naming({ person, asOf, onNamed, onMerge }) {
-  const [typed, setTyped] = useState(person.name ?? "");
-  const refused = useRef(null); // a name that the server did not take: it stays in the field
-  useEffect(() => setTyped(refused.current ?? person.name ?? ""), [person.name]);
-  const name = typed.trim();
+  const [typed, setTyped] = useState(null); // what the user made of it; null: nothing, or it is kept
+  const shown = typed ?? person.name ?? "";
+  const name = shown.trim();
   const differs = name !== (person.name ?? "");
 
   const keep = async (anyway) => {
     let taken = [];
     const wish = { kind: "name", persons: [person.id], name, anyway, asOf };
     const text = name ? `Named ${name}` : `Name taken away: ${person.name}`;
-    refused.current = null;
+    setTyped(null);
     const answer = await correct(wish, text, onNamed(name), (error) => {
       if (error.reason === "name-taken") taken = error.answer.people;
       return taken.length > 0;
     });
     if (answer) return;
-    refused.current = name;
-    setTyped(name);
+    setTyped((since) => since ?? name); // a name that the server did not take stays in the field
     if (!taken.length) return;
     const choice = await askTaken(name, person, taken);
     if (choice === "both") keep(true);
@@ -35,7 +33,7 @@ export function Naming({ person, asOf, onNamed, onMerge }) {
   };
   return html`
     <form class="naming" onSubmit=${submit}>
-      <input dir="auto" aria-label="Name" placeholder="Who is this?" value=${typed} autocomplete="off" spellcheck=${false}
+      <input dir="auto" aria-label="Name" placeholder="Who is this?" value=${shown} autocomplete="off" spellcheck=${false}
         onInput=${(event) => setTyped(event.currentTarget.value)} />
       ${differs && html`<button class="main">Save</button>`}
     </form>`;

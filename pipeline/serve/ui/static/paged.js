@@ -33,6 +33,7 @@ export function usePaged(path, query, key, anew, kept = null) {
       asked.current.busy = false;
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
+      if (turn !== asked.current.turn) return;
       asked.current.busy = false;
       setList((old) => ({ ...old, done: true, loading: false }));
       say(error.message, true);
@@ -43,6 +44,7 @@ export function usePaged(path, query, key, anew, kept = null) {
     setList((old) => ({ ...old, loading: true })); // the old ones stay until the new ones are there
     more(true);
   }, [wanted, anew]);
+  useEffect(() => () => asked.current.turn++, []); // nobody wants what comes after the view was left
   const change = (make) =>
     setList((old) => {
       const items = make(old.items);

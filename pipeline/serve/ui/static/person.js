@@ -11,7 +11,7 @@ import { usePaged } from "./paged.js";
 import { Choice } from "./people.js";
 import { Photo } from "./photo.js";
 import { pickPerson } from "./pick.js";
-import { change, go, href } from "./router.js";
+import { change, go, goInstead, href } from "./router.js";
 import { WindowedGrid } from "./windowed.js";
 
 const SORTS = { added: "As they came", score: "Least alike first" };
@@ -23,17 +23,18 @@ export function Person({ id, settings, anew }) {
   const [times, setTimes] = useState(0);
   const again = () => setTimes((before) => before + 1); // this view alone: the grid stays as it was left
   const version = `${anew} ${times}`;
-  const faces = usePaged(`people/${id}/faces`, { sort, count: 120 }, "faces", version);
+  const faces = usePaged(`people/${encodeURIComponent(id)}/faces`, { sort, count: 120 }, "faces", version);
   const asOf = useRef(null);
 
   useEffect(() => {
+    if (!id) return setPerson(null);
     let wanted = true;
-    get(`people/${id}`).then(
+    get(`people/${encodeURIComponent(id)}`).then(
       (answer) => {
         if (!wanted) return;
         asOf.current = answer.asOf;
         setPerson(answer.person);
-        if (answer.person.id !== id) go("person", answer.person.id); // it is merged with another
+        if (answer.person.id !== id) goInstead("person", answer.person.id); // it is merged with another
       },
       (error) => {
         if (!(error instanceof Refused)) throw error;
@@ -56,8 +57,9 @@ export function Person({ id, settings, anew }) {
   };
   const toHide = person.hidden ? "unhide" : "hide";
   const hide = () => {
-    setPerson({ ...person, hidden: !person.hidden });
-    correct(wish(toHide), `${person.hidden ? "Shown again" : "Hidden"}: ${nameOf(person)}`, () => setPerson(person));
+    const { hidden } = person;
+    setPerson((now) => ({ ...now, hidden: !hidden }));
+    correct(wish(toHide), `${hidden ? "Shown again" : "Hidden"}: ${nameOf(person)}`, () => setPerson((now) => ({ ...now, hidden })));
   };
   const merge = async (other) => {
     if (other && (await mergePeople([person, other], asOf.current, () => again))) again();

@@ -13,7 +13,7 @@ export const pickPerson = (label, without) =>
 
 function Picker({ label, without, answer }) {
   const [typed, setTyped] = useState("");
-  const [found, setFound] = useState(null);
+  const [found, setFound] = useState(null); // { people, typed }: what was found of what was typed
   const field = useRef(null);
   useEffect(() => field.current.focus(), []);
   useEffect(() => {
@@ -24,7 +24,7 @@ function Picker({ label, without, answer }) {
         if (error instanceof Refused) return { people: [] };
         throw error;
       });
-      if (wanted) setFound(people.filter(({ id }) => id !== without).slice(0, SHOWN));
+      if (wanted) setFound({ typed, people: people.filter(({ id }) => id !== without).slice(0, SHOWN) });
     }, found ? TYPING_MS : 0);
     return () => {
       wanted = false;
@@ -33,21 +33,21 @@ function Picker({ label, without, answer }) {
   }, [typed]);
   const submit = (event) => {
     event.preventDefault();
-    if (found?.length) answer(found[0]);
+    if (found?.people.length && found.typed === typed) answer(found.people[0]); // not one of what was typed before
   };
   return html`
     <form onSubmit=${submit}>
       <h2>${label}</h2>
       <input ref=${field} type="search" dir="auto" aria-label="Name" placeholder="Name" value=${typed}
         onInput=${(event) => setTyped(event.currentTarget.value)} />
-      <p class="unseen" role="status">${found && count(found.length, "person", "people")}</p>
+      <p class="unseen" role="status">${found && count(found.people.length, "person", "people")}</p>
       <ul class="choices">
-        ${found?.map((person) => html`<li key=${person.id}><button type="button" onClick=${() => answer(person)}>
+        ${found?.people.map((person) => html`<li key=${person.id}><button type="button" onClick=${() => answer(person)}>
           <${Face} src=${person.picture} />
           <span><${Name} name=${person.name} /> <small class="soft">${count(person.photos, "photo")}</small></span>
         </button></li>`)}
       </ul>
-      ${found && !found.length && html`<p class="soft">Nobody fits.</p>`}
+      ${found && !found.people.length && html`<p class="soft">Nobody fits.</p>`}
       <div class="row"><button type="button" class="plain" onClick=${() => answer(null)}>Cancel</button></div>
     </form>`;
 }

@@ -40,16 +40,22 @@ export function Recognise() {
     over(event);
     look(event.dataTransfer.files[0]);
   };
+  const pick = ({ currentTarget }) => {
+    look(currentTarget.files[0]);
+    currentTarget.value = ""; // the same one can be picked again
+  };
   useEffect(() => {
     const paste = (event) => look(event.clipboardData?.files[0]);
-    addEventListener("paste", paste);
-    return () => removeEventListener("paste", paste);
+    const missed = (event) => event.preventDefault(); // beside the field the browser would open the file instead of the page
+    const heard = { paste, dragover: missed, drop: missed };
+    for (const [what, handler] of Object.entries(heard)) addEventListener(what, handler);
+    return () => Object.entries(heard).forEach(([what, handler]) => removeEventListener(what, handler));
   }, []);
   return html`
     <header><h1>Recognise</h1></header>
     <div class=${"drop" + (dragged ? " dragged" : "") + (shown ? " small" : "")} onDragOver=${over} onDragLeave=${over} onDrop=${drop}>
       <label class="button main">${shown ? "Another photo" : "Pick a photo"}
-        <input class="unseen" type="file" accept="image/*,.heic,.heif,.avif" onChange=${(event) => look(event.currentTarget.files[0])} />
+        <input class="unseen" type="file" accept="image/*,.heic,.heif,.avif" onChange=${pick} />
       </label>
       <span class="soft">or drop or paste one here. It is compared, and not kept.</span>
     </div>

@@ -14,22 +14,24 @@ const PRELOADED = 2; // pairs whose pictures are
 
 const keyOf = (pair) => `${pair.one.id} ${pair.other.id}`;
 
-// The pairs that still need an answer: those not decided, and not settled by the merges that were decided before.
-function unanswered(pairs, decided) {
+// The pairs that still need an answer: those not decided, and not settled by the merges that were decided before. A pair
+// that the server lists after its answer was made is there again.
+function unanswered({ items: pairs, asOf }, all) {
+  const decided = new Map([...all].filter(([, { madeAt }]) => !(madeAt < asOf)));
   const merged = new Map();
   const root = (id) => (merged.has(id) ? root(merged.get(id)) : id);
   for (const pair of pairs) {
-    if (decided.get(keyOf(pair)) === "same" && root(pair.other.id) !== root(pair.one.id)) merged.set(root(pair.other.id), root(pair.one.id));
+    if (decided.get(keyOf(pair))?.answer === "same" && root(pair.other.id) !== root(pair.one.id)) merged.set(root(pair.other.id), root(pair.one.id));
   }
   return pairs.filter((pair) => !decided.has(keyOf(pair)) && root(pair.one.id) !== root(pair.other.id));
 }
 
 export function Review({ anew }) {
   const list = usePaged("review", { count: 40 }, "pairs", anew);
-  const [decided, setDecided] = useState(new Map()); // same, not or skip, by pair
-  const left = unanswered(list.items, decided);
+  const [decided, setDecided] = useState(new Map()); // by pair: { answer: same, not or skip, madeAt? }
+  const left = unanswered(list, decided);
   const pair = left[0];
-  const done = [...decided.values()].filter((answer) => answer !== "skip").length;
+  const done = [...decided.values()].filter(({ answer }) => answer !== "skip").length;
   const skipped = decided.size - done;
 
   useEffect(() => {
@@ -44,7 +46,8 @@ export function Review({ anew }) {
   const decide = (answer) => {
     if (!pair) return;
     const key = keyOf(pair);
-    setDecided((old) => new Map(old).set(key, answer));
+    const note = (madeAt) => setDecided((old) => new Map(old).set(key, { answer, madeAt }));
+    note();
     const back = () =>
       setDecided((old) => {
         const next = new Map(old);
@@ -55,7 +58,8 @@ export function Review({ anew }) {
     const { one, other } = pair;
     const [kind, said, follow] = answer === "same" ? ["merge", "Same", keepName(one.name || other.name)] : ["not_same", "Not the same"];
     const wish = { kind, persons: [one.id, other.id], asOf: list.asOf };
-    correct(wish, `${said}: ${nameOf(one)} and ${nameOf(other)}`, back, undefined, follow);
+    const text = `${said}: ${nameOf(one)} and ${nameOf(other)}`;
+    correct(wish, text, back, undefined, follow).then((made) => made && note(made.asOf));
   };
   const current = useRef(decide);
   current.current = decide;
@@ -77,13 +81,13 @@ export function Review({ anew }) {
       <p class="soft">${done > 0 && `${done.toLocaleString("en")} answered`}</p>
     </header>
     ${pair
-      ? html`<${Pair} key=${keyOf(pair)} pair=${pair} decide=${decide} />`
+      ? html`<${Pair} pair=${pair} decide=${decide} />`
       : html`<div class="empty" aria-busy=${!list.done}>
           ${!list.done
             ? html`<p>Looking for people who may be one…</p>`
             : html`<p>${done ? "That was all. " : ""}There is no pair to answer.</p>
                 ${skipped > 0 &&
-                html`<button onClick=${() => setDecided(new Map([...decided].filter(([, answer]) => answer !== "skip")))}>
+                html`<button onClick=${() => setDecided(new Map([...decided].filter(([, { answer }]) => answer !== "skip")))}>
                   Look at the ${count(skipped, "skipped pair")} again
                 </button>`}`}
         </div>`}`;
@@ -94,9 +98,11 @@ const Evidence = ({ pair: { together, namesDiffer, score, compared } }) => html`
   ${together > 0 && html` <strong class="warning">They are together in ${count(together, "photo")}.</strong>`}
   ${namesDiffer && html` <strong class="warning">They have different names; the first would stay.</strong>`}`;
 
-function Pair({ pair: { one, other, oneFaces, otherFaces }, decide }) {
+// The buttons stay for the next pair, with the focus.
+function Pair({ pair, decide }) {
+  const { one, other, oneFaces, otherFaces } = pair;
   return html`
-    <div class="pair">
+    <div class="pair" key=${keyOf(pair)}>
       <${Side} person=${one} faces=${oneFaces} />
       <${Side} person=${other} faces=${otherFaces} />
     </div>

@@ -4,7 +4,12 @@ import { observable, useObservable } from "./observable.js";
 
 function parse(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const [view = "", id = ""] = path.split("/").map(decodeURIComponent);
+  let view, id;
+  try {
+    [view = "", id = ""] = path.split("/").map(decodeURIComponent);
+  } catch {
+    return { view: "people", id: "", settings: {} }; // cut off, or typed
+  }
   return { view: view || "people", id, settings: Object.fromEntries(new URLSearchParams(query)) };
 }
 
@@ -22,6 +27,9 @@ export function href(view, id = "", settings = {}) {
 export function go(view, id, settings) {
   location.hash = href(view, id, settings);
 }
+
+// In the place of what the address named, to which Back then does not lead.
+export const goInstead = (view, id) => location.replace(href(view, id));
 
 // The same view with other settings: no new step of the browser's history.
 export function change(settings) {

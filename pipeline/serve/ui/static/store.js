@@ -1,6 +1,6 @@
 // What is in the store, what its threshold is expected to do, and the runs that filled it.
-import { Refused, get, session, signOut } from "./api.js";
-import { say } from "./corrections.js";
+import { Refused, get, session } from "./api.js";
+import { say, signOutInTurn } from "./corrections.js";
 import { count } from "./face.js";
 import { html, useEffect, useState } from "./html.js";
 import { usePaged } from "./paged.js";
@@ -47,7 +47,7 @@ export function Store({ anew }) {
     <section class="part" aria-labelledby="account">
       <h2 id="account">Account</h2>
       <p><bdi>${user}</bdi></p>
-      <button onClick=${signOut}>Sign out</button>
+      <button onClick=${signOutInTurn}>Sign out</button>
     </section>`;
 }
 

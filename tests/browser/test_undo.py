@@ -1,0 +1,98 @@
+"""What Undo takes back: the last change, at most one a press, and never more than was changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from coded_faces import Shown, photo
+
+from tests.browser.opened import Opened
+from tests.browser.served import Served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
+STRANGER = 77
+
+
+@pytest.fixture
+def one(page: Opened, served: Served) -> str:
+    """Has four faces, and is on the page."""
+    person = served.person("a1.png").person_id
+    page.open_person(person)
+    return person
+
+
+def name_as(page: Opened, *names: str) -> None:
+    for name in names:
+        page.give_name(name)
+        page.done()
+        page.button("Undo").wait_for()
+    page.page.get_by_role("main").focus()
+
+
+def test_an_enrolment_is_not_undone_once_the_person_was_merged(page: Opened, served: Served) -> None:
+    """Undoing forgets the new person, which is the four old faces as well by now."""
+    page.go("recognise")
+    page.page.get_by_label("photo").set_input_files(
+        {"name": "new.png", "mimeType": "image/png", "buffer": photo(Shown(STRANGER))}
+    )
+    page.page.get_by_label("Name").fill("Grace")
+    page.button("Enrol", exact=True).click()
+    page.button("Undo").wait_for()
+    (grace,) = (row.person_id for row in served.people.all() if row.name == "Grace")
+    served.people.merge(served.person("a1.png").person_id, grace)
+    page.page.get_by_role("main").focus()
+    page.page.keyboard.press("u")
+    page.said("this person has 5 faces by now")
+    page.done()
+    assert served.people.show(grace).faces == 5
+
+
+def test_a_key_that_is_held_undoes_one_change(page: Opened, served: Served, one: str) -> None:
+    name_as(page, "A", "B", "C")
+    page.page.keyboard.down("u")
+    page.said("Undone")
+    page.done()
+    for _ in range(5):
+        page.page.keyboard.down("u")  # what a key that is held down sends
+    page.done()
+    assert served.people.show(one).name == "B"
+    page.expect(page.name).to_have_value("B")
+
+
+def test_presses_while_one_is_on_its_way_undo_nothing_more(page: Opened, served: Served, one: str) -> None:
+    name_as(page, "A", "B", "C")
+    held: list[Route] = []
+    page.page.route("**/ui/api/corrections/undo?*", lambda route: held.append(route), times=1)
+    for _ in range(3):
+        page.page.keyboard.press("u")
+    page.expect(page.page.get_by_role("region", name="Last change")).to_have_attribute("aria-busy", "true")
+    held[0].continue_()
+    page.said("Undone")
+    page.done()
+    assert served.people.show(one).name == "B"
+
+
+def test_it_shows_in_a_view_that_was_left_and_opened_again(page: Opened, one: str) -> None:
+    name_as(page, "Ada")
+    page.go("people")
+    page.has(8)
+    page.open_person(one)
+    page.expect(page.name).to_have_value("Ada")
+    page.undo()
+    page.expect(page.name).to_have_value("")
+
+
+def test_an_undo_whose_answer_was_lost_shows(page: Opened, served: Served, one: str) -> None:
+    name_as(page, "A", "B")
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    page.page.route("**/ui/api/corrections/undo?*", lose, times=1)
+    page.undo()
+    page.expect(page.name).to_have_value("A")
+    assert served.people.show(one).name == "A"
