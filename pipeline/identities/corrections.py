@@ -55,7 +55,7 @@ from pipeline.store.records import (
 )
 
 Decide: TypeAlias = Callable[[LocalStore, Directory, CorrectionRequest, Pictures, PictureReader], FreePlan]
-LONG: Final = frozenset({"regroup", "label", "undo"})  # kinds that may change thousands of faces
+LONG: Final = frozenset({"regroup", "label"})  # kinds that may change thousands of faces; so may the undo of one
 # Times one of them is decided without the directory's lock before that is done under it.
 _FREE_TRIES: Final = 5
 

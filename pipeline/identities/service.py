@@ -70,9 +70,9 @@ class IdentityService:
         )
         self._rules = ChangeRules(settings.serve)
         self._poster = Poster(client, self._directories, self._batcher, decoder, settings, self._rules)
-        self._long_corrections = LongWork("corrections")
-        urgent = self._long_corrections.urgent
-        self._corrections = Corrections(client, self._directories, decoder, settings.decode.max_bytes, urgent)
+        self._long_work = LongWork("corrections")
+        corrections = partial(Corrections, client, self._directories, decoder, settings.decode.max_bytes)
+        self._corrections, self._long_corrections = corrections(), corrections(self._long_work.urgent)
         self._shards = ShardEnroller(client, self._directories, decoder, settings)
         self._housekeeper = Housekeeper(client)
 
@@ -251,10 +251,20 @@ class IdentityService:
 
     def correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
         """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError."""
-        make = partial(self._corrections.make, request, decoded)
-        answer = self._long_corrections.do(make) if request.kind in LONG else make()
+        if self._is_long(request):
+            answer = self._long_work.do(self._long_corrections.make, request, decoded)
+        else:
+            answer = self._corrections.make(request, decoded)
         self._housekeeper.note_change()
         return answer
+
+    def _is_long(self, request: CorrectionRequest) -> bool:
+        """Whether it may change thousands of faces. An undo is so if what it takes back is; only to say what that is
+        waits for no other."""
+        if request.kind != "undo":
+            return request.kind in LONG
+        last = None if request.dry_run else self._client.last_correction(request.account_id, request.directory)
+        return last is not None and last.kind in LONG
 
     def delete_directory(self, account_id: int, directory: str) -> int:
         """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
@@ -284,7 +294,7 @@ class IdentityService:
         """Stops the threads; requests in hand are finished first. The store stays open."""
         self._batcher.close()
         self._shards.close()
-        self._long_corrections.close()
+        self._long_work.close()
         self._housekeeper.close()
 
 

@@ -61,7 +61,7 @@ class Correcting:
         return await self.context.answer(lambda: self._corrected(visitor, wish))
 
     async def last(self, request: Request) -> Response:
-        """What an undo would take back, and what stands in its way."""
+        """What an undo would take back, whether this session made it, and what stands in its way."""
         visitor = self.context.visitor(request)
         return await self.context.answer(lambda: self._last(visitor))
 
@@ -108,13 +108,13 @@ class Correcting:
 
     def _last(self, visitor: Visitor) -> dict[str, Any]:
         try:
-            answer = self.context.people(visitor).undo(dry_run=True)
+            last = _answer(self.context.people(visitor).undo(dry_run=True))
         except UndoBlocked as blocked:
             number, kind = blocked.fields["correction_id"], str(blocked.fields["kind"])
-            return {"correction": number, "kind": kind, "text": told(kind, [], []), "blocked": str(blocked)}
+            last = {"correction": number, "kind": kind, "text": told(kind, [], []), "blocked": str(blocked)}
         except CorrectionImpossible:  # there is none
             return {"correction": None}
-        return _answer(answer)
+        return {**last, "own": last["correction"] in visitor.session.corrections}
 
 
 @dataclass(frozen=True)

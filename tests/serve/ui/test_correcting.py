@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 from coded_faces import Shown, photo
 
+from pipeline.config import MatchSettings
+from pipeline.identities import corrections, regroup
+from pipeline.identities.correction_plan import FreePlan
 from pipeline.identities.types import PostRequest
+from pipeline.store.records import CorrectionRequest
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import PAGE, Browser
 
@@ -225,6 +231,7 @@ def test_undo_takes_back_what_was_meant_or_nothing(browser: Browser, server: Liv
     correct(other, "name", two, name="Berta")
     refused = browser.post("corrections/undo", {"correction": first["correction"]}, status=409)
     assert refused["errorReason"] == "correction-impossible"
+    assert [each.get("corrections/last")["own"] for each in (browser, other)] == [False, True]
     for body in ({}, {"correction": "1"}, {"correction": None}):
         browser.post("corrections/undo", body, status=400)
     assert [p["name"] for p in browser.people(show="named", sort="name")] == ["Ann", "Berta"]
@@ -236,10 +243,46 @@ def test_what_stands_in_the_way_of_an_undo(browser: Browser, server: LiveServer)
     headers = {"X-RPC-AUTHORIZATION": "ann:s3cret:päss".encode(), "X-RPC-DIRECTORY": b"main"}
     httpx.put(f"{server.url}/people/{one}", json={"name": "Anna"}, headers=headers).raise_for_status()
     last = browser.get("corrections/last")
-    assert last["correction"] == named["correction"]
+    assert (last["correction"], last["own"]) == (named["correction"], True)
     assert "the name of the person" in last["blocked"]
     refused = browser.post("corrections/undo", {"correction": named["correction"]}, status=409)
     assert (refused["errorReason"], refused["message"]) == ("undo-blocked", last["blocked"])
+
+
+def test_beside_a_regroup_nobody_waits(browser: Browser, server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, _ = ids(browser)
+    decided: list[FreePlan] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waiting(*args: Any, **how: Any) -> FreePlan:
+        decided.append(regroup.regrouped(*args, **how))
+        begun.set()
+        assert go_on.wait(60)
+        return decided[-1]
+
+    monkeypatch.setattr(corrections, "regrouped", waiting)
+    wish = CorrectionRequest(server.client.account_id("ann"), "main", "regroup", gate=MatchSettings(threshold=3.0))
+    named = correct(browser, "name", one, name="Ann")
+    with ThreadPoolExecutor(1) as thread:
+        regrouping = thread.submit(server.service.correct, wish)
+        try:
+            assert begun.wait(60)
+            browser.http.timeout = httpx.Timeout(10)
+            assert browser.get("corrections/last")["correction"] == named["correction"]
+            browser.post("corrections/undo", {"correction": named["correction"]})
+            assert browser.get("corrections/last") == {"correction": None}
+            correct(browser, "name", two, name="Berta")
+        finally:
+            go_on.set()
+        made = regrouping.result()
+    assert len(decided) == 2  # by whom the name is now
+    assert (made.kind, made.names[two]) == ("regroup", "Berta")
+    refused = browser.post("corrections/undo", {"correction": named["correction"]}, status=409)
+    assert refused["errorReason"] == "correction-impossible"
+    assert browser.get("corrections/last")["own"] is False
+    browser.post("corrections/undo", {"correction": made.correction_id})
+    assert browser.get("corrections/last")["own"] is True  # the name
+    assert browser.people()[1]["name"] == "Berta"
 
 
 def test_another_account_corrects_nothing_of_it(browser: Browser, server: LiveServer, browser_at: BrowserAt) -> None:
