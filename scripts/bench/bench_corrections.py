@@ -16,11 +16,8 @@ nobody else is gone, and `check` finds nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_serve import NEW, Generator, Server, hand_over, serving, spread
-from coded_faces import Shown
+from bench_serve import NEW, Generator, Server, ask, hand_over, serving, spread
+from coded_faces import CodedExtractor, Shown
 from coded_store import AUTHORIZATION, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
 from serve_load import Load
@@ -45,7 +42,6 @@ STRICT = "0.01"  # a threshold between no two photos of one person
 _SHARD_ROWS = 5_000
 _CORRECTED = 100  # of the planted persons: the last, which no request is about
 _LEAD_S = 2.0  # of load before a command, and after it
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def prepared(path: Path, photos: Path, identities: int, regrouped: int, crop_bytes: int) -> None:
@@ -53,7 +49,7 @@ def prepared(path: Path, photos: Path, identities: int, regrouped: int, crop_byt
     with make_store(path, SIZE) as client:
         plant(client, identities, MAIN)
         faces = [Shown(k % (regrouped // 2), k // (regrouped // 2)) for k in range(regrouped)]
-        extracted_run(client, "photos", faces, crop_bytes, _SHARD_ROWS, SECOND, photos)
+        extracted_run(client, "photos", faces, CodedExtractor(SIZE, crop_bytes), _SHARD_ROWS, SECOND, photos)
 
 
 class Loads:
@@ -118,10 +114,7 @@ class Commands:
         self.moved: dict[int, dict[str, Any]] = {}  # by the last regroup
 
     def ask(self, *words: str) -> Any:
-        command = [sys.executable, "-m", "pipeline", *words, "--store", str(self._store), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_ROOT)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return ask(self._store, *words)
 
     def name(self) -> None:
         who = next(self._persons)

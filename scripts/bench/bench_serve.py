@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from coded_faces import Shown
+from coded_faces import CodedExtractor, Shown
 from coded_server import LOADED
 from coded_store import AUTHORIZATION, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
@@ -49,17 +49,18 @@ SETTLED = 500  # requests after which memory is compared, and before which laten
 
 
 class Server:
-    """A server process with coded faces."""
+    """A server process with coded faces; `options` are more of `facepipe serve`."""
 
-    def __init__(self, store: Path, crop_bytes: int) -> None:
+    def __init__(self, store: Path, crop_bytes: int, *options: str) -> None:
         begun = time.monotonic()
         command = [sys.executable, str(HERE / "coded_server.py"), str(crop_bytes), "--store", str(store)]
-        options = ["--port", "0", "--person-headers", "optional", "--quiet", "--json"]
-        self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command += ["--port", "0", "--person-headers", "optional", "--quiet", "--json", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self._errors: list[str] = []
-        threading.Thread(target=self._read_errors, daemon=True).start()
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._reader.start()
         line = self.process.stdout.readline()
         listening = time.monotonic()
         assert line, "\n".join(self._errors)
@@ -75,23 +76,37 @@ class Server:
             if not line.startswith(LOADED):
                 sys.stderr.write(line)
 
-    def rss_bytes(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+    def rss_bytes(self, *, peak: bool = False) -> int:
+        status, name = Path(f"/proc/{self.process.pid}/status").read_text(), "VmHWM:" if peak else "VmRSS:"
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(name))
 
     def stop(self) -> None:
         self.process.terminate()
         assert self.process.wait(60) == 0
 
+    def close(self) -> None:
+        self.process.kill()
+        self._reader.join()
+        with self.process:  # closes its pipes
+            pass
+
 
 @contextmanager
-def serving(store: Path, crop_bytes: int) -> Iterator[Server]:
-    server = Server(store, crop_bytes)
+def serving(store: Path, crop_bytes: int, *options: str) -> Iterator[Server]:
+    server = Server(store, crop_bytes, *options)
     try:
         yield server
         server.stop()
     finally:
-        server.process.kill()
+        server.close()
+
+
+def ask(store: Path, *words: str) -> Any:
+    """What a command of `facepipe` answers, which finds the server of this store."""
+    command = [sys.executable, "-m", "pipeline", *words, "--store", str(store), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parents[1])
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 class Generator:
@@ -129,7 +144,7 @@ def prepared(path: Path, identities: int, shard_faces: int, crop_bytes: int) -> 
         known = [Shown(k * (identities // shard_faces or 1) % identities, 2) for k in range(shard_faces // 2)]
         new = [Shown(2 * NEW + k) for k in range(shard_faces - len(known))]
         mixed = [face for pair in zip(known, new, strict=False) for face in pair]
-        extracted_run(client, "shard", mixed, crop_bytes, shard_faces)
+        extracted_run(client, "shard", mixed, CodedExtractor(SIZE, crop_bytes), shard_faces)
 
 
 def hand_over(store: Path, source: str = "shard") -> float:

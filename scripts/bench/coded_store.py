@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pipeline.config import load_settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, fixed_lists, shard_schema
+from pipeline.matching.calibration import Calibration
 from pipeline.store.catalog.accounts import hash_password
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
@@ -30,14 +32,17 @@ from pipeline.store.records import (
 )
 from pipeline.types import OK
 
+Thresholds: TypeAlias = tuple[tuple[float, float], ...]  # (false match rate, T) each
+
 USER, PASSWORD = "ann", "correct horse"
 AUTHORIZATION = f"{USER}:{PASSWORD}"
 _PLANTED_SHARD_ROWS = 5_000
 
 
-def make_store(path: Path, size: int) -> LocalStore:
+def make_store(path: Path, size: int, thresholds: Thresholds = ()) -> LocalStore:
     """An empty store for embeddings of `size` numbers, with one account."""
-    client = LocalStore.open_or_create(path, lambda: coded_identity(size), command="make")
+    identity = replace(coded_identity(size), calibration=Calibration(thresholds=thresholds).as_dict())
+    client = LocalStore.open_or_create(path, lambda: identity, command="make")
     client.create_account(USER, hash_password(PASSWORD))
     return client
 
@@ -91,13 +96,14 @@ def extracted_run(
     client: LocalStore,
     source: str,
     faces: Sequence[Shown],
-    crop_bytes: int,
+    extractor: CodedExtractor,
     rows: int,
     directory: str = "main",
     folder: Path | None = None,
+    threshold: float | None = None,
 ) -> RunRow:
     """A planned run of one photo per face, in shards of `rows`, whose extraction is done: each shard is ready to be
-    enrolled. With `folder` the photos lie there."""
+    enrolled, by `threshold` or else the default. With `folder` the photos lie there."""
     decode, pixel_hash = Decoder(load_settings(environ={}).decode), PixelHash(client.identity.pixel_key)
     photos = [photo(face) for face in faces]
     paths = [f"{k}.png" if folder is None else str(folder / f"{k}.png") for k in range(len(photos))]
@@ -106,8 +112,7 @@ def extracted_run(
         folder.mkdir(parents=True, exist_ok=True)
         for path, data in zip(paths, photos, strict=True):
             Path(path).write_bytes(data)
-    run = _plan(client, source, files, rows, directory)
-    extractor = CodedExtractor(client.identity.embedding_size, crop_bytes)
+    run = _plan(client, source, files, rows, directory, threshold)
     schema = shard_schema(client.identity.embedding_size)
     for shard, start in enumerate(range(0, len(faces), rows)):
         images = [decode(data) for data in photos[start : start + rows]]
@@ -129,9 +134,17 @@ def extracted_run(
     return client.run_row(run.run_id)
 
 
-def _plan(client: LocalStore, source: str, files: Sequence[tuple[str, str, int]], rows: int, directory: str) -> RunRow:
+def _plan(
+    client: LocalStore,
+    source: str,
+    files: Sequence[tuple[str, str, int]],
+    rows: int,
+    directory: str,
+    threshold: float | None = None,
+) -> RunRow:
     """A planned run of `files` (path, SHA-256, bytes)."""
-    settings = {"shard_rows": rows, "match": asdict(load_settings(environ={}).match)}
+    flags = {} if threshold is None else {"match.threshold": threshold}
+    settings = {"shard_rows": rows, "match": asdict(load_settings(environ={}, flags=flags).match)}
     run = client.begin_run(source, "folder", client.account_id(USER), directory, settings)
     plain = {**dict.fromkeys(MANIFEST_SCHEMA.names), "directory": directory, "action": EXTRACT}
     table = pa.Table.from_pylist(

@@ -26,7 +26,7 @@ SCHEMA: Final = 1
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 PACKAGES: Final = (
     *("facepipe", "torch", "torchvision", "numpy", "pillow", "duckdb", "pyarrow"),
-    *("facenet-pytorch", "numba", "openvino", "simplejpeg", "faiss-cpu"),
+    *("facenet-pytorch", "numba", "openvino", "simplejpeg", "faiss-cpu", "playwright"),
 )
 _VARIABLES: Final = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

@@ -8,31 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from chromium import launched
 from coded_faces import Shown
 
+from tests.browser.installed import skip_without_chromium
 from tests.browser.opened import Opened
 from tests.browser.served import Served, fill, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-CHROMIUM = Path("/usr/bin/chromium")
-_FLAGS = ("sandbox", "gpu", "first-run")
-_BACKGROUND = ("background-networking", "component-update", "sync", "gpu")
-
 
 # Of the package: playwright has an event loop on this thread, which tests of other folders must not find there.
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """Skips where Chromium or playwright, the extra `browser`, is not installed."""
-    if not CHROMIUM.exists():
-        pytest.skip(f"no Chromium at {CHROMIUM}")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright, the extra browser, is not installed")
-    flags = ["--no-sandbox", "--no-first-run", *(f"--disable-{part}" for part in _BACKGROUND)]
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    skip_without_chromium()
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="package")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chromium import sign_in
+
 from tests.browser.served import PASSWORD, USER, Served
 
 if TYPE_CHECKING:
@@ -34,10 +36,7 @@ class Opened:
             self.errors.append(message.text)
 
     def sign_in(self, user: str = USER, password: str = PASSWORD) -> None:
-        self.page.get_by_label("Account").fill(user)
-        self.page.get_by_label("Password").fill(password)
-        self.button("Sign in").click()
-        self.page.get_by_role("heading", name="Sign in").wait_for(state="detached")
+        sign_in(self.page, user, password)
 
     def go(self, route: str) -> None:
         """`route`: as in the address after #/."""

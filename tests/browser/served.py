@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 from coded_faces import CodedExtractor, Shown, coded_identity
-from coded_store import PASSWORD, USER
+from coded_store import PASSWORD, USER, Thresholds
 
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
@@ -25,7 +24,6 @@ __all__ = ["OTHER", "PASSWORD", "USER", "Served", "fill", "serving"]
 
 OTHER = "bob"  # another account, with the same password
 
-Thresholds: TypeAlias = tuple[tuple[float, float], ...]  # (false match rate, T) each
 THRESHOLDS: Thresholds = ((1e-5, 0.03), (1e-4, 0.54), (1e-3, 0.8))  # photos of one person are nearer, others further
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from coded_faces import Shown, photo
+from coded_faces import CodedExtractor, Shown, photo
 from coded_store import extracted_run, make_store
 
 import pipeline.identities.shards
@@ -64,7 +64,9 @@ class Enrolment:
 @pytest.fixture
 def enrolment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enrolment]:
     client = make_store(tmp_path / "store", SIZE)
-    made = Enrolment(client, service_of(client), extracted_run(client, "photos", FACES, 300, len(FACES)))
+    made = Enrolment(
+        client, service_of(client), extracted_run(client, "photos", FACES, CodedExtractor(SIZE), len(FACES))
+    )
     prepare = client.prepare_shard
 
     def prepare_then_meet(shard: ShardCommit) -> PreparedShard:

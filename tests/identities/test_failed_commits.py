@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from coded_faces import Shown, photo
+from coded_faces import CodedExtractor, Shown, photo
 from coded_store import extracted_run, make_store
 
 from pipeline.errors import FacepipeError, PersonUnknown, StoreError, StoreFull, StoreUnwritable
@@ -129,7 +129,7 @@ def test_a_shard_that_failed_after_its_transaction_is_known(tmp_path: Path, fail
     with make_store(tmp_path / "store", SIZE) as client:
         service = service_of(client)
         faces = (Shown(1), Shown(2), Shown(1, 5))
-        run = extracted_run(client, "photos", faces, 300, len(faces))
+        run = extracted_run(client, "photos", faces, CodedExtractor(SIZE), len(faces))
         poster = Poster(client, service, PlantedExtractor(), run.account_id)
         fail_once("commit_shard.committed")
         with pytest.raises(StoreUnwritable):

@@ -19,6 +19,7 @@ import bench_extract
 import bench_group
 import bench_host
 import bench_memory
+import bench_page
 import bench_search
 import bench_stores
 import bench_trees
@@ -32,6 +33,7 @@ from pipeline.config import EXACT, FAST
 from pipeline.evaluation.bench.harness import Timing
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.matching.score import exact_dots
+from tests.browser.installed import skip_without_chromium
 from tests.cli.report import facepipe
 from tests.scripts.conftest import Bench
 
@@ -356,3 +358,27 @@ def test_memory_photos_have_large_ones_among_them(
     files = bench_memory.photos(bench_memory.read_sources(photos), tmp_path, 8)
     sizes = [bench_extract.image_size(file) for file in files]
     assert 0 < sizes.index((4000, 3000)) < sizes.index((1100, 900)) < len(sizes) - 1 == 9
+
+
+@pytest.mark.slow
+def test_page(bench: Bench) -> None:
+    skip_without_chromium()
+    figures = bench(bench_page, "--people", "60", "--pairs", "5", "--faces", "150", "--repeats", "1")["page"]
+    assert [figures[f"answered_{key}"] for key in "snk"] == [2, 2, 1]
+    assert figures["review_requests_per_answer_api"] == 4 / 5  # one for each answer that is kept
+    assert figures["faces_requests_pictures"] == 150
+    assert figures["people_bytes_pictures"] > figures["people_first_bytes_pictures"] > 30 * 5_000
+    assert 0 < figures["faces_cards_in_dom"] < 100
+    assert figures["server_rss_peak_bytes"] >= figures["server_rss_start_bytes"]
+
+
+def test_a_page_that_loses_answers_fails() -> None:
+    answers = {("a", "b"): "s", ("c", "d"): "n", ("e", "f"): "k"}
+    bench_page.check_joined(answers, {"b": "a"}, "s")
+    bench_page.check_joined(answers, {"b": "a", "f": "e"}, "sk")
+    for roots in ({}, {"b": "a", "d": "c"}, {"b": "a", "f": "e"}):
+        with pytest.raises(AssertionError):
+            bench_page.check_joined(answers, roots, "s")
+    bench_page.check_asked(answers, [("e", "f")])
+    with pytest.raises(AssertionError, match="asked again"):
+        bench_page.check_asked(answers, [("d", "c")])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coded_faces import Shown, photo
+from coded_faces import CodedExtractor, Shown, photo
 from coded_store import USER, extracted_run, make_store
 from PIL import Image
 
@@ -133,7 +133,7 @@ def test_posts_changes_merges_deletions_and_a_run_at_once(tmp_path: Path) -> Non
     with make_store(tmp_path / "store", SIZE) as client:
         account = client.account_id(USER)
         bulk = [Shown(k % (2 * PERSONS), 100 + k) for k in range(SHARDS * 20)]
-        run = extracted_run(client, "photos", bulk, 300, 20)
+        run = extracted_run(client, "photos", bulk, CodedExtractor(SIZE), 20)
         service = service_of(client)
         hand_over = [lambda: [service.enrol_shard(run.run_id, shard) for shard in range(SHARDS)]]
         in_parallel([*hand_over, *Crowd(service, account).works()])

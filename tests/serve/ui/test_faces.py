@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from coded_faces import Shown, coded_identity, photo
+from coded_faces import CodedExtractor, Shown, coded_identity, photo
 from coded_store import extracted_run
 from PIL import Image
 
@@ -167,7 +167,7 @@ def test_forgotten_faces_are_shown_no_more(browser: Browser) -> None:
 def test_a_person_of_many_faces(tmp_path: Path, browser_at: BrowserAt) -> None:
     with LocalStore.open_or_create(tmp_path / "store", lambda: coded_identity(SIZE), command="make") as client:
         client.create_account("ann", None)
-        run = extracted_run(client, "many", [Shown(1, k) for k in range(300)], 100, 300)
+        run = extracted_run(client, "many", [Shown(1, k) for k in range(300)], CodedExtractor(SIZE), 300)
         with closing(service_of(client)) as service:
             service.enrol_shard(run.run_id, 0)
         client.finish_run(run.run_id, {})
