@@ -69,7 +69,8 @@ class DemoResult:
             f"  facepipe export --store {self.store} --to {self.store}-parquet",
             "  facepipe run YOUR-PHOTOS --store YOUR-STORE",
             "",
-            "To see the people in a browser and name them, as the account `default` with the password that this prints:",
+            "To see the people in a browser and name them, as the account `default` with the password that this "
+            "prints:",
             f"  facepipe account password default --store {self.store}",
             f"  facepipe serve --store {self.store} --photo-roots {self.photos}     # then open http://127.0.0.1:8080/ui",
         ]
