@@ -45,6 +45,25 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("page-" + "of-an-archive-" * 5), shown)
 
 
+# Photos of one person are further apart than the first threshold, and nearer than the wider one.
+_DOUBT = ((1e-6, 0.005), (1e-3, 0.3))
+
+
+@pytest.fixture(scope="package")
+def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """store/: of each of four, two photos who are two people to the run."""
+    shown = {f"{person}{variant}.png": [Shown(person, variant)] for person in range(1, 5) for variant in (0, 1)}
+    return fill(tmp_path_factory.mktemp("doubtful"), shown, _DOUBT)
+
+
+@pytest.fixture
+def doubted(doubtful: Path, tmp_path: Path) -> Iterator[Served]:
+    """Four pairs to review."""
+    store = Path(shutil.copytree(doubtful / "store", tmp_path / "doubted"))
+    with serving(store, ui__photo_roots=str(doubtful / "photos"), match__threshold=_DOUBT[0][1]) as made:
+        yield made
+
+
 @pytest.fixture
 def store(filled: Path, tmp_path: Path) -> Path:
     """A store of the test's own."""

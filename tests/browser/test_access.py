@@ -50,6 +50,19 @@ def test_no_view_has_a_serious_finding(open_page: Callable[..., Opened], served:
     assert findings(page) == [], "store"
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_review_has_no_serious_finding(open_page: Callable[..., Opened], doubted: Served, scheme: str) -> None:
+    page = open_page(doubted, color_scheme=scheme)
+    page.sign_in()
+    page.go("review")
+    page.page.locator(".pair").wait_for()
+    assert findings(page) == [], "a pair"
+    for _ in range(4):
+        page.page.keyboard.press("k")
+    page.page.get_by_text("That was all").or_(page.page.get_by_text("There is no pair")).wait_for()
+    assert findings(page) == [], "none left"
+
+
 def test_a_keyboard_reaches_and_returns(page: Opened) -> None:
     page.page.reload()
     page.has(8)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from coded_faces import Shown, photo
+from PIL import Image
 
 from tests.browser.opened import Opened
 from tests.browser.served import Served
@@ -66,4 +69,16 @@ def test_what_is_no_photo_is_refused_with_a_sentence(page: Opened, known: str, d
     drop(page, data, "text.png")
     page.expect(page.page.get_by_role("alert").locator(".warning")).to_be_visible()
     drop(page, photo(Shown(1)))  # and the next one is taken
+    page.expect(page.page.locator(".photo .box")).to_have_text("Ada")
+
+
+@pytest.mark.parametrize(
+    ("size", "answer"), [((10_000, 6_000), "No face was found"), ((12_000, 10_000), "pixels")], ids=["60 MP", "120 MP"]
+)
+def test_a_photo_of_many_pixels_is_answered(page: Opened, known: str, size: tuple[int, int], answer: str) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", size, (90, 120, 90)).save(out, "PNG")
+    drop(page, out.getvalue())
+    page.expect(page.page.get_by_role("main").get_by_text(answer)).to_be_visible()
+    drop(page, photo(Shown(1, 5)))  # and the page is as before
     page.expect(page.page.locator(".photo .box")).to_have_text("Ada")

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from coded_faces import Shown
 
 from tests.browser.opened import Opened
-from tests.browser.served import Served, fill, serving
+from tests.browser.served import Served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
-# Photos of one person are further apart than the threshold, and nearer than the wider one.
-THRESHOLDS = ((1e-6, 0.005), (1e-3, 0.3))
 PAIRS = 4
 
 
-@pytest.fixture(scope="package")
-def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """store/: of each of four, two photos who are two people to the run."""
-    shown = {f"{person}{variant}.png": [Shown(person, variant)] for person in range(1, 1 + PAIRS) for variant in (0, 1)}
-    return fill(tmp_path_factory.mktemp("doubtful"), shown, THRESHOLDS)
-
-
 @pytest.fixture
-def served(doubtful: Path, tmp_path: Path) -> Iterator[Served]:
-    store = shutil.copytree(doubtful / "store", tmp_path / "store")
-    with serving(store, ui__photo_roots=str(doubtful / "photos"), match__threshold=THRESHOLDS[0][1]) as made:
-        yield made
+def served(doubted: Served) -> Served:
+    return doubted
 
 
 def shown(page: Opened) -> tuple[str, ...]:
@@ -90,3 +76,24 @@ def test_what_an_answer_settles_is_not_asked(page: Opened, open_page: Callable[.
     page.expect(page.page.locator(".bar .warning")).to_be_visible()
     page.expect(link(page, first[0])).to_have_count(0)
     assert shown(page) != first
+
+
+def test_the_button_keeps_the_focus_for_the_next_pair(page: Opened) -> None:
+    page.go("review")
+    first = shown(page)
+    page.button("Skip").press("Enter")
+    page.expect(link(page, first[0])).to_have_count(0)
+    page.expect(page.button("Skip")).to_be_focused()
+
+
+def test_a_pair_whose_answer_is_undone_after_leaving_is_asked_again(page: Opened, served: Served) -> None:
+    page.go("review")
+    first = shown(page)
+    page.page.keyboard.press("n")
+    page.done()
+    page.go("people")
+    page.has(2 * PAIRS)
+    page.go("review")
+    assert shown(page) != first
+    page.undo()
+    page.expect(link(page, first[0])).to_have_count(1)

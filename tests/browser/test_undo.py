@@ -75,6 +75,22 @@ def test_presses_while_one_is_on_its_way_undo_nothing_more(page: Opened, served:
     assert served.people.show(one).name == "B"
 
 
+def test_what_was_done_elsewhere_is_undone_after_a_question_only(page: Opened, served: Served, one: str) -> None:
+    served.people.name(one, "Ada")
+    page.page.reload()
+    page.button("Undo: ").wait_for()
+    dialog = page.page.get_by_role("dialog", name="done elsewhere")
+    page.page.keyboard.press("u")
+    page.expect(dialog).to_contain_text("“Ada”")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert served.people.show(one).name == "Ada"
+    page.page.keyboard.press("u")
+    dialog.get_by_role("button", name="Undo it").click()
+    page.said("Undone")
+    page.done()
+    assert served.people.show(one).name is None
+
+
 def test_it_shows_in_a_view_that_was_left_and_opened_again(page: Opened, one: str) -> None:
     name_as(page, "Ada")
     page.go("people")
