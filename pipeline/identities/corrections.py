@@ -270,7 +270,7 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
             for person in persons:
                 plan.change(person, ignored=request.kind == "hide")
         case "merge":
-            _merge(plan, persons, anyway=request.anyway)
+            _merge(plan, persons, request.name, anyway=request.anyway)
         case "unmerge":
             for record in merging.unmerged(plan.directory, request.person_ids, plan.now):
                 plan.change(plan.record(record.person_id), parent_id=None)
@@ -300,7 +300,8 @@ def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
     return {members[0].person_id: {member.person_id for member in members} for members in sets}
 
 
-def _merge(plan: Plan, persons: Sequence[PersonRecord], *, anyway: bool) -> None:
+def _merge(plan: Plan, persons: Sequence[PersonRecord], name: str | None, *, anyway: bool) -> None:
+    """`name`: of who stands for them; None: their own."""
     sets = _sets(plan, persons)
     if len(sets) < 2:
         raise CorrectionImpossible(detail="They are one person already.")
@@ -311,8 +312,11 @@ def _merge(plan: Plan, persons: Sequence[PersonRecord], *, anyway: bool) -> None
             if not anyway:
                 raise StatedTwoPeople(**{name: value for name, value in vars(fact).items() if value is not None})
             plan.withdraw([fact])
-    for record in merging.merged(plan.directory, [person.person_id for person in persons], plan.now):
+    person_ids = [person.person_id for person in persons]
+    for record in merging.merged(plan.directory, person_ids, plan.now):
         plan.change(plan.record(record.person_id), parent_id=record.parent_id)
+    if name is not None:
+        _name(plan, [merging.root_of_merge(plan.directory, person_ids)], name or None)
 
 
 def _not_same(plan: Plan, persons: Sequence[PersonRecord]) -> None:

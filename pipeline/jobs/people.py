@@ -246,10 +246,11 @@ class People:
         name: str | None = None,
         anyway: bool = False,
         seen: Seen | None = None,
+        dry_run: bool = False,
     ) -> CorrectionAnswer:
-        """A correction of people who are given by their ids, of any kind that is a method here. `seen`: what its sender
-        knows of them; then raises ChangedSince where that is no longer so."""
-        request = replace(self._request(kind, person_ids, faces, name, anyway), seen=seen)
+        """A correction of people who are given by their ids, of any kind that is a method here; a merge may name them.
+        `seen`: what its sender knows of them; then raises ChangedSince where that is no longer so."""
+        request = replace(self._request(kind, person_ids, faces, name, anyway), seen=seen, dry_run=dry_run)
         return self._store.correct(request, self._here())
 
     def _request(

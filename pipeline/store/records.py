@@ -515,7 +515,7 @@ class CorrectionRequest:
     kind: str
     person_ids: Sequence[str] = ()  # of a move: the person, or none
     face_ids: Sequence[int] = ()
-    name: str | None = None
+    name: str | None = None  # of name and merge
     anyway: bool = False  # merges persons of whom it is stated that they are two
     origin: str = "user"
     gate: MatchSettings | None = None  # of regroup

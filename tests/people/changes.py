@@ -54,6 +54,9 @@ CHANGES: Mapping[str, Change] = {
     "hide": Change(lambda p: p.hide("Berta"), like="name"),
     "unhide": Change(lambda p: p.unhide("Dora"), like="name"),
     "merge": Change(lambda p: p.merge("Ann", "Berta"), like="name"),
+    "merge with a name": Change(
+        lambda p: p.by_ids("merge", [p.find("Ann"), p.find("Berta")], name="Anna"), like="name"
+    ),
     "unmerge": Change(lambda p: p.unmerge("Eve"), like="name"),
     "not same": Change(lambda p: p.not_same("Ann", "Berta"), again=False),
     "move of a reference": Change(lambda p: p.move(1, "Berta"), again=False),

@@ -145,6 +145,7 @@ STEPS = {
     "name": lambda p: p.correct("name", p.one, name="Ann"),
     "hide": lambda p: p.correct("hide", p.two),
     "merge": lambda p: p.correct("merge", p.one, p.two),
+    "merge with a name": lambda p: p.correct("merge", p.one, p.two, name="Ann"),
     "not-same": lambda p: p.correct("not_same", p.one, p.two),
     "move of the reference": lambda p: p.correct("move", p.two, faces=(1,)),
     "move of the last face": lambda p: p.correct("move", p.one, faces=(6,)),
@@ -200,6 +201,11 @@ def _merged(people: People) -> None:
     people.service.merge(people.account, "main", [new, people.two])
 
 
+def _merged_and_renamed(people: People) -> None:
+    people.correct("merge", people.one, people.two, name="Ann")
+    people.service.update_person(people.account, "main", people.one, PersonChange(name="Anna"))
+
+
 def _merged_the_other_way(people: People) -> None:
     people.correct("merge", people.one, people.two)
     people.correct("unmerge", people.one)  # undone, two would be below one again
@@ -223,6 +229,7 @@ def _replaced(people: People) -> None:
         (_renamed, "the name of"),
         (_tagged, "the tags of"),
         (_merged, "the parent_id of"),
+        (_merged_and_renamed, "the name of"),
         (_merged_the_other_way, "was merged with the person"),
         (_came, "the faces 7 came to"),
         (_replaced, "got another reference"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.errors import BodyInvalid, ConfirmationNeeded, CorrectionImpossible, NameTaken, UndoBlocked
+from pipeline.jobs.people import PersonRow
 from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
 from pipeline.serve.ui.answers import people_json
 from pipeline.serve.ui.context import Context, Visitor, stamp
@@ -32,6 +34,7 @@ _KINDS: Final = {
 }
 # What the page shows of a person is that of the root of what is merged.
 _OF_ROOTS: Final = frozenset({"name", "hide", "unhide", "forget"})
+_NAMING: Final = ("name", "merge")  # kinds that take a name; a merge without leaves everybody's as it is
 # What a correction did, for people; {who} are those whom it shows.
 _TEXTS: Final = {
     "name": "the name of {who}",
@@ -81,10 +84,7 @@ class Correcting:
     def _corrected(self, visitor: Visitor, wish: _Wish) -> dict[str, Any]:
         person_ids = wish.person_ids
         if wish.kind in _OF_ROOTS:
-            roots = (self.context.service.merged_set(*visitor.place, one)[0] for one in person_ids)
-            person_ids = list(dict.fromkeys(roots))
-        if wish.kind == "name" and wish.name and not wish.anyway:
-            self._check_name(visitor, person_ids[0], wish.name)
+            person_ids = self._roots(visitor, person_ids)
         if wish.kind == "forget" and not wish.confirmed:
             rows = self.context.listed(visitor).rows
             faces = sum(rows[root].faces for root in person_ids if root in rows)
@@ -93,18 +93,28 @@ class Correcting:
         if wish.as_of is not None:
             own = sorted(visitor.session.corrections)
             seen = Seen(wish.as_of, [*wish.person_ids, *filter(None, [wish.shown_under])], own)
-        answer = self.context.people(visitor).by_ids(
-            wish.kind, person_ids, wish.face_ids, name=wish.name, anyway=wish.anyway, seen=seen
+        people = self.context.people(visitor)
+        make = partial(
+            people.by_ids, wish.kind, person_ids, wish.face_ids, name=wish.name, anyway=wish.anyway, seen=seen
         )
+        if wish.name and not wish.anyway and (taken := self._others_named(visitor, wish)):
+            make(dry_run=True)  # what else is in the way is said first: `anyway` overrules that as well
+            raise NameTaken(people=people_json(self.context, visitor, taken))
+        answer = make()
         if answer.correction_id is not None:
             visitor.session.corrections.add(answer.correction_id)
         return _answer(answer)
 
-    def _check_name(self, visitor: Visitor, own: str, name: str) -> None:
-        """Raises NameTaken with the others who have it already."""
-        others = [row for row in self.context.listed(visitor).named(name) if row.person_id != own]
-        if others:
-            raise NameTaken(people=people_json(self.context, visitor, others))
+    def _roots(self, visitor: Visitor, person_ids: Sequence[str]) -> list[str]:
+        """Those who are shown for these persons. Raises PersonUnknown."""
+        return list(dict.fromkeys(self.context.service.merged_set(*visitor.place, one)[0] for one in person_ids))
+
+    def _others_named(self, visitor: Visitor, wish: _Wish) -> list[PersonRow]:
+        """Who else has the name already; nobody, where one of those who are merged brings it along."""
+        own = self._roots(visitor, wish.person_ids)
+        named = self.context.listed(visitor).named(wish.name or "")
+        others = [row for row in named if row.person_id not in own]
+        return [] if wish.kind == "merge" and len(others) < len(named) else others
 
     def _last(self, visitor: Visitor) -> dict[str, Any]:
         try:
@@ -144,8 +154,9 @@ def _wish(body: dict[str, Any]) -> _Wish:
         raise BodyInvalid(detail=f"{kind} is about {least} to {most:,} persons")
     if not isinstance(faces, list) or bool(faces) != takes_faces:
         raise BodyInvalid(detail=f"{kind} takes {'a list of' if takes_faces else 'no'} faces")
-    if (kind == "name") != isinstance(name, str) or (name is not None and not is_text(name)):
-        raise BodyInvalid(detail=f"name must be a text of {TEXT_RULE}, and only where kind is name")
+    fits = kind in _NAMING if isinstance(name, str) and is_text(name) else name is None and kind != "name"
+    if not fits:
+        raise BodyInvalid(detail=f"name must be a text of {TEXT_RULE}, and only where kind is name or merge")
     shown_under = body.get("from")
     if not isinstance(shown_under, (str, type(None))):
         raise BodyInvalid(detail="from must be an id")

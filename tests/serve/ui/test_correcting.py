@@ -105,6 +105,46 @@ def test_a_name_that_somebody_has(browser: Browser) -> None:
     correct(browser, "name", three, name="ÅNGSTRÖM", status=409)  # that of `two`
 
 
+def test_a_merge_may_name(browser: Browser, server: LiveServer) -> None:
+    one, two, three = ids(browser)
+    correct(browser, "name", two, name="Berta")
+    correct(browser, "name", three, name="Carla")
+    before = state(browser)
+    taken = correct(browser, "merge", one, two, name="carla", status=409)
+    assert (taken["errorReason"], [person["id"] for person in taken["people"]]) == ("name-taken", [three])
+    assert state(browser) == before
+    made = correct(browser, "merge", two, one, name="Ann")
+    assert (made["kind"], made["text"]) == ("merge", "merging “Berta” and “Ann”")
+    assert sorted(made["persons"]) == sorted([one, two])
+    assert [(p["id"], p["name"], p["merged"]) for p in browser.people()] == [(one, "Ann", 1), (three, "Carla", 0)]
+    answer = server.service.post(server.client.account_id("ann"), "main", photo(Shown(2)), LOOK)
+    assert answer.faces[0].person is not None
+    assert answer.faces[0].person.root.name == "Ann"
+    browser.post("corrections/undo", {"correction": made["correction"]})
+    assert state(browser) == before
+    for name, anyway in (("", False), ("Carla", True), ("x" * 1000, False)):
+        correct(browser, "merge", one, two, name=name, anyway=anyway)
+        assert browser.get(f"people/{two}")["person"].get("name", "") == name
+        browser.post("corrections/undo", {"correction": browser.get("corrections/last")["correction"]})
+        assert state(browser) == before
+
+
+def test_a_name_that_one_of_the_merged_brings_is_not_taken(browser: Browser) -> None:
+    one, two, three = ids(browser)
+    correct(browser, "name", two, name="Berta")
+    correct(browser, "name", three, name="BERTA", anyway=True)
+    correct(browser, "merge", one, two, name="Berta")
+    assert {p["id"]: p["name"] for p in browser.people()} == {one: "Berta", three: "BERTA"}
+
+
+def test_a_taken_name_hides_nothing_else_that_is_in_the_way(browser: Browser) -> None:
+    """What is sent again, anyway, is sent by somebody who knows it all."""
+    one, two, three = ids(browser)
+    correct(browser, "name", three, name="Carla")
+    correct(browser, "not_same", one, two)
+    assert correct(browser, "merge", one, two, name="Carla", status=409)["errorReason"] == "stated-two-people"
+
+
 def test_whoever_was_merged_meanwhile_is_named_as_the_one_that_is_shown(browser: Browser) -> None:
     one, two, _ = ids(browser)
     correct(browser, "merge", one, two)
@@ -154,6 +194,10 @@ def test_two_that_are_stated_to_be_two(browser: Browser) -> None:
         {"kind": "move", "persons": ["ONE"], "faces": [-1]},
         {"kind": "hide", "persons": ["ONE"], "faces": [2]},
         {"kind": "hide", "persons": ["ONE"], "name": "A"},
+        {"kind": "hide", "persons": ["ONE"], "name": 5},
+        {"kind": "merge", "persons": ["ONE", "ONE"], "name": 5},
+        {"kind": "merge", "persons": ["ONE", "ONE"], "name": "a\0b"},
+        {"kind": "merge", "persons": ["ONE", "ONE"], "name": "x" * 1001},
         {"kind": "hide", "persons": ["ONE"], "asOf": "yesterday"},
         {"kind": "move", "persons": ["ONE"], "faces": [2], "from": 5},
     ],
