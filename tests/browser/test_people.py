@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from coded_store import plant
@@ -11,6 +12,9 @@ from coded_store import plant
 from pipeline.store.local import LocalStore
 from tests.browser.opened import Opened
 from tests.browser.served import Served, make_store, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 PLANTED = 10_000
 DRAWN = 150  # cards at most: the rows near the screen
@@ -116,6 +120,25 @@ def test_a_store_without_people_says_how_they_come(open_page: Callable[..., Open
         opened.expect(opened.page.get_by_text("There is no pair to answer")).to_be_visible()
         opened.go("store")
         opened.expect(opened.page.get_by_text("No run has filled this store")).to_be_visible()
+
+
+def test_a_new_name_shows_however_soon_one_goes_on(page: Opened, served: Served) -> None:
+    one, other = served.person("a1.png").person_id, served.person("c2.png").person_id
+    card = page.cards().filter(has=page.page.locator(f"a[href*='{one}']"))
+    card.get_by_role("link").click()
+    page.give_name("Ada")
+    page.done()
+    held: list[Route] = []
+    page.page.route(f"**/ui/api/people/{one}?*", lambda route: held.append(route))
+    with page.page.expect_request(f"**/ui/api/people/{one}?*"):
+        page.page.go_back()
+    page.go(f"person/{other}")
+    page.cards("Faces").first.wait_for()
+    for route in held:
+        route.continue_()
+    page.page.unroute_all()
+    page.page.go_back()
+    page.expect(card).to_contain_text("Ada")
 
 
 @pytest.mark.parametrize("route", ["person/%zz", "constructor", "nothing"])

@@ -12,7 +12,7 @@ export const pending = observable(0); // corrections that the server has not ans
 export const changed = observable(0); // counts changes that no view has shown: all load anew
 
 const reverts = new Map(); // by the correction's id: { revert } of the view that showed it, `also` what goes with it
-const touched = new Set(); // ids of people whom corrections changed since a list took them
+export const touched = new Set(); // ids of people whom corrections changed since a list that was left looked at them
 let onPage = {}; // stands for what is on the page: another one once a view was left or has loaded anew
 let newest = 0; // the largest id of a correction that is known of; they grow
 let queue = Promise.resolve();
@@ -39,12 +39,6 @@ export function forgetShown() {
   reverts.clear();
 }
 
-// The people whom a list that was left has to look at again.
-export function takeTouched() {
-  const ids = [...touched];
-  touched.clear();
-  return ids;
-}
 const touch = ({ persons = [], gone = [] }) => [...persons, ...gone].forEach((id) => touched.add(id));
 
 // `wish`: the body of the API's corrections. `text`: what it did. `handled(error)`: true where the view sees to it.

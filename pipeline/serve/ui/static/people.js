@@ -1,6 +1,6 @@
 // Everybody as a grid of faces: to look at, find, choose, merge and hide.
 import { directory, get } from "./api.js";
-import { correct, takeTouched } from "./corrections.js";
+import { correct, touched } from "./corrections.js";
 import { Face, Name, count, nameOf } from "./face.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { mergePeople } from "./merge.js";
@@ -15,12 +15,16 @@ const TYPING_MS = 150;
 // The grid as it was left for a person, so that one comes back to the same place.
 const left = { key: null, list: null, scroll: 0 };
 
+// Returns what shows the people whom corrections changed. Whose answer comes too late for it is asked for the next time.
 function useLeft(key, list, show) {
-  const now = useRef({ scroll: 0 });
+  const now = useRef({ scroll: 0, here: true });
   Object.assign(now.current, { key, list });
+  const lookAtTouched = () => {
+    for (const id of touched) lookAgain(id, list, show).then(() => now.current.here && touched.delete(id));
+  };
   useEffect(() => {
     if (left.key !== key) return;
-    for (const id of takeTouched()) lookAgain(id, list, show);
+    lookAtTouched();
     scrollBack(left.scroll);
   }, []);
   useLayoutEffect(() => {
@@ -28,9 +32,11 @@ function useLeft(key, list, show) {
     addEventListener("scroll", scrolled, { passive: true });
     return () => {
       removeEventListener("scroll", scrolled);
+      now.current.here = false;
       Object.assign(left, now.current, now.current.list.loading === false ? {} : { key: null });
     };
   }, []);
+  return lookAtTouched;
 }
 
 async function lookAgain(id, list, show) {
@@ -52,7 +58,7 @@ export function People({ settings, anew }) {
   const { sort = "photos", show = "all", q = "" } = settings;
   const key = JSON.stringify([directory.get(), sort, show, q, anew]);
   const list = usePaged("people", { sort, show, q: q || null, count: 120 }, "people", anew, left.key === key ? left.list : null);
-  useLeft(key, list, show);
+  const lookAtTouched = useLeft(key, list, show);
   const [chosen, setChosen] = useState(new Map());
   useEffect(() => setChosen(new Map()), [sort, show, q, anew]);
 
@@ -81,7 +87,7 @@ export function People({ settings, anew }) {
       list.change((items) => items.map((person) => (person.id === kept.id ? { ...kept, photos } : person)));
       return revert;
     });
-    if (merged) takeTouched().forEach((id) => lookAgain(id, list, show));
+    if (merged) lookAtTouched();
   };
 
   return html`
