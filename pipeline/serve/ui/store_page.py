@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -61,13 +61,12 @@ class StorePage:
         return await self.context.answer(work)
 
     async def report(self, request: Request) -> Response:
-        """A run's report as it was written. Raises RouteUnknown where there is none."""
+        """A run's report as it was written. Raises RouteUnknown where there is none that may be shown."""
         visitor, run_id = self.context.visitor(request), request.path_params["run_id"]
 
         def work() -> bytes:
-            if any(run.run_id == run_id for run in self.context.store.runs_of(visitor.session.account_id)):
-                file = self.context.store.folder.path(f"runs/{run_id}/{_REPORT}")
-                if file.is_file():
+            for run in self.context.store.runs_of(visitor.session.account_id):
+                if run.run_id == run_id and (file := self._report(run)) is not None:
                     return file.read_bytes()
             raise RouteUnknown()
 
@@ -111,8 +110,14 @@ class StorePage:
             **({} if warning is None else {"warning": warning}),
         }
 
+    def _report(self, run: RunRow) -> Path | None:
+        """The report of a run over a folder whose photos may be shown: it names their paths. A manifest may name photos
+        anywhere."""
+        file = self.context.store.folder.path(f"runs/{run.run_id}/{_REPORT}")
+        may_show = run.source_kind == "folder" and self.context.photos.may_show(run.source)
+        return file if may_show and file.is_file() else None
+
     def _run(self, visitor: Visitor, run: RunRow) -> dict[str, Any]:
-        has_report = self.context.store.folder.path(f"runs/{run.run_id}/{_REPORT}").is_file()
         shown = self.context.photos.may_show(run.source)
         return {
             "id": run.run_id,
@@ -123,7 +128,7 @@ class StorePage:
             "directory": run.directory,
             "startedAt": stamp(run.started_at),
             **({} if run.finished_at is None else {"finishedAt": stamp(run.finished_at)}),
-            "report": address(visitor, f"runs/{run.run_id}/report") if has_report else None,
+            "report": None if self._report(run) is None else address(visitor, f"runs/{run.run_id}/report"),
         }
 
 

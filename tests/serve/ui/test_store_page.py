@@ -31,15 +31,15 @@ def test_counts_and_what_to_expect(browser: Browser) -> None:
     assert "not calibrated" in store["warning"]
 
 
-def test_runs_and_their_reports(tmp_path: Path, store: Path, browser_at: BrowserAt) -> None:
+def test_runs_and_their_reports(tmp_path: Path, archive: Path, store: Path, browser_at: BrowserAt) -> None:
     write_photo(tmp_path / "later", "z.png", Shown(9))
     run_over(tmp_path / "later", store)
-    with page_server(store) as server:
+    with page_server(store, photo_roots=str(archive / "photos")) as server:
         browser = browser_at(server)
         browser.sign_in()
         late, early = browser.get("runs")["runs"]
         assert (late["rows"], early["rows"]) == (1, 6)
-        assert (late["source"], early["source"]) == ("later", "photos")
+        assert (late["source"], early["source"]) == ("later", str(archive / "photos"))
         assert early["state"] == "finished"
         assert early["startedAt"] < early["finishedAt"] < late["startedAt"]
         pages = browser.pages("runs", "runs", count=1)
@@ -62,6 +62,27 @@ def test_runs_and_their_reports(tmp_path: Path, store: Path, browser_at: Browser
         assert bob.http.get(address).status_code == 404
         report.unlink()
         browser.get(address.removeprefix("/ui/api/"), status=404)
+
+
+def test_a_report_that_names_other_paths_is_not_shown(tmp_path: Path, browser_at: BrowserAt) -> None:
+    below, elsewhere = tmp_path / "below", tmp_path / "elsewhere"
+    store = make_store(tmp_path / "store")
+    run_over(write_photo(below / "a", "a.png", Shown(1)).parent, store)
+    run_over(write_photo(elsewhere, "b.png", Shown(2)).parent, store)
+    manifest = below / "c.csv"
+    manifest.write_text(f"path\n{write_photo(elsewhere, 'c.png', Shown(3))}\n")
+    run_over(manifest, store)
+    for roots, shown in ((str(below), [False, False, True]), (None, [False] * 3)):
+        with page_server(store, photo_roots=roots) as server:
+            browser = browser_at(server)
+            browser.sign_in()
+            runs = browser.get("runs")["runs"]
+            assert all((store / "runs" / run["id"] / "report.html").is_file() for run in runs)
+            assert [run["report"] is not None for run in runs] == shown
+            for run, may in zip(runs, shown, strict=True):
+                answer = browser.http.get(f"/ui/api/runs/{run['id']}/report")
+                assert answer.status_code == (200 if may else 404)
+                assert str(elsewhere) not in answer.text
 
 
 def test_the_source_of_a_run_is_told_below_the_roots(reader: Browser, archive: Path) -> None:
