@@ -50,7 +50,7 @@ def doubtful_pairs(
     calibration = Calibration.from_dict(store.identity.calibration)
     wider = _wider(calibration, threshold)
     found = Doubts([], np.zeros(0), similarity_score(math.sqrt(wider), threshold))
-    if threshold in (0, EVERYBODY):
+    if threshold in (0, EVERYBODY) or not person_ids:
         return found
     rows = store.compared_people(account_id, list(person_ids), most).to_pylist()
     rows, vectors = _with_vectors(store, rows)

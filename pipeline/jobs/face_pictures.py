@@ -37,7 +37,7 @@ class FacePictures:
         self._pixels, self._bytes = MOST_PIXELS, MOST_BYTES
         self._cuts: dict[int, str | None] = {}  # by face
         self.person_ids: set[str] = set()  # of those who are shown or named
-        self.media_ids: set[int] = set()
+        self.media_ids: set[int] = set()  # of photos that a picture is from, or whose paths are shown
 
     @cached_property
     def _key(self) -> bytes | None:
@@ -49,6 +49,7 @@ class FacePictures:
         guid = person["image_guid"]
         if guid is None:
             return None
+        self.media_ids.add(person["image_media_id"])
         folder = self._store.folder
         try:
             data = open_image(folder, guid, read_object(folder, guid), person["image_sha256"], self._key)

@@ -47,7 +47,8 @@ _COUNTS: Final = (  # of a report: what the scan found
     *("moved", "changed", "vanished", "back", "forgotten", "forgotten_missing", "too_many_missing"),
     *("labels_changed", "renamed", "relabelled", "unsettled"),
 )
-_LISTS: Final = {  # of a report: title, and heads of the columns with the keys of an entry, which is else a text or two
+# Of a report: title, and heads of the columns with the keys of an entry, which is else a path or two.
+_LISTS: Final = {
     "moved_sources": ("Moved as a whole", ("from", "to"), ()),
     "moved_files": ("Moved", ("from", "to"), ()),
     "changed_files": ("Changed", ("photo",), ()),
@@ -62,6 +63,7 @@ _LISTS: Final = {  # of a report: title, and heads of the columns with the keys 
     "label_conflicts": ("Photos whose label names somebody else", ("person", "photo"), ("person_id", "path")),
     "left_out_folders": ("Folders that were left out", ("folder",), ()),
 }
+_NO_PHOTOS: Final = frozenset({"moved_sources", "left_out_folders"})  # whose paths are of folders
 _QUALITY_NAMES: Final = dict(zip(QUALITIES, ("Pose", "Sharpness", "Contrast"), strict=True))
 _PACKAGES: Final = ("facepipe", "torch", "openvino", "numpy", "pillow", "duckdb")
 
@@ -207,12 +209,18 @@ class PageOf:
                 yield Row(name.replace("_", " "), f"{self.request.report[name]:,}")
 
     def _lists(self) -> Iterator[Section]:
+        """Without persons who are gone, and paths at which the store has no photo any more: they may be forgotten."""
         report = self.request.report
-        entries = [entry for name in _LISTS for entry in report.get(name, ()) if isinstance(entry, dict)]
-        names = self.store.names_of(sorted({entry["person_id"] for entry in entries if entry.get("person_id")}))
+        entries = [entry for name in _LISTS.keys() - _NO_PHOTOS for entry in report.get(name, ())]
+        names = self.store.names_of(sorted({person for person, _ in map(_subject, entries) if person}))
+        paths = sorted({path for _, path in map(_subject, entries) if path})
+        photos = self.store.media_at(self.request.account_id, paths)
         self.pictures.person_ids.update(names)
+        self.pictures.media_ids.update(photos["media_id"].to_pylist())
+        known = {None, *names, *photos["path"].to_pylist()}
         for name, (title, head, keys) in _LISTS.items():
-            rows = [_cells(entry, keys, names) for entry in report.get(name, ())]
+            shown = [e for e in report.get(name, ()) if name in _NO_PHOTOS or known.issuperset(_subject(e))]
+            rows = [_cells(entry, keys, names) for entry in shown]
             rest = f"The first {_LISTED} of {len(rows):,}." if len(rows) > _LISTED else ""
             yield Section(title, text=rest, listing=_listing(head, rows[:_LISTED]))
 
@@ -300,7 +308,14 @@ def _warning(pair: Pair) -> str:
     return f"Both are on {pair.photos:,} photo{'s' if pair.photos != 1 else ''}: hardly one person."
 
 
-def _cells(entry: object, keys: Sequence[str], names: Mapping[str, str]) -> list[Cell]:
+def _subject(entry: Any) -> tuple[str | None, str | None]:
+    """The person and the photo that an entry is about; of a photo that moved the path where it is."""
+    if isinstance(entry, Mapping):
+        return entry.get("person_id"), entry.get("path")
+    return None, entry if isinstance(entry, str) else entry[-1]
+
+
+def _cells(entry: object, keys: Sequence[str], names: Mapping[str, str | None]) -> list[Cell]:
     if isinstance(entry, Mapping):
         person_id = entry.get("person_id")
         who = _name_and_id({"person_id": person_id, "name": names.get(person_id)}) if person_id else "nobody"

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import MAX_THRESHOLD, THRESHOLD_RULE, nearest_threshold
-from pipeline.errors import StoreFull, StoreUnwritable, UsageError
+from pipeline.errors import FacepipeError, StoreError, UsageError
 from pipeline.jobs.comparison import RowKey
 from pipeline.jobs.missing import MissingPhotos, chooser, forget_missing
 from pipeline.jobs.moved_source import moved_source
 from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
 from pipeline.jobs.plan_counts import PlanCounts
-from pipeline.jobs.run_page import leave_page, page_file, report_of
+from pipeline.jobs.run_page import leave_page, page_that_stands, report_of
 from pipeline.jobs.run_report import RunReport, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
 from pipeline.store.catalog.runs import FINISHED
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["RunRequest", "abandon", "extract", "group", "run", "scan"]
 
 _SCANNING = "scanning"
+_log = logging.getLogger(__name__)
 
 
 def run(
@@ -175,6 +178,7 @@ class _Command:
         self._session = session
         self.counts = PlanCounts()
         self._run_ids: list[str] = []
+        self._finished: list[tuple[RunRow, dict[str, Any]]] = []  # with their reports
         self._pages: list[Path] = []
         self._warnings: list[str] = []
         self._stages: ShardStages | None = None
@@ -217,22 +221,29 @@ class _Command:
 
     def _finish(self, run: RunRow, found: PlanCounts) -> None:
         summary = self._report([run.run_id], found).without_names()
-        # Written first, so that a finished run always has it.
-        content = json.dumps(summary, indent=1, ensure_ascii=False).encode()
-        self._session.store.write_report(run.run_id, "run.json", content)
+        self._write_summary(run, summary)  # first, so that a finished run always has it
         # The catalog has the numbers alone: paths in it would outlive the photos that are forgotten later.
         numbers = {name: value for name, value in summary.items() if not isinstance(value, list)}
         self._session.store.finish_run(run.run_id, numbers)
-        self._leave_page(run, summary)
+        self._finished.append((run, summary))
 
-    def _leave_page(self, run: RunRow, report: dict[str, Any]) -> None:
-        """The run is done, also where there is no room for its page."""
+    def _write_summary(self, run: RunRow, summary: dict[str, Any]) -> None:
+        content = json.dumps(summary, indent=1, ensure_ascii=False).encode()
+        self._session.store.write_report(run.run_id, "run.json", content)
+
+    def _leave_page(self, run: RunRow, summary: dict[str, Any]) -> None:
+        """The run is done, whatever befalls its page."""
         try:
-            self._pages.append(leave_page(self._session.store, run, report, self._session.settings.decode))
-        except (StoreFull, StoreUnwritable) as error:
-            warning = f"The run is in. Its page is not written; `facepipe report --run {run.run_id}` makes it: {error}"
+            self._pages.append(leave_page(self._session.store, run, summary, self._session.settings.decode))
+        except Exception as error:  # noqa: BLE001 - the photos are in, and nothing depends on the page
+            _log.debug("the page of run %s", run.run_id, exc_info=True)
+            reason = str(error) if isinstance(error, FacepipeError) else repr(error)
+            warning = f"The run is in. Its page is not written; `facepipe report --run {run.run_id}` makes it: {reason}"
             self._warnings.append(warning)
             self._session.progress.note(f"warning: {warning}")
+            if summary:
+                with suppress(StoreError):
+                    self._write_summary(run, {**summary, "page_failure": warning})
 
     def _extract_and_commit(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
         self._run_ids.append(run.run_id)
@@ -253,7 +264,10 @@ class _Command:
         self._stages.work(run, extract=extract, commit=commit)
 
     def report(self) -> RunReport:
-        """The command's report; where there was nothing to do, it names the source's last run."""
+        """The command's report, once the runs that it finished have their pages: last, when all is in and nobody is
+        forgotten any more. Where there was nothing to do, it names the source's last run."""
+        for run, summary in self._finished:
+            self._leave_page(run, summary)
         report = self._report(self._run_ids, self.counts)
         if not self._run_ids:
             last = self._session.store.last_run(self._session.source, self._session.account_id)
@@ -265,8 +279,8 @@ class _Command:
 
     def _show_last(self, run: RunRow) -> None:
         """Names the page of the source's last run; one that is missing, as after a crash, is made now."""
-        page = page_file(self._session.store, run.run_id)
-        if page.exists():
+        page = page_that_stands(self._session.store, run.run_id)
+        if page is not None:
             self._pages.append(page)
         else:
             self._leave_page(run, report_of(self._session.store, run))

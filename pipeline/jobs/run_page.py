@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pipeline.config import DecodeSettings, MatchSettings, Settings, nearest_threshold
 from pipeline.errors import UsageError
@@ -19,29 +19,31 @@ from pipeline.jobs.face_pictures import FacePictures
 from pipeline.jobs.page_sections import REPORTED, PageOf, PageRequest
 from pipeline.jobs.stores import settings_of_store, unlock_store
 from pipeline.pages.page import page_bytes, write_page
+from pipeline.store.catalog.pages import PAGE
 from pipeline.store.catalog.runs import FINISHED
 from pipeline.store.operations import Store
 from pipeline.store.records import RunRow
 
-PAGE: Final = "report.html"
 
-
-def page_file(store: Store, run_id: str) -> Path:
-    """Where the page of a run is, if it is there."""
-    return store.folder.path(_relative(run_id))
+def page_that_stands(store: Store, run_id: str) -> Path | None:
+    """The page of a run; None where there is none, or one that a crash left of which nobody knows whom it shows."""
+    page = store.folder.path(_relative(run_id))
+    return page if page.exists() and store.page_is_noted(_relative(run_id)) else None
 
 
 def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: DecodeSettings) -> Path:
     """Writes the page of a run into its folder, and notes whom it shows; returns its path. Raises StoreError."""
     request = _of_run(run, report, with_people=not store.identity.encrypted)
     while True:  # again where a server forgets somebody meanwhile
+        # First, so that no page is there that shows others than are noted.
+        store.folder.unlink(_relative(run.run_id))
         pictures = FacePictures(store, run.account_id, decode)
         content = page_bytes(request.title, PageOf(store, request, pictures).sections())
         persons, media = sorted(pictures.person_ids), sorted(pictures.media_ids)
         if store.note_page(_relative(run.run_id), persons, media):
             store.write_report(run.run_id, PAGE, content)
-            if store.page_is_noted(_relative(run.run_id)) or not (persons or media):
-                return page_file(store, run.run_id)
+            if (page := page_that_stands(store, run.run_id)) is not None:
+                return page
 
 
 def report_of(store: Store, run: RunRow) -> dict[str, Any]:

@@ -160,6 +160,7 @@ class Store(RunFiles):
     compared_people = Operation(overview.compared_people)
     known_of_pairs = Operation(overview.known_of_pairs)
     names_of = Operation(overview.names_of)
+    media_at = Operation(overview.media_at)
     rejection_samples = Operation(overview.rejection_samples)
     refused_files = Operation(overview.refused_files)
     face_histograms = Operation(overview.face_histograms)

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coded_faces import Shown, coded_identity
+from coded_faces import Shown, coded_identity, photo
 from coded_store import USER
 
 import pipeline
 from pipeline.errors import StoreFull
-from pipeline.jobs import face_pictures, run_page
+from pipeline.identities.types import PostRequest
+from pipeline.jobs import doubtful_pairs, face_pictures, run_page
 from pipeline.jobs.run_report import RunReport
 from pipeline.matching.calibration import Calibration
+from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.local import LocalStore
 from tests.cli.report import facepipe
@@ -67,9 +69,20 @@ def page_of(report: RunReport) -> Page:
 
 def media_id_of(store: Path, name: str) -> int:
     with LocalStore.open(store, command="test") as client:
-        paths = client.read("SELECT media_id, path FROM core.media").to_pylist()
+        paths = client.read("SELECT media_id, path FROM core.media WHERE path IS NOT NULL").to_pylist()
     (media_id,) = [row["media_id"] for row in paths if row["path"].endswith(name)]
     return int(media_id)
+
+
+def forget(store: Path, name: str) -> None:
+    media_id = media_id_of(store, name)
+    with pipeline.open_store(store) as opened:
+        opened.people.forget_photos([media_id])
+
+
+def report_of_last(store: Path, to: Path) -> Page:
+    assert facepipe("report", "--store", store, "--to", to, "--run", "last").exit_code == 0
+    return Page(to)
 
 
 @pytest.fixture
@@ -108,9 +121,74 @@ def test_a_night_without_photos_leaves_what_it_found(photos: Path, tmp_path: Pat
     first = run_named(photos, store := make_store(tmp_path / "store"))
     assert run_named(photos, store).pages == first.pages  # nothing new: no run
     (photos / "poor.png").rename(photos / "still-poor.png")
-    page = page_of(run_named(photos, store))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(doubtful_pairs, "read_embeddings")  # nobody is on the page, so nobody is compared
+        report = run_named(photos, store)
+    page = page_of(report)
     assert "Moved" in page.headings
     assert "still-poor.png" in page.text
+    forget(store, "still-poor.png")
+    assert not Path(report.pages[0]).exists()
+    assert "still-poor.png" not in report_of_last(store, tmp_path / "page.html").text
+    assert page_of(run_named(photos, store)).headings[0] == "In short"
+    assert problems(store) == []
+
+
+def test_who_was_renamed_is_on_the_page_until_forgotten(photos: Path, tmp_path: Path) -> None:
+    run_named(photos, store := make_store(tmp_path / "store"))
+    (photos / "Ada").rename(photos / "Eda")
+    run_named(photos, store)
+    report = run_named(photos, store)
+    with pipeline.open_store(store) as opened:
+        (eda,) = (row.person_id for row in opened.people.all() if row.name == "Eda")
+        opened.people.name("Eda", "")
+    assert Path(report.pages[0]).exists()
+    page = report_of_last(store, tmp_path / "page.html")
+    assert "Renamed, because their label changed" in page.headings
+    assert eda[:8] in page.text
+    with pipeline.open_store(store) as opened:
+        opened.people.forget(eda)
+    page = report_of_last(store, tmp_path / "page.html")
+    assert "Renamed, because their label changed" not in page.headings
+    assert eda[:8] not in page.text
+
+
+def test_the_page_goes_with_the_photo_that_gave_a_stored_picture(photos: Path, tmp_path: Path) -> None:
+    """Of a run that another photo of the person came with."""
+    run_named(photos, store := make_store(tmp_path / "store"))
+    write_photo(photos / "Ada", "5.png", Shown(1, 4))
+    (page,) = map(Path, run_named(photos, store).pages)
+    forget(store, "2.png")
+    assert page.exists()
+    forget(store, "1.png")
+    assert not page.exists()
+
+
+def test_the_page_goes_with_a_posted_image_that_gave_a_stored_picture(photos: Path, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    with serving(store) as service:
+        service.post(1, "main", photo(Shown(1, 8)), PostRequest())
+        (page,) = map(Path, run_named(photos, store).pages)
+        service.post(1, "main", photo(Shown(1, 9)), PostRequest())  # which replaces the reference
+        assert not page.exists()
+    assert problems(store) == []
+
+
+def test_a_page_shows_no_photo_that_the_same_command_forgets(photos: Path, tmp_path: Path) -> None:
+    """It gave the picture of a person whom new photos of the first source show as well."""
+    gone = write_photo(tmp_path / "more", "1.png", Shown(1, 6))
+    run_over(tmp_path / "more", store := make_store(tmp_path / "store"))
+    run_named(photos, store)
+    gone.unlink()
+    write_photo(tmp_path / "more", "2.png", Shown(5))
+    write_photo(photos / "Ada", "6.png", Shown(1, 5))
+    forgetting = dataclasses.replace(
+        SETTINGS, run=dataclasses.replace(SETTINGS.run, on_missing="forget", missing_limit=1)
+    )
+    report = run_over(photos, store, settings=forgetting, further_sources=(tmp_path / "more",))
+    assert report.forgotten_missing == 1
+    assert [Path(page).exists() for page in report.pages] == [True, True]
+    assert problems(store) == []
 
 
 def test_the_page_goes_with_the_first_who_is_forgotten(photos: Path, tmp_path: Path) -> None:
@@ -178,6 +256,15 @@ def test_the_page_of_an_encrypted_store_names_and_shows_nobody(photos: Path, tmp
     assert facepipe(*options, "--master-key-file", tmp_path / "key").exit_code == 0
     assert Page(to).headings[2].startswith("Ada")
     assert Page(to).pictures == 2 + 2 + 2 * 2 + 3
+    (photos / "Ada").rename(photos / "Eda")
+    (photos / "broken.jpg").rename(photos / "moved.jpg")
+    report = run_named(photos, store, security=security)
+    assert (report.moved, report.renamed) == (4, 1)
+    assert not any(
+        word in Path(report.pages[0]).read_text("utf-8")
+        for word in ("data:image", "Ada", "Eda", "alert", str(tmp_path), ".png", ".jpg")
+    )
+    assert problems(store) == []
 
 
 def test_people_who_may_be_one_stand_side_by_side(tmp_path: Path) -> None:
@@ -200,6 +287,7 @@ def test_people_who_may_be_one_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_without_room_for_its_page_a_run_is_done(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where its page fails for any other reason: what follows the page's run is done as well."""
     write = LocalStore.write_report
 
     def full(client: LocalStore, run_id: str, name: str, data: bytes) -> None:
@@ -211,11 +299,44 @@ def test_without_room_for_its_page_a_run_is_done(photos: Path, tmp_path: Path, m
     report = run_named(photos, store := make_store(tmp_path / "store"))
     assert report.pages == []
     assert f"`facepipe report --run {report.run_id}` makes it" in report.warnings[-1]
+    assert "no space left" in json.loads((store / "runs" / str(report.run_id) / "run.json").read_text())["page_failure"]
     assert problems(store) == []
     monkeypatch.undo()
     again = run_named(photos, store)
     assert (again.new, again.run_id) == (0, report.run_id)
     assert "Ada" in page_of(again).text
+
+
+def test_whatever_befalls_a_page_the_run_is_done(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And other sources are in as well."""
+    monkeypatch.setattr(run_page, "page_bytes", lambda *_: {}["odd"])
+    write_photo(tmp_path / "more", "1.png", Shown(4))
+    report = run_over(photos, store := make_store(tmp_path / "store"), further_sources=(tmp_path / "more",))
+    assert (report.new, report.persons, report.pages) == (7, 3, [])
+    assert [warning.endswith("KeyError('odd')") for warning in report.warnings[-2:]] == [True, True]
+    assert problems(store) == []
+
+
+def test_a_page_of_which_nothing_is_noted_is_found_and_made_anew(photos: Path, tmp_path: Path) -> None:
+    """As where a kill came after somebody was forgotten who was on a page in the making."""
+    report = run_named(photos, store := make_store(tmp_path / "store"))
+    (page,) = map(Path, report.pages)
+    stale = page.read_bytes()
+    with pipeline.open_store(store) as opened:
+        opened.people.forget("Ada")
+    page.write_bytes(stale)
+    with LocalStore.open(store, command="check") as client:
+        found = check_store(client)
+        assert [(problem.kind, problem.where) for problem in found.problems] == [
+            ("page", page.relative_to(store).as_posix())
+        ]
+        repair_store(client, found)
+    assert not page.exists()
+    assert stale not in [file.read_bytes() for file in store.rglob("*") if file.is_file()]
+    assert problems(store) == []
+    page.write_bytes(stale)
+    assert "Ada" not in page_of(run_named(photos, store)).text
+    assert problems(store) == []
 
 
 def test_a_page_has_an_end(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import StoreDamaged, StoreError
+from pipeline.errors import StoreDamaged, StoreError, StoreFull
+from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import KNOWN_FILES_SCHEMA, MEDIA_SCHEMA, RunRow, ScanNotes
 from tests.store.store_samples import (
@@ -165,6 +166,18 @@ def test_report_names_stay_inside_the_run(client: LocalStore) -> None:
     for name in ("../x", "a/b", "x.tmp", ""):
         with pytest.raises(StoreError, match="cannot name a report"):
             client.write_report("run", name, b"")
+
+
+def test_a_report_that_could_not_be_written_again_is_the_former_one(client: LocalStore, run: RunRow) -> None:
+    client.write_report(run.run_id, "run.json", b"{}")
+    full = StoreFull(path=client.path, detail="no space left")
+    with failing_at("report.rename", full), pytest.raises(StoreFull):
+        client.write_report(run.run_id, "run.json", b"[]")
+    file = client.path / "runs" / run.run_id / "run.json"
+    assert file.read_bytes() == b"{}"
+    assert "run_file" not in [problem.kind for problem in check_store(client).problems]
+    file.write_bytes(b"{ }")
+    assert "run_file" in [problem.kind for problem in check_store(client).problems]
 
 
 def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunRow) -> None:

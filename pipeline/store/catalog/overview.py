@@ -2,7 +2,8 @@
 
 `run_ids`: none means all photos, also those that were posted. The place of a face: face_id, record_id (the person's
 record; null: nobody's), media_id, path (null: it was posted), sha256, x1, y1, x2, y2 in pixels of the upright photo,
-and the photo's pixels (width * height). The picture of a person: image_guid and image_sha256 (null: there is none).
+and the photo's pixels (width * height). The picture of a person: image_guid, image_sha256, and the image_media_id that
+it was cut from (null: there is none).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PLACE: Final = (
     " m.width::BIGINT * m.height AS pixels"
 )
 _QUALITY: Final = " * ".join(f"d.{name}" for name in QUALITIES)
-_PICTURE: Final = "o.image_guid, o.sha256 AS image_sha256"
+_PICTURE: Final = "o.image_guid, o.sha256 AS image_sha256, i.media_id AS image_media_id"
 
 
 def _faces(*joins: str) -> str:
@@ -37,7 +38,7 @@ def _faces(*joins: str) -> str:
 def _joined_picture(person: str) -> str:
     return (
         f" LEFT JOIN core.reference_faces r ON r.person_id = {person} AND r.generation = $1"
-        " LEFT JOIN core.objects o ON o.image_guid = r.image_guid"
+        " LEFT JOIN core.objects o ON o.image_guid = r.image_guid LEFT JOIN core.faces i ON i.face_id = r.face_id"
     )
 
 
@@ -170,14 +171,21 @@ def known_of_pairs(catalog: Catalog, ones: Sequence[str], others: Sequence[str])
     )
 
 
-def names_of(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, str]:
-    """person_id -> name, of those who are there and have one."""
+def names_of(catalog: Catalog, person_ids: Sequence[str]) -> dict[str, str | None]:
+    """person_id -> name, of those who are there."""
     return dict(
         catalog.rows(
-            "SELECT person_id::VARCHAR, name FROM core.persons"
-            " WHERE name IS NOT NULL AND person_id IN (SELECT unnest(?::UUID[]))",
+            "SELECT person_id::VARCHAR, name FROM core.persons WHERE person_id IN (SELECT unnest(?::UUID[]))",
             [list(person_ids)],
         )
+    )
+
+
+def media_at(catalog: Catalog, account_id: int, paths: Sequence[str]) -> pa.Table:
+    """path, media_id: the account's rows at these paths."""
+    return catalog.read(
+        "SELECT path, media_id FROM core.media WHERE account_id = ? AND path IN (SELECT unnest(?::VARCHAR[]))",
+        [account_id, list(paths)],
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog
 from pipeline.types import FORGOTTEN
 
+PAGE: Final = "report.html"  # in a run's folder
+
 
 def note_page(catalog: Catalog, file: str, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:
-    """Before a page is written to `file`, relative to the store: notes that it shows these persons, and faces of these
-    media, beside whom an earlier page there showed. False, and nothing is noted, where one of them was forgotten since
-    the page was made."""
+    """Before a page is written to `file`, relative to the store: notes it, and that it shows these persons, and faces
+    or paths of these media, beside whom an earlier page there showed. False, and nothing is noted, where one of them
+    was forgotten since the page was made."""
     shown = [list(person_ids), list(media_ids)]
     with catalog.transaction("note_page"):
         ((persons, media),) = catalog.rows(
@@ -25,14 +28,15 @@ def note_page(catalog: Catalog, file: str, person_ids: Sequence[str], media_ids:
             return False
         catalog.execute(
             "INSERT INTO core.page_subjects (SELECT $1, unnest($2::UUID[]), NULL"
-            " UNION ALL SELECT $1, NULL, unnest($3::BIGINT[])) EXCEPT SELECT * FROM core.page_subjects",
+            " UNION ALL SELECT $1, NULL, unnest($3::BIGINT[])"
+            " UNION ALL SELECT $1, NULL, NULL) EXCEPT SELECT * FROM core.page_subjects",
             [file, *shown],
         )
     return True
 
 
 def is_noted(catalog: Catalog, file: str) -> bool:
-    """Whether it is noted whom the page shows: not if one of them was forgotten since."""
+    """Whether it is noted whom a page shows: not if one of them was forgotten since."""
     return bool(catalog.rows("SELECT 1 FROM core.page_subjects WHERE file = ? LIMIT 1", [file]))
 
 
@@ -44,5 +48,7 @@ def remove_pages(catalog: Catalog, person_ids: Sequence[str] = (), media_ids: Se
         [list(person_ids), list(media_ids)],
     )
     files = [file for (file,) in rows]
+    if not files:
+        return
     catalog.execute("DELETE FROM core.page_subjects WHERE file IN (SELECT unnest(?::VARCHAR[]))", [files])
     deletes.add(catalog, files)

@@ -17,7 +17,7 @@ from pipeline.store.records import CheckReport, Problem
 from pipeline.store.schema import TABLES
 
 # Kinds that `repair_store` repairs: no photo, face or person is touched.
-_REPAIRABLE: Final = frozenset({"orphan", "matrix", "pending_delete", "run_shard", "mode"})
+_REPAIRABLE: Final = frozenset({"orphan", "matrix", "pending_delete", "run_shard", "mode", "page"})
 
 
 def check_store(store: CatalogThread, progress: Callable[[str], None] | None = None) -> CheckReport:
@@ -71,8 +71,8 @@ def _waits(path: str) -> Problem:
 
 
 def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
-    """Repairs what can be repaired of `report`, and returns it: orphans go into quarantine, matrices are rebuilt,
-    deletes replayed.
+    """Repairs what can be repaired of `report`, and returns it: orphans go into quarantine, pages that nothing
+    notes are deleted, matrices rebuilt, deletes replayed.
 
     Raises StoreUnwritable.
     """
@@ -80,8 +80,12 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
 
     def work(catalog: Catalog) -> None:
         # Checked again: a commit may have made a file of that name since.
-        for orphan in files.check_orphans(catalog, [problem.where for problem in repaired if problem.kind == "orphan"]):
-            catalog.folder.set_aside(orphan.where)
+        unnamed = [problem.where for problem in repaired if problem.kind in ("orphan", "page")]
+        for found in files.check_orphans(catalog, unnamed):
+            if found.kind == "page":
+                catalog.folder.unlink(found.where)  # quarantine would keep who was forgotten
+            else:
+                catalog.folder.set_aside(found.where)
         for problem in repaired:
             if problem.kind == "mode":
                 catalog.folder.make_private()

@@ -24,6 +24,7 @@ from pipeline.store.catalog import intents
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import counters
 from pipeline.store.catalog.opening import CURRENT_NAME, PARTS
+from pipeline.store.catalog.pages import PAGE
 from pipeline.store.catalog.references import load_embeddings, reference_rows
 from pipeline.store.catalog.runs import OPEN, find_runs
 from pipeline.store.checks.tables import RESTORE
@@ -44,6 +45,7 @@ from pipeline.types import BoolArray, FloatArray
 
 _REMOVE = "`facepipe check --repair` moves it to quarantine/."
 _EXTRACT = "`facepipe check --repair` removes it: the same run extracts these photos again."
+_UNKNOWN = "`facepipe check --repair` deletes it; `facepipe report --run ID` makes another."
 _DELETE = "Delete it: nothing in the store depends on a report."
 _REBUILD = "`facepipe check --repair` rebuilds it from the embeddings."
 Progress = Callable[[str], None]
@@ -271,7 +273,17 @@ def check_orphans(catalog: Catalog, files: Iterable[str]) -> list[Problem]:
     needed = _needed(catalog)
     unneeded = [file for file in files if file not in needed and not _of_run(file, runs, unfinished)]
     orphans = [file for file in unneeded if catalog.folder.path(file).exists()]
-    return [Problem("orphan", file, "no row of the catalog names it", _REMOVE) for file in sorted(orphans)]
+    return [_orphan(file) for file in sorted(orphans)]
+
+
+def _orphan(file: str) -> Problem:
+    if _is_page(file):
+        return Problem("page", file, "it is not known whom it shows, and may be somebody who was forgotten", _UNKNOWN)
+    return Problem("orphan", file, "no row of the catalog names it", _REMOVE)
+
+
+def _is_page(file: str) -> bool:
+    return file.startswith("runs/") and file.endswith(f"/{PAGE}")
 
 
 def list_files(root: Path) -> Iterator[str]:
@@ -289,6 +301,7 @@ def list_files(root: Path) -> Iterator[str]:
 def _needed(catalog: Catalog) -> set[str]:
     files = {file for (file,) in catalog.rows("SELECT file FROM core.embedding_shards")}
     files |= {path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes")}
+    files |= {page for (page,) in catalog.rows("SELECT DISTINCT file FROM core.page_subjects")}
     files |= {object_file(guid) for (guid,) in catalog.rows("SELECT image_guid FROM core.objects")}
     for guid in intents.declared(catalog.folder):
         files |= {object_file(guid), object_file(guid) + TEMPORARY}
@@ -302,7 +315,9 @@ def _needed(catalog: Catalog) -> set[str]:
 
 
 def _of_run(file: str, runs: dict[str, str], unfinished: set[str]) -> bool:
-    """Whether the file is one that a run keeps, or may belong to an unfinished run."""
+    """Whether the file is one that a run keeps, or may belong to an unfinished run. Not a page, which is noted."""
+    if _is_page(file):
+        return False
     parts = PurePosixPath(file).parts
     if parts[0] == "objects":
         return bool(unfinished)

@@ -256,11 +256,12 @@ def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> 
     _remove_derived(catalog, [face for face, _ in faces])
     catalog.execute(f"DELETE FROM core.faces WHERE {_THESE_FACES}", [[face for face, _ in faces]])
     media = [[media for _, media in faces]]
-    catalog.execute(
+    gone = catalog.rows(
         f"DELETE FROM core.media WHERE {_THESE_MEDIA} AND media_id NOT IN"
-        f" (SELECT media_id FROM core.faces WHERE {_THESE_MEDIA})",
+        f" (SELECT media_id FROM core.faces WHERE {_THESE_MEDIA}) RETURNING media_id",
         media * 2,
     )
+    pages.remove_pages(catalog, media_ids=[media_id for (media_id,) in gone])
 
 
 def _blank_run_faces(catalog: Catalog, faces: Sequence[int]) -> None:

@@ -1,13 +1,15 @@
 """SHA256SUMS of a run: the hash of each of its files, as `sha256sum --check` reads it.
 
-Written beside the files, by the process that writes them. The last line of a file counts. A line is durable before its
-file gets its name, and a file is only written where there is none: a crash in between leaves no file that seems to be
-damaged. The manifest's line comes after it, while the run is being scanned: a scan that was cut off starts again.
+Written beside the files, by the process that writes them. The last line of a shard counts, and any line of a report. A
+line is durable before its file gets its name, and a shard is only written where there is none, a report also in place
+of a former one: a crash in between leaves no file that seems to be damaged. The manifest's line comes after it, while
+the run is being scanned: a scan that was cut off starts again.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -44,22 +46,30 @@ def _file(run_id: str) -> str:
 
 def listed(folder: Folder, run_id: str) -> dict[str, str]:
     """The hashes of the run's files by their names in its folder; none where the run is of an earlier version."""
+    return dict(_lines(folder, run_id))
+
+
+def _lines(folder: Folder, run_id: str) -> list[tuple[str, str]]:
+    """Each name and hash, in the order in which they were written."""
     try:
         text = folder.path(_file(run_id)).read_text("ascii", errors="replace")
     except OSError:
-        return {}
-    return {match[2]: match[1] for match in map(_LINE.fullmatch, text.split("\n")) if match}
+        return []
+    return [(match[2], match[1]) for match in map(_LINE.fullmatch, text.split("\n")) if match]
 
 
 def changed_files(folder: Folder, run_id: str) -> Iterator[tuple[str, bool]]:
     """Each listed file of a run that is there, and whether it is another one than was listed."""
-    for name, sha256 in listed(folder, run_id).items():
+    hashes = defaultdict[str, set[str]](set)
+    for name, sha256 in _lines(folder, run_id):
+        hashes[name] = {sha256} | (set() if "/" in name else hashes[name])
+    for name, known in hashes.items():
         if name == MANIFEST:  # `manifest_damage` looks at it
             continue
         file = f"runs/{run_id}/{name}"
         if folder.path(file).exists():
             try:
-                yield file, shards.sha256_of(folder, file) != sha256
+                yield file, shards.sha256_of(folder, file) not in known
             except StoreDamaged:  # it may have been committed, and deleted, meanwhile
                 yield file, folder.path(file).exists()
 
