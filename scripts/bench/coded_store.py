@@ -52,18 +52,20 @@ def person_id(person: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"person-{person}"))
 
 
-def plant(client: LocalStore, count: int, directory: str = "main") -> None:
-    """The persons 0 .. count - 1 as identities, of one photo each. Without their pictures, which take a file each:
-    `check` misses those. The folders where the pictures would lie are there."""
+def plant(client: LocalStore, count: int, directory: str = "main", *, one: bool = False) -> None:
+    """The persons 0 .. count - 1 as identities, of one photo each; or `one` of so many photos. Without their
+    pictures, which take a file each: `check` misses those. The folders where the pictures would lie are there."""
     rows = _PLANTED_SHARD_ROWS
     run = _plan(client, "planted", [("", "", 0)] * count, rows, directory)
     for shard in range(-(-count // rows)):
         persons = range(shard * rows, min(count, (shard + 1) * rows))
-        client.commit_shard(_planted(client, run, shard, persons, directory))
+        client.commit_shard(_planted(client, run, shard, persons, directory, one=one))
     client.finish_run(run.run_id, {})
 
 
-def _planted(client: LocalStore, run: RunRow, shard: int, persons: Sequence[int], directory: str) -> ShardCommit:
+def _planted(
+    client: LocalStore, run: RunRow, shard: int, persons: Sequence[int], directory: str, *, one: bool
+) -> ShardCommit:
     size, counters = client.identity.embedding_size, client.counters()
     guids = [str(uuid.uuid5(uuid.NAMESPACE_OID, f"image-{person}")) for person in persons]
     for guid in guids:
@@ -75,8 +77,11 @@ def _planted(client: LocalStore, run: RunRow, shard: int, persons: Sequence[int]
         known = {"media_id": media_id, "row": person, "path": f"{person}.png", "directory": directory, "status": OK}
         hashes = {name: _sha256(f"{name} {person}") for name in ("sha256", "pixel_hash")}
         media.append({**dict.fromkeys(MEDIA_SCHEMA.names), **known, **hashes, "width": SIDE, "height": SIDE})
-        owner = {"person_id": person_id(person), "face_id": face_id}
-        found.append({**owner, **faces, "media_id": media_id, "ordinal": 0, "outcome": "inserted"})
+        owner = {"person_id": person_id(0 if one else person), "face_id": face_id}
+        outcome = "matched" if one and person else "inserted"
+        found.append({**owner, **faces, "media_id": media_id, "ordinal": 0, "outcome": outcome})
+        if outcome == "matched":
+            continue
         made.append({**owner, "seq": place, "directory": directory, "image_guid": guids[place], "occurrence": 1})
     vectors = fixed_lists(np.stack([vector(Shown(person), size) for person in persons]))
     ids = pa.array([row["face_id"] for row in found], pa.int64())

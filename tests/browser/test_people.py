@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from coded_store import plant
+from coded_store import person_id, plant
 
 from pipeline.store.local import LocalStore
 from tests.browser.opened import Opened
@@ -16,7 +16,6 @@ from tests.browser.served import Served, make_store, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Route
 
-PLANTED = 10_000
 DRAWN = 150  # cards at most: the rows near the screen
 
 
@@ -61,6 +60,9 @@ def test_of_two_names_the_user_says_which_stays(page: Opened, served: Served) ->
     page.done()
     assert {row.name for row in served.people.all()} == {"Grace", None}
     assert served.person("a1.png").photos == 5  # one photo shows both
+    page.undo()  # the name and the merge are one
+    page.has(8)
+    assert {row.name for row in served.people.all()} == {"Ada", "Grace", None}
 
 
 def test_hidden_people_are_found_where_they_are_hidden(page: Opened, served: Served) -> None:
@@ -81,15 +83,21 @@ def test_hidden_people_are_found_where_they_are_hidden(page: Opened, served: Ser
     page.has(8)
 
 
-def test_ten_thousand_are_scrolled_through_by_few_cards(open_page: Callable[..., Opened], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("one", "count"), [(False, 10_000), (True, 20_000)], ids=["people", "faces of one"])
+def test_many_are_scrolled_through_by_few_cards(
+    open_page: Callable[..., Opened], tmp_path: Path, one: bool, count: int
+) -> None:
     make_store(tmp_path / "store")
     with LocalStore.open(tmp_path / "store", command="plant") as client:
-        plant(client, PLANTED)
+        plant(client, count, one=one)
     with serving(tmp_path / "store") as served:
         opened = open_page(served)
         opened.sign_in()
-        opened.expect(opened.page.get_by_role("heading", level=1)).to_contain_text("10,000")
-        opened.cards().first.wait_for()
+        opened.expect(opened.page.get_by_role("main")).to_contain_text("20,000 photos" if one else "10,000")
+        label = "Faces" if one else "People"
+        if one:
+            opened.open_person(person_id(0))
+        opened.cards(label).first.wait_for()
         most, last = opened.page.evaluate(
             """async wanted => {
                 let most = 0, last = 0;
@@ -102,12 +110,12 @@ def test_ten_thousand_are_scrolled_through_by_few_cards(open_page: Callable[...,
                 }
                 return [most, last];
             }""",
-            PLANTED,
+            count,
         )
-        assert last == PLANTED
+        assert last == count
         assert most <= DRAWN
         opened.page.keyboard.press("Home")
-        opened.expect(opened.cards().first).to_have_attribute("aria-posinset", "1")
+        opened.expect(opened.cards(label).first).to_have_attribute("aria-posinset", "1")
 
 
 def test_a_store_without_people_says_how_they_come(open_page: Callable[..., Opened], tmp_path: Path) -> None:

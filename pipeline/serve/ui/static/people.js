@@ -72,7 +72,10 @@ export function People({ settings, anew }) {
     const had = new Set(before.map(({ id }) => id));
     setChosen(new Map());
     list.change((items) => items.filter((person) => !gone.has(person.id)));
-    return () => list.change((items) => [...before, ...items.filter(({ id }) => !had.has(id))]); // others came meanwhile
+    return () => list.change((items) => {
+      const now = new Set(items.map(({ id }) => id)); // others came and went meanwhile
+      return [...before.filter(({ id }) => now.has(id) || chosen.has(id)), ...items.filter(({ id }) => !had.has(id))];
+    });
   };
   const hide = () => {
     const people = [...chosen.values()];
