@@ -11,7 +11,7 @@ export const last = observable(null); // what Undo takes back: { correction, tex
 export const pending = observable(0); // corrections that the server has not answered
 export const changed = observable(0); // counts changes that no view has shown: all load anew
 
-const reverts = new Map(); // by the correction's id: { revert } of the view that showed it, `also` what goes with it
+const reverts = new Map(); // by the correction's id: how the view that showed it takes it back
 export const touched = new Set(); // ids of people whom corrections changed since a list that was left looked at them
 let onPage = {}; // stands for what is on the page: another one once a view was left or has loaded anew
 let newest = 0; // the largest id of a correction that is known of; they grow
@@ -42,9 +42,8 @@ export function forgetShown() {
 const touch = ({ persons = [], gone = [] }) => [...persons, ...gone].forEach((id) => touched.add(id));
 
 // `wish`: the body of the API's corrections. `text`: what it did. `handled(error)`: true where the view sees to it.
-// `follow(answer)`: the wish of a second correction, or null; the two are undone together.
 // The answer; null where it was refused: then the page is as before, and the bar says why.
-export function correct(wish, text, revert = showAnew, handled = () => false, follow = () => null) {
+export function correct(wish, text, revert = showAnew, handled = () => false) {
   const [where, before] = [directory.get(), onPage];
   say(text);
   return inTurn(async () => {
@@ -52,14 +51,12 @@ export function correct(wish, text, revert = showAnew, handled = () => false, fo
       const answer = await make(wish, where);
       touch(answer);
       touch(wish);
-      const second = await follow(answer, where);
-      const also = second && answer.correction;
-      const { correction } = second ? await make(second, where) : answer;
+      const { correction } = answer;
       if (before !== onPage) showAnew(); // what is on the page may be from before the correction
       if (where !== directory.get()) return answer; // Undo is about the directory that is chosen
       if (correction != null) {
         newest = Math.max(newest, correction);
-        reverts.set(correction, { revert: before === onPage ? revert : showAnew, also });
+        if (before === onPage) reverts.set(correction, revert);
         last.set({ correction, text });
       } else if (wish.kind === "forget") await lookUpLast(where);
       return answer;
@@ -132,12 +129,9 @@ const isMeant = ({ text, at }) =>
   });
 
 async function takeBack(correction, where) {
-  const { also } = reverts.get(correction) ?? {};
-  for (const id of [correction, also]) {
-    // A later one than it: somebody else's, before which ours cannot be undone.
-    if (id) touch(await once("corrections/undo", { correction: id }, where, (found) => !(found.correction >= id)));
-  }
-  const { revert = showAnew } = reverts.get(correction) ?? {}; // another view may be on the page by now
+  // A later one than it: somebody else's, before which ours cannot be undone.
+  touch(await once("corrections/undo", { correction }, where, (found) => !(found.correction >= correction)));
+  const revert = reverts.get(correction) ?? showAnew; // another view may be on the page by now
   reverts.delete(correction);
   revert();
 }

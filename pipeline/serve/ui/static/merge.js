@@ -1,5 +1,4 @@
 // Making people one: whose name stays, and what was said against it before.
-import { get } from "./api.js";
 import { correct } from "./corrections.js";
 import { ask, askWhich } from "./dialog.js";
 import { Face, Name, count, nameOf } from "./face.js";
@@ -11,28 +10,22 @@ export async function mergePeople(people, asOf, show) {
   const kept = await whoStays(people);
   if (!kept) return null;
   const others = people.filter((person) => person.id !== kept.id);
-  const wish = { kind: "merge", persons: [kept.id, ...others.map(({ id }) => id)], asOf };
-  return mergeOf(wish, mergedText(kept, others), () => show(kept, others), keepName(kept.name));
+  // Who was in the store first stands for all, with its own name or none, unless the one that is to stay is said.
+  const wish = { kind: "merge", persons: [kept.id, ...others.map(({ id }) => id)], name: kept.name, asOf };
+  return mergeOf(wish, mergedText(kept, others), () => show(kept, others));
 }
-
-// Who was in the store first stands for all, with its own name or none: the name that is to stay is given to it.
-export const keepName = (name) => async (merged, where) => {
-  if (!name) return null;
-  const { person } = await get(`people/${merged.persons[0]}`, {}, where);
-  return person.name === name ? null : { kind: "name", persons: [person.id], name, anyway: true };
-};
 
 const mergedText = (kept, others) =>
   `Merged ${others.length === 1 ? nameOf(others[0]) : count(others.length, "person", "people")} with ${nameOf(kept)}`;
 
-async function mergeOf(wish, text, show, follow) {
+async function mergeOf(wish, text, show) {
   let stated = false;
-  const answer = await correct(wish, text, show(), (error) => (stated = error.reason === "stated-two-people"), follow);
+  const answer = await correct(wish, text, show(), (error) => (stated = error.reason === "stated-two-people"));
   if (!stated || wish.anyway) return answer;
   const anyway = await askWhich("Two people", html`<p>It was said that these are two people. Merge them all the same?</p>`, {
     merge: "Merge them",
   });
-  return anyway ? mergeOf({ ...wish, anyway: true }, text, show, follow) : null;
+  return anyway ? mergeOf({ ...wish, anyway: true }, text, show) : null;
 }
 
 // Who has a name stays, else who has the most photos; where there are several names the user says which.

@@ -4,7 +4,6 @@ import { correct } from "./corrections.js";
 import { Face, Name, count, nameOf } from "./face.js";
 import { isTyping } from "./frame.js";
 import { html, useEffect, useRef, useState } from "./html.js";
-import { keepName } from "./merge.js";
 import { usePaged } from "./paged.js";
 import { href } from "./router.js";
 
@@ -56,10 +55,10 @@ export function Review({ anew }) {
       });
     if (answer === "skip") return;
     const { one, other } = pair;
-    const [kind, said, follow] = answer === "same" ? ["merge", "Same", keepName(one.name || other.name)] : ["not_same", "Not the same"];
-    const wish = { kind, persons: [one.id, other.id], asOf: list.asOf };
+    const [kind, said, name] = answer === "same" ? ["merge", "Same", one.name || other.name] : ["not_same", "Not the same"];
+    const wish = { kind, persons: [one.id, other.id], name, asOf: list.asOf };
     const text = `${said}: ${nameOf(one)} and ${nameOf(other)}`;
-    correct(wish, text, back, undefined, follow).then((made) => made && note(made.asOf));
+    correct(wish, text, back).then((made) => made && note(made.asOf));
   };
   const current = useRef(decide);
   current.current = decide;
