@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LONG_MS = 50  # a frame that took longer is felt
 CARDS = 30  # about a screen
-_WHEEL_PX, _WHEEL_EVERY_MS = 600, 30
+_WHEEL_PX, _WHEEL_EVERY_MS = 1000, 16
 _STEPS = 5  # of the wheel between two looks whether it was enough
 _WAIT_MS = 600_000
 
