@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from pipeline.errors import RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
+from pipeline.jobs.run_page import page_that_stands
 from pipeline.matching.calibration import Calibration
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.responses import tagged_response
@@ -24,7 +25,6 @@ from pipeline.store.records import RunRow
 
 _RUN_COUNT: Final = 50
 _ORDER: Final = "runs"
-_REPORT: Final = "report.html"
 # A report is one file with its style and its pictures in it, and nothing to run or to send.
 _REPORT_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -113,9 +113,8 @@ class StorePage:
     def _report(self, run: RunRow) -> Path | None:
         """The report of a run over a folder whose photos may be shown: it names their paths. A manifest may name photos
         anywhere."""
-        file = self.context.store.folder.path(f"runs/{run.run_id}/{_REPORT}")
         may_show = run.source_kind == "folder" and self.context.photos.may_show(run.source)
-        return file if may_show and file.is_file() else None
+        return page_that_stands(self.context.store, run.run_id) if may_show else None
 
     def _run(self, visitor: Visitor, run: RunRow) -> dict[str, Any]:
         shown = self.context.photos.may_show(run.source)
