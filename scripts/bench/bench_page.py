@@ -170,10 +170,8 @@ def review(
     """All pairs answered. Timings, figures, and the answers."""
     traffic = Traffic(page)
     cost()
-    begun = time.monotonic()
-    page.goto(f"{visit.url}#/review")
-    page.locator(".pair").wait_for()
-    figures: dict[str, Any] = {"review_first_pair_seconds": time.monotonic() - begun}
+    _, pictured = first_paint(page, f"{visit.url}#/review", 2, ".pair section")
+    figures: dict[str, Any] = {"review_first_pictures_seconds": pictured}
     figures["review_first_pair_server_cpu_seconds"] = cost()
     before = traffic.requests.copy()
     answers: dict[Pair, str] = {}
