@@ -53,6 +53,13 @@ def test_connections_leave_files_to_the_store(monkeypatch: pytest.MonkeyPatch) -
         assert connections.max_connections() == allowed
 
 
+def test_no_answer_waits_for_an_acknowledgement(live: LiveServer) -> None:
+    with live.http() as client:
+        assert client.get("/healthz").status_code == 200
+        sockets = [each.transport.get_extra_info("socket") for each in live.server.server_state.connections]
+        assert [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets] == [1]
+
+
 def test_silent_connections_neither_stop_a_tls_server_nor_fill_its_log(forked_servers: Forker, tmp_path: Path) -> None:
     """Twenty peers open more connections than the server may have files, and never begin their handshake."""
     certificate = make_certificate(tmp_path)
