@@ -55,10 +55,14 @@ def run(
     """
     with open_session(request, progress, stop, opened=opened) as session:
         command = _Command(session)
-        for source in request.sources:
-            command.bring_in(session.of_source(source))
-        command.forget_missing()
-        session.store.fold()
+        try:
+            for source in request.sources:
+                command.bring_in(session.of_source(source))
+            command.forget_missing()
+            session.store.fold()
+        except Exception:
+            command.leave_pages()  # those of the sources before, which the next command would take for done
+            raise
         return command.report()
 
 
@@ -263,11 +267,14 @@ class _Command:
             )
         self._stages.work(run, extract=extract, commit=commit)
 
+    def leave_pages(self) -> None:
+        """Those of the runs that are finished; last, when nobody is forgotten any more."""
+        while self._finished:
+            self._leave_page(*self._finished.pop(0))
+
     def report(self) -> RunReport:
-        """The command's report, once the runs that it finished have their pages: last, when all is in and nobody is
-        forgotten any more. Where there was nothing to do, it names the source's last run."""
-        for run, summary in self._finished:
-            self._leave_page(run, summary)
+        """The command's report. Where there was nothing to do, it names the source's last run."""
+        self.leave_pages()
         report = self._report(self._run_ids, self.counts)
         if not self._run_ids:
             last = self._session.store.last_run(self._session.source, self._session.account_id)

@@ -15,7 +15,7 @@ from coded_faces import Shown, coded_identity, photo
 from coded_store import USER
 
 import pipeline
-from pipeline.errors import StoreFull
+from pipeline.errors import Interrupted, StoreFull
 from pipeline.identities.types import PostRequest
 from pipeline.jobs import doubtful_pairs, face_pictures, run_page
 from pipeline.jobs.run_report import RunReport
@@ -23,6 +23,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.local import LocalStore
+from pipeline.types import SilentProgress
 from tests.cli.report import facepipe
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, problems, run_over, serving, write_photo
 from tests.people.correcting import People
@@ -315,6 +316,22 @@ def test_whatever_befalls_a_page_the_run_is_done(photos: Path, tmp_path: Path, m
     assert (report.new, report.persons, report.pages) == (7, 3, [])
     assert [warning.endswith("KeyError('odd')") for warning in report.warnings[-2:]] == [True, True]
     assert problems(store) == []
+
+
+def test_a_source_that_fails_takes_no_page_from_those_before(photos: Path, tmp_path: Path) -> None:
+    class Failing(SilentProgress):
+        scans = 0
+
+        def start(self, phase: str, total: int | None) -> None:
+            self.scans += phase == "scan"
+            if self.scans == 2:
+                raise Interrupted(detail="at the second source")
+
+    write_photo(tmp_path / "more", "z.png", Shown(9))
+    with pytest.raises(Interrupted):
+        run_over(photos, store := make_store(tmp_path / "store"), Failing(), further_sources=(tmp_path / "more",))
+    (folder,) = (store / "runs").iterdir()
+    assert (folder / "report.html").is_file()
 
 
 def test_a_page_of_which_nothing_is_noted_is_found_and_made_anew(photos: Path, tmp_path: Path) -> None:

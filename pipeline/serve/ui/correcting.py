@@ -101,6 +101,8 @@ class Correcting:
             make(dry_run=True)  # what else is in the way is said first: `anyway` overrules that as well
             raise NameTaken(people=people_json(self.context, visitor, taken))
         answer = make()
+        if wish.kind == "forget":
+            self.context.lists.forget(visitor.place)  # an emptied directory counts its corrections anew
         if answer.correction_id is not None:
             visitor.session.corrections.add(answer.correction_id)
         return _answer(answer)

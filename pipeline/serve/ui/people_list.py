@@ -153,9 +153,7 @@ class PeopleLists:
     def of(self, account_id: int, directory: str, people: People) -> PeopleList:
         """The list of a directory, whose `people` these are."""
         key = account_id, directory
-        with self._lock:
-            reading = self._reading.setdefault(key, threading.Lock())
-        with reading:  # several pages that are asked for at once share one reading
+        with self._read_by_one(key):  # several pages that are asked for at once share one reading
             now, as_of, moment = self._clock(), utc_now(), self._service.moment(account_id, directory)
             with self._lock:
                 known = self._lists.get(key)
@@ -173,8 +171,12 @@ class PeopleLists:
 
     def forget(self, place: tuple[int, str]) -> None:
         """The next page shows what there is by then."""
-        with self._lock:
+        with self._read_by_one(place), self._lock:  # a reading that has begun may be from before
             self._lists.pop(place, None)
+
+    def _read_by_one(self, place: tuple[int, str]) -> threading.Lock:
+        with self._lock:
+            return self._reading.setdefault(place, threading.Lock())
 
 
 def _is_fresh(known: PeopleList, moment: Moment, now: float) -> bool:

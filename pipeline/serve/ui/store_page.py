@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -67,7 +68,8 @@ class StorePage:
         def work() -> bytes:
             for run in self.context.store.runs_of(visitor.session.account_id):
                 if run.run_id == run_id and (file := self._report(run)) is not None:
-                    return file.read_bytes()
+                    with suppress(FileNotFoundError):  # it went this moment
+                        return file.read_bytes()
             raise RouteUnknown()
 
         data = await self.context.calls.run(work)

@@ -301,7 +301,7 @@ def test_beside_a_regroup_nobody_waits(browser: Browser, server: LiveServer, mon
     def waiting(*args: Any, **how: Any) -> FreePlan:
         decided.append(regroup.regrouped(*args, **how))
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(120)
         return decided[-1]
 
     monkeypatch.setattr(corrections, "regrouped", waiting)
@@ -311,7 +311,7 @@ def test_beside_a_regroup_nobody_waits(browser: Browser, server: LiveServer, mon
         regrouping = thread.submit(server.service.correct, wish)
         try:
             assert begun.wait(60)
-            browser.http.timeout = httpx.Timeout(10)
+            browser.http.timeout = httpx.Timeout(40)  # those behind the regroup would wait longer
             assert browser.get("corrections/last")["correction"] == named["correction"]
             browser.post("corrections/undo", {"correction": named["correction"]})
             assert browser.get("corrections/last") == {"correction": None}

@@ -62,6 +62,7 @@ def test_runs_and_their_reports(tmp_path: Path, archive: Path, store: Path, brow
         assert bob.http.get(address).status_code == 404
         everybody = [person["id"] for person in browser.people()]
         browser.post("corrections", {"kind": "forget", "persons": everybody, "confirm": True})
+        assert browser.people() == []
         report.write_text("<p>Ann, left by a crash")
         browser.get(address.removeprefix("/ui/api/"), status=404)
 
