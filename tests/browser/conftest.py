@@ -13,7 +13,7 @@ from coded_faces import Shown
 
 from tests.browser.installed import skip_without_chromium
 from tests.browser.opened import Opened
-from tests.browser.served import Served, fill, serving
+from tests.browser.served import DOUBT, Served, fill, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -45,22 +45,18 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("page-" + "of-an-archive-" * 5), shown)
 
 
-# Photos of one person are further apart than the first threshold, and nearer than the wider one.
-_DOUBT = ((1e-6, 0.005), (1e-3, 0.3))
-
-
 @pytest.fixture(scope="package")
 def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """store/: of each of four, two photos who are two people to the run."""
     shown = {f"{person}{variant}.png": [Shown(person, variant)] for person in range(1, 5) for variant in (0, 1)}
-    return fill(tmp_path_factory.mktemp("doubtful"), shown, _DOUBT)
+    return fill(tmp_path_factory.mktemp("doubtful"), shown, DOUBT)
 
 
 @pytest.fixture
 def doubted(doubtful: Path, tmp_path: Path) -> Iterator[Served]:
     """Four pairs to review."""
     store = Path(shutil.copytree(doubtful / "store", tmp_path / "doubted"))
-    with serving(store, ui__photo_roots=str(doubtful / "photos"), match__threshold=_DOUBT[0][1]) as made:
+    with serving(store, ui__photo_roots=str(doubtful / "photos"), match__threshold=DOUBT[0][1]) as made:
         yield made
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from chromium import sign_in
@@ -63,6 +65,13 @@ class Opened:
 
     def cards(self, label: str = "People") -> Locator:
         return self.page.get_by_role("list", name=label).get_by_role("listitem")
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Waits for what is not of the page; handlers of routes run meanwhile."""
+        deadline = monotonic() + _TIMEOUT_MS / 1000
+        while not is_so():
+            assert monotonic() < deadline, "waited in vain"
+            self.page.wait_for_timeout(20)
 
     def has(self, count: int, label: str = "People") -> None:
         """Waits until the grid has so many cards."""

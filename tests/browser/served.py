@@ -20,11 +20,13 @@ from tests.people.coded_archive import SETTINGS, SIZE, run_over, write_photo
 from tests.serve.live import listening, live_settings
 from tests.serve.quick_hash import quick_hash
 
-__all__ = ["OTHER", "PASSWORD", "USER", "Served", "fill", "serving"]
+__all__ = ["DOUBT", "OTHER", "PASSWORD", "USER", "Served", "fill", "serving"]
 
 OTHER = "bob"  # another account, with the same password
 
 THRESHOLDS: Thresholds = ((1e-5, 0.03), (1e-4, 0.54), (1e-3, 0.8))  # photos of one person are nearer, others further
+# Photos of one person are further apart than the first threshold, and nearer than the wider one.
+DOUBT: Thresholds = ((1e-6, 0.005), (1e-3, 0.3))
 
 
 class Served:

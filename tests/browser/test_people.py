@@ -142,6 +142,7 @@ def test_a_new_name_shows_however_soon_one_goes_on(page: Opened, served: Served)
         page.page.go_back()
     page.go(f"person/{other}")
     page.cards("Faces").first.wait_for()
+    page.until(lambda: bool(held))
     for route in held:
         route.continue_()
     page.page.unroute_all()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser.opened import Opened
 from tests.browser.served import Served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 
 @pytest.fixture
@@ -57,8 +61,8 @@ def test_a_name_that_is_there_offers_to_merge(page: Opened, served: Served, ada:
     page.expect(page.name).to_have_value("Ada")  # what was typed stays
     page.name.press("Enter")
     dialog.get_by_role("button", name="Two people of that name").click()
-    page.done()
     page.said("Named Ada")
+    page.done()
     assert [row.name for row in served.people.all()].count("Ada") == 2
     page.undo()
     page.give_name("Ada")
@@ -69,6 +73,30 @@ def test_a_name_that_is_there_offers_to_merge(page: Opened, served: Served, ada:
     assert (merged, merged.name) == (served.people.show(one), "Ada")
     page.undo()
     assert len(served.people.all()) == 8
+
+
+@pytest.mark.parametrize("second", ["Grace", "Eve"], ids=["free", "taken"])
+def test_a_name_that_is_refused_leaves_the_next_one(
+    page: Opened, served: Served, ada: str, one: str, second: str
+) -> None:
+    """Both are saved before the server answers the first."""
+    served.people.name(served.person("d3.png").person_id, "Eve")
+    held: list[Route] = []
+    page.page.route("**/ui/api/corrections?*", lambda route: held.append(route), times=1)
+    for name in ("Ada", second):
+        page.give_name(name)
+    page.until(lambda: bool(held))
+    held[0].continue_()
+    heading = page.page.get_by_role("heading", level=1)
+    if second == "Eve":
+        page.page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        page.expect(heading).to_have_text("somebody without a name")
+    page.done()
+    page.expect(page.name).to_have_value(second)  # a name that was not taken stays there
+    page.expect(page.page.get_by_role("dialog")).to_have_count(0)
+    if second == "Grace":
+        page.expect(heading).to_have_text("Grace")
+        assert served.people.show(one).name == "Grace"
 
 
 def test_faces_split_off_are_somebody_new(page: Opened, served: Served, one: str) -> None:

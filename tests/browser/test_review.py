@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from coded_faces import Shown
 
 from tests.browser.opened import Opened
-from tests.browser.served import Served
+from tests.browser.served import DOUBT, Served, fill, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -21,11 +23,23 @@ def served(doubted: Served) -> Served:
     return doubted
 
 
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[Served]:
+    """Three photos of one person, who are three people to the run: each two are a pair."""
+    store = fill(tmp_path, {f"{variant}.png": [Shown(1, variant)] for variant in range(3)}, DOUBT) / "store"
+    with serving(store, match__threshold=DOUBT[0][1]) as made:
+        yield made
+
+
 def shown(page: Opened) -> tuple[str, ...]:
     """The people of the pair on the page."""
+    return tuple(sorted(shown_in_order(page)))
+
+
+def shown_in_order(page: Opened) -> list[str]:
     page.page.locator(".pair").wait_for()
     links = page.page.locator(".pair section > p a").all()
-    return tuple(sorted(str(link.get_attribute("href")).rpartition("/")[2] for link in links))
+    return [str(link.get_attribute("href")).rpartition("/")[2] for link in links]
 
 
 def link(page: Opened, person: str) -> Locator:
@@ -48,6 +62,7 @@ def test_all_pairs_are_answered_by_keys(page: Opened, served: Served) -> None:
     keys.press("ArrowRight")
     page.expect(page.page.get_by_text("That was all")).to_be_visible()
 
+    page.done()
     page.page.reload()
     page.expect(page.page.get_by_text("There is no pair to answer")).to_be_visible()
 
@@ -76,6 +91,39 @@ def test_what_an_answer_settles_is_not_asked(page: Opened, open_page: Callable[.
     page.expect(page.page.locator(".bar .warning")).to_be_visible()
     page.expect(link(page, first[0])).to_have_count(0)
     assert shown(page) != first
+
+
+@pytest.mark.parametrize("named", [("Ann", "Bob", "Cleo"), ("Ann", "Bob"), ("Ann",)], ids=len)
+def test_the_name_that_stays_goes_to_the_pairs_that_follow(
+    open_page: Callable[..., Opened], chain: Served, named: tuple[str, ...]
+) -> None:
+    """The second pair is of the one whose name went, or who had none."""
+    page = open_page(chain)
+    page.sign_in()
+    page.go("review")
+    (one, other), warning = shown_in_order(page), page.page.get_by_text("They have different names")
+    (third,) = {row.person_id for row in chain.people.all()} - {one, other}
+    for person, name in zip((one, other, third), named, strict=False):
+        chain.people.name(person, name)
+    page.page.reload()
+    assert shown_in_order(page) == [one, other]
+    page.expect(warning).to_have_count(int(len(named) > 1))
+    page.page.keyboard.press("s")
+    page.done()
+    page.expect(link(page, third)).to_have_count(1)
+    if not link(page, other).count():
+        page.page.keyboard.press("k")
+    page.expect(link(page, other)).to_have_text("Ann")
+    page.expect(warning).to_have_count(int(len(named) > 2))
+    stays = page.page.locator(".pair section > p a").first.inner_text()
+    page.page.keyboard.press("s")
+    page.done()
+    (row,) = chain.people.all()
+    assert row.name == (stays if len(named) > 2 else "Ann")
+
+    page.undo()
+    page.undo()
+    page.expect(link(page, other)).to_have_text((*named, "No name yet")[1])
 
 
 def test_the_button_keeps_the_focus_for_the_next_pair(page: Opened) -> None:

@@ -53,8 +53,24 @@ def test_a_correction_goes_to_the_directory_that_it_was_made_in(page: Opened, se
     page.page.keyboard.press("Enter")
     page.has(1)
     page.done()
-    assert served.people.show(person).name == "Grace Hopper"
+    page.until(lambda: served.people.show(person).name == "Grace Hopper")
     page.expect(page.button("Undo")).to_have_count(0)  # nothing was done in this directory
+
+
+def test_what_somebody_else_did_meanwhile_is_not_taken_for_ours(page: Opened, served: Served) -> None:
+    person = served.person("a1.png").person_id
+    page.open_person(person)
+
+    def lose(route: Route) -> None:
+        served.people.name(person, "Ada")
+        route.abort()
+
+    page.page.route("**/ui/api/corrections?*", lose, times=1)
+    page.give_name("Grace")
+    page.expect(page.page.locator(".bar .warning")).to_be_visible()
+    page.expect(page.page.get_by_role("heading", level=1)).to_have_text("Ada")
+    page.expect(page.name).to_have_value("Grace")  # what was typed stays
+    assert served.people.show(person).name == "Ada"
 
 
 @pytest.mark.parametrize(("button", "people"), [("Split off", 9), ("Nobody", 8)])

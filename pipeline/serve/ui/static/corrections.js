@@ -91,8 +91,8 @@ async function once(path, json, where, isDone) {
 const share = (some = [], others = []) => some.some((one) => others.includes(one));
 const make = (wish, where) =>
   once("corrections", wish, where, ({ correction, kind, persons, faces, own }) => {
-    if (correction == null || correction <= newest || kind !== wish.kind) return false;
-    return persons ? share(persons, wish.persons) || share(faces, wish.faces) : own === true; // of a blocked one no more is told
+    if (!own || correction <= newest || kind !== wish.kind) return false;
+    return !persons || share(persons, wish.persons) || share(faces, wish.faces); // of a blocked one no more is told
   });
 
 // What `enrol` did in a directory is no correction; forgetting the new person takes it back.
@@ -100,8 +100,11 @@ export function enrolled(person, text, where) {
   say(text);
   showAnew(); // no list has the new person
   return inTurn(async () => {
-    const { asOf } = await get(`people/${person}`, {}, where);
-    if (where === directory.get()) last.set({ forget: person, asOf, text });
+    const found = await get(`people/${person}`, {}, where).catch((error) => {
+      if (!(error instanceof Refused)) throw error;
+      return {}; // gone already, which undoing says
+    });
+    if (where === directory.get()) last.set({ forget: person, asOf: found.asOf, text });
   });
 }
 

@@ -2,25 +2,28 @@
 import { correct } from "./corrections.js";
 import { ask } from "./dialog.js";
 import { Face, Name, count } from "./face.js";
-import { html, useState } from "./html.js";
+import { html, useRef, useState } from "./html.js";
 
 // `onNamed(name)` shows it at once and returns how to take that back; `onMerge(other)` is asked for where they are one.
 export function Naming({ person, asOf, onNamed, onMerge }) {
   const [typed, setTyped] = useState(null); // what the user made of it; null: nothing, or it is kept
+  const saved = useRef(0); // how often
   const shown = typed ?? person.name ?? "";
   const name = shown.trim();
   const differs = name !== (person.name ?? "");
 
   const keep = async (anyway) => {
+    const turn = ++saved.current;
+    const isLatest = () => turn === saved.current; // else a later name is on its way, which stays
     let taken = [];
     const wish = { kind: "name", persons: [person.id], name, anyway, asOf };
     const text = name ? `Named ${name}` : `Name taken away: ${person.name}`;
     setTyped(null);
     const answer = await correct(wish, text, onNamed(name), (error) => {
-      if (error.reason === "name-taken") taken = error.answer.people;
+      if (error.reason === "name-taken" && isLatest()) taken = error.answer.people;
       return taken.length > 0;
     });
-    if (answer) return;
+    if (answer || !isLatest()) return;
     setTyped((since) => since ?? name); // a name that the server did not take stays in the field
     if (!taken.length) return;
     const choice = await askTaken(name, person, taken);

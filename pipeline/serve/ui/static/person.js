@@ -25,6 +25,7 @@ export function Person({ id, settings, anew }) {
   const version = `${anew} ${times}`;
   const faces = usePaged(`people/${encodeURIComponent(id)}/faces`, { sort, count: 120 }, "faces", version);
   const asOf = useRef(null);
+  const given = useRef(null); // the latest name that the page gave or the server told: { name, before?, back? }
 
   useEffect(() => {
     if (!id) return setPerson(null);
@@ -33,6 +34,7 @@ export function Person({ id, settings, anew }) {
       (answer) => {
         if (!wanted) return;
         asOf.current = answer.asOf;
+        given.current = { name: answer.person.name };
         setPerson(answer.person);
         if (answer.person.id !== id) goInstead("person", answer.person.id); // it is merged with another
       },
@@ -51,9 +53,16 @@ export function Person({ id, settings, anew }) {
 
   const wish = (kind, more) => ({ kind, persons: [person.id], asOf: asOf.current, ...more });
   const named = (name) => {
-    const before = person.name;
+    const mine = { name, before: given.current };
+    given.current = mine;
     setPerson((now) => ({ ...now, name }));
-    return () => setPerson((now) => ({ ...now, name: before }));
+    return () => {
+      mine.back = true;
+      if (given.current.name !== name) return; // a later one is on its way
+      given.current = mine;
+      while (given.current.back) given.current = given.current.before;
+      setPerson((now) => ({ ...now, name: given.current.name }));
+    };
   };
   const toHide = person.hidden ? "unhide" : "hide";
   const hide = () => {

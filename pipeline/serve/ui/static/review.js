@@ -13,21 +13,26 @@ const PRELOADED = 2; // pairs whose pictures are
 
 const keyOf = (pair) => `${pair.one.id} ${pair.other.id}`;
 
-// The pairs that still need an answer: those not decided, and not settled by the merges that were decided before. A pair
-// that the server lists after its answer was made is there again.
+// The pairs that still need an answer: those not decided, and not settled by the merges that were decided before, whose
+// people have the name that stayed. A pair that the server lists after its answer was made is there again.
 function unanswered({ items: pairs, asOf }, all) {
   const decided = new Map([...all].filter(([, { madeAt }]) => !(madeAt < asOf)));
-  const merged = new Map();
+  const [merged, names] = [new Map(), new Map()];
   const root = (id) => (merged.has(id) ? root(merged.get(id)) : id);
-  for (const pair of pairs) {
-    if (decided.get(keyOf(pair))?.answer === "same" && root(pair.other.id) !== root(pair.one.id)) merged.set(root(pair.other.id), root(pair.one.id));
+  for (const { answer, one, other, name } of decided.values()) {
+    if (answer !== "same") continue;
+    if (root(other) !== root(one)) merged.set(root(other), root(one));
+    names.set(root(one), name);
   }
-  return pairs.filter((pair) => !decided.has(keyOf(pair)) && root(pair.one.id) !== root(pair.other.id));
+  const named = (person) => ({ ...person, name: names.get(root(person.id)) ?? person.name });
+  return pairs
+    .filter((pair) => !decided.has(keyOf(pair)) && root(pair.one.id) !== root(pair.other.id))
+    .map((pair) => ({ ...pair, one: named(pair.one), other: named(pair.other) }));
 }
 
 export function Review({ anew }) {
   const list = usePaged("review", { count: 40 }, "pairs", anew);
-  const [decided, setDecided] = useState(new Map()); // by pair: { answer: same, not or skip, madeAt? }
+  const [decided, setDecided] = useState(new Map()); // by pair: { answer: same, not or skip, one, other, name?, madeAt? }
   const left = unanswered(list, decided);
   const pair = left[0];
   const done = [...decided.values()].filter(({ answer }) => answer !== "skip").length;
@@ -40,12 +45,14 @@ export function Review({ anew }) {
     for (const { one, other, oneFaces, otherFaces } of left.slice(1, 1 + PRELOADED)) {
       for (const { picture } of [one, other, ...oneFaces, ...otherFaces]) if (picture) new Image().src = picture;
     }
-  }, [pair]);
+  }, [pair && keyOf(pair)]);
 
   const decide = (answer) => {
     if (!pair) return;
     const key = keyOf(pair);
-    const note = (madeAt) => setDecided((old) => new Map(old).set(key, { answer, madeAt }));
+    const { one, other } = pair;
+    const [kind, said, name] = answer === "same" ? ["merge", "Same", one.name || other.name] : ["not_same", "Not the same"];
+    const note = (madeAt) => setDecided((old) => new Map(old).set(key, { answer, one: one.id, other: other.id, name, madeAt }));
     note();
     const back = () =>
       setDecided((old) => {
@@ -54,8 +61,6 @@ export function Review({ anew }) {
         return next;
       });
     if (answer === "skip") return;
-    const { one, other } = pair;
-    const [kind, said, name] = answer === "same" ? ["merge", "Same", one.name || other.name] : ["not_same", "Not the same"];
     const wish = { kind, persons: [one.id, other.id], name, asOf: list.asOf };
     const text = `${said}: ${nameOf(one)} and ${nameOf(other)}`;
     correct(wish, text, back).then((made) => made && note(made.asOf));
@@ -92,10 +97,13 @@ export function Review({ anew }) {
         </div>`}`;
 }
 
-const Evidence = ({ pair: { together, namesDiffer, score, compared } }) => html`
+const differ = (one, other) => one && other && one !== other;
+
+const Evidence = ({ pair: { one, other, together, score, compared } }) => html`
   <span class="soft">Is it one person? Score ${score.toFixed(2)} over ${count(compared, "comparison")}.</span>
   ${together > 0 && html` <strong class="warning">They are together in ${count(together, "photo")}.</strong>`}
-  ${namesDiffer && html` <strong class="warning">They have different names; the first would stay.</strong>`}`;
+  ${(differ(one.name, other.name) || differ(one.externalId, other.externalId)) &&
+  html` <strong class="warning">They have different names; the first would stay.</strong>`}`;
 
 // The buttons stay for the next pair, with the focus.
 function Pair({ pair, decide }) {
