@@ -8,6 +8,7 @@ with pytest's status.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def work(order: Order, ready: Callable[[str], None]) -> None:
         os.dup2(output, 2)
         os.environ.update(order["environ"])
         ready("testing")
-        raise SystemExit(int(pytest.main(order["pytest"])))
+        status = int(pytest.main(order["pytest"]))
+        sys.stdout.flush()  # the child ends without
+        raise SystemExit(status)
 
     from pipeline.config import load_settings
     from pipeline.serve.server import serve
@@ -62,6 +65,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # pytest's listing must not reach the standard output, which is for answers
     pytest.main([*PYTEST, "--collect-only", "-qq", str(HERE)])  # imports the tests
+    sys.stdout.flush()
     os.dup2(answers, 1)
     answer_orders(work)
 
