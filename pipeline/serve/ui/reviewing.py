@@ -12,7 +12,6 @@ from starlette.responses import Response
 from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import ParameterInvalid
 from pipeline.identities.review import LikelyPair
-from pipeline.jobs.people import PersonRow
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.serve.request_parsing import Query
@@ -75,8 +74,7 @@ class Reviewing:
         return max(self._threshold, min(wide, MAX_THRESHOLD))
 
     def _pair(self, visitor: Visitor, listed: PeopleList, pair: LikelyPair) -> dict[str, Any]:
-        rows = [listed.rows[pair.one], listed.rows[pair.other]]
-        one, other = people_json(self.context, visitor, rows)
+        one, other = people_json(self.context, visitor, [listed.rows[pair.one], listed.rows[pair.other]])
         one_faces, other_faces = ([face_json(self.context, visitor, row) for row in faces] for faces in pair.faces)
         return {
             "one": one,
@@ -84,14 +82,7 @@ class Reviewing:
             "score": pair.score,
             "best": pair.best,
             "compared": pair.compared,
-            "namesDiffer": _names_differ(*rows),
             "together": pair.together,
             "oneFaces": one_faces,
             "otherFaces": other_faces,
         }
-
-
-def _names_differ(one: PersonRow, other: PersonRow) -> bool:
-    """Whether what they are called speaks against it."""
-    pairs = ((one.name, other.name), (one.external_id, other.external_id))
-    return any(own and others and own != others for own, others in pairs)
