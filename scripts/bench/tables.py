@@ -268,6 +268,17 @@ def _grouping(name: str) -> str:
     )
 
 
+def _writer() -> str:
+    one = _figures("writer-20k")
+    fitted, predicted, c = one["fit"], one["predict"], one["model"]["s_per_multiply_add"]
+    return (
+        f"{predicted['faces_per_second']:,.0f} faces/s into {predicted['new_persons']:,} persons: "
+        f"{predicted['seconds']:.1f} s measured, {predicted['seconds_predicted']:.1f} s foretold from "
+        f"{fitted['faces']:,} faces; {predicted['bytes_written'] / 1e6:.0f} MB written, "
+        f"{predicted['bytes_predicted'] / 1e6:.0f} MB foretold; {c * 1e12:.0f} s for 10^12 multiply-adds"
+    )
+
+
 def _search() -> str:
     one = _figures("search")
     return (
@@ -295,6 +306,7 @@ _MEASURED: Final[dict[str, Callable[[], str]]] = {
     "resident memory of repeated runs over mixed photos, the models loaded once": _memory,
     "grouping 100,000 faces, streamed in shards of 512": lambda: _grouping("group-100k"),
     "grouping 1,000,000 faces, the same way": lambda: _grouping("group-1000k"),
+    "the writer of a run, deciding and committing 20,000 coded faces, two of each person": _writer,
     "search of one face in 1,000,000 references of 512 dimensions, top 10": _search,
     "`POST /people` without model time, 100,000 identities, 50 requests/s": _posts,
 }

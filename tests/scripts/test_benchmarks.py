@@ -23,6 +23,7 @@ import bench_page
 import bench_search
 import bench_stores
 import bench_trees
+import bench_writer
 import numpy as np
 import pytest
 import stage_costs
@@ -382,3 +383,43 @@ def test_a_page_that_loses_answers_fails() -> None:
     bench_page.check_asked(answers, [("e", "f")])
     with pytest.raises(AssertionError, match="asked again"):
         bench_page.check_asked(answers, [("d", "c")])
+
+
+def test_writer(bench: Bench, tmp_path: Path) -> None:
+    words = ["--work", tmp_path / "work", "--crop-bytes", "400", "--product-references", "20000"]
+    figures = bench(bench_writer, *words, "--fit", "600", "--predict", "300", "--references", "400")["writer-0k-0k"]
+    fitted, predicted = figures["fit"], figures["predict"]
+    assert (fitted["faces"], fitted["new_persons"]) == (600, 300)
+    assert (predicted["faces"], predicted["new_persons"]) == (300, 0)
+    assert predicted["multiply_adds"] == 300 * 400 * bench_writer.SIZE
+    assert fitted["bytes_predicted"] == pytest.approx(fitted["bytes_written"])
+    assert min(predicted["seconds_by_part"].values()) > 0
+
+
+def test_writer_finds_the_constants_of_its_model() -> None:
+    def shard(faces: int, new: int, references: int) -> bench_writer.ShardTime:
+        products = faces * references * bench_writer.SIZE
+        group, rest = 0.001 * faces + 1e-11 * products, 0.002 * faces + 0.004 * new
+        return bench_writer.ShardTime(faces, new, references, {"group": group, "rest": rest})
+
+    shards = [shard(256, 200, 0), shard(256, 150, 200), shard(100, 10, 350)]
+    model = bench_writer.fit(bench_writer.Writing(shards, 612 * 50 + 360 * 6000), 6000, 1e-11)
+    assert dataclasses.astuple(model) == pytest.approx((0.001, 1e-11, 0.002, 0.004, 50, 6000))
+    assert model.seconds(1000, 10, 1e12) == pytest.approx(3 + 0.04 + 10)
+    assert model.bytes(1000, 10) == pytest.approx(110_000)
+
+
+def test_a_writer_that_mistakes_a_person_fails() -> None:
+    faces = [bench_writer.Shown(0, 1), bench_writer.Shown(1, 1), bench_writer.Shown(5)]
+    known = [bench_writer.person_id(0), bench_writer.person_id(1)]
+    for person_ids, new, right in (
+        ([*known, "new"], 1, True),
+        ([*known, known[1]], 0, False),
+        ([*known[::-1], "new"], 1, False),
+        ([known[0], "other", "new"], 1, False),
+        ([*known, "new"], 2, False),
+    ):
+        owners = bench_writer.Owners(2)
+        owners.person_ids, owners.new = person_ids, new
+        with nullcontext() if right else pytest.raises(AssertionError):
+            owners.check(faces)
