@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeline.config import CONTRACT_THRESHOLD
 from pipeline.matching.calibration import Calibration
+from pipeline.matching.identical_images import box_iou
 from pipeline.matching.match import Matcher
 from pipeline.types import FloatArray
 
@@ -36,9 +37,8 @@ class PlacedFace:
 def place_bound(calibration: Calibration, threshold: float) -> float:
     """The T beyond which a face at an earlier one's place is another one: that of a false match rate of 1 %, or of the
     highest that was measured; without any, twice the contract's T. Never below the `threshold` of matches."""
-    rates = [rate for rate, _ in calibration.thresholds]
-    bound = calibration.threshold_at(min(max(_BOUND_FMR, rates[0]), rates[-1])) if rates else 2 * CONTRACT_THRESHOLD
-    return max(bound, threshold)
+    bound = calibration.threshold_near(_BOUND_FMR)
+    return max(2 * CONTRACT_THRESHOLD if bound is None else bound, threshold)
 
 
 def same_faces(
@@ -48,7 +48,7 @@ def same_faces(
     and at its place, then like it, then at its place and within the `bound`."""
     pairs = []
     for (number, new), (known, old) in product(enumerate(later), enumerate(earlier)):
-        overlap = _overlap(new.box, old.box)
+        overlap = box_iou(new.box, old.box) if new.box is not None and old.box is not None else 0.0
         there = overlap >= _SAME_PLACE
         distance = math.nan
         if new.embedding is not None and old.embedding is not None:
@@ -62,14 +62,3 @@ def same_faces(
         if number not in found and known not in found.values():
             found[number] = known
     return found
-
-
-def _overlap(one: Box | None, other: Box | None) -> float:
-    """The intersection over union of two boxes; 0 where one is unknown."""
-    if one is None or other is None:
-        return 0.0
-    (left, top, right, bottom), (x1, y1, x2, y2) = one, other
-    width, height = min(right, x2) - max(left, x1), min(bottom, y2) - max(top, y1)
-    shared = max(width, 0.0) * max(height, 0.0)
-    whole = (right - left) * (bottom - top) + (x2 - x1) * (y2 - y1) - shared
-    return shared / whole if whole > 0 else 0.0

@@ -74,9 +74,8 @@ def doubtful_pairs(
 
 def _wider(calibration: Calibration, threshold: float) -> float:
     """The T of WIDER_FMR, of the nearest rate that the calibration knows, or `threshold` where that is wider."""
-    rates = [rate for rate, _ in calibration.thresholds]
-    wider = calibration.threshold_at(min(max(WIDER_FMR, rates[0]), rates[-1])) if rates else threshold
-    return min(max(wider, threshold), MAX_THRESHOLD)
+    wider = calibration.threshold_near(WIDER_FMR)
+    return min(threshold if wider is None else max(wider, threshold), MAX_THRESHOLD)
 
 
 def _with_vectors(store: Store, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], FloatArray]:

@@ -68,6 +68,13 @@ class Calibration:
         (low, t_low), (high, t_high) = self.thresholds[above - 1], self.thresholds[above]
         return t_low + (t_high - t_low) * math.log(fmr / low) / math.log(high / low)
 
+    def threshold_near(self, fmr: float) -> float | None:
+        """The T of the rate in `thresholds` that is nearest to `fmr`; None without a table."""
+        if not self.thresholds:
+            return None
+        lowest, highest = self.thresholds[0][0], self.thresholds[-1][0]
+        return self.threshold_at(min(max(fmr, lowest), highest))
+
     def fmr_at(self, threshold: float) -> tuple[float, float]:
         """The false match rate at T, the inverse of `threshold_at`, as (at least, at most).
 

@@ -18,12 +18,10 @@ def strong_score(calibration: Calibration, threshold: float) -> float:
 
     A fixed score without a table, and where `threshold` is not above its lowest row.
     """
-    if calibration.thresholds:
-        rates = [rate for rate, _ in calibration.thresholds]
-        rate, _ = calibration.fmr_at(threshold)
-        strong = calibration.threshold_at(min(max(rate / _FACTOR, rates[0]), rates[-1]))
-        if strong < threshold:
-            return similarity_score(math.sqrt(strong), threshold)
+    rate, _ = calibration.fmr_at(threshold)
+    strong = calibration.threshold_near(rate / _FACTOR)
+    if strong is not None and strong < threshold:
+        return similarity_score(math.sqrt(strong), threshold)
     return _STRONG_SCORE
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 MAX_TEXT: Final = 1_000  # characters
 TEXT_RULE: Final = f"at most {MAX_TEXT:,} characters, none of them NUL"
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether `text` is without halves of surrogate pairs, which no UTF-8 can hold."""
+    return _SURROGATE.search(text) is None
 
 
 def is_text(text: str) -> bool:
     """Whether a store can keep `text`: JSON can contain NUL and halves of surrogate pairs, which is also what becomes
     of bytes on a command line that are not UTF-8."""
-    return len(text) <= MAX_TEXT and "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+    return len(text) <= MAX_TEXT and "\0" not in text and is_unicode(text)

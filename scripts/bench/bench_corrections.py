@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ from typing import Any
 import numpy as np
 from bench_serve import NEW, Generator, Server, ask, hand_over, serving, spread
 from coded_faces import CodedExtractor, Shown
-from coded_store import AUTHORIZATION, extracted_run, make_store, person_id, plant
+from coded_store import AUTHORIZATION, copied, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
 from serve_load import Load
 
@@ -44,12 +42,12 @@ _CORRECTED = 100  # of the planted persons: the last, which no request is about
 _LEAD_S = 2.0  # of load before a command, and after it
 
 
-def prepared(path: Path, photos: Path, identities: int, regrouped: int, crop_bytes: int) -> None:
+def prepared(path: Path, photos: Path, args: argparse.Namespace) -> None:
     """A store of planted persons, and a run of two photos of each of other persons, which waits to be handed over."""
     with make_store(path, SIZE) as client:
-        plant(client, identities, MAIN)
-        faces = [Shown(k % (regrouped // 2), k // (regrouped // 2)) for k in range(regrouped)]
-        extracted_run(client, "photos", faces, CodedExtractor(SIZE, crop_bytes), _SHARD_ROWS, SECOND, photos)
+        plant(client, args.identities, MAIN)
+        faces = [Shown(k % (args.regrouped // 2), k // (args.regrouped // 2)) for k in range(args.regrouped)]
+        extracted_run(client, "photos", faces, CodedExtractor(SIZE, args.crop_bytes), _SHARD_ROWS, SECOND, photos)
 
 
 class Loads:
@@ -242,12 +240,7 @@ def main() -> None:
     parser.add_argument("--crop-bytes", type=int, default=8_000, help="of a picture that the run stores")
     parser.add_argument("--template", type=Path, help="keeps the prepared store here, or takes it from here")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        template = (args.template or Path(folder) / "template").absolute()
-        if not template.exists():
-            prepared(template / "store", template / "photos", args.identities, args.regrouped, args.crop_bytes)
-        store = Path(shutil.copytree(template / "store", Path(folder) / "store"))
-        os.sync()  # the copy's pages must not be written while latencies are measured
+    with copied(args.template, lambda store, photos: prepared(store, photos, args)) as (store, _):
         timings, figures = measure(store, args)
     write_result("corrections", settings_of(args), timings, figures, args)
 

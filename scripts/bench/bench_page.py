@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -32,7 +30,7 @@ import psutil
 from bench_serve import Server, ask, hand_over, serving, spread
 from chromium import launched, sign_in
 from coded_faces import CodedExtractor, Shown
-from coded_store import PASSWORD, USER, extracted_run, make_store
+from coded_store import PASSWORD, USER, copied, extracted_run, make_store
 from harness import argument_parser, settings_of, write_result
 from page_measures import Traffic, first_paint, press, scroll_through
 from PIL import Image
@@ -252,13 +250,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="of each first paint")
     parser.add_argument("--template", type=Path, help="keeps the prepared store here, or takes it from here")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        template = (args.template or Path(folder) / "template").absolute()
-        if not template.exists():
-            prepared(template / "store", template / "photos", args)
-        store = Path(shutil.copytree(template / "store", Path(folder) / "store"))
-        os.sync()  # the copy's pages must not be written while times are taken
-        timings, figures = measure(store, template / "photos", args)
+    with copied(args.template, lambda store, photos: prepared(store, photos, args)) as (store, photos):
+        timings, figures = measure(store, photos, args)
     write_result("page", settings_of(args), timings, figures, args)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 import numpy as np
@@ -45,6 +49,19 @@ def make_store(path: Path, size: int, thresholds: Thresholds = ()) -> LocalStore
     client = LocalStore.open_or_create(path, lambda: identity, command="make")
     client.create_account(USER, hash_password(PASSWORD))
     return client
+
+
+@contextmanager
+def copied(template: Path | None, prepare: Callable[[Path, Path], None]) -> Iterator[tuple[Path, Path]]:
+    """A copy of the store that `prepare(store, photos)` made, and its folder of photos. They are made once, if a folder
+    is named as their `template`."""
+    with TemporaryDirectory() as folder:
+        kept = (template or Path(folder) / "template").absolute()
+        if not kept.exists():
+            prepare(kept / "store", kept / "photos")
+        store = Path(shutil.copytree(kept / "store", Path(folder) / "store"))
+        os.sync()  # the copy's pages must not be written while times are taken
+        yield store, kept / "photos"
 
 
 def person_id(person: int) -> str:

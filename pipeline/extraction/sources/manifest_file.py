@@ -11,7 +11,6 @@ import codecs
 import csv
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -21,12 +20,11 @@ from typing import Any, Final, NoReturn
 from pipeline.errors import ManifestInvalid
 from pipeline.extraction.images.files import shown
 from pipeline.store.directory_names import directory_name
-from pipeline.store.texts import MAX_TEXT
+from pipeline.store.texts import MAX_TEXT, is_unicode
 
 LOCATION_COLUMNS: Final = ("path", "uri")
 TEXT_COLUMNS: Final = ("name", "external_id", "directory")
 _COLUMNS = (*LOCATION_COLUMNS, *TEXT_COLUMNS)
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _HEADER_CHARACTERS = 2**17
 _READ_ERRORS = (OSError, UnicodeError, csv.Error)
 
@@ -91,7 +89,7 @@ def _text(path: Path, where: str, column: str, value: Any) -> str | None:
     text = str(value).strip()
     if len(text) > MAX_TEXT:
         _invalid(path, f"{where}: {column} has {len(text):,} characters, the limit is {MAX_TEXT:,}")
-    if _SURROGATE.search(text):
+    if not is_unicode(text):
         _invalid(path, f"{where}: {column} is not valid Unicode text")
     return text or None
 
@@ -99,7 +97,7 @@ def _text(path: Path, where: str, column: str, value: Any) -> str | None:
 def _jsonable(value: Any) -> Any:
     """`value` as JSON can hold it: dates as ISO text, bytes in hexadecimal, NaN as null, lone surrogates escaped."""
     if isinstance(value, str):
-        return shown(value) if _SURROGATE.search(value) else value
+        return value if is_unicode(value) else shown(value)
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):

@@ -16,6 +16,7 @@ from pipeline.config import Settings, listed
 from pipeline.errors import ImageRejected, PictureUnavailable
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.jpeg import jpeg_file
+from pipeline.extraction.sources.folder import is_within
 from pipeline.extraction.stored_picture import cut_faces, photo_again
 from pipeline.store.records import StoredFace
 from pipeline.types import ByteArray, DecodedImage
@@ -88,7 +89,7 @@ class Photos:
 
 
 def _is_below(roots: Sequence[str], path: str) -> bool:
-    return any(f"{path}{os.sep}".startswith(f"{root.rstrip(os.sep)}{os.sep}") for root in roots)
+    return any(is_within(path, root) for root in roots)
 
 
 def _shrunk(pixels: ByteArray, side: int) -> ByteArray:

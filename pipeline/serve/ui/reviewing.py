@@ -67,10 +67,9 @@ class Reviewing:
 
     def _wide(self, fmr: float) -> float:
         """The T of a false match rate, as far as the calibration tells it, and never below the threshold."""
-        rates = [rate for rate, _ in self._calibration.thresholds]
-        if not rates or self._threshold == EVERYBODY:
-            return max(self._threshold, min(_WIDER * self._threshold, MAX_THRESHOLD))
-        wide = self._calibration.threshold_at(min(max(fmr, rates[0]), rates[-1]))
+        wide = self._calibration.threshold_near(fmr)
+        if wide is None or self._threshold == EVERYBODY:
+            wide = _WIDER * self._threshold
         return max(self._threshold, min(wide, MAX_THRESHOLD))
 
     def _pair(self, visitor: Visitor, listed: PeopleList, pair: LikelyPair) -> dict[str, Any]:

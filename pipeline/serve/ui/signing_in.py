@@ -15,6 +15,7 @@ from pipeline.serve.ui.answers import gate_json
 from pipeline.serve.ui.context import COOKIE, Context
 from pipeline.serve.ui.same_site import PREFIX, check_same_site
 from pipeline.serve.ui.sessions import Session
+from pipeline.store.texts import is_unicode
 
 _MAX_BYTES: Final = 16 * 1024  # of a sign-in
 _NOBODY: Final = -1  # whose memory a body takes before it is known who sends it
@@ -29,7 +30,7 @@ class SigningIn:
         check_same_site(request)
         body = await self.context.object(request, _NOBODY, _MAX_BYTES)
         user, password = body.get("user"), body.get("password")
-        if not _is_unicode(user) or not _is_unicode(password):
+        if not _is_text(user) or not _is_text(password):
             raise BodyInvalid(detail="user and password must be texts")
         drops = self.context.sessions.drops
         try:
@@ -79,6 +80,6 @@ class SigningIn:
         }
 
 
-def _is_unicode(value: object) -> TypeGuard[str]:
+def _is_text(value: object) -> TypeGuard[str]:
     """Whether it is a text that can be encoded: JSON can contain halves of surrogate pairs."""
-    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+    return isinstance(value, str) and is_unicode(value)

@@ -171,10 +171,8 @@ class Catalog:
             except BaseException:
                 try:
                     self.connection.execute("ROLLBACK")
-                except (
-                    duckdb.FatalException
-                ):  # the log could not be synced: DuckDB refuses all work until it is reopened
-                    self._reconnect()
+                except duckdb.FatalException:
+                    self._reconnect()  # the log could not be synced: DuckDB refuses all work until it is reopened
                 except duckdb.Error:
                     pass  # a failed COMMIT has rolled back already
                 raise

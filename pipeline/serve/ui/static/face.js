@@ -13,4 +13,9 @@ export function Face({ src, alt = "", eager = false }) {
 export const nameOf = (person) => person.name || "somebody without a name";
 export const Name = ({ name }) => (name ? html`<bdi dir="auto">${name}</bdi>` : "No name yet");
 
+// Whom a button chooses: the picture, `before`, the name and the number of photos.
+export const Somebody = ({ person, before = "" }) => html`
+  <${Face} src=${person.picture} />
+  <span>${before}<${Name} name=${person.name} /> <small class="soft">${count(person.photos, "photo")}</small></span>`;
+
 export const count = (number, one, many = one + "s") => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;

@@ -1,7 +1,7 @@
 // Making people one: whose name stays, and what was said against it before.
 import { correct } from "./corrections.js";
 import { ask, askWhich } from "./dialog.js";
-import { Face, Name, count, nameOf } from "./face.js";
+import { Somebody, count, nameOf } from "./face.js";
 import { html } from "./html.js";
 
 // Asks where names differ. `show(kept, others)` shows it at once, and returns how to take that back.
@@ -37,7 +37,7 @@ function whoStays(people) {
     <h2>Whose name stays?</h2>
     <ul class="choices">
       ${named.map((person) => html`<li><button onClick=${() => answer(person)}>
-        <${Face} src=${person.picture} /><span><${Name} name=${person.name} /> <small class="soft">${count(person.photos, "photo")}</small></span>
+        <${Somebody} person=${person} />
       </button></li>`)}
     </ul>
     <div class="row"><button class="plain" onClick=${() => answer(null)}>Cancel</button></div>`);

@@ -1,7 +1,7 @@
 // The name of a person, as a field over the page: Enter keeps it. Where somebody else has it, the two may be one.
 import { correct } from "./corrections.js";
 import { ask } from "./dialog.js";
-import { Face, Name, count } from "./face.js";
+import { Face, Somebody } from "./face.js";
 import { html, useRef, useState } from "./html.js";
 
 // `onNamed(name)` shows it at once and returns how to take that back; `onMerge(other)` is asked for where they are one.
@@ -48,7 +48,7 @@ function askTaken(name, person, people) {
     <p>Are they one person?</p>
     <ul class="choices">
       ${people.map((other) => html`<li><button onClick=${() => answer(other)}>
-        <${Face} src=${other.picture} /><span>Merge with <${Name} name=${other.name} /> <small class="soft">${count(other.photos, "photo")}</small></span>
+        <${Somebody} person=${other} before="Merge with " />
         <${Face} src=${person.picture} />
       </button></li>`)}
     </ul>

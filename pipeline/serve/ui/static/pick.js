@@ -1,7 +1,7 @@
 // Choosing a person, by typing a part of the name.
 import { Refused, get } from "./api.js";
 import { ask } from "./dialog.js";
-import { Face, Name, count } from "./face.js";
+import { Somebody, count } from "./face.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 
 const SHOWN = 12;
@@ -43,8 +43,7 @@ function Picker({ label, without, answer }) {
       <p class="unseen" role="status">${found && count(found.people.length, "person", "people")}</p>
       <ul class="choices">
         ${found?.people.map((person) => html`<li key=${person.id}><button type="button" onClick=${() => answer(person)}>
-          <${Face} src=${person.picture} />
-          <span><${Name} name=${person.name} /> <small class="soft">${count(person.photos, "photo")}</small></span>
+          <${Somebody} person=${person} />
         </button></li>`)}
       </ul>
       ${found && !found.people.length && html`<p class="soft">Nobody fits.</p>`}
