@@ -205,6 +205,7 @@ class Corrections:
             leaving=plan.leaving,
             labels=plan.labels,
         )
+        commit.prepare()
         return _Decided(plan, after, answer, commit, plan.vectors(list(chosen.values())))
 
     def _commit(self, decided: _Decided) -> CorrectionAnswer:

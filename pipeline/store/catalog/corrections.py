@@ -180,9 +180,11 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
     return found
 
 
-def to_json(rows: Rows) -> str:
-    """As core.corrections has them."""
-    return json.dumps({**vars(rows), "facts": [vars(fact) for fact in rows.facts]}, default=str, sort_keys=True)
+def to_json(rows: Rows, facts: Sequence[Fact] | None = None) -> str:
+    """As core.corrections has them; with these `facts` instead of its own."""
+    facts = rows.facts if facts is None else facts
+    texts = {**rows.texts, "facts": json.dumps([vars(fact) for fact in facts], default=str)}
+    return "{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}"
 
 
 def rows_of_json(text: str) -> Rows:

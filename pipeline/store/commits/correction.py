@@ -73,7 +73,7 @@ def change_rows(
     free = _change_references(catalog, commit, seqs, seq + len(seqs), objects)
     gone = [person_id for person_id, columns in after.persons.items() if columns is None]
     if not commit.leaving:
-        _note(catalog, replace(commit, after=after), number, directory, now)
+        _note(catalog, commit, after.facts, number, directory, now)
     elif gone:
         forget_corrections(catalog, directory, gone)
     if commit.labels:
@@ -159,7 +159,7 @@ def _change_references(
 ) -> int:
     """Returns the next sequence number after those that it used."""
     before, after = commit.before.references, commit.after.references
-    gone = [person_id for person_id, columns in commit.after.persons.items() if columns is None]
+    gone = {person_id for person_id, columns in commit.after.persons.items() if columns is None}
     drop_references(catalog, [person_id for person_id, face in before.items() if face is not None], gone)
     rows = []
     for person_id, face_id in after.items():
@@ -174,7 +174,10 @@ def _change_references(
     return free
 
 
-def _note(catalog: Catalog, commit: CorrectionCommit, number: int, directory: int, now: datetime) -> None:
+def _note(
+    catalog: Catalog, commit: CorrectionCommit, facts: Sequence[Fact], number: int, directory: int, now: datetime
+) -> None:
+    """Keeps what it changed. Nobody asks it for the numbers that new persons got: these are not in it."""
     if commit.undoes is not None:
         catalog.execute("UPDATE core.corrections SET undone_at = ? WHERE correction_id = ?", [now, number])
         return
@@ -186,7 +189,7 @@ def _note(catalog: Catalog, commit: CorrectionCommit, number: int, directory: in
         "origin": commit.origin,
         "made_at": now,
         "before": to_json(commit.before),
-        "after": to_json(commit.after),
+        "after": to_json(commit.after, facts),
         "person_ids": sorted(commit.before.person_ids | commit.after.person_ids),
     }
     catalog.insert("corrections", [row])

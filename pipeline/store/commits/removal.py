@@ -9,7 +9,7 @@ was: its outcome becomes `removed`, without person, score, detection or embeddin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 
 from pipeline.errors import StoreError
 from pipeline.store.catalog import deletes, files, forgotten, pages, replaced_images
@@ -54,7 +54,7 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
 
 
-def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Collection[str] = ()) -> None:
+def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Set[str] = frozenset()) -> None:
     """Removes the current references of these persons, of whom some are `gone`, and their pictures; not the faces."""
     current = [catalog.generation, list(person_ids)]
     old = catalog.rows(
