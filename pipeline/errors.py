@@ -101,6 +101,10 @@ class TooManyDirectories(InputError, exit_code=13, http_status=403):
     """The run would give account "{account}" {count} directories; an account holds at most {limit}. Put people of one purpose into one directory, or use a second account."""  # noqa: E501
 
 
+class BucketFailed(InputError, exit_code=19):
+    """{bucket} cannot be used: {detail}. The same command goes on once it can."""
+
+
 class ImageRejected(FacepipeError, exit_code=1, http_status=400):
     """{reason}"""
 
