@@ -102,6 +102,7 @@ class RunSettings:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     backend: str = "auto"  # of the embedder on the CPU: auto (OpenVINO, if it is installed) | openvino | torch
     threads: int = 0  # of decoding and of the CPU networks, in a run batches at once; 0: all cores
+    reads: int = 16  # objects of buckets that are read at once
     batch_images: int = 32
     batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum
     shard_rows: int = 256  # manifest rows per shard: what a crash may cost, and what one transaction commits
@@ -243,6 +244,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "match.min_fsq": (0, 1),
     "match.min_fcq": (0, 1),
     "run.threads": (0, 1024),
+    "run.reads": (1, 256),
     "run.batch_images": (1, 4096),
     "run.batch_pixels": (1, 2**40),
     "run.missing_limit": (0, 1),

@@ -20,13 +20,14 @@ from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.people import People
 from pipeline.jobs.session import RunRequest
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
+from pipeline.runtime.buckets import is_address
 from pipeline.store import connect
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.directory_names import directory_name
 from pipeline.store.files.shards import boxes_of
 from pipeline.store.operations import Store
 from pipeline.store.records import QUALITIES
-from pipeline.types import ByteArray, DecodedImage, FloatArray, Progress, SilentProgress
+from pipeline.types import ByteArray, DecodedImage, FloatArray, Progress, SilentProgress, Source
 
 if TYPE_CHECKING:
     from pipeline.evaluation.calibration import CalibrationReport
@@ -122,7 +123,7 @@ class OpenStore:
         progress: Progress | None = None,
         stop: Event | None = None,
     ) -> RunReport:
-        """Brings the photos of a folder or a manifest into the store, as `facepipe run` does.
+        """Brings the photos of a folder, a manifest or "s3://bucket/prefix" into the store, as `facepipe run` does.
 
         A second call takes up only what is new or changed. `moved_from`: where the source was before; its photos are
         those that are in from there. `account`: None is the only one there is. Once `stop` is
@@ -138,13 +139,13 @@ class OpenStore:
 
         self._forget_models()  # and with them the identities from before the run
         request = RunRequest(
-            Path(source),
+            _source(source),
             self.path,
             self._request_settings,
             account,
             _directory(directory),
             _COMMAND,
-            moved_from=None if moved_from is None else Path(moved_from),
+            moved_from=None if moved_from is None else _source(moved_from),
         )
         return run(request, progress, stop, self._store)
 
@@ -439,6 +440,10 @@ def _settings(
         "security.encrypt": encrypt or None,
     }
     return load_settings(flags={**(settings or {}), **{k: v for k, v in arguments.items() if v is not None}})
+
+
+def _source(source: Path | str) -> Source:
+    return source if is_address(source) else Path(source)
 
 
 def _path(path: Path | str | None) -> Path | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,17 +46,33 @@ SHARPNESS: Final = "sharpness"
 CONTRAST: Final = "contrast"
 
 
+# A folder or a manifest; or, as text, the address of a prefix of a bucket: s3://bucket/photos.
+Source: TypeAlias = Path | str
+
+
+class FileState(NamedTuple):
+    """What tells without reading whether a file is still the one that was hashed. Times in ns since 1970: of the last
+    change of its content, which programs may set back, and of the last change of either, which none can. Of an object
+    in a bucket the first is when it was written, in whole seconds, and the second stands for its ETag."""
+
+    bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int  # its lower 63 bits, which fit into a table; of an object 0
+
+
 @dataclass(frozen=True)
 class ImageRef:
     """One row of the input: a file, and what the user says of it."""
 
     path: str  # as reports and the store show it: absolute for files, valid UTF-8
-    file: Path  # what is opened
+    file: str  # what is opened: a path, with odd bytes as os.fsdecode gives them, or an object's address
     name: str | None = None
     external_id: str | None = None
     directory: str | None = None  # None: the run's directory
     extra: Mapping[str, Any] = field(default_factory=dict)  # further manifest columns, JSON-able
     rejected: ImageRejected | None = None  # what already scanning found wrong
+    state: FileState | None = None  # of an object, where the listing told it
 
 
 @dataclass(frozen=True)

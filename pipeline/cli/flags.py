@@ -15,9 +15,22 @@ import click
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
+from pipeline.runtime.buckets import is_address
 from pipeline.store.directory_names import directory_name
 
 PATH = click.Path(path_type=Path)
+
+
+class _SourceType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A path; an address such as s3://bucket/photos stays text, as a path would lose a slash."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_address(value) else PATH.convert(value, param, ctx)
+
+
+SOURCE = _SourceType()
 
 
 def _checked_directory(_: click.Context, __: click.Parameter, name: str) -> str:
@@ -27,9 +40,9 @@ def _checked_directory(_: click.Context, __: click.Parameter, name: str) -> str:
         raise click.BadParameter(f"{name!r} {exc}.") from None
 
 
-source_argument = click.argument("source", type=PATH)
+source_argument = click.argument("source", type=SOURCE)
 # `extract` and `group` go on with the planned run where no source is named.
-optional_source_argument = click.argument("source", type=PATH, required=False)
+optional_source_argument = click.argument("source", type=SOURCE, required=False)
 store_option = click.option("--store", type=PATH, required=True, metavar="DIR", help="The store.")
 account_option = click.option("--account", metavar="USERID", help="The account; not needed while there is only one.")
 directory_option = click.option(

@@ -12,7 +12,7 @@ from pipeline.cli.flags import (
     ALL_FLAGS,
     EXTRACT_FLAGS,
     GROUP_FLAGS,
-    PATH,
+    SOURCE,
     account_option,
     directory_option,
     optional_source_argument,
@@ -26,6 +26,7 @@ from pipeline.cli.progress import LongWork
 if TYPE_CHECKING:
     from pipeline.jobs.dry_run import DryRunReport
     from pipeline.jobs.run_report import RunReport
+    from pipeline.types import Source
 
 EXIT_REJECTED_INPUTS = 1
 
@@ -38,14 +39,14 @@ strict_option = click.option("--strict", is_flag=True, help="End with exit code 
 
 
 @click.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=PATH)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=SOURCE)
 @store_option
 @account_option
 @directory_option
 @settings_options(ALL_FLAGS)
 @click.option(
     "--moved-from",
-    type=PATH,
+    type=SOURCE,
     metavar="OLD",
     help="SOURCE was at OLD before, and its photos are in from there.",
 )
@@ -54,12 +55,12 @@ strict_option = click.option("--strict", is_flag=True, help="End with exit code 
 @profile_option
 @strict_option
 @output_options
-def run(sources: tuple[Path, ...], **options: Any) -> None:
+def run(sources: tuple[Source, ...], **options: Any) -> None:
     """Bring the photos of each SOURCE into a store.
 
-    SOURCE is a folder, or a manifest (CSV, JSON Lines or Parquet with a column `path` or `uri`). The store is made
-    when there is none. The same command again takes up only what is new or changed, and goes on where a stopped
-    run was.
+    SOURCE is a folder, a prefix of a bucket (s3://bucket/photos), or a manifest (CSV, JSON Lines or Parquet with a
+    column `path` or `uri`). The store is made when there is none. The same command again takes up only what is new or
+    changed, and goes on where a stopped run was.
 
     Hidden files and folders, thumbnail folders, RAW, video and sidecar files are left alone, and counted. A pattern of
     --include and --exclude has * and ?; with a slash it is the path below SOURCE. `--include @eaDir` brings such a
@@ -69,6 +70,7 @@ def run(sources: tuple[Path, ...], **options: Any) -> None:
     Examples:
       facepipe run ~/photos --store ~/people
       facepipe run ~/photos /mnt/scans --store ~/people --exclude '*.gif' --exclude private --dry-run
+      facepipe run s3://bucket/photos --store ~/people
       facepipe run people.csv --store ~/people --device cuda --strict
       facepipe run ~/photos --store ~/people --profile
       facepipe run ~/by-person --store ~/people --labels parent --json
@@ -141,7 +143,7 @@ def group(**options: Any) -> None:
 @store_option
 @account_option
 @output_options
-def abandon(source: Path | None, store: Path, account: str | None, as_json: bool) -> None:
+def abandon(source: Source | None, store: Path, account: str | None, as_json: bool) -> None:
     """Give up an unfinished run.
 
     What it brought into the store stays. The next run of the source plans the rest anew, with the settings of then.

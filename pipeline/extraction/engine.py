@@ -2,6 +2,7 @@
 
 Threads read and decode files, and the models run on one device: on a CPU a batch on each core. Files are read ahead
 across the ends of shards, so that the device does not wait there; reading ahead is bounded in images and in pixels.
+Objects of buckets are read by threads of their own, further ahead, bounded in number and in bytes.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,20 +25,23 @@ from pipeline.extraction.batches import BatchWorkers, DeviceBatches, ImageFaces,
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.device_jpeg import decodes_on_device
-from pipeline.extraction.images.files import FileState, read_with_state
+from pipeline.extraction.images.files import read_with_state
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import CROP, EXTRACT, IMAGE_COLUMNS, shard_schema
 from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image
+from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import batch_threads, batch_workers
 from pipeline.runtime.stage_times import DECODE, ENCODE, FOR_IMAGES, FOR_MODELS, HASH, READ, StageTimes
 from pipeline.runtime.threads import over_threads, thread_count
-from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage, EncodedImage
+from pipeline.types import DUPLICATE, NO_FACE, OK, DecodedImage, EncodedImage, FileState
 
 NETWORK_THREADS = 1  # of each network's call: the engine has other batches for the other cores
 # A shard gives each worker this many batches, so that none waits long for the last one,
 _BATCHES_PER_WORKER = 4
 # unless they would be smaller than this: from here on a core takes equally long per image.
 _SMALL_BATCH = 8
+_READS_AHEAD = 4  # rows of which objects are read ahead, for each that is read at once
+_AHEAD_BYTES = 2**27  # of objects that are read ahead, and again of those that are read and not decoded
 
 
 @dataclass
@@ -47,10 +50,13 @@ class _Item:
 
     shard: int
     last: bool  # of its shard
-    file: bytes
+    file: str
     state: tuple[int | None, ...]  # FileState of the file that has the hash
     fields: dict[str, Any]  # of shard_schema, except the faces
     batch_images: int  # the most in its batch
+    extract: bool
+    far_bytes: int = 0  # of an object that is read ahead
+    data: Future[tuple[bytes, FileState | None]] | None = None  # of such an object
     number: int = 0  # among the items that are decoded
     pixels: int = 0  # that it takes of the budget
     image: Future[DecodedImage | EncodedImage] | None = None
@@ -93,34 +99,63 @@ class LocalEngine:
         budget = PixelBudget(2 * self._settings.run.batch_pixels)
         with (
             ThreadPoolExecutor(self._threads, thread_name_prefix="decode") as pool,
+            ThreadPoolExecutor(self._settings.run.reads, thread_name_prefix="bucket") as reads,
             BatchWorkers(self._workers, self._extract, batch_threads(self._settings.run)) as workers,
             self._times.engine(self._workers),
         ):
             try:
-                items = self._read_ahead(shards, pool, budget)
+                items = self._read_ahead(self._fetched(self._items(shards), reads), pool, budget)
                 yield from self._collect(workers.in_order(self._loaded(self._batches(items, budget))), advance)
             finally:
+                reads.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=False, cancel_futures=True)
                 budget.close()
 
-    def _read_ahead(
-        self, shards: Iterable[tuple[int, pa.Table]], pool: ThreadPoolExecutor, budget: PixelBudget
-    ) -> Iterator[_Item]:
-        """Items in order, a bounded number of them being decoded."""
-        ahead: deque[_Item] = deque()
-        numbers = count()
-        limit = self._settings.run.batch_images + 2 * self._threads
+    def _items(self, shards: Iterable[tuple[int, pa.Table]]) -> Iterator[_Item]:
         for number, rows in shards:
             batch_images = self._batch_images(rows)
             for position, row in enumerate(rows.to_pylist()):
                 state = tuple(row.get(name) for name in FileState._fields)  # an earlier version's manifest has none
-                item = _Item(number, position == len(rows) - 1, row["file"], state, _fields(row), batch_images)
-                if row["action"] == EXTRACT:
-                    item.number = next(numbers)
-                    item.image = pool.submit(self._decode, item, budget)
-                ahead.append(item)
-                while len(ahead) >= limit:
-                    yield ahead.popleft()
+                file, last = os.fsdecode(row["file"]), position == len(rows) - 1
+                item = _Item(number, last, file, state, _fields(row), batch_images, extract=row["action"] == EXTRACT)
+                if item.extract and is_address(file):
+                    item.far_bytes = row["bytes"] or 1
+                yield item
+
+    def _fetched(self, items: Iterable[_Item], reads: ThreadPoolExecutor) -> Iterator[_Item]:
+        """The items in order, those of objects once these are read; others are being read meanwhile."""
+        ahead: deque[_Item] = deque()
+        size, limit = 0, _READS_AHEAD * self._settings.run.reads
+        for item in items:
+            if item.far_bytes:
+                item.data = reads.submit(self._fetch, item.file)
+            ahead.append(item)
+            size += item.far_bytes
+            while ahead and (not ahead[0].far_bytes or len(ahead) > limit or size > _AHEAD_BYTES):
+                first = ahead.popleft()
+                size -= first.far_bytes
+                yield _once_read(first)
+        yield from map(_once_read, ahead)
+
+    def _fetch(self, address: str) -> tuple[bytes, FileState | None]:
+        with self._times.stage(READ):
+            return read_with_state(address, self._settings.decode.max_bytes)
+
+    def _read_ahead(self, items: Iterable[_Item], pool: ThreadPoolExecutor, budget: PixelBudget) -> Iterator[_Item]:
+        """Items in order, a bounded number of them being decoded."""
+        ahead: deque[_Item] = deque()
+        numbers, size = count(), 0
+        limit = self._settings.run.batch_images + 2 * self._threads
+        for item in items:
+            if item.extract:
+                item.number = next(numbers)
+                item.image = pool.submit(self._decode, item, budget)
+            ahead.append(item)
+            size += item.far_bytes
+            while len(ahead) >= limit or size > _AHEAD_BYTES:
+                first = ahead.popleft()
+                size -= first.far_bytes
+                yield first
         yield from ahead
 
     def _batch_images(self, rows: pa.Table) -> int:
@@ -148,8 +183,11 @@ class LocalEngine:
     def _read(self, item: _Item) -> bytes:
         """The file's bytes. Where they are not those that the scan read, the item's hash becomes None."""
         try:
-            with self._times.stage(READ):
-                data, state = read_with_state(Path(os.fsdecode(item.file)), self._settings.decode.max_bytes)
+            if item.data is not None:
+                (data, state), item.data = item.data.result(), None
+            else:
+                with self._times.stage(READ):
+                    data, state = read_with_state(item.file, self._settings.decode.max_bytes)
             if state != item.state and self._hash(data) != item.fields["sha256"]:
                 raise ImageChanged
         except (ImageMissing, ImageIsFolder, ImageUnreadable, ImageChanged):
@@ -232,6 +270,13 @@ class LocalEngine:
         }
         columns["faces"] = _nested(items, self._schema.field("faces").type)
         return pa.table(columns, schema=self._schema)
+
+
+def _once_read(item: _Item) -> _Item:
+    """The item when its object is read, or cannot be, as its decoding will find."""
+    if item.data is not None:
+        wait([item.data])
+    return item
 
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from pipeline.errors import ImageChanged
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import read_file
+from pipeline.extraction.images.files import AnyPath, read_file
 from pipeline.extraction.images.jpeg import jpeg_file
 from pipeline.types import ByteArray, DecodedImage, DeviceImage, FloatArray
 
@@ -44,14 +43,14 @@ def encode_reference_image(pixels: ByteArray) -> bytes:
 
 
 def pictures_of_photo(
-    file: Path, sha256: str | None, boxes: Sequence[Sequence[float]], decoder: Decoder, max_bytes: int
+    file: AnyPath, sha256: str | None, boxes: Sequence[Sequence[float]], decoder: Decoder, max_bytes: int
 ) -> list[bytes]:
     """The JPEG files of the faces at these boxes (xyxy) of a photo, which is read again. Raises as `photo_again`."""
     cuts = cut_faces(photo_again(file, sha256, decoder, max_bytes), np.array(boxes, np.float32))
     return [encode_reference_image(cut) for cut in cuts]
 
 
-def photo_again(file: Path, sha256: str | None, decoder: Decoder, max_bytes: int) -> DecodedImage:
+def photo_again(file: AnyPath, sha256: str | None, decoder: Decoder, max_bytes: int) -> DecodedImage:
     """A photo of the store, read again. Raises ImageRejected, also where its bytes have another hash."""
     data = read_file(file, max_bytes)
     if hashlib.sha256(data).hexdigest() != sha256:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from pipeline.errors import CorrectionImpossible, ImageRejected, ObjectUnknown, PictureMissing, StoreDamaged
 from pipeline.extraction.images.decode import Decoder
@@ -37,7 +36,7 @@ class PictureReader:
                 if face.path is None:  # it was posted: there is no photo
                     raise
         try:
-            return pictures_of_photo(Path(face.path or ""), face.sha256, [face.box], self._decoder, self._max_bytes)[0]
+            return pictures_of_photo(face.path or "", face.sha256, [face.box], self._decoder, self._max_bytes)[0]
         except ImageRejected:
             return None
 

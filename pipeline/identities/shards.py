@@ -14,7 +14,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -336,7 +335,7 @@ class Enroller:
         crops = [s.face.crop for s in sightings if s.face.crop is not None]
         if len(crops) == len(sightings):
             return crops
-        file = Path(os.fsdecode(row.manifest["file"]))
+        file = os.fsdecode(row.manifest["file"])
         return pictures_of_photo(file, row.sha256, [s.face.box for s in sightings], self._decoder, self._max_bytes)
 
     def _embeddings(self, sightings: Sequence[Sighting], face_ids: range) -> pa.Table:

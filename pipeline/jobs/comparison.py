@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from pipeline.config import KEEP, Settings
 from pipeline.errors import ImageMissing, ImageRejected
-from pipeline.extraction.images.files import FileState, HashedFile, file_state, hash_file
+from pipeline.extraction.images.files import HashedFile, file_state, hash_file
 from pipeline.jobs.changed_labels import ChangedLabels, Digests
+from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.records import Label, LabelChange, Move, ReadAgain, ScanNotes
-from pipeline.types import ImageRef
+from pipeline.types import FileState, ImageRef
 
 RowKey: TypeAlias = tuple[str, str]  # path and directory
 CHUNK_ROWS = 1024
@@ -154,6 +155,7 @@ class Comparison:
         self._directory = directory
         self._watch = watch
         self._threads = settings.run.threads or _HASH_THREADS
+        self._reads = settings.run.reads
         self._max_bytes = settings.decode.max_bytes
         self._rehash = settings.run.rehash
         self._marks = settings.run.on_missing != KEEP
@@ -161,10 +163,15 @@ class Comparison:
     def chunks(self, refs: Iterable[ImageRef]) -> Iterator[list[SourceRow]]:
         """The rows, in their order, but for those whose file is missing and was there before: the source lacks them."""
         iterator = iter(refs)
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="hash") as pool:
+        with (
+            ThreadPoolExecutor(self._threads, thread_name_prefix="hash") as pool,
+            ThreadPoolExecutor(self._reads, thread_name_prefix="bucket") as reads,
+        ):
             while chunk := list(islice(iterator, CHUNK_ROWS)):
-                pieces = [chunk[start : start + _PIECE_ROWS] for start in range(0, len(chunk), _PIECE_ROWS)]
-                rows = chain.from_iterable(pool.map(self._look_at, pieces))
+                far = any(is_address(ref.file) for ref in chunk)
+                size = 1 if far else _PIECE_ROWS  # what waits for a bucket is not to wait for another object as well
+                pieces = [chunk[start : start + size] for start in range(0, len(chunk), size)]
+                rows = chain.from_iterable((reads if far else pool).map(self._look_at, pieces))
                 yield [row for row in rows if not self._is_missing(row)]
 
     def is_stored(self, row: SourceRow) -> bool:
@@ -252,7 +259,7 @@ class Comparison:
         if ref.rejected is not None:
             return row._replace(problem=ref.rejected)
         if row.key in self.stored and not self._rehash:
-            state = file_state(ref.file)
+            state = ref.state or file_state(ref.file)
             unread = None if state is None else self.stored.with_state(row.key, state)
             if unread is not None:
                 return row._replace(unread=unread)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -72,7 +71,7 @@ class FacePictures:
 
     def _cut(self, face: Mapping[str, Any]) -> str | None:
         try:
-            photo = photo_again(Path(face["path"]), face["sha256"], self._decoder, self._max_bytes)
+            photo = photo_again(face["path"], face["sha256"], self._decoder, self._max_bytes)
         except ImageRejected:
             return None
         (pixels,) = cut_faces(photo, np.array([[face[name] for name in ("x1", "y1", "x2", "y2")]], np.float32))

@@ -11,13 +11,13 @@ from typing import Final
 
 from pipeline.config import FORGET
 from pipeline.errors import Interrupted
-from pipeline.extraction.sources.folder import is_within
-from pipeline.extraction.sources.scan import manifest_base
+from pipeline.extraction.sources.scan import below_base, manifest_base, source_kind
 from pipeline.extraction.sources.selection import Selection
 from pipeline.jobs.comparison import Comparison
 from pipeline.jobs.people import corrections_here
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
 from pipeline.jobs.session import RunRequest, Session
+from pipeline.runtime.buckets import describe, is_address
 from pipeline.store.records import CorrectionRequest
 
 _PIECE: Final = 1000  # photos that are forgotten in one transaction, for which requests to a server wait
@@ -40,7 +40,7 @@ def chooser(request: RunRequest) -> Callable[[Comparison, PlanCounts], MissingPh
     """What chooses the photos that the request wants forgotten, of those that a scan of its source missed."""
     if request.source is None or request.settings.run.on_missing != FORGET:
         return lambda *_: None
-    return partial(_chosen, request, request.source.is_dir())
+    return partial(_chosen, request, source_kind(request.source) == "folder")
 
 
 def _chosen(request: RunRequest, is_folder: bool, compared: Comparison, counts: PlanCounts) -> MissingPhotos | None:
@@ -67,7 +67,10 @@ def _may_be_there(path: str) -> bool:
     if "\\x" in path:
         return True
     try:
-        os.lstat(path)
+        if is_address(path):
+            describe(path)
+        else:
+            os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
@@ -82,8 +85,7 @@ def _left_out_of_manifest(request: RunRequest) -> Callable[[str], bool]:
     selection = Selection(settings.include, settings.exclude, hidden=True)
 
     def is_left_out(path: str) -> bool:
-        below = os.path.relpath(path, base) if is_within(path, base) else path
-        return selection.why_no_file(below) is not None
+        return selection.why_no_file(below_base(path, base)) is not None
 
     return is_left_out
 

@@ -11,6 +11,7 @@ from pipeline.errors import UsageError
 from pipeline.extraction.sources.scan import source_kind
 from pipeline.jobs.plan import NoStore
 from pipeline.jobs.session import RunRequest, source_name
+from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.runs import SCANNING
 from pipeline.store.operations import Store
 from pipeline.store.records import SourceMove, SourceSummary
@@ -65,7 +66,7 @@ def _require_finished(store: Store | NoStore, account_id: int, source: str, requ
     if run is None or run.state == SCANNING:
         return
     where = f"{shlex.quote(source)} --store {shlex.quote(str(request.store))}"
-    goes_on = f"`facepipe run {where}` goes on with it, " if Path(source).exists() else ""
+    goes_on = f"`facepipe run {where}` goes on with it, " if is_address(source) or Path(source).exists() else ""
     raise UsageError(
         message=f"A run of {source} is not finished: {goes_on}`facepipe abandon {where}` gives it up. Then the "
         "archive can be taken as moved."

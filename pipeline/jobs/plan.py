@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -40,7 +39,7 @@ from pipeline.store.records import (
     SourceSummary,
 )
 from pipeline.store.schema import MAX_DIRECTORIES
-from pipeline.types import DUPLICATE_ROW, ImageRef, Progress
+from pipeline.types import DUPLICATE_ROW, ImageRef, Progress, Source
 
 Forget: TypeAlias = Callable[[Comparison, PlanCounts], MissingPhotos | None]
 _PIXELS_PER_BYTE = 4  # of photographs whose header does not tell how many pixels will be decoded
@@ -126,7 +125,9 @@ def watcher(progress: Progress, stop: threading.Event) -> Callable[[], None]:
     return watch
 
 
-def _write_manifest(session: Session, path: Path, source: str, batches: Iterator[pa.RecordBatch]) -> tuple[RunRow, int]:
+def _write_manifest(
+    session: Session, path: Source, source: str, batches: Iterator[pa.RecordBatch]
+) -> tuple[RunRow, int]:
     """A run with its manifest, and the number of its rows."""
     store, directory = session.store, session.request.directory
     limits = {"shard_rows": session.settings.run.shard_rows, "shard_pixels": session.settings.run.shard_pixels}

@@ -31,7 +31,7 @@ from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, manifest_file
 from pipeline.store.operations import Store
 from pipeline.store.records import RunRow
-from pipeline.types import Progress
+from pipeline.types import Progress, Source
 
 if TYPE_CHECKING:
     from pipeline.jobs.shard_stages import ShardStages
@@ -104,7 +104,7 @@ def _work_on_planned(
         return command.report()
 
 
-def abandon(store: Path, source: Path | None = None, account: str | None = None) -> RunRow:
+def abandon(store: Path, source: Source | None = None, account: str | None = None) -> RunRow:
     """Gives up the unfinished run of a source and an account, or without them the latest; returns it as it ended.
 
     What it committed stays, and the next run of the source plans the rest anew. Raises UsageError where there is none.

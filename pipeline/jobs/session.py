@@ -19,30 +19,31 @@ from pipeline.jobs.accounts import settle_account
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
+from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.opening import has_store
 from pipeline.store.connect import open_store
 from pipeline.store.operations import Store
 from pipeline.store.records import RunRow
-from pipeline.types import Progress, SilentProgress
+from pipeline.types import Progress, SilentProgress, Source
 
 
 @dataclass(frozen=True)
 class RunRequest:
     """What the user asks for. `source` may be None for `extract` and `group`, which take the unfinished run."""
 
-    source: Path | None
+    source: Source | None
     store: Path
     settings: Settings
     account: str | None = None
     directory: str = "main"
     command: str = "run"
     profile: bool = False  # whether the report tells where the time went
-    further_sources: tuple[Path, ...] = ()  # that `run` takes after the first
-    moved_from: Path | None = None  # where the source was before
+    further_sources: tuple[Source, ...] = ()  # that `run` takes after the first
+    moved_from: Source | None = None  # where the source was before
     forget_many: bool = False  # missing photos beyond `run.missing_limit` as well
 
     @property
-    def sources(self) -> list[Path]:
+    def sources(self) -> list[Source]:
         """All sources, each once."""
         named = [self.source, *self.further_sources] if self.source is not None else []
         return list({source_name(source): source for source in named}.values())
@@ -67,7 +68,7 @@ class Session:
         """The source's run that was not finished, planned or still scanning; without a source, the latest."""
         return self.store.unfinished_run(self.source, self.account_id)
 
-    def of_source(self, source: Path) -> Session:
+    def of_source(self, source: Source) -> Session:
         """The same for one of the request's sources."""
         request = dataclasses.replace(self.request, source=source)
         return dataclasses.replace(self, request=request, source=source_name(source))
@@ -111,8 +112,11 @@ def open_session(
         yield Session(request, progress, stop, store, settings, account, account_id, source, profiler, started=started)
 
 
-def source_name(path: Path) -> str:
-    """A source as the store and the reports name it: without "..", but with its links, as its rows' paths begin."""
+def source_name(path: Source) -> str:
+    """A source as the store and the reports name it: without "..", but with its links, as its rows' paths begin; a
+    prefix of a bucket without a slash at its end."""
+    if is_address(path):
+        return shown(path.rstrip("/"))
     return shown(os.path.abspath(path))  # noqa: PTH100
 
 
@@ -127,7 +131,7 @@ def require_sources(request: RunRequest) -> None:
             next(scan_source(source, request.settings.source), None)
 
 
-def _require_moved_from(request: RunRequest, old: Path) -> None:
+def _require_moved_from(request: RunRequest, old: Source) -> None:
     sources = [source_name(source) for source in request.sources]
     if len(sources) > 1:
         raise UsageError(message=f"--moved-from takes one source, not {len(sources)}: {', '.join(sources)}.")

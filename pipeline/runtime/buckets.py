@@ -1,21 +1,21 @@
 """Objects in buckets, by obstore (the extra `buckets`): addresses such as s3://bucket/key.
 
-Requests that fail in passing (5xx, dropped connections, timeouts) are repeated with growing pauses; what then still fails
-is the bucket's fault, `BucketFailed`, not an object's. Credentials come from the provider's chain: of s3:// boto3's
-where it is installed (environment, profiles, roles), else the environment's variables or the machine's role.
+Requests that fail in passing (5xx, dropped connections, timeouts) are repeated with growing pauses, and a body that
+breaks off is asked for from there. What then still fails is the bucket's fault, `BucketFailed`, not an object's.
+Credentials come from the provider's chain: of s3:// boto3's (environment, profiles, the machine's role).
 """
 
 from __future__ import annotations
 
 import errno
-import importlib.util
+import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from pipeline.errors import BucketFailed, UsageError
 
@@ -23,10 +23,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 SCHEMES: Final = ("s3", "gs", "az")
-_ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}|file)://([^/]*)/?(.*)", re.DOTALL)
-_CONNECT_S, _REQUEST_S, _RETRIED_S = 5, 30, 60  # no request waits longer than the last two together
-_READS = 3  # of an object whose body breaks off
-_PER_LISTING = 1000  # objects, as many as S3 gives at once
+_BEGINNINGS: Final = tuple(f"{scheme}://" for scheme in SCHEMES)
+# A request with its body takes at most the second, and is not repeated after the third: no call waits longer than both.
+_CONNECT_S, _REQUEST_S, _RETRIED_S = 5, 30, 60
+_WRITES: Final = 4  # of one object, before its bucket is given up
+_PAUSE_S: Final = 0.1  # before the second, doubled before each further one
+_PIECE_BYTES: Final = 2**20
+_PER_LISTING: Final = 1000  # objects, as many as S3 gives at once
+_S3_SAYS: Final = re.compile("<Code>(.*?)</Code> *<Message>(.*?)</Message>")
+# What S3 says of requests that no object is the reason for.
+_OF_BUCKET: Final = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
 
 
 class StoredObject(NamedTuple):
@@ -39,14 +45,44 @@ class StoredObject(NamedTuple):
     etag: str | None
 
 
-def is_address(text: str) -> bool:
-    """Whether the text names an object or a prefix in a bucket, and not a path."""
-    return text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+def is_address(text: object) -> TypeGuard[str]:
+    """Whether it is text that names an object or a prefix in a bucket, and no path."""
+    return isinstance(text, str) and text.startswith(_BEGINNINGS)
+
+
+def is_below(address: str, prefix: str) -> bool:
+    """Whether the address is the prefix, or of an object below it."""
+    return f"{address}/".startswith(f"{prefix.rstrip('/')}/")
 
 
 def below(prefix: str, name: str) -> str:
     """The address of `name` below a prefix."""
     return f"{prefix.rstrip('/')}/{name}"
+
+
+def check(addresses: Sequence[str]) -> None:
+    """Looks whether objects can be read, by a request for each. One that is missing, or denied alone, may be so.
+
+    Raises BucketFailed where a bucket does not exist, cannot be reached or denies all of them and to be listed;
+    UsageError without obstore.
+    """
+    denied: dict[str, PermissionError | None] = {}
+    for address in addresses:
+        bucket, key = _split(address)
+        try:
+            with _named(address):
+                _opened(bucket).get(_object_key(key))
+            denied[bucket] = None
+        except PermissionError as exc:
+            denied.setdefault(bucket, exc)
+        except OSError:
+            denied[bucket] = None
+    for bucket, refusal in denied.items():
+        if refusal is not None:  # as S3 answers for a missing object to whoever may not list
+            try:
+                next(list_objects(bucket), None)
+            except BucketFailed:
+                raise BucketFailed(bucket=bucket, detail="it denies access") from refusal
 
 
 def list_objects(prefix: str) -> Iterator[StoredObject]:
@@ -56,7 +92,7 @@ def list_objects(prefix: str) -> Iterator[StoredObject]:
     """
     bucket, key = _split(prefix)
     with _named(prefix, listing=True):
-        pages = iter(_opened(bucket).list(key or None, chunk_size=_PER_LISTING))
+        pages = iter(_opened(bucket).list(key.strip("/") or None, chunk_size=_PER_LISTING))
     while True:
         with _named(prefix, listing=True):
             page = next(pages, None)
@@ -69,40 +105,62 @@ def describe(address: str) -> StoredObject:
     """The object, by one request. Raises as `read`."""
     bucket, key = _split(address)
     with _named(address):
-        return _described(bucket, _opened(bucket).head(key))
+        return _described(bucket, _opened(bucket).head(_object_key(key)))
 
 
 def read(address: str, check_bytes: Callable[[int], None] = lambda _: None) -> tuple[bytes, StoredObject]:
     """The bytes of an object, and what the bucket says of them; `check_bytes` gets their number before they are read.
 
-    Raises FileNotFoundError, PermissionError, OSError for a key that no object can have, BucketFailed, UsageError.
+    Raises FileNotFoundError, PermissionError, OSError for a key that no path can be, BucketFailed, UsageError.
     """
+    data, pieces = bytearray(), read_pieces(address, check_bytes)
+    while True:
+        try:
+            data += next(pieces)
+        except StopIteration as end:
+            return bytes(data), end.value
+
+
+def read_pieces(
+    address: str, check_bytes: Callable[[int], None] = lambda _: None
+) -> Generator[bytes, None, StoredObject]:
+    """The same in pieces of about 1 MiB; returns what the bucket says of the object."""
     bucket, key = _split(address)
-    for left in reversed(range(_READS)):
+    with _named(address):
+        answer = _opened(bucket).get(_object_key(key))
+    found = _described(bucket, answer.meta)
+    check_bytes(found.bytes)
+    with _named(address):
+        pieces = iter(answer.stream(min_chunk_size=_PIECE_BYTES))
+    while True:
         with _named(address):
-            answer = _opened(bucket).get(key)
-            found = _described(bucket, answer.meta)
-            check_bytes(found.bytes)
-            try:
-                return bytes(answer.bytes()), found
-            except Exception:
-                if not left:
-                    raise
-        time.sleep(0.2 * (_READS - left))
-    raise AssertionError
+            piece = next(pieces, None)
+        if piece is None:
+            return found
+        yield bytes(piece)
 
 
 def create(address: str, data: bytes) -> bool:
-    """Writes an object unless there is one: False. Of several writers one gets True. Raises as `read`."""
+    """Writes an object unless there is one: False. Of several writers of different bytes exactly one gets True.
+
+    Where an answer is lost on the way, the object that is there then is ours if it has our bytes: writers of the same
+    bytes may all get True. Raises as `read`, and then the object may be there or not.
+    """
     from obstore.exceptions import AlreadyExistsError
 
     bucket, key = _split(address)
-    with _named(address):
+    for left in reversed(range(_WRITES)):
         try:
-            _opened(bucket).put(key, data, mode="create", use_multipart=False)
-        except AlreadyExistsError:
-            return False
-    return True
+            with _named(address):
+                _opened(bucket).put(_object_key(key), data, mode="create", use_multipart=False)
+            return True
+        except BucketFailed as exc:
+            if isinstance(exc.__cause__, AlreadyExistsError):
+                return left < _WRITES - 1 and read(address)[0] == data
+            if not left:  # obstore does not repeat a write whose connection broke
+                raise
+        time.sleep(_PAUSE_S * 2 ** (_WRITES - left))
+    raise AssertionError
 
 
 def remove(address: str) -> None:
@@ -110,17 +168,29 @@ def remove(address: str) -> None:
     bucket, key = _split(address)
     try:
         with _named(address):
-            _opened(bucket).delete(key)
+            _opened(bucket).delete(_object_key(key))
     except FileNotFoundError:
         pass
 
 
 def _split(address: str) -> tuple[str, str]:
     """The bucket (of file:// the root), ending with a slash, and the key. Raises UsageError for what is no address."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or (match[1] != "file") != bool(match[2]):
-        raise UsageError(message=f'"{address}" is no address such as s3://bucket/key.')
-    return f"{match[1]}://{match[2]}/", match[3]
+    scheme, separator, rest = address.partition("://")
+    bucket, _, key = rest.partition("/")
+    if not separator or scheme not in (*SCHEMES, "file") or (scheme == "file") == bool(bucket):
+        raise UsageError(message=f'"{ascii(address)[1:-1]}" is no address such as s3://bucket/key.')
+    return f"{scheme}://{bucket}/", key
+
+
+def _object_key(key: str) -> str:
+    """The key. obstore takes keys for paths: it would read "/a" and "a/" as "a", and refuses "a//b" and "a/../b"."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise OSError(errno.EINVAL, "its key is not valid Unicode text") from None
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise OSError(errno.EINVAL, "its key is no path: it has an empty part, or one that is . or ..")
+    return key
 
 
 @lru_cache(maxsize=64)
@@ -134,15 +204,25 @@ def _opened(bucket: str) -> ObjectStore:
         return from_url(bucket)
     retries: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=_RETRIED_S)}
     options: Any = {"connect_timeout": f"{_CONNECT_S}s", "timeout": f"{_REQUEST_S}s"}
-    credentials: Any = None
-    if bucket.startswith("s3:") and importlib.util.find_spec("boto3"):
-        from obstore.auth.boto3 import Boto3CredentialProvider
+    options["allow_http"] = os.environ.get("AWS_ALLOW_HTTP", "false")  # which obstore ignores beside these options
+    credentials = _credentials(bucket) if bucket.startswith("s3:") else None
+    with _named(bucket, listing=True):
+        return from_url(bucket, client_options=options, retry_config=retries, credential_provider=credentials)
 
-        try:
-            credentials = Boto3CredentialProvider()
-        except ValueError:
-            raise BucketFailed(bucket=bucket, detail="there are no credentials (boto3's chain found none)") from None
-    return from_url(bucket, client_options=options, retry_config=retries, credential_provider=credentials)
+
+def _credentials(bucket: str) -> Any:
+    """Those of boto3's chain. obstore's own knows no profiles, and without credentials asks the network for longer."""
+    try:
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as exc:
+        raise UsageError(message="s3:// needs boto3, of the extra `buckets`: pip install 'facepipe[buckets]'.") from exc
+    try:
+        return Boto3CredentialProvider()
+    except ValueError:
+        raise BucketFailed(bucket=bucket, detail="there are no credentials (boto3's chain found none)") from None
+    except BotoCoreError as exc:  # a profile that is not there, a login that has ended
+        raise BucketFailed(bucket=bucket, detail=f"boto3 finds no credentials ({exc})") from exc
 
 
 def _described(bucket: str, meta: Any) -> StoredObject:
@@ -161,18 +241,19 @@ def _named(address: str, *, listing: bool = False) -> Iterator[None]:
         return
     try:
         yield
-    except exceptions.BaseError as exc:
-        detail = _reason(exc)
-        if isinstance(exc, exceptions.NotFoundError) and "NoSuchBucket" not in str(exc) and not listing:
+    except (exceptions.BaseError, FileNotFoundError, ValueError) as exc:
+        whole = not listing and not any(code in str(exc) for code in _OF_BUCKET)
+        if whole and isinstance(exc, (exceptions.NotFoundError, FileNotFoundError)):
             raise FileNotFoundError(errno.ENOENT, "no such object") from exc
-        if isinstance(exc, exceptions.InvalidPathError):
-            raise OSError(errno.EINVAL, "no object can have this key") from exc
-        denied = isinstance(exc, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError))
-        if denied and not listing:
+        if whole and isinstance(exc, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)):
             raise PermissionError(errno.EACCES, "the bucket denies access") from exc
-        raise BucketFailed(bucket=address, detail=detail) from exc
+        raise BucketFailed(bucket=address, detail=_reason(exc)) from exc
 
 
 def _reason(exc: Exception) -> str:
     """obstore's message in one line, without its dump of the error's structure."""
-    return " ".join(str(exc).split("Debug source")[0].split())[:300]
+    text = " ".join(str(exc).split("Debug source")[0].split())
+    if "parsing Path" in text or "Could not parse path" in text or "empty path segment" in text:
+        return f"it has an object whose key is no path; a manifest can name the others ({text[:300]})"
+    said = _S3_SAYS.search(text)
+    return f"{said[1]}, {said[2]}" if said else text[:300]

@@ -41,7 +41,7 @@ from pipeline.evaluation.bench.harness import Timing
 from pipeline.extraction.engine import LocalEngine
 from pipeline.extraction.images.batch import ImageBatch, PixelMemory
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import FileState, read_with_state
+from pipeline.extraction.images.files import read_with_state
 from pipeline.extraction.images.jpeg import jpeg_pixels
 from pipeline.extraction.rows import CROP, ExtractedRow, read_rows
 from pipeline.extraction.sources.folder import ScanCounts
@@ -53,6 +53,7 @@ from pipeline.jobs.plan import plan_run
 from pipeline.jobs.session import RunRequest, open_session
 from pipeline.jobs.stores import open_or_create_store
 from pipeline.store.local import LocalStore
+from pipeline.types import FileState
 
 WANTED_MS = {"a": 0.5, "b": 3.2, "c": 30.0}  # of CPU time per image
 SIDE = {"a": (250, 250), **SIZES}

@@ -79,7 +79,7 @@ def test_a_relative_source_gives_absolute_paths(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     (ref,) = scan(Path("in/../in"))
     assert ref.path == str(tmp_path / "in" / "a.jpg")
-    assert ref.file.read_bytes() == JPEG
+    assert Path(ref.file).read_bytes() == JPEG
 
 
 def test_images_are_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_odd_names_stay_distinct_and_open(tmp_path: Path) -> None:
     for name in odd:
         (tmp_path / os.fsdecode(name)).write_bytes(name)
     refs = scan(tmp_path)
-    assert [ref.file.read_bytes() for ref in refs] == sorted(odd)
+    assert [Path(ref.file).read_bytes() for ref in refs] == sorted(odd)
     paths = [ref.path for ref in refs]
     assert len(set(paths)) == len(odd)
     for path in paths:
@@ -360,7 +360,7 @@ def test_csv_quotes_case_and_blanks(archive: Path) -> None:
     path = archive / "list.csv"
     path.write_text('Name, PATH ,"a note"\n"Lee, ""Ann""",b c.jpg,x\n\n')
     (ref,) = scan(path)
-    assert (ref.name, ref.file.name, ref.extra) == ('Lee, "Ann"', "b c.jpg", {"a note": "x"})
+    assert (ref.name, Path(ref.file).name, ref.extra) == ('Lee, "Ann"', "b c.jpg", {"a note": "x"})
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -370,8 +370,8 @@ def test_what_spreadsheets_save_is_read(separator: str, encoding: str, archive: 
     path = archive / "list.csv"
     path.write_text("".join(separator.join(row) + "\r\n" for row in rows), encoding, newline="")
     first, second = scan(path)
-    assert (first.name, first.file.name, first.extra) == ("Zoë; Lee, Ann", "a.jpg", {"note": "x"})
-    assert (second.name, second.file.name) == (None, "b c.jpg")
+    assert (first.name, Path(first.file).name, first.extra) == ("Zoë; Lee, Ann", "a.jpg", {"note": "x"})
+    assert (second.name, Path(second.file).name) == (None, "b c.jpg")
 
 
 def test_numbers_and_dates_become_plain_values(archive: Path) -> None:
@@ -418,7 +418,7 @@ def test_where_a_row_may_point(archive: Path) -> None:
         ("file://localhost" + str(outside), "ok"),
         ("file://server/share/a.jpg", "unreadable"),
         ("https://example.org/a.jpg", "unreadable"),
-        ("s3://bucket/a.jpg", "unreadable"),
+        ("ftp://host/a.jpg", "unreadable"),
         ("x" * 5000, "unreadable"),
         ("\ud800.jpg", "missing"),
     ]
@@ -428,7 +428,7 @@ def test_where_a_row_may_point(archive: Path) -> None:
     assert refs[1].path == refs[2].path == str(archive / "a.jpg")
     assert isinstance(refs[4].rejected, ImageIsFolder)
     assert refs[7].path == f"{path} (line 15)"
-    assert refs[9].file.read_bytes() == JPEG
+    assert Path(refs[9].file).read_bytes() == JPEG
     assert "https" in refs[12].rejected.reason  # type: ignore[union-attr]
     for ref in refs:
         ref.path.encode("utf-8")
@@ -555,7 +555,7 @@ def test_a_folder_is_left_out_whatever_path_leads_to_it(tmp_path: Path) -> None:
     plant(tmp_path, "a/x.jpg", "store/x.jpg", "store/deep/x.jpg")
     (tmp_path / "a" / "link").symlink_to(tmp_path / "store")
     refs = list(scan_source(tmp_path, SourceSettings(), leave_out=tmp_path / "a" / ".." / "store"))
-    assert [ref.file for ref in refs] == [tmp_path / "a" / "x.jpg"]
+    assert [ref.file for ref in refs] == [str(tmp_path / "a" / "x.jpg")]
     with pytest.raises(SourceEmpty):
         list(scan_source(tmp_path / "store", SourceSettings(), leave_out=tmp_path / "store"))
 

@@ -99,8 +99,8 @@ def _opens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = os.open
 
     def note(path: Any, *how: Any, **further: Any) -> int:
-        if isinstance(path, Path) and path.parent == folder:
-            opened.append(path.name)
+        if isinstance(path, str) and Path(path).parent == folder:
+            opened.append(Path(path).name)
         return real(path, *how, **further)
 
     monkeypatch.setattr(os, "open", note)

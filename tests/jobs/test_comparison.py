@@ -18,7 +18,7 @@ from pipeline.jobs import comparison
 from pipeline.jobs.comparison import Comparison, StoredRows
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.records import KNOWN_FILES_SCHEMA, ScanNotes
-from pipeline.types import ImageRef
+from pipeline.types import FileState, ImageRef
 
 _CLOCK = time.time_ns
 
@@ -34,8 +34,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were read, in any order."""
     names: list[str] = []
 
-    def read(path: Path, max_bytes: int) -> HashedFile:
-        names.append(path.name)
+    def read(path: str, max_bytes: int) -> HashedFile:
+        names.append(Path(path).name)
         return hash_file(path, max_bytes)
 
     monkeypatch.setattr(comparison, "hash_file", read)
@@ -70,7 +70,7 @@ def _compare(known: pa.Table, folder: Path, **run: bool) -> tuple[list[bool], Co
     """Whether the store has each file, and the comparison after it."""
     settings: Settings = load_settings(environ={}, flags={f"run.{key}": value for key, value in run.items()})
     compared = Comparison(StoredRows(known, check_inode=settings.run.check_inode), "main", settings, lambda: None, list)
-    refs = [ImageRef(path=str(path), file=path) for path in sorted(folder.iterdir())]
+    refs = [ImageRef(path=str(path), file=str(path)) for path in sorted(folder.iterdir())]
     return [compared.is_stored(row) for chunk in compared.chunks(refs) for row in chunk], compared
 
 
@@ -134,7 +134,7 @@ def test_a_clock_that_went_backwards_proves_nothing(folder: Path, opened: list[s
 def test_a_file_system_without_ctime_proves_nothing(
     folder: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = files.FileState
+    state = FileState
     monkeypatch.setattr(files, "FileState", lambda size, mtime, _ctime, inode: state(size, mtime, 0, inode))
     known = _known(folder)
     assert known["ctime_ns"].null_count == 2
@@ -165,7 +165,7 @@ def _moves(known: pa.Table, folder: Path, **run: object) -> Comparison:
     """The comparison of all that is in the folder."""
     settings: Settings = load_settings(environ={}, flags={f"run.{key}": value for key, value in run.items()})
     compared = Comparison(StoredRows(known, check_inode=False), "main", settings, lambda: None, list)
-    refs = [ImageRef(path=str(path), file=path) for path in sorted(folder.rglob("*")) if not path.is_dir()]
+    refs = [ImageRef(path=str(path), file=str(path)) for path in sorted(folder.rglob("*")) if not path.is_dir()]
     compared.without_moves([row for chunk in compared.chunks(refs) for row in chunk if not compared.is_stored(row)])
     return compared
 
@@ -203,7 +203,7 @@ def test_a_new_path_that_a_manifest_names_twice_takes_one_file(folder: Path) -> 
     (folder / "a").rename(folder / "z")
     (folder / "c").unlink()
     compared = Comparison(StoredRows(known, check_inode=False), "main", load_settings(environ={}), lambda: None, list)
-    refs = [ImageRef(path=str(folder / name), file=folder / name) for name in "zbz"]
+    refs = [ImageRef(path=str(folder / name), file=str(folder / name)) for name in "zbz"]
     fresh = [row for chunk in compared.chunks(refs) for row in chunk if not compared.is_stored(row)]
     assert compared.without_moves(fresh) == []
     assert compared.moved == [(str(folder / "a"), "main", str(folder / "z"))]
@@ -226,8 +226,8 @@ def test_what_lies_in_a_folder_that_cannot_be_listed_is_not_missed(folder: Path)
     for closed, missed in ((folder, []), (folder / "other", [(str(folder / "a"), "main")])):
         compared = Comparison(StoredRows(known, check_inode=False), "main", settings, lambda: None, list)
         refs = [
-            ImageRef(path=str(closed), file=closed, rejected=ImageUnreadable(detail="it cannot be listed")),
-            ImageRef(path=str(folder / "b"), file=folder / "b"),
+            ImageRef(path=str(closed), file=str(closed), rejected=ImageUnreadable(detail="it cannot be listed")),
+            ImageRef(path=str(folder / "b"), file=str(folder / "b")),
         ]
         compared.without_moves([r for chunk in compared.chunks(refs) for r in chunk if not compared.is_stored(r)])
         assert compared.vanished == missed
@@ -237,7 +237,7 @@ def test_a_row_of_a_manifest_whose_file_is_missing_is_missed(folder: Path) -> No
     known = _known(folder)
     (folder / "a").unlink()
     compared = Comparison(StoredRows(known, check_inode=False), "main", load_settings(environ={}), lambda: None, list)
-    refs = [ImageRef(path=str(folder / n), file=folder / n) for n in "abc"]
+    refs = [ImageRef(path=str(folder / n), file=str(folder / n)) for n in "abc"]
     fresh = [row for chunk in compared.chunks(refs) for row in chunk if not compared.is_stored(row)]
     left = compared.without_moves(fresh)
     assert [row.ref.path for row in left] == [str(folder / "c")]  # never was there: a row with a reason, as ever

@@ -31,7 +31,7 @@ def planner(tmp_path: Path) -> Iterator[Planner]:
 def _ref(folder: Path, file: str, data: bytes | None = None, **fields: Any) -> ImageRef:
     if data is not None:
         (folder / file).write_bytes(data)
-    return dataclasses.replace(ImageRef(path=str(folder / file), file=folder / file), **fields)
+    return dataclasses.replace(ImageRef(path=str(folder / file), file=str(folder / file)), **fields)
 
 
 def _rows(planner: Planner, refs: list[ImageRef]) -> list[dict[str, object]]:

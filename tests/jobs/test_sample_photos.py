@@ -48,7 +48,7 @@ def _decode(path: Path) -> DecodedImage | ImageRejected:
 
 
 def test_the_scan_finds_exactly_these_files_in_this_order(folder: Path, written: list[Sample]) -> None:
-    assert [ref.file.name for ref in scan_source(folder, SourceSettings())] == [sample.file for sample in written]
+    assert [Path(ref.file).name for ref in scan_source(folder, SourceSettings())] == [sample.file for sample in written]
 
 
 def test_the_table_summed_up(written: list[Sample]) -> None:

@@ -39,6 +39,7 @@ from pipeline.extraction.sources.scan import scan_source
 from pipeline.jobs.store_identity import weights_file
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.pages.sections import Row, Section
+from pipeline.runtime.buckets import is_address
 from pipeline.runtime.device import describe, resolve_device
 from pipeline.runtime.threads import set_threads, thread_count
 from pipeline.types import ByteArray, ImageRef, Progress
@@ -228,8 +229,10 @@ def take_sample(source: Path, settings: Settings, images: int) -> Sample:
     for ref in _spread(source, settings.source, images):
         if ref.rejected is not None:
             sample.left_out[_refused(ref.rejected)] += 1
-        elif ref.file not in chosen:  # a manifest may name a file twice
-            chosen.append(ref.file)
+        elif is_address(ref.file):
+            sample.left_out["an object in a bucket"] += 1
+        elif Path(ref.file) not in chosen:  # a manifest may name a file twice
+            chosen.append(Path(ref.file))
     decoder = Decoder(settings.decode)
     with ThreadPoolExecutor(thread_count(settings.run.threads)) as pool:
         problems = pool.map(lambda file: _problem(file, decoder, settings.detect), chosen)

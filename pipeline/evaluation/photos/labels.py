@@ -14,6 +14,7 @@ from pipeline.errors import InputError, ManifestInvalid, UsageError
 from pipeline.evaluation.photos.skipped import Skipped
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
+from pipeline.runtime.buckets import is_address
 from pipeline.types import IntArray
 
 Name = TypeVar("Name", bound=Hashable)
@@ -81,8 +82,10 @@ def read_labels(
                     detail = f'it lists {ref.path} twice, with {kind} "{first}" and with "{second}"'
                     raise ManifestInvalid(path=shown(source), detail=detail)
             skipped.add(REPEATED, ref.path)
+        elif is_address(ref.file):
+            problems[ref.path] = "an object in a bucket: only files are evaluated"
         elif ref.rejected is None:
-            files[ref.path] = ref.file
+            files[ref.path] = Path(ref.file)
         else:
             problems[ref.path] = f"{ref.rejected.status}: {ref.rejected.reason}"
     if not labels:

@@ -1,7 +1,8 @@
 """Image files: reading them safely, and telling their format from their first bytes.
 
 Nothing here blocks on a pipe, opens a device, reads more than was asked for, or decodes pixels. Paths may hold any
-bytes (`os.fsdecode`'s surrogates); `shown` is how reports and the store write them.
+bytes (`os.fsdecode`'s surrogates); `shown` is how reports and the store write them. What reads a whole file also takes
+the address of an object (s3://bucket/key) as text, and raises BucketFailed where its bucket cannot be used.
 
 Signatures are those of the formats' specifications (JPEG: ITU-T T.81 B.1; PNG: W3C PNG 5.2; GIF89a 17; WebP: RFC
 9649; TIFF 6.0 section 2; ISO base media file format, ISO/IEC 14496-12 4.3).
@@ -19,10 +20,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from pipeline.errors import ImageIsFolder, ImageMissing, ImageRejected, ImageTooLarge, ImageUnreadable
+from pipeline.runtime import buckets
+from pipeline.types import FileState
+
+AnyPath: TypeAlias = str | os.PathLike[str]
 
 _CHUNK_BYTES = 2**20  # metadata, thumbnails and colour profiles, which come before a JPEG's size, fit in
 # A second change may leave a file's times what they are for as long as its file system's clock stands: 2 s on FAT.
@@ -67,7 +71,7 @@ def shown(path: str | os.PathLike[str]) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def file_problem(path: Path) -> ImageRejected | None:
+def file_problem(path: AnyPath) -> ImageRejected | None:
     """Why `path` cannot be read as a file, as far as its directory entry tells; None if it can."""
     try:
         mode = os.stat(path).st_mode
@@ -90,7 +94,7 @@ def rejection(exc: OSError | ValueError) -> ImageRejected:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _opened(path: AnyPath) -> Iterator[int]:
     """Its descriptor, for as long as the block lasts."""
     # Checked before opening, because opening a device can have effects; and again afterwards, because the name may
     # have come to mean another file.
@@ -109,16 +113,6 @@ def _opened(path: Path) -> Iterator[int]:
         raise rejection(exc) from exc
 
 
-class FileState(NamedTuple):
-    """What tells without reading whether a file is still the one that was hashed. Times in ns since 1970: of the last
-    change of its content, which programs may set back, and of the last change of either, which none can."""
-
-    bytes: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int  # its lower 63 bits, which fit into a table
-
-
 class HashedFile(NamedTuple):
     """SHA-256 (lower-case hexadecimal) and size in bytes of a file, the pixels that its header declares, and its state
     while it was read; None where equal states would not mean equal bytes."""
@@ -129,11 +123,13 @@ class HashedFile(NamedTuple):
     state: FileState | None
 
 
-def hash_file(path: Path, max_bytes: int = sys.maxsize) -> HashedFile:
+def hash_file(path: AnyPath, max_bytes: int = sys.maxsize) -> HashedFile:
     """The hash of a file, read in pieces of 1 MiB, if it is not larger than `max_bytes`.
 
     Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
     """
+    if buckets.is_address(path):
+        return _hash_object(path, max_bytes)
     digest, size, pixels, begun = hashlib.sha256(), 0, None, time.time_ns()
     with _opened(path) as file:
         before = _state_of(file)
@@ -148,8 +144,46 @@ def hash_file(path: Path, max_bytes: int = sys.maxsize) -> HashedFile:
     return HashedFile(digest.hexdigest(), size, pixels, before if tells else None)
 
 
-def file_state(path: Path) -> FileState | None:
+def _hash_object(address: str, max_bytes: int) -> HashedFile:
+    digest, pixels = hashlib.sha256(), None
+    pieces = buckets.read_pieces(address, lambda size: check_bytes(size, max_bytes))
+    try:
+        while True:
+            piece = next(pieces)
+            pixels = declared_pixels(piece) if pixels is None else pixels
+            digest.update(piece)
+    except StopIteration as end:
+        found: buckets.StoredObject = end.value
+    except (OSError, ValueError) as exc:
+        raise rejection(exc) from exc
+    return HashedFile(digest.hexdigest(), found.bytes, pixels, object_state(found))
+
+
+def _read_object(address: str, max_bytes: int) -> tuple[bytes, FileState | None]:
+    try:
+        data, found = buckets.read(address, lambda size: check_bytes(size, max_bytes))
+    except (OSError, ValueError) as exc:
+        raise rejection(exc) from exc
+    return data, object_state(found)
+
+
+def object_state(found: buckets.StoredObject) -> FileState | None:
+    """The state of an object; None where it has no ETag. A listing may tell parts of a second of its time, and what
+    answers a reading does not."""
+    if found.etag is None:
+        return None
+    tag = hashlib.sha256(found.etag.strip('"').encode()).digest()
+    ctime_ns = int.from_bytes(tag[:8], "big") >> 1
+    return FileState(found.bytes, found.modified_ns // 10**9 * 10**9, ctime_ns, 0)
+
+
+def file_state(path: AnyPath) -> FileState | None:
     """The state of a file, looked at without opening it; None where it is none or cannot be looked at."""
+    if buckets.is_address(path):
+        try:
+            return object_state(buckets.describe(path))
+        except (OSError, ValueError):
+            return None
     try:
         entry = os.stat(path)
     except (OSError, ValueError):
@@ -171,13 +205,13 @@ def _is_settled(state: FileState, now_ns: int) -> bool:
     return _HAS_CTIME and 0 < state.ctime_ns < latest and -(2**63) <= state.mtime_ns < latest
 
 
-def read_head(path: Path, count: int) -> bytes:
+def read_head(path: AnyPath, count: int) -> bytes:
     """The first `count` bytes of a file, fewer where it is shorter. Raises as `hash_file`."""
     with _opened(path) as file:
         return os.read(file, count)
 
 
-def read_file(path: Path, max_bytes: int) -> bytes:
+def read_file(path: AnyPath, max_bytes: int) -> bytes:
     """The bytes of a file. At most about `max_bytes` are read, even if the file grows meanwhile.
 
     Raises ImageTooLarge, ImageMissing, ImageIsFolder, ImageUnreadable.
@@ -185,9 +219,11 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     return read_with_state(path, max_bytes)[0]
 
 
-def read_with_state(path: Path, max_bytes: int) -> tuple[bytes, FileState]:
+def read_with_state(path: AnyPath, max_bytes: int) -> tuple[bytes, FileState | None]:
     """The bytes of a file (`read_file`), and its state once they were read: where that is the state of a HashedFile,
-    they have its hash."""
+    they have its hash; of an object None where it has no ETag."""
+    if buckets.is_address(path):
+        return _read_object(path, max_bytes)
     with _opened(path) as file:
         size = os.fstat(file).st_size
         check_bytes(size, max_bytes)

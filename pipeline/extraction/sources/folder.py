@@ -147,7 +147,7 @@ class _Walk:
         if why is not None:
             self.counts.left_alone[why] += 1
             return None
-        problem = file_problem(Path(path)) if is_link else None
+        problem = file_problem(path) if is_link else None
         if problem is None and self._is_outside(path):
             problem = ImageOutside(root=shown(self.root or ""))
         return FolderEntry(path, len(self.stack) - 1, problem)
@@ -197,6 +197,6 @@ def _why_no_image(path: str) -> str | None:
     if kind is not None:
         return kind
     try:
-        return None if sniff(read_head(Path(path), SNIFF_BYTES)) is not None else OTHER
+        return None if sniff(read_head(path, SNIFF_BYTES)) is not None else OTHER
     except ImageRejected:  # unreadable, and not named like an image
         return OTHER

@@ -1,4 +1,4 @@
-"""A folder or a manifest -> the rows of a run, one ImageRef each, in a deterministic order.
+"""A folder, a prefix of a bucket or a manifest -> the rows of a run, one ImageRef each, in a deterministic order.
 
 A problem with a single file is a row with a reason (`ImageRef.rejected`); a problem with the source is an error.
 Nothing is decoded here, and memory does not grow with the number of rows.
@@ -7,9 +7,11 @@ Nothing is decoded here, and memory does not grow with the number of rows.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import threading
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -28,8 +30,10 @@ from pipeline.errors import (
 from pipeline.extraction.images.files import file_problem, shown
 from pipeline.extraction.sources.folder import ScanCounts, is_within, walk_folder
 from pipeline.extraction.sources.manifest_file import read_manifest
+from pipeline.extraction.sources.prefix import prefix_refs
 from pipeline.extraction.sources.selection import EXCLUDED, Selection
-from pipeline.types import ImageRef
+from pipeline.runtime import buckets
+from pipeline.types import ImageRef, Source
 
 SourceKind: TypeAlias = Literal["folder", "csv", "jsonl", "parquet"]
 _MANIFESTS: Final[dict[str, SourceKind]] = {
@@ -42,8 +46,14 @@ _MANIFESTS: Final[dict[str, SourceKind]] = {
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # two letters at least: "C:/" is a drive
 
 
-def source_kind(path: Path) -> SourceKind:
-    """What `path` is. Raises SourceMissing, ManifestInvalid, or InputError where it cannot be looked at."""
+_CHECKED = 8  # objects that a manifest begins with
+
+
+def source_kind(path: Source) -> SourceKind:
+    """What `path` is; a prefix of a bucket is a folder, and not looked at. Raises SourceMissing, ManifestInvalid, or
+    InputError where it cannot be looked at."""
+    if buckets.is_address(path):
+        return "folder"
     try:
         is_folder, is_file = os.path.isdir(path), os.path.isfile(path)
         if not (is_folder or is_file):
@@ -54,7 +64,7 @@ def source_kind(path: Path) -> SourceKind:
         raise InputError(message=f"{shown(path)} cannot be read: {exc.strerror}.") from exc
     if is_folder:
         return "folder"
-    kind = _MANIFESTS.get(path.suffix.lower())
+    kind = _MANIFESTS.get(Path(path).suffix.lower())
     if kind is None or not is_file:
         raise ManifestInvalid(
             path=shown(path), detail=f"it is not a folder, and a manifest is a file named {', '.join(_MANIFESTS)}"
@@ -63,31 +73,34 @@ def source_kind(path: Path) -> SourceKind:
 
 
 def scan_source(
-    path: Path,
+    path: Source,
     settings: SourceSettings,
     counts: ScanCounts | None = None,
     *,
     leave_out: Path | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[ImageRef]:
-    """The rows of the folder or manifest `path`; `counts` is filled as the rows are taken.
+    """The rows of the folder, prefix or manifest `path`; `counts` is filled as the rows are taken.
 
-    A folder is walked in the byte order of its relative paths, without the folder `leave_out`; a manifest's rows keep
-    their order. Relative paths in a manifest start at `settings.root`, or without one at the manifest's own folder, and
-    may not lead out of it. `settings.include` and `settings.exclude` choose among either.
-    Raises SourceMissing, ManifestInvalid and InputError, SourceEmpty after the end of a source without rows, and
-    Interrupted once `stop` is set, in a folder however few images it holds.
+    A folder is walked in the byte order of its relative paths, component by component, without the folder `leave_out`;
+    a prefix is listed in the byte order of whole keys; a manifest's rows keep their order. Relative paths in a manifest
+    start at `settings.root`, or without one at the manifest's own folder, and may not lead out of it.
+    `settings.include` and `settings.exclude` choose among either.
+    Raises SourceMissing, ManifestInvalid, BucketFailed and InputError, SourceEmpty after the end of a source without
+    rows, and Interrupted once `stop` is set, in a folder however few images it holds.
     """
     kind = source_kind(path)  # raises at the call, not at the first row
     counts = ScanCounts() if counts is None else counts
-    if kind == "folder":
-        refs = _folder_refs(path, settings, counts, leave_out, stop)
+    if buckets.is_address(path):
+        refs = prefix_refs(path, settings, counts, stop)
+    elif kind == "folder":
+        refs = _folder_refs(Path(path), settings, counts, leave_out, stop)
     else:
-        refs = _manifest_refs(path, kind, settings, counts)
+        refs = _checked(_manifest_refs(Path(path), kind, settings, counts))
     return _counted(refs, path, kind, counts)
 
 
-def _counted(refs: Iterator[ImageRef], path: Path, kind: SourceKind, counts: ScanCounts) -> Iterator[ImageRef]:
+def _counted(refs: Iterator[ImageRef], path: Source, kind: SourceKind, counts: ScanCounts) -> Iterator[ImageRef]:
     for ref in refs:
         if ref.rejected is None:
             counts.images += 1
@@ -111,42 +124,68 @@ def _folder_refs(
         # The source's own name is not a person's, so that files directly in it get no name.
         has_label = settings.labels == "parent" and entry.depth > 0
         name = shown(os.path.basename(os.path.dirname(entry.file))).strip() or None if has_label else None
-        yield ImageRef(path=shown(entry.file), file=Path(entry.file), name=name, rejected=entry.rejected)
+        yield ImageRef(path=shown(entry.file), file=entry.file, name=name, rejected=entry.rejected)
 
 
-def manifest_base(path: Path, settings: SourceSettings) -> str:
+def _checked(refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
+    """The same. Where they begin with objects, their buckets are looked at before anything is done with a row."""
+    first: list[ImageRef] = []
+    for ref in refs:
+        first.append(ref)
+        if not buckets.is_address(ref.file) or len(first) == _CHECKED:
+            break
+    buckets.check([ref.file for ref in first if buckets.is_address(ref.file) and ref.rejected is None])
+    yield from chain(first, refs)
+
+
+def manifest_base(path: Source, settings: SourceSettings) -> str:
     """Where relative paths of a manifest start."""
+    if buckets.is_address(settings.root):
+        return settings.root.rstrip("/")
     return os.path.abspath(settings.root or os.path.dirname(os.path.abspath(path)))
+
+
+def below_base(file: str, base: str) -> str:
+    """What patterns are compared with: the path below the manifest's base, or the whole path or address elsewhere."""
+    if buckets.is_address(file):
+        return file[len(base) + 1 :] if buckets.is_address(base) and buckets.is_below(file, base) else file
+    return os.path.relpath(file, base) if is_within(file, base) else file
 
 
 def _manifest_refs(path: Path, kind: SourceKind, settings: SourceSettings, counts: ScanCounts) -> Iterator[ImageRef]:
     base = manifest_base(path, settings)
-    real_root = None if settings.root is None else os.path.realpath(settings.root)
+    root = settings.root
+    real_root = None if root is None else root if buckets.is_address(root) else os.path.realpath(root)
     selection = Selection(settings.include, settings.exclude, hidden=True)
     for row in read_manifest(path, kind):
         file, problem = _resolve(row.location, base)
-        below = os.path.relpath(file, base) if is_within(file, base) else file
-        if file and selection.why_no_file(below) is not None:
+        if file and selection.why_no_file(below_base(file, base)) is not None:
             counts.left_alone[EXCLUDED] += 1
             continue
         problem = problem or _problem(file, real_root)
         # A row without a path is shown as its place in the manifest, so that a report can point to it.
         shown_path = shown(file) or f"{shown(os.path.abspath(path))} ({row.where})"
-        yield ImageRef(shown_path, Path(file), row.name, row.external_id, row.directory, row.extra, problem)
+        yield ImageRef(shown_path, file, row.name, row.external_id, row.directory, row.extra, problem)
 
 
 def _resolve(location: str, base: str) -> tuple[str, ImageRejected | None]:
-    """The absolute path that a row's location means, and why it cannot be used."""
+    """The absolute path or the address that a row's location means, and why it cannot be used."""
     if not location:
         return "", ImageMissing()
     scheme = _SCHEME.match(location)
     if scheme:
-        if scheme[1].lower() != "file":
-            return location, ImageUnreadable(detail=f"only files are read, not {scheme[1].lower()}: addresses")
+        name = scheme[1].lower()
+        if buckets.is_address(address := name + location[len(name) :]):
+            return address, None
+        if name != "file":
+            return location, ImageUnreadable(detail=f"only files and buckets are read, not {name}: addresses")
         try:
             return _file_of_uri(location), None
         except ValueError as exc:
             return location, ImageUnreadable(detail=f"{exc}")
+    if buckets.is_address(base) and not os.path.isabs(location):
+        key = posixpath.normpath(location)
+        return buckets.below(base, key), ImageOutside(root=shown(base)) if key.split("/")[0] == ".." else None
     file = os.path.normpath(os.path.join(base, location))
     outside = not os.path.isabs(location) and not is_within(file, base)
     return file, ImageOutside(root=shown(base)) if outside else None
@@ -163,7 +202,10 @@ def _file_of_uri(uri: str) -> str:
 
 
 def _problem(file: str, real_root: str | None) -> ImageRejected | None:
-    problem = file_problem(Path(file))
-    if problem is None and real_root is not None and not is_within(os.path.realpath(file), real_root):
-        return ImageOutside(root=shown(real_root))
+    """Why a path cannot be read, as far as can be told without opening it; of an address whether it is outside."""
+    is_object = buckets.is_address(file)
+    problem = None if is_object else file_problem(file)
+    if problem is None and real_root is not None:
+        inside = buckets.is_below(file, real_root) if is_object else is_within(os.path.realpath(file), real_root)
+        return None if inside else ImageOutside(root=shown(real_root))
     return problem

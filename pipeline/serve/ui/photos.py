@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import filterfalse
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +14,12 @@ import numpy as np
 from PIL import Image
 
 from pipeline.config import Settings, listed
-from pipeline.errors import ImageRejected, PictureUnavailable
+from pipeline.errors import BucketFailed, ImageRejected, PictureUnavailable
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.jpeg import jpeg_file
 from pipeline.extraction.sources.folder import is_within
 from pipeline.extraction.stored_picture import cut_faces, photo_again
+from pipeline.runtime.buckets import is_address
 from pipeline.store.records import StoredFace
 from pipeline.types import ByteArray, DecodedImage
 
@@ -28,17 +30,18 @@ _KEPT_BYTES: Final = 64 * 2**20
 
 
 class Photos:
-    """Reads photos below `ui.photo_roots`. Any threads may use it.
+    """Reads photos below `ui.photo_roots`, folders and prefixes of buckets. Any threads may use it.
 
     A photo counts only with the bytes that a run read: nobody can have another file shown by putting it, or a link to
     it, in a photo's place. What is sent is decoded and encoded again, so it has no metadata.
     """
 
     def __init__(self, settings: Settings) -> None:
-        roots = settings.ui.photo_roots
-        named = [] if roots is None else [Path(root).expanduser() for root in listed(roots)]
-        self._roots = [os.path.realpath(root) for root in named]
-        self._called = [*self._roots, *map(os.path.abspath, named)]  # what paths may call them, which go over links
+        roots = [] if settings.ui.photo_roots is None else listed(settings.ui.photo_roots)
+        named = [root if is_address(root) else str(Path(root).expanduser()) for root in roots]
+        self._roots = [_real(root) for root in named]
+        # What paths may call them, which go over links.
+        self._called = [*self._roots, *map(os.path.abspath, filterfalse(is_address, named))]
         self._decoder = Decoder(settings.decode)
         self._max_bytes = settings.decode.max_bytes
         self._lock = threading.Lock()
@@ -47,7 +50,7 @@ class Photos:
 
     def may_show(self, path: str | None) -> bool:
         """Whether a photo or a folder is one of the roots or lies below one."""
-        return path is not None and _is_below(self._called, os.path.normpath(path))
+        return path is not None and _is_below(self._called, path if is_address(path) else os.path.normpath(path))
 
     def face(self, face: StoredFace) -> bytes:
         """The JPEG of a face with its surroundings. Raises PictureUnavailable."""
@@ -62,10 +65,10 @@ class Photos:
         return self._picture((face.sha256,), face, lambda: self._read(face).pixels, PHOTO_PX)
 
     def _read(self, face: StoredFace) -> DecodedImage:
-        return photo_again(Path(face.path or ""), face.sha256, self._decoder, self._max_bytes)
+        return photo_again(face.path or "", face.sha256, self._decoder, self._max_bytes)
 
     def _picture(self, key: tuple[object, ...], face: StoredFace, pixels: Callable[[], ByteArray], side: int) -> bytes:
-        if face.path is None or not _is_below(self._roots, os.path.realpath(face.path)):
+        if face.path is None or not _is_below(self._roots, _real(face.path)):
             raise PictureUnavailable()
         with self._lock:
             if key in self._kept:
@@ -73,7 +76,7 @@ class Photos:
                 return self._kept[key]
         try:
             picture = jpeg_file(_shrunk(pixels(), side), _QUALITY)
-        except ImageRejected:
+        except (ImageRejected, BucketFailed):
             raise PictureUnavailable() from None
         self._keep(key, picture)
         return picture
@@ -86,6 +89,11 @@ class Photos:
             while self._bytes > _KEPT_BYTES:
                 _, old = self._kept.popitem(last=False)
                 self._bytes -= len(old)
+
+
+def _real(path: str) -> str:
+    """The path without links; an address as it is."""
+    return path if is_address(path) else os.path.realpath(path)
 
 
 def _is_below(roots: Sequence[str], path: str) -> bool:
