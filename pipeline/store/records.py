@@ -447,8 +447,18 @@ class Rows:
     @cached_property
     def texts(self) -> dict[str, str]:
         """All but the facts, as JSON: name -> text."""
-        rows = {"persons": self.persons, "faces": self.faces, "references": self.references}
-        return {name: json.dumps(each, default=str, sort_keys=True) for name, each in rows.items()}
+        tables: dict[str, Mapping[Any, Any]] = {
+            "persons": self.persons,
+            "faces": self.faces,
+            "references": self.references,
+        }
+        # Row by row: one call for thousands would keep all other threads waiting for 0.2 s.
+        encode = json.JSONEncoder(default=str, sort_keys=True).encode
+        rows = {
+            name: [f"{encode(str(key))}: {encode(table[key])}" for key in sorted(table)]
+            for name, table in tables.items()
+        }
+        return {name: "{" + ", ".join(each) + "}" for name, each in rows.items()}
 
     @cached_property
     def person_ids(self) -> set[str]:
