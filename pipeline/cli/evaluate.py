@@ -27,7 +27,6 @@ from pipeline.cli.output import dumps, emit, output_options
 from pipeline.cli.progress import open_progress
 from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD, Settings, without_secrets
 from pipeline.errors import UsageError
-from pipeline.extraction.images.files import shown
 
 if TYPE_CHECKING:
     from pipeline.evaluation.report import Report
@@ -227,6 +226,8 @@ def calibrate(fmr: float | None, out: Path | None, as_json: bool, **inputs: Any)
       facepipe calibrate pairsDevTrain.txt --images lfw/ --all-pairs --fmr 1e-4
       facepipe calibrate --store ~/people --json
     """
+    from pipeline.extraction.images.files import shown
+
     if out is not None:
         if out.is_dir():
             raise UsageError(message=f"--out takes a file, and {shown(out)} is a folder.")
@@ -289,6 +290,8 @@ def _make_folder(out: Path | None) -> None:
     """
     if out is None:
         return
+    from pipeline.extraction.images.files import shown
+
     try:
         out.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=out):

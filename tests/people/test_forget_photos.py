@@ -46,8 +46,8 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     read = reference_pictures.pictures_of_photo
 
     def make(*names: str) -> None:
-        def reading(file: Path, *args: Any) -> list[bytes]:
-            if not names or file.name in names:
+        def reading(file: str, *args: Any) -> list[bytes]:
+            if not names or Path(file).name in names:
                 raise ImageMissing
             return read(file, *args)
 
