@@ -27,7 +27,8 @@ def unpack(work: Path) -> None:
     unfinished = Path(f"{work}.unfinished-{os.getpid()}")
     for name in ("packages.tar.xz", "project.tar.xz", "faces.tar"):
         with tarfile.open(PACKED / name) as tar:
-            tar.extractall(unfinished / name.partition(".")[0], filter="data")
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+            tar.extractall(unfinished / name.partition(".")[0])
     cache = unfinished / "cache" / "facepipe"
     cache.mkdir(parents=True)
     planes = lzma.decompress((PACKED / "weights.xz").read_bytes())

@@ -33,7 +33,8 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the store and its configuration, the second run grouped by today's version."""
     folder = tmp_path_factory.mktemp("earlier")
     with tarfile.open(DATA / "store-0.1.0.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(folder)
     report = answer("group", "--store", folder / "store", "--config", folder / "facepipe.yaml")
     assert (report["faces"], report["outcomes"]) == (2, {"matched": 2})
     return folder

@@ -310,7 +310,8 @@ def of_version(version: int, folder: Path) -> Path:
     version 2 on also A and B, who were posted. A has tags and a flag, and from version 3 on a first name and metadata.
     B is merged with A, and had the reference replaced."""
     with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
-        archive.extractall(folder / f"version-{version}", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(folder / f"version-{version}")
     store = folder / f"version-{version}" / "store"
     store.chmod(0o700)  # which the archive does not keep
     return store
