@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -82,21 +83,25 @@ class CatalogThread:
         if self._closed:
             raise StoreError(message=f"The store {self.path} is closed.")
         answer = Future[T]()
-        self._thread.submit(_work, work, self._catalog, answer)
+        self._thread.submit(self._work, work, answer)
         return answer
 
     def read(self, sql: str, params: Sequence[object] = ()) -> pa.Table:
         """The rows that an SQL query answers. For this package and its tests: others call operations."""
         return self.submit(lambda catalog: catalog.read(sql, params))
 
+    def _work(self, work: Callable[[Catalog], T], answer: Future[T]) -> None:
+        """On the catalog's thread. Nobody who waits by now for work of theirs waits for the checkpoint after it too."""
+        try:
+            answer.set_result(work(self._catalog))
+        except BaseException as exc:  # noqa: BLE001  raised in the thread that waits
+            answer.set_exception(exc)
+        with suppress(RuntimeError):  # the thread takes no more work: the store was closed meanwhile
+            self._thread.submit(self._keep_log_short)
 
-def _work(work: Callable[[Catalog], T], catalog: Catalog, answer: Future[T]) -> None:
-    """On the catalog's thread. Who waits for the answer may hold a lock, and does not wait for the checkpoint."""
-    try:
-        answer.set_result(work(catalog))
-    except BaseException as exc:  # noqa: BLE001  raised in the thread that waits
-        answer.set_exception(exc)
-    catalog.keep_log_short()
+    def _keep_log_short(self) -> None:
+        if not self._closed:  # closing it makes the checkpoint as well
+            self._catalog.keep_log_short()
 
 
 def _close_catalog(catalog: Catalog) -> None:

@@ -192,6 +192,17 @@ def test_nobody_waits_for_the_checkpoint_after_his_answer(client: LocalStore, mo
     assert in_time[0]
 
 
+def test_work_that_waits_goes_before_a_checkpoint(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, queued = list[str](), threading.Event()
+    monkeypatch.setattr(Catalog, "keep_log_short", lambda _: done.append("checkpoint"))
+    first = client.begin(lambda _: done.append("first" if queued.wait(10) else "alone"))
+    second = client.begin(lambda _: done.append("second"))
+    queued.set()
+    first.result(), second.result()
+    client.close()
+    assert done == ["first", "second"] or done[:3] == ["first", "second", "checkpoint"]
+
+
 def test_calls_from_many_threads_run_one_after_another(client: LocalStore, run: RunRow) -> None:
     def add(number: int) -> int:
         client.references(run.account_id, "main")
