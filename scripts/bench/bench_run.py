@@ -52,6 +52,15 @@ def tables(store: Path) -> str:
     return digest.hexdigest()
 
 
+def disk_use(store: Path) -> dict[str, float]:
+    """Bytes of all files of a store, and of a picture in the mean."""
+    pictures = [file.stat().st_size for file in (store / "objects").rglob("*") if file.is_file()]
+    return {
+        "store_bytes": sum(file.stat().st_size for file in store.rglob("*") if file.is_file()),
+        "picture_bytes_mean": sum(pictures) / len(pictures),
+    }
+
+
 def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--source", type=Path, required=True)
@@ -80,6 +89,7 @@ def main() -> None:
             "again_decoded": again["decoded"],
             "again_model_calls": again["detector_calls"] + again["embedder_calls"],
             "check": check,
+            **disk_use(store),
         }
         timings = {"run": Timing([first_s]), "again": Timing([again_s]), "check": Timing([check_s])}
         settings = {"source": options.source.name, "weights": "casia-webface", "mode": options.mode}

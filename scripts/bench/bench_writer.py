@@ -1,11 +1,11 @@
 """What does the one writer of a run take to decide and commit faces, and does a simple model foretell it?
 
-    python scripts/bench/bench_writer.py --work WORK --fit 20000 --predict 100000
-    python scripts/bench/bench_writer.py --work WORK --fit 20000 --predict 10000 --references 1000000
+    python scripts/bench/bench_writer.py --work WORK --fit 5000 --predict 20000 100000 50000:1000000
 
 Coded faces, one per photo, in shards as an extraction leaves them, go through the commits of a run, without models. The
 constants are fitted to the shards of `--fit` faces, two of each person in any order, grouped into an empty directory.
-They foretell the time of `--predict` faces: likewise, or of persons known already where `--references` are planted.
+They foretell the time of each of `--predict`: of so many faces likewise, or, as FACES:REFERENCES, of one face each of
+so many persons at random of those who are known already.
 
     seconds = a faces + b new persons + c faces * references * numbers of an embedding
     bytes   = d faces + e new persons
@@ -13,30 +13,31 @@ They foretell the time of `--predict` faces: likewise, or of persons known alrea
 c is measured by itself, on faces against many references: a few thousand faces hold too few products to tell. A part of
 a then comes from the grouping, the rest of a and b from everything else in a commit; bytes have no time of their own,
 since a face and a person are written with so many each. Asserts that every face went to its person; not
-the times. Writes writer-<thousands of faces>k[-<thousands of references>k]-<device>.json, the prediction beside what
-was measured.
+the times. The stores are made first and kept in WORK, where the next call finds them: a million references take some
+minutes. Writes writer-<device>.json, each prediction beside what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from bench_group import MATCHER, Grouping
 from coded_faces import CodedExtractor, Shown
-from coded_store import extracted_run, make_store, person_id, plant
+from coded_store import USER, copied, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
+from writer_model import MATRIX_BYTES, SIZE, Model
 
 from pipeline.config import load_settings
 from pipeline.evaluation.bench.harness import Timing, timed
@@ -48,9 +49,34 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import ShardCommit
 from pipeline.types import FaceBatch, FloatArray
 
-SIZE = 512
 SHARD_ROWS = 256  # as a run's
+WARM_UP: Final = 4 * SHARD_ROWS
 PARTS = {"files": "prepare_shard", "transaction": "commit_prepared", "follow": "settle_shard"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Faces in any order: two of each new person, or another one each of some of the persons who are known already."""
+
+    faces: int
+    references: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> Task:
+        """FACES or FACES:REFERENCES. Raises ValueError."""
+        task = cls(*map(int, text.split(":", 1)))
+        if task.references and task.faces > task.references:
+            raise ValueError("more faces than references")
+        return task
+
+    def __str__(self) -> str:
+        return f"{self.faces}:{self.references}" if self.references else f"{self.faces}"
+
+    def shown(self) -> list[Shown]:
+        chance = np.random.default_rng(1)
+        if self.references:
+            return [Shown(person, 1) for person in chance.permutation(self.references)[: self.faces].tolist()]
+        return [Shown(face // 2, face % 2) for face in chance.permutation(self.faces).tolist()]
 
 
 @dataclass(frozen=True)
@@ -74,29 +100,15 @@ class ShardTime:
 
 @dataclass(frozen=True)
 class Writing:
-    """All shards of a run, and how much the store grew by it: what was extracted goes with its commit."""
+    """All shards of a run, by how many bytes the store grew, and what it takes before: to read the references."""
 
     shards: Sequence[ShardTime]
     bytes_written: int
+    load_seconds: float = 0.0
+    load_rss_bytes: int = 0
 
-
-@dataclass(frozen=True)
-class Model:
-    """Seconds and bytes of each face, new person and multiply-add."""
-
-    group_s_per_face: float
-    s_per_multiply_add: float
-    rest_s_per_face: float
-    rest_s_per_person: float
-    bytes_per_face: float
-    bytes_per_person: float
-
-    def seconds(self, faces: float, new: float, products: float) -> float:
-        per_face = self.group_s_per_face + self.rest_s_per_face
-        return per_face * faces + self.rest_s_per_person * new + self.s_per_multiply_add * products
-
-    def bytes(self, faces: float, new: float) -> float:
-        return self.bytes_per_face * faces + self.bytes_per_person * new
+    def timing(self) -> Timing:
+        return Timing([one.total for one in self.shards])
 
 
 def seconds_per_multiply_add(references: int, tries: int = 5) -> float:
@@ -125,8 +137,8 @@ def _origins(name: str, count: int) -> tuple[list[tuple[str, ...]], FloatArray]:
 
 
 def fit(writing: Writing, crop_bytes: int, s_per_multiply_add: float) -> Model:
-    """The other constants by least squares over the shards. A new person's bytes are the picture's; all else that was
-    written is each face's."""
+    """The other constants by least squares over the shards. A new person's bytes are those of the picture and of
+    the matrix of references; all else that was written is each face's."""
     faces = np.array([one.faces for one in writing.shards], float)
     new = np.array([one.new for one in writing.shards], float)
     products = np.array([one.products for one in writing.shards])
@@ -134,38 +146,43 @@ def fit(writing: Writing, crop_bytes: int, s_per_multiply_add: float) -> Model:
     rest = np.array([one.total for one in writing.shards]) - group
     (group_per_face,) = _least_squares([faces], group - s_per_multiply_add * products)
     by_rest = _least_squares([faces, new], rest)
-    per_face = (writing.bytes_written - crop_bytes * new.sum()) / faces.sum()
-    return Model(group_per_face, s_per_multiply_add, *by_rest, float(per_face), float(crop_bytes))
+    per_person = crop_bytes + MATRIX_BYTES
+    per_face = (writing.bytes_written - per_person * new.sum()) / faces.sum()
+    return Model(group_per_face, s_per_multiply_add, *by_rest, float(per_face), float(per_person))
 
 
 def _least_squares(columns: Sequence[np.ndarray], values: np.ndarray) -> list[float]:
     return [float(one) for one in np.linalg.lstsq(np.stack(columns, axis=1), values, rcond=None)[0]]
 
 
-def stream(faces: int, references: int, seed: int = 1) -> list[Shown]:
-    """Two of each new person in any order; with references one each of so many known persons, another photo."""
-    chance = np.random.default_rng(seed)
-    if references:
-        return [Shown(person, 1) for person in chance.permutation(references)[:faces].tolist()]
-    return [Shown(face // 2, face % 2) for face in chance.permutation(faces).tolist()]
+def prepare(store: Path, task: Task, crop_bytes: int) -> None:
+    """A store with the references, and a run whose shards are extracted."""
+    with make_store(store, SIZE) as client:
+        plant(client, task.references)
+        extracted_run(client, "photos", task.shown(), CodedExtractor(SIZE, crop_bytes), SHARD_ROWS)
 
 
-def write(faces: Sequence[Shown], references: int, crop_bytes: int, work: Path) -> Writing:
-    """Commits `faces` into a new store beside planted references. Raises AssertionError where one is wrong."""
-    with tempfile.TemporaryDirectory(dir=work) as folder, make_store(Path(folder) / "store", SIZE) as client:
-        plant(client, references)
-        before, shards, owners = _size(client), [], Owners(references)
-        run = extracted_run(client, "photos", faces, CodedExtractor(SIZE, crop_bytes), SHARD_ROWS)
-        settings, directories = load_settings(environ={}), Directories(client)
-        enroller = Enroller(client, run, Decoder(settings.decode), directories, settings.decode.max_bytes)
-        with directories.using_all(run.account_id, {"main"}):
-            pass  # reads the references: a run does it once, whatever its shards
-        for shard in range(run.shards):
-            manifest, extracted = client.read_manifest(run, shard), client.read_run_shard(run.run_id, shard)
-            shards.append(_commit(client, enroller, shard, manifest, extracted, owners))
-        assert sum(one.faces for one in shards) == len(faces), "a face is missing"
-        owners.check(faces)
-        return Writing(shards, _size(client) - before)
+def write(task: Task, crop_bytes: int, work: Path) -> Writing:
+    """Commits the run of a copy of the prepared store. Raises AssertionError where a face is wrong."""
+    template = work / f"writer-{task.faces}-{task.references}-{crop_bytes}"
+    with copied(template, lambda store, _: prepare(store, task, crop_bytes)) as (store, _):
+        before, owners = _size(store), Owners(task.references)
+        with LocalStore.open(store, command="bench") as client:
+            run = client.unfinished_run("photos", client.account_id(USER))
+            assert run is not None
+            settings, directories = load_settings(environ={}), Directories(client)
+            enroller = Enroller(client, run, Decoder(settings.decode), directories, settings.decode.max_bytes)
+            process = psutil.Process()
+            rss, begun = process.memory_info().rss, time.perf_counter()
+            with directories.using_all(run.account_id, {"main"}):
+                loaded = time.perf_counter() - begun, process.memory_info().rss - rss
+            shards = []
+            for shard in range(run.shards):
+                manifest, extracted = client.read_manifest(run, shard), client.read_run_shard(run.run_id, shard)
+                shards.append(_commit(client, enroller, shard, manifest, extracted, owners))
+        assert sum(one.faces for one in shards) == task.faces, "a face is missing"
+        owners.check(task.shown())
+        return Writing(shards, _size(store) - before, *loaded)
 
 
 class Owners:
@@ -222,8 +239,10 @@ def _commit(
     return ShardTime(commit.faces.num_rows, owners(commit), known, seconds)
 
 
-def _size(client: LocalStore) -> int:
-    return sum(file.stat().st_size for file in client.path.rglob("*") if file.is_file())
+def _size(store: Path) -> int:
+    """Of a store that is closed, without what is there only until a run is finished."""
+    files = (file for part in store.iterdir() if part.name != "runs" for file in (part, *part.rglob("*")))
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def figures_of(writing: Writing, model: Model) -> dict[str, Any]:
@@ -234,6 +253,7 @@ def figures_of(writing: Writing, model: Model) -> dict[str, Any]:
     parts = {part: sum(one.seconds[part] for one in writing.shards) for part in writing.shards[0].seconds}
     return {
         "faces": faces,
+        "references": writing.shards[0].references,
         "new_persons": new,
         "multiply_adds": products,
         "seconds": seconds,
@@ -243,35 +263,36 @@ def figures_of(writing: Writing, model: Model) -> dict[str, Any]:
         "faces_per_second": faces / seconds,
         "bytes_written": writing.bytes_written,
         "bytes_predicted": predicted_bytes,
+        "load_seconds": writing.load_seconds,
+        "load_rss_bytes": writing.load_rss_bytes,
     }
 
 
 def main() -> None:
     args = _arguments()
-    args.work.mkdir(parents=True, exist_ok=True)
-    write(stream(4 * SHARD_ROWS, 0), 0, args.crop_bytes, args.work)  # the warm-up
-    fitted = write(stream(args.fit, 0), 0, args.crop_bytes, args.work)
+    write(Task(WARM_UP), args.crop_bytes, args.work)
+    fitted = write(args.fit, args.crop_bytes, args.work)
     model = fit(fitted, args.crop_bytes, seconds_per_multiply_add(args.product_references))
-    predicted = write(stream(args.predict, args.references), args.references, args.crop_bytes, args.work)
-    figures = {"model": asdict(model), "fit": figures_of(fitted, model), "predict": figures_of(predicted, model)}
-    both = {"fit": fitted, "predict": predicted}
-    timings = {name: Timing([one.total for one in writing.shards]) for name, writing in both.items()}
-    beside = f"-{args.references // 1000}k" if args.references else ""
-    write_result(f"writer-{args.predict // 1000}k{beside}", settings_of(args), timings, figures, args)
+    figures = {"model": asdict(model), "fit": figures_of(fitted, model)}
+    timings = {"fit": fitted.timing()}
+    for task in args.predict:
+        written = write(task, args.crop_bytes, args.work)
+        figures[str(task)], timings[str(task)] = figures_of(written, model), written.timing()
+        print(task, figures[str(task)], flush=True)
+    settings = settings_of(args) | {"fit": str(args.fit), "predict": [str(task) for task in args.predict]}
+    write_result("writer", settings, timings, figures, args)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argument_parser(__doc__)
-    parser.add_argument("--work", type=Path, required=True, help="where stores are made and removed")
-    parser.add_argument("--fit", type=int, default=20_000, help="faces that the constants are fitted to")
-    parser.add_argument("--predict", type=int, default=100_000, help="faces whose time is foretold and measured")
-    parser.add_argument("--references", type=int, default=0, help="persons that are known before --predict")
+    parser.add_argument("--work", type=Path, required=True, help="where the prepared stores are made, and found again")
+    parser.add_argument("--fit", type=Task.of, default=Task(5_000), help="what the constants are fitted to")
+    parser.add_argument(
+        "--predict", type=Task.of, nargs="+", default=[Task(20_000)], help="FACES or FACES:REFERENCES each"
+    )
     parser.add_argument("--product-references", type=int, default=100_000, help="that c is measured against")
     parser.add_argument("--crop-bytes", type=int, default=6_000, help="of a stored picture")
-    args = parser.parse_args()
-    if args.references and args.predict > args.references:
-        parser.error("--predict must not exceed --references")
-    return args
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -54,8 +54,10 @@ def make_store(path: Path, size: int, thresholds: Thresholds = ()) -> LocalStore
 @contextmanager
 def copied(template: Path | None, prepare: Callable[[Path, Path], None]) -> Iterator[tuple[Path, Path]]:
     """A copy of the store that `prepare(store, photos)` made, and its folder of photos. They are made once, if a folder
-    is named as their `template`."""
-    with TemporaryDirectory() as folder:
+    is named as their `template`; then the copy lies beside it, on the same disk."""
+    if template is not None:
+        template.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=template and template.absolute().parent) as folder:
         kept = (template or Path(folder) / "template").absolute()
         if not kept.exists():
             prepare(kept / "store", kept / "photos")

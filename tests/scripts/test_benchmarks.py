@@ -387,13 +387,16 @@ def test_a_page_that_loses_answers_fails() -> None:
 
 def test_writer(bench: Bench, tmp_path: Path) -> None:
     words = ["--work", tmp_path / "work", "--crop-bytes", "400", "--product-references", "20000"]
-    figures = bench(bench_writer, *words, "--fit", "600", "--predict", "300", "--references", "400")["writer-0k-0k"]
-    fitted, predicted = figures["fit"], figures["predict"]
+    figures = bench(bench_writer, *words, "--fit", "600", "--predict", "520", "300:400")["writer"]
+    fitted, more, known = figures["fit"], figures["520"], figures["300:400"]
     assert (fitted["faces"], fitted["new_persons"]) == (600, 300)
-    assert (predicted["faces"], predicted["new_persons"]) == (300, 0)
-    assert predicted["multiply_adds"] == 300 * 400 * bench_writer.SIZE
+    assert (more["faces"], more["new_persons"]) == (520, 260)
+    assert (known["faces"], known["new_persons"]) == (300, 0)
+    assert known["multiply_adds"] == 300 * 400 * bench_writer.SIZE
     assert fitted["bytes_predicted"] == pytest.approx(fitted["bytes_written"])
-    assert min(predicted["seconds_by_part"].values()) > 0
+    assert min(known["seconds_by_part"].values()) > 0
+    with pytest.raises(ValueError, match="more faces"):
+        bench_writer.Task.of("500:400")
 
 
 def test_writer_finds_the_constants_of_its_model() -> None:
@@ -403,10 +406,10 @@ def test_writer_finds_the_constants_of_its_model() -> None:
         return bench_writer.ShardTime(faces, new, references, {"group": group, "rest": rest})
 
     shards = [shard(256, 200, 0), shard(256, 150, 200), shard(100, 10, 350)]
-    model = bench_writer.fit(bench_writer.Writing(shards, 612 * 50 + 360 * 6000), 6000, 1e-11)
-    assert dataclasses.astuple(model) == pytest.approx((0.001, 1e-11, 0.002, 0.004, 50, 6000))
+    model = bench_writer.fit(bench_writer.Writing(shards, 612 * 50 + 360 * 8060), 6000, 1e-11)
+    assert dataclasses.astuple(model) == pytest.approx((0.001, 1e-11, 0.002, 0.004, 50, 8060))
     assert model.seconds(1000, 10, 1e12) == pytest.approx(3 + 0.04 + 10)
-    assert model.bytes(1000, 10) == pytest.approx(110_000)
+    assert model.bytes(1000, 10) == pytest.approx(130_600)
 
 
 def test_a_writer_that_mistakes_a_person_fails() -> None:
