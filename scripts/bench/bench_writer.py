@@ -1,20 +1,21 @@
 """What does the one writer of a run take to decide and commit faces, and does a simple model foretell it?
 
-    python scripts/bench/bench_writer.py --work WORK --fit 5000 --predict 20000 100000 50000:1000000
+    python scripts/bench/bench_writer.py --work WORK --fit 10000 --predict 20000 100000 50000:1000000
 
 Coded faces, one per photo, in shards as an extraction leaves them, go through the commits of a run, without models. The
-constants are fitted to the shards of `--fit` faces, two of each person in any order, grouped into an empty directory.
-They foretell the time of each of `--predict`: of so many faces likewise, or, as FACES:REFERENCES, of one face each of
-so many persons at random of those who are known already.
+constants are fitted to `--fit` faces, two of each person in any order, grouped into an empty directory, and to as many
+faces of so many persons who are known. They foretell each of `--predict`: so many faces of new persons likewise, or, as
+FACES:REFERENCES, one face each of so many persons at random of those who are known already.
 
     seconds = a faces + b new persons + c faces * references * numbers of an embedding
-    bytes   = d faces + e new persons
+    bytes   = d faces + (e + a picture) new persons
 
-c is measured by itself, on faces against many references: a few thousand faces hold too few products to tell. A part of
-a then comes from the grouping, the rest of a and b from everything else in a commit; bytes have no time of their own,
-since a face and a person are written with so many each. Asserts that every face went to its person; not
-the times. The stores are made first and kept in WORK, where the next call finds them: a million references take some
-minutes. Writes writer-<device>.json, each prediction beside what was measured.
+c is measured by itself, on faces against many references: the faces that are fitted hold too few products to tell. A
+part of a then comes from the grouping, the rest of a and b from everything else in a commit. Bytes have no time of
+their own, since a face and a person are written with so many each. All this is measured before each of `--predict`, and
+medians count: what disturbs the machine for a moment must not become a constant. Asserts that every face went to its
+person; not the times. The stores are made first and kept in WORK, where the next call finds them: a million references
+take some minutes. Writes writer-<device>.json, each prediction beside what was measured.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +38,7 @@ from bench_group import MATCHER, Grouping
 from coded_faces import CodedExtractor, Shown
 from coded_store import USER, copied, extracted_run, make_store, person_id, plant
 from harness import argument_parser, settings_of, write_result
-from writer_model import MATRIX_BYTES, SIZE, Model
+from writer_model import SIZE, Model
 
 from pipeline.config import load_settings
 from pipeline.evaluation.bench.harness import Timing, timed
@@ -107,8 +108,26 @@ class Writing:
     load_seconds: float = 0.0
     load_rss_bytes: int = 0
 
+    @property
+    def faces(self) -> int:
+        return sum(one.faces for one in self.shards)
+
+    @property
+    def new(self) -> int:
+        return sum(one.new for one in self.shards)
+
+    @property
+    def products(self) -> float:
+        return sum(one.products for one in self.shards)
+
     def timing(self) -> Timing:
         return Timing([one.total for one in self.shards])
+
+    @classmethod
+    def median(cls, writings: Sequence[Writing]) -> Writing:
+        """Of several of the same run: of each shard the median."""
+        shards = zip(*(one.shards for one in writings), strict=True)
+        return replace(writings[0], shards=[sorted(same, key=lambda one: one.total)[len(same) // 2] for same in shards])
 
 
 def seconds_per_multiply_add(references: int, tries: int = 5) -> float:
@@ -136,19 +155,19 @@ def _origins(name: str, count: int) -> tuple[list[tuple[str, ...]], FloatArray]:
     return [(hashlib.sha256(f"{name} {k}".encode()).hexdigest(),) for k in range(count)], boxes
 
 
-def fit(writing: Writing, crop_bytes: int, s_per_multiply_add: float) -> Model:
-    """The other constants by least squares over the shards. A new person's bytes are those of the picture and of
-    the matrix of references; all else that was written is each face's."""
-    faces = np.array([one.faces for one in writing.shards], float)
-    new = np.array([one.new for one in writing.shards], float)
-    products = np.array([one.products for one in writing.shards])
-    group = np.array([one.seconds["group"] for one in writing.shards])
-    rest = np.array([one.total for one in writing.shards]) - group
+def fit(fresh: Writing, known: Writing, crop_bytes: int, s_per_multiply_add: float) -> Model:
+    """The other constants: seconds by least squares over all shards; bytes of a face from where nobody is new, and of a
+    person from what is left of the others."""
+    shards = [*fresh.shards, *known.shards]
+    faces, new = (np.array([getattr(one, name) for one in shards], float) for name in ("faces", "new"))
+    products = np.array([one.products for one in shards])
+    group = np.array([one.seconds["group"] for one in shards])
+    rest = np.array([one.total for one in shards]) - group
     (group_per_face,) = _least_squares([faces], group - s_per_multiply_add * products)
     by_rest = _least_squares([faces, new], rest)
-    per_person = crop_bytes + MATRIX_BYTES
-    per_face = (writing.bytes_written - per_person * new.sum()) / faces.sum()
-    return Model(group_per_face, s_per_multiply_add, *by_rest, float(per_face), float(per_person))
+    per_face = known.bytes_written / known.faces
+    per_person = (fresh.bytes_written - per_face * fresh.faces) / fresh.new - crop_bytes
+    return Model(group_per_face, s_per_multiply_add, *by_rest, per_face, per_person)
 
 
 def _least_squares(columns: Sequence[np.ndarray], values: np.ndarray) -> list[float]:
@@ -245,24 +264,23 @@ def _size(store: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def figures_of(writing: Writing, model: Model) -> dict[str, Any]:
+def figures_of(writing: Writing, model: Model, crop_bytes: int) -> dict[str, Any]:
     """What was measured, and beside it what the model says."""
-    faces, new = sum(one.faces for one in writing.shards), sum(one.new for one in writing.shards)
-    products, seconds = sum(one.products for one in writing.shards), sum(one.total for one in writing.shards)
-    predicted, predicted_bytes = model.seconds(faces, new, products), model.bytes(faces, new)
+    seconds = sum(one.total for one in writing.shards)
+    predicted = model.seconds(writing.faces, writing.new, writing.products)
     parts = {part: sum(one.seconds[part] for one in writing.shards) for part in writing.shards[0].seconds}
     return {
-        "faces": faces,
+        "faces": writing.faces,
         "references": writing.shards[0].references,
-        "new_persons": new,
-        "multiply_adds": products,
+        "new_persons": writing.new,
+        "multiply_adds": writing.products,
         "seconds": seconds,
         "seconds_predicted": predicted,
         "seconds_predicted_to_measured": predicted / seconds,
         "seconds_by_part": parts,
-        "faces_per_second": faces / seconds,
+        "faces_per_second": writing.faces / seconds,
         "bytes_written": writing.bytes_written,
-        "bytes_predicted": predicted_bytes,
+        "bytes_predicted": model.bytes(writing.faces, writing.new, crop_bytes),
         "load_seconds": writing.load_seconds,
         "load_rss_bytes": writing.load_rss_bytes,
     }
@@ -270,23 +288,27 @@ def figures_of(writing: Writing, model: Model) -> dict[str, Any]:
 
 def main() -> None:
     args = _arguments()
-    write(Task(WARM_UP), args.crop_bytes, args.work)
-    fitted = write(args.fit, args.crop_bytes, args.work)
-    model = fit(fitted, args.crop_bytes, seconds_per_multiply_add(args.product_references))
-    figures = {"model": asdict(model), "fit": figures_of(fitted, model)}
-    timings = {"fit": fitted.timing()}
+    made = partial(write, crop_bytes=args.crop_bytes, work=args.work)
+    made(Task(WARM_UP))
+    tasks = Task(args.fit), Task(args.fit, args.fit)
+    rates, fitted, predicted = [], [], {}
     for task in args.predict:
-        written = write(task, args.crop_bytes, args.work)
-        figures[str(task)], timings[str(task)] = figures_of(written, model), written.timing()
-        print(task, figures[str(task)], flush=True)
-    settings = settings_of(args) | {"fit": str(args.fit), "predict": [str(task) for task in args.predict]}
-    write_result("writer", settings, timings, figures, args)
+        rates.append(seconds_per_multiply_add(args.product_references))
+        fitted.append([made(one) for one in tasks])
+        predicted[str(task)] = made(task)
+    fresh, known = map(Writing.median, zip(*fitted, strict=True))
+    model = fit(fresh, known, args.crop_bytes, float(np.median(rates)))
+    writings = {f"fit {tasks[0]}": fresh, f"fit {tasks[1]}": known, **predicted}
+    figures = {name: figures_of(one, model, args.crop_bytes) for name, one in writings.items()}
+    settings = settings_of(args) | {"predict": [str(task) for task in args.predict]}
+    timings = {name: one.timing() for name, one in writings.items()}
+    write_result("writer", settings, timings, {"model": asdict(model), **figures}, args)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argument_parser(__doc__)
     parser.add_argument("--work", type=Path, required=True, help="where the prepared stores are made, and found again")
-    parser.add_argument("--fit", type=Task.of, default=Task(5_000), help="what the constants are fitted to")
+    parser.add_argument("--fit", type=int, default=10_000, help="faces that the constants are fitted to, twice")
     parser.add_argument(
         "--predict", type=Task.of, nargs="+", default=[Task(20_000)], help="FACES or FACES:REFERENCES each"
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 SIZE: Final = 512  # numbers of an embedding
-MATRIX_BYTES: Final = 4 * SIZE + 8 + 4  # of a reference in the matrix: vector, number and checksum (FORMAT.md)
 
 
 @dataclass(frozen=True)
@@ -18,11 +17,11 @@ class Model:
     rest_s_per_face: float
     rest_s_per_person: float
     bytes_per_face: float
-    bytes_per_person: float
+    bytes_per_person: float  # besides the picture: rows, and the vector in the matrix of references
 
     def seconds(self, faces: float, new: float, products: float) -> float:
         per_face = self.group_s_per_face + self.rest_s_per_face
         return per_face * faces + self.rest_s_per_person * new + self.s_per_multiply_add * products
 
-    def bytes(self, faces: float, new: float) -> float:
-        return self.bytes_per_face * faces + self.bytes_per_person * new
+    def bytes(self, faces: float, new: float, picture_bytes: float) -> float:
+        return self.bytes_per_face * faces + (self.bytes_per_person + picture_bytes) * new

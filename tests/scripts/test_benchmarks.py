@@ -387,29 +387,35 @@ def test_a_page_that_loses_answers_fails() -> None:
 
 def test_writer(bench: Bench, tmp_path: Path) -> None:
     words = ["--work", tmp_path / "work", "--crop-bytes", "400", "--product-references", "20000"]
-    figures = bench(bench_writer, *words, "--fit", "600", "--predict", "520", "300:400")["writer"]
-    fitted, more, known = figures["fit"], figures["520"], figures["300:400"]
-    assert (fitted["faces"], fitted["new_persons"]) == (600, 300)
+    figures = bench(bench_writer, *words, "--fit", "300", "--predict", "520", "300:400")["writer"]
+    more, known = figures["520"], figures["300:400"]
+    assert (figures["fit 300"]["new_persons"], figures["fit 300:300"]["new_persons"]) == (150, 0)
     assert (more["faces"], more["new_persons"]) == (520, 260)
     assert (known["faces"], known["new_persons"]) == (300, 0)
     assert known["multiply_adds"] == 300 * 400 * bench_writer.SIZE
-    assert fitted["bytes_predicted"] == pytest.approx(fitted["bytes_written"])
+    for fitted in (figures["fit 300"], figures["fit 300:300"]):
+        assert fitted["bytes_predicted"] == pytest.approx(fitted["bytes_written"])
     assert min(known["seconds_by_part"].values()) > 0
     with pytest.raises(ValueError, match="more faces"):
         bench_writer.Task.of("500:400")
 
 
 def test_writer_finds_the_constants_of_its_model() -> None:
-    def shard(faces: int, new: int, references: int) -> bench_writer.ShardTime:
+    def shard(faces: int, new: int, references: int, disturbed: float = 0.0) -> bench_writer.ShardTime:
         products = faces * references * bench_writer.SIZE
         group, rest = 0.001 * faces + 1e-11 * products, 0.002 * faces + 0.004 * new
-        return bench_writer.ShardTime(faces, new, references, {"group": group, "rest": rest})
+        return bench_writer.ShardTime(faces, new, references, {"group": group + disturbed, "rest": rest})
 
-    shards = [shard(256, 200, 0), shard(256, 150, 200), shard(100, 10, 350)]
-    model = bench_writer.fit(bench_writer.Writing(shards, 612 * 50 + 360 * 8060), 6000, 1e-11)
-    assert dataclasses.astuple(model) == pytest.approx((0.001, 1e-11, 0.002, 0.004, 50, 8060))
+    places = (256, 200, 0), (256, 150, 200)
+    rounds = [
+        bench_writer.Writing([shard(*place, slow) for place, slow in zip(places, disturbed, strict=True)], 2_150_100)
+        for disturbed in ((0, 9), (0, 0), (9, 0))
+    ]
+    known = bench_writer.Writing([shard(100, 0, 350)], 5000)
+    model = bench_writer.fit(bench_writer.Writing.median(rounds), known, 6000, 1e-11)
+    assert dataclasses.astuple(model) == pytest.approx((0.001, 1e-11, 0.002, 0.004, 50, 70))
     assert model.seconds(1000, 10, 1e12) == pytest.approx(3 + 0.04 + 10)
-    assert model.bytes(1000, 10) == pytest.approx(130_600)
+    assert model.bytes(1000, 10, 6000) == pytest.approx(110_700)
 
 
 def test_a_writer_that_mistakes_a_person_fails() -> None:
