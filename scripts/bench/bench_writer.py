@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+import duckdb
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -259,9 +260,11 @@ def _commit(
 
 
 def _size(store: Path) -> int:
-    """Of a store that is closed, without what is there only until a run is finished."""
+    """Of a store that is closed, without what is there only until a run is finished, and free blocks of the catalog."""
     files = (file for part in store.iterdir() if part.name != "runs" for file in (part, *part.rglob("*")))
-    return sum(file.stat().st_size for file in files if file.is_file())
+    with duckdb.connect(str(store / (store / "CURRENT").read_text().strip()), read_only=True) as catalog:
+        ((free,),) = catalog.execute("SELECT free_blocks * block_size FROM pragma_database_size()").fetchall()
+    return sum(file.stat().st_size for file in files if file.is_file()) - int(free)
 
 
 def figures_of(writing: Writing, model: Model, crop_bytes: int) -> dict[str, Any]:

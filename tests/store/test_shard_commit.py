@@ -17,7 +17,7 @@ from pipeline.errors import StoreError, TooManyDirectories
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import read_object
-from pipeline.store.files.shards import embedding_rows
+from pipeline.store.files.shards import embedding_rows, parquet_bytes
 from pipeline.store.local import LocalStore
 from pipeline.store.records import Counters, RunRow, ShardCommit
 from pipeline.store.schema import MAX_DIRECTORIES
@@ -162,6 +162,11 @@ def test_the_embedding_shard_has_its_metadata(client: LocalStore, run: RunRow) -
     text = schema.metadata[b"facepipe"].decode()
     for part in ('"weights_sha256": "0000', '"mode": "exact"', '"generation": 1', '"output_hash": "1111'):
         assert part in text
+
+
+def test_an_embedding_shard_takes_less_than_its_vectors() -> None:
+    vectors = np.random.default_rng(1).standard_normal((256, 512), dtype=np.float32)
+    assert len(parquet_bytes(embedding_rows(range(256), vectors), {})) < vectors.nbytes
 
 
 def test_finished_run_shards_are_deleted_and_pending_deletes_replayed(tmp_path: Path) -> None:

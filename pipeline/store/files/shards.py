@@ -56,7 +56,8 @@ def parquet_bytes(table: pa.Table, metadata: Mapping[str, Any]) -> bytes:
     text = json.dumps(dict(metadata), sort_keys=True)
     kept = {**(table.schema.metadata or {}), METADATA_KEY: text.encode()}
     buffer = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(kept), buffer, compression=COMPRESSION)
+    # A dictionary of vectors' numbers, each there once, would add half of their bytes.
+    pq.write_table(table.replace_schema_metadata(kept), buffer, compression=COMPRESSION, use_dictionary=False)
     return buffer.getvalue()
 
 
