@@ -17,6 +17,7 @@ from typing import Final
 
 import click
 from bench.tables import TABLES, Table
+from capacity import TABLES as CAPACITY
 
 from pipeline.cli import main
 from pipeline.cli.output import EXIT_ABORTED, EXIT_BROKEN_PIPE
@@ -24,7 +25,7 @@ from pipeline.errors import FacepipeError, ImageRejected, all_errors
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, FORGOTTEN, NO_FACE, OK, REPLACED
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "docs/accuracy.md", "docs/speed.md")
+DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "docs/accuracy.md", "docs/capacity.md", "docs/speed.md")
 
 # Codes that are no class of their own, and classes whose message says nothing without its fields.
 _MEANINGS: Final = {
@@ -97,6 +98,7 @@ SECTIONS: Final[dict[str, Callable[[], Table]]] = {
     "exit codes": exit_codes,
     "statuses": statuses,
     **TABLES,
+    **CAPACITY,
 }
 _SECTION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

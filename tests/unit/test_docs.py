@@ -20,6 +20,7 @@ DOCUMENTS = [
     "CHANGELOG.md",
     "ARCHITECTURE.md",
     "docs/accuracy.md",
+    "docs/capacity.md",
     "docs/clients.md",
     "docs/existing-clients.md",
     "docs/page.md",
