@@ -44,6 +44,7 @@ EXACT, FAST = "exact", "fast"  # modes
 REFUSE, APPLY = "refuse", "apply"  # updates that the names speak against
 CPU, DEVICE = "cpu", "device"  # what decodes JPEG files
 KEEP, MARK, FORGET = "keep", "mark", "forget"  # what becomes of photos that vanished
+LOCAL, RAY = "local", "ray"  # engines
 OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
@@ -99,6 +100,8 @@ class MatchSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
+    engine: str = LOCAL  # local | ray: where shards are extracted
+    shard_folder: str | None = None  # where workers of Ray leave shards: a folder or an address; None: in the store
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     backend: str = "auto"  # of the embedder on the CPU: auto (OpenVINO, if it is installed) | openvino | torch
     threads: int = 0  # of decoding and of the CPU networks, in a run batches at once; 0: all cores
@@ -116,6 +119,19 @@ class RunSettings:
     jpeg: str = CPU  # where baseline JPEG files are decoded: cpu | device, whose colours differ
     precision: str = AUTO  # of the embedder: auto (the fastest of them) | float32 | float16 (on CUDA) | bfloat16
     tf32: bool = False  # whether the convolutions that are left in float32, the detector's too, may run in TF32
+
+
+@dataclass(frozen=True)
+class RaySettings:
+    """Workers of the engine ray."""
+
+    address: str | None = None  # of a cluster, host:port or auto; None: one is started on this machine
+    actors: int = 0  # workers; 0: as many as the cluster has room for
+    cpus: int = 2  # of each, at most those of the largest node
+    gpus: float = 0.0  # of each; a share of one lets workers share it
+    queue: int = 3  # shards that a worker has at once
+    start_timeout_s: float = 300.0  # without any worker
+    shard_timeout_s: float = 900.0  # in which a worker finishes none of its shards
 
 
 @dataclass(frozen=True)
@@ -176,6 +192,7 @@ class Settings:
     match: MatchSettings = field(default_factory=MatchSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     run: RunSettings = field(default_factory=RunSettings)
+    ray: RaySettings = field(default_factory=RaySettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     ui: UiSettings = field(default_factory=UiSettings)
@@ -250,6 +267,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "run.missing_limit": (0, 1),
     "run.shard_rows": (1, 1_000_000),
     "run.shard_pixels": (1, 2**40),
+    "ray.actors": (0, 100_000),
+    "ray.cpus": (1, 1024),
+    "ray.gpus": (0, 64),
+    "ray.queue": (1, 1000),
+    "ray.start_timeout_s": (1, 86_400),
+    "ray.shard_timeout_s": (1, 86_400),
     "serve.port": (0, 65_535),
     "serve.max_body_bytes": (1024, 2**32),
     "serve.body_timeout_s": (0.1, 3600),
@@ -267,6 +290,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "source.labels": ("none", "parent"),
     "decode.truncated": ("refuse", "tolerate", "accept"),
     "align.resampling": (AREA, PILLOW),
+    "run.engine": (LOCAL, RAY),
     "run.backend": (AUTO, OPENVINO, TORCH),
     "run.mode": (EXACT, FAST),
     "run.jpeg": (CPU, DEVICE),

@@ -5,7 +5,7 @@
       InputError         the source as a whole cannot be used
       ImageRejected      one image: becomes a row with a status and a reason, never stops a run
       OutputUnwritable   standard output is closed, or its disk full
-      DeviceError
+      DeviceError        what computes: a processor, a GPU, a Ray cluster
       ModelError
       StoreError         the store: always stops a run
       RequestError       one request to the server: answered with its HTTP status
@@ -169,6 +169,18 @@ class DeviceOutOfMemory(DeviceError, exit_code=21):
 
 class DeviceFailed(DeviceError, exit_code=22):
     """The device failed ({detail}). What is in the store stays: once the device works again, the same command goes on from there."""  # noqa: E501
+
+
+class ClusterFailed(DeviceError, exit_code=23):
+    """The Ray cluster cannot be used: {detail}. What is in the store stays: the same command goes on from there."""
+
+
+class NodeMismatch(DeviceError, exit_code=24):
+    """The Ray node {node} has {found}, and this machine {own}. All need the same, as their results must be equal. Nothing was given to it."""  # noqa: E501
+
+
+class ShardFailed(DeviceError, exit_code=25):
+    """Shard {shard} of the run failed {times} times on the Ray cluster, at last so: {detail}. `--engine local` extracts it on this machine."""  # noqa: E501
 
 
 class ModelError(FacepipeError, exit_code=6):

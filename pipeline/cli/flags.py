@@ -70,6 +70,9 @@ _FLAGS = {
     "match.min_cpq": ("X", "Least centre-pose quality of a new identity; 0 switches the check off."),
     "match.min_fsq": ("X", "Least sharpness quality of a new identity; 0 switches it off."),
     "match.min_fcq": ("X", "Least contrast quality of a new identity; 0 switches it off."),
+    "run.engine": ("local|ray", "ray: extract on a Ray cluster (docs/cluster.md)."),
+    "run.shard_folder": ("DIR", "Where workers of Ray leave shards: a folder all nodes share, or s3://..."),
+    "ray.address": ("HOST:PORT|auto", "The Ray cluster to join; else one is started here."),
     "run.device": ("DEVICE", "auto, cpu, cuda or cuda:N. CUDA asked for and not there is an error."),
     "run.threads": ("N", "Threads of decoding and of the CPU networks; 0: all cores."),
     "run.check_inode": ("", "Read files again whose inode changed, though size and times did not."),
@@ -105,6 +108,7 @@ _COMPARE = ("run.check_inode", "run.rehash", "run.on_missing", "run.missing_limi
 _LISTS = frozenset({"source.include", "source.exclude"})  # repeatable: the setting holds them separated by commas
 _DETECT = ("detect.min_face_px", "detect.min_confidence")
 _GATE = ("match.threshold", "match.min_cpq", "match.min_fsq", "match.min_fcq")
+_ENGINE = ("run.engine", "run.shard_folder", "ray.address")
 _MACHINE = ("run.device", "run.threads")
 _MODEL = ("model.weights", "model.weights_file")
 _NEW_MODEL = (*_MODEL, "model.calibration", "run.mode")
@@ -112,8 +116,8 @@ _SECURITY = ("security.encrypt", "security.master_key_file")
 
 # The flags of each kind of command; `--set` reaches every setting everywhere. Scanning takes all of them:
 # it makes the store where there is none, and settles the run's thresholds.
-ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_GATE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
-EXTRACT_FLAGS = (*_MACHINE, *_MODEL, "security.master_key_file")
+ALL_FLAGS = (*_SOURCE, *_COMPARE, *_DETECT, *_GATE, *_ENGINE, *_MACHINE, *_NEW_MODEL, *_SECURITY)
+EXTRACT_FLAGS = (*_ENGINE, *_MACHINE, *_MODEL, "security.master_key_file")
 GROUP_FLAGS = (*_MODEL, "security.master_key_file")
 REGROUP_FLAGS = (*_GATE, *_MACHINE, "model.weights_file", "security.master_key_file")
 SEARCH_FLAGS = ("match.threshold", *_MACHINE, "model.weights_file")

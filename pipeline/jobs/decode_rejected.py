@@ -100,7 +100,7 @@ class _Reading:
 
     def _load(self) -> BatchExtractor:
         if self._extractor is None:
-            with self._progress.loading_models():
+            with self._progress.meanwhile("loading the models"):
                 self._extractor = load_extractor(
                     self._settings, self._store.identity, self._store.path, NETWORK_THREADS
                 )

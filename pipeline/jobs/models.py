@@ -1,4 +1,4 @@
-"""Loads the models of a store."""
+"""Loads the models of a store, and tells what they did."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.embed import load_embedder
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.device_jpeg import decodes_on_device, load_nvimgcodec
+from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.store_identity import preprocessing_of, weights_file
 from pipeline.models.backend import choose_backend, fast_precision
 from pipeline.models.weights import cache_folder, detector_files, resolve
-from pipeline.runtime.device import device_errors, resolve_device, synchronize
+from pipeline.runtime.device import describe, device_errors, resolve_device, synchronize
 from pipeline.runtime.precision import check_fast_mode, set_tf32
 from pipeline.runtime.threads import set_threads
 from pipeline.store.records import StoreIdentity
@@ -53,3 +55,14 @@ def load_extractor(
         # The engine's workers run the networks on their own streams, which don't wait for the stream of these copies.
         synchronize(device)
     return BatchExtractor(detector, embedder, settings)
+
+
+def work_of(decoder: Decoder, extractor: BatchExtractor | None) -> WorkDone:
+    """What they did so far, without the time that it took. `extractor`: None before it is loaded."""
+    return WorkDone(
+        device=describe(extractor.device) if extractor else None,
+        backend=extractor.embedder.backend if extractor else None,
+        decoded=decoder.calls,
+        detector_calls=extractor.detector.counts.pnet.calls if extractor else 0,
+        embedder_calls=extractor.embedder.counts.calls if extractor else 0,
+    )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pipeline.config import RunSettings
 from pipeline.runtime.device_meter import DeviceMeter
@@ -96,12 +96,27 @@ class RunProfile:
         device = "" if self.device_busy_share is None else f", device {self.device_busy_share:.0%}"
         yield f"busy        CPU {self.cpu_busy_share:.0%}{device}"
         images, batches = self.images_waiting, self.batches_waiting
+        if not images.most:
+            return  # all was extracted elsewhere
         yield f"queues      {images.mean:.1f} decoded images (at most {images.most}), {batches.mean:.1f} batches"
         waited = ", ".join(f"for {what} {seconds:.1f} s" for what, seconds in self.workers_waited_for.items())
         yield (
             f"waited      {self.workers} workers {self.workers_waited_s:.1f} s in all ({waited});"
             f" decoding was held back {self.decoding_held_back_s:.1f} s"
         )
+
+
+class Elsewhere(Protocol):
+    """Workers on other machines or in other processes. The times of their stages come to the command's own; what waited
+    there, and their devices, are not measured."""
+
+    @property
+    def cores(self) -> int:
+        """Of all of them together."""
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of all of them so far."""
 
 
 class Profiler:
@@ -115,6 +130,7 @@ class Profiler:
         self._meter: DeviceMeter | None = None
         self._resources = ExitStack()
         self._begun, self._cpu_begun = time.perf_counter(), time.process_time()
+        self.elsewhere: list[Elsewhere] = []
         self.times = StageTimes(self._finish) if enabled else StageTimes()
 
     def watch(self, device: torch.device) -> None:
@@ -140,7 +156,11 @@ class Profiler:
         from pipeline.runtime.threads import thread_count, usable_cores
 
         threads = {DECODING: thread_count(self._settings.threads), NETWORKS: batch_workers(self._settings)}
-        busy = (time.process_time() - self._cpu_begun) / (time.perf_counter() - self._begun) / usable_cores()
+        cpu_s, cores = time.process_time() - self._cpu_begun, usable_cores()
+        for others in self.elsewhere:
+            threads = dict.fromkeys(threads, others.cores)
+            cpu_s, cores = cpu_s + others.cpu_s, max(cores, others.cores)
+        busy = cpu_s / (time.perf_counter() - self._begun) / cores
         return make_profile(self.times, threads, busy, None if self._meter is None else self._meter.busy_share)
 
     def close(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from pipeline.jobs.expectation import Expectation, calibration_warning, expectation_of_runs
 from pipeline.jobs.plan_counts import PlanCounts, kept_fields, listed, shortened
@@ -15,10 +15,12 @@ from pipeline.matching.calibration import Calibration
 from pipeline.store.operations import Store
 from pipeline.types import ACCEPTED_STATUSES
 
+_COUNTS: Final = ("decoded", "detector_calls", "embedder_calls")
+
 
 @dataclass(frozen=True)
 class WorkDone:
-    """What this process itself did: the counters of the decoder and the models, and the time they took."""
+    """What this process or workers did: the counters of the decoder and the models, and the time they took."""
 
     device: str | None = None
     backend: str | None = None  # what ran the embedder: OpenVINO or torch, with its version
@@ -32,6 +34,11 @@ class WorkDone:
     @property
     def images_per_second(self) -> float:
         return self.decoded / self.image_seconds if self.image_seconds else 0.0
+
+    def and_on(self, other: WorkDone) -> WorkDone:
+        """This work and that of others, elsewhere, in the same time."""
+        counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
+        return replace(self, device=other.device or self.device, backend=other.backend or self.backend, **counts)
 
     def __str__(self) -> str:
         if not self.decoded:

@@ -11,11 +11,12 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.config import Settings
+from pipeline.config import RAY, Settings
 from pipeline.errors import UsageError
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import settle_account
+from pipeline.jobs.cluster.connection import require_ray
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
 from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock_store
@@ -90,6 +91,8 @@ def open_session(
     """
     started = time.monotonic()
     progress = progress or SilentProgress()
+    if request.settings.run.engine == RAY:
+        require_ray()
     require_sources(request)
     with (
         closing(Profiler(request.profile, request.settings.run)) as profiler,

@@ -39,9 +39,9 @@ class ShardProgress:
             self._progress.note(f"The shard in hand takes about {max(1, round(seconds))} s more.")
 
     @contextmanager
-    def loading_models(self) -> Iterator[None]:
+    def meanwhile(self, phase: str) -> Iterator[None]:
         """The phase of the block; the former one goes on afterwards."""
-        self._progress.start("loading the models", None)
+        self._progress.start(phase, None)
         yield
         self._progress.start(self._phase, self._total)
         if self._done:

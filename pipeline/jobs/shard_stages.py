@@ -7,13 +7,18 @@ This module loads torch. A run that finds nothing new never imports it.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Generator
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from pipeline.config import RAY
 from pipeline.errors import DeviceMissing, Interrupted, UsageError
 from pipeline.extraction.engine import NETWORK_THREADS, LocalEngine
 from pipeline.extraction.extractor import BatchExtractor
@@ -22,17 +27,22 @@ from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.stored_picture import HeldPictures
 from pipeline.identities.directory import Directories
 from pipeline.identities.shards import Enroller
+from pipeline.jobs.cluster.connection import settle_environment
+from pipeline.jobs.cluster.left_shards import Metadata, shard_folder, shard_metadata, take_left
 from pipeline.jobs.committer import Committer
-from pipeline.jobs.models import load_extractor
+from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
 from pipeline.jobs.shard_progress import ShardProgress
-from pipeline.runtime.device import describe, resolve_device
+from pipeline.runtime.device import resolve_device
 from pipeline.runtime.stage_times import LOAD, WRITE
 from pipeline.runtime.threads import thread_count
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import CommitShard
 from pipeline.store.records import RunRow
+
+if TYPE_CHECKING:
+    from pipeline.jobs.cluster.engine import RayEngine
 
 
 class ShardStages:
@@ -48,6 +58,7 @@ class ShardStages:
         self._held: HeldPictures | None = None
         self._threads = thread_count(session.settings.run.threads)
         self._image_seconds = 0.0
+        self._ray_engines: list[RayEngine] = []
 
     def work(self, run: RunRow, *, extract: bool = True, commit: bool = True) -> None:
         """Brings the pending shards of a planned run into the store.
@@ -66,7 +77,7 @@ class ShardStages:
             )
         if not commit:
             pending = missing
-        # Only where this process commits in this command are the faces' pixels at hand when it is decided who is new.
+        # Only where this process extracts and commits are the faces' pixels at hand when it is decided who is new.
         self._held = HeldPictures() if commit and not self._store.served else None
         phase = "extract" if not commit else "group" if not extract else "run"
         sizes = np.diff(self._store.shard_starts(run))
@@ -87,18 +98,15 @@ class ShardStages:
                 shard_done = next(shards_done)
                 if committer is not None:
                     committer(*shard_done)
+            deque(shards_done, 0)  # there is none left, and the engine clears up
 
     def work_done(self) -> WorkDone:
         """What these stages did so far, without the time and the profile of the command."""
-        extractor = self._extractor
-        return WorkDone(
-            device=describe(extractor.detector.networks.device) if extractor else None,
-            backend=extractor.embedder.backend if extractor else None,
-            image_seconds=round(self._image_seconds, 3),
-            decoded=self._decoder.calls,
-            detector_calls=extractor.detector.counts.pnet.calls if extractor else 0,
-            embedder_calls=extractor.embedder.counts.calls if extractor else 0,
-        )
+        here = work_of(self._decoder, self._extractor)
+        work = replace(here, image_seconds=round(self._image_seconds, 3))
+        for engine in self._ray_engines:
+            work = work.and_on(engine.work_done())
+        return work
 
     def _commit_here(self, store: LocalStore, run: RunRow) -> CommitShard:
         limit = self._session.settings.decode.max_bytes
@@ -116,14 +124,12 @@ class ShardStages:
         self, run: RunRow, pending: list[int], missing: set[int]
     ) -> Generator[tuple[int, pa.Table, pa.Table], None, None]:
         """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it to the store."""
-        identity = self._store.identity
-        metadata = {
-            "weights_sha256": identity.weights_sha256,
-            "output_hash": identity.output_hash,
-            "mode": identity.mode,
-        }
-        settings, size, pixel_hash = self._session.settings, identity.embedding_size, PixelHash(identity.pixel_key)
-        engine = LocalEngine(settings, size, self._decoder, pixel_hash, self._load_extractor, self._times, self._held)
+        metadata = shard_metadata(self._store)
+        on_ray = self._session.settings.run.engine == RAY
+        if missing and not on_ray:
+            folder = self._session.settings.run.shard_folder
+            missing = missing - take_left(self._store, run.run_id, folder, missing, partial(self._manifest, run))
+        engine = self._ray_engine(run, metadata) if on_ray and missing else self._local_engine()
         rows = ((k, self._manifest(run, k)) for k in pending if k in missing)
         results = engine.run_shards(rows, self._progress.advance)
         try:
@@ -140,13 +146,38 @@ class ShardStages:
                     with self._times.stage(WRITE):
                         self._store.write_run_shard(run.run_id, number, table, metadata)
                 yield shard, manifest, table
+            deque(results, 0)
         finally:
             results.close()
+
+    def _local_engine(self) -> LocalEngine:
+        identity = self._store.identity
+        settings, size, pixel_hash = self._session.settings, identity.embedding_size, PixelHash(identity.pixel_key)
+        return LocalEngine(settings, size, self._decoder, pixel_hash, self._load_extractor, self._times, self._held)
+
+    def _ray_engine(self, run: RunRow, metadata: Metadata) -> RayEngine:
+        session, store = self._session, self._store
+        settle_environment(session.settings.ray)
+        from pipeline.jobs.cluster.engine import RayEngine  # late: it loads Ray
+
+        engine = RayEngine(
+            session.settings,
+            store.identity,
+            session.request.store,
+            shard_folder(store, run.run_id, session.settings.run.shard_folder),
+            {**metadata, "run_id": run.run_id},
+            self._times,
+            partial(self._progress.meanwhile, "starting the workers"),
+            profile=session.request.profile,
+        )
+        self._ray_engines.append(engine)
+        session.profiler.elsewhere.append(engine)
+        return engine
 
     def _load_extractor(self) -> BatchExtractor:
         if self._extractor is None:
             session = self._session
-            with self._progress.loading_models(), self._times.stage(LOAD):
+            with self._progress.meanwhile("loading the models"), self._times.stage(LOAD):
                 self._extractor = load_extractor(
                     session.settings, self._store.identity, session.request.store, NETWORK_THREADS
                 )

@@ -125,7 +125,7 @@ class StageTimes:
         try:
             yield
         finally:
-            self._add(name, calls, self._clock() - begun)
+            self.add(name, calls, self._clock() - begun)
 
     @contextmanager
     def on_device(self, name: str) -> Iterator[None]:
@@ -140,7 +140,13 @@ class StageTimes:
         with self._lock:
             return sum((self.stages[name].seconds for name in names if name in self.stages), 0.0)
 
-    def _add(self, name: str, calls: int, seconds: float) -> None:
+    def by_stage(self) -> dict[str, tuple[int, float]]:
+        """Calls and seconds of each stage so far."""
+        with self._lock:
+            return {name: (stage.calls, stage.seconds) for name, stage in self.stages.items()}
+
+    def add(self, name: str, calls: int, seconds: float) -> None:
+        """Counts what was timed elsewhere."""
         with self._lock:
             stage = self.stages.setdefault(name, StageTime())
             stage.calls += calls

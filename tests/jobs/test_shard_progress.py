@@ -14,7 +14,7 @@ def test_after_a_stop_the_rest_of_the_shard_is_told_once() -> None:
     progress.start("run", 200)
     progress.begin_shard(100)
     now[0] = 50.0
-    with progress.loading_models():
+    with progress.meanwhile("loading the models"):
         now[0] = 60.0  # does not count
     now[0] = 65.0
     progress.advance(10)

@@ -9,7 +9,6 @@ key, which is never in the store.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import os
@@ -88,11 +87,26 @@ def new_image_key() -> bytes:
     return os.urandom(KEY_BYTES)
 
 
+def seal(key: bytes, data: bytes, bound_to: str) -> bytes:
+    """nonce (12 bytes) || AES-256-GCM of data (NIST SP 800-38D): what others can neither read nor change, nor pass off
+    for something that is `bound_to` another text."""
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + AESGCM(_checked(key)).encrypt(nonce, data, bound_to.encode())
+
+
+def unseal(key: bytes, sealed: bytes, bound_to: str) -> bytes:
+    """The data of `seal`. Raises ValueError where key or text differ, or it was changed."""
+    try:
+        return AESGCM(_checked(key)).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to.encode())
+    except InvalidTag as exc:
+        raise ValueError("it does not open: it was changed, or is of another key") from exc
+
+
 def wrap_key(master: MasterKey, account_id: int, key: bytes) -> str:
     """`aes256gcm$nonce$ciphertext`, in base64; bound to the account, so that two wrapped keys cannot be swapped."""
-    nonce = os.urandom(_NONCE_BYTES)
-    wrapped = AESGCM(master.data).encrypt(nonce, _checked(key), _bound_to(account_id))
-    return "$".join([_WRAPPED, base64.b64encode(nonce).decode(), base64.b64encode(wrapped).decode()])
+    sealed = seal(master.data, _checked(key), _bound_to(account_id))
+    parts = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+    return "$".join([_WRAPPED, *(base64.b64encode(part).decode() for part in parts)])
 
 
 def unwrap_key(master: MasterKey, account_id: int, wrapped: str) -> bytes:
@@ -102,10 +116,10 @@ def unwrap_key(master: MasterKey, account_id: int, wrapped: str) -> bytes:
         raise ValueError("not a wrapped key")
     try:
         nonce, data = (base64.b64decode(part, validate=True) for part in parts)
-        return _checked(AESGCM(master.data).decrypt(nonce, data, _bound_to(account_id)))
-    except (InvalidTag, binascii.Error) as exc:
+        return _checked(unseal(master.data, nonce + data, _bound_to(account_id)))
+    except ValueError as exc:  # binascii.Error is one
         raise ValueError("a wrapped key that does not open") from exc
 
 
-def _bound_to(account_id: int) -> bytes:
-    return f"facepipe image key of account {account_id}".encode()
+def _bound_to(account_id: int) -> str:
+    return f"facepipe image key of account {account_id}"

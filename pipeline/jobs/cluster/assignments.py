@@ -1,0 +1,141 @@
+"""Which worker has which shards: in order, within a window, and again where a worker died or was too slow."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from pipeline.errors import ShardFailed
+
+MOST_FAILURES: Final = 3  # of one shard
+# A shard is given to a second worker, which has nothing else to do, once it takes so many times as long as others, and
+# at least so many seconds.
+_STRAGGLES: Final = 3.0
+_STRAGGLES_S: Final = 10.0
+_RECENT: Final = 50  # shards whose time is usual
+
+
+@dataclass
+class Shard:
+    """A shard that is not taken yet."""
+
+    number: int
+    rows: int
+    manifest: bytes  # its rows, as an Arrow stream
+    done: bool = False  # it lies in the shard folder
+    told: bool = False  # as done, for progress
+    workers: dict[str, float] = field(default_factory=dict)  # that have it, and since when
+    failures: list[str] = field(default_factory=list)
+
+
+class Assignments:
+    """The shards that were pulled from `shards` and are not taken yet: at most `window`, so that what lies in the shard
+    folder is bounded however slow one of them is."""
+
+    def __init__(self, shards: Iterator[Shard], window: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shards = shards
+        self._window = window
+        self._clock = clock
+        self._open: dict[int, Shard] = {}  # in the order of the manifest
+        self._waiting: deque[Shard] = deque()  # without a worker
+        self._seconds: deque[float] = deque(maxlen=_RECENT)
+        self._last_sign: dict[str, float] = {}  # of a worker with shards: when it had none, or last finished one
+
+    def first(self) -> Shard | None:
+        """The shard that is to be taken next; None: there is none left."""
+        self._pull(1)
+        return next(iter(self._open.values()), None)
+
+    def widen(self, window: int) -> None:
+        """From now on so many may be pulled and not taken."""
+        self._window = window
+
+    def give(self, worker: str) -> Shard | None:
+        """The next shard for a worker, that has it from now on; None: there is none for it."""
+        shard = self._next() or self._straggler(worker)
+        if shard is None:
+            return None
+        if self._waiting and self._waiting[0] is shard:
+            self._waiting.popleft()
+        if not self.in_hand(worker):
+            self._last_sign[worker] = self._clock()
+        shard.workers[worker] = self._clock()
+        return shard
+
+    def in_hand(self, worker: str) -> list[Shard]:
+        """What a worker has, in the order in which it got it."""
+        found = [shard for shard in self._open.values() if worker in shard.workers]
+        return sorted(found, key=lambda shard: shard.workers[worker])
+
+    def finished(self, worker: str, number: int) -> int:
+        """A worker left a shard, or found another's. Returns how many rows are done by that."""
+        self._last_sign[worker] = self._clock()
+        shard = self._open.get(number)
+        if shard is None or worker not in shard.workers:
+            return 0  # of a second worker, and taken already
+        self._seconds.append(self._clock() - shard.workers.pop(worker))
+        shard.done = True
+        rows, shard.told = 0 if shard.told else shard.rows, True
+        return rows
+
+    def lost(self, worker: str, reason: str) -> None:
+        """A worker is gone: its shards wait for another. Raises ShardFailed where the one it worked on failed too
+        often: some photo of it may be what ends workers."""
+        in_hand = self.in_hand(worker)
+        for shard in reversed(in_hand):
+            del shard.workers[worker]
+            if not shard.done and not shard.workers:
+                self._waiting.appendleft(shard)
+        if in_hand and not in_hand[0].done:
+            self._failed(in_hand[0], reason)
+
+    def made_again(self, shard: Shard, reason: str) -> None:
+        """What was left of a shard cannot be used. Raises ShardFailed after the third time."""
+        shard.done = False
+        if not shard.workers:
+            self._waiting.appendleft(shard)
+        self._failed(shard, reason)
+
+    def taken(self, shard: Shard) -> None:
+        """The shard is in the store. A second worker may still work on it."""
+        del self._open[shard.number]
+
+    def silent_for(self, worker: str) -> float:
+        """Seconds in which a worker finished none of its shards; 0 where it has none."""
+        return self._clock() - self._last_sign[worker] if self.in_hand(worker) else 0.0
+
+    def _failed(self, shard: Shard, reason: str) -> None:
+        shard.failures.append(reason)
+        if len(shard.failures) >= MOST_FAILURES:
+            raise ShardFailed(shard=shard.number, times=len(shard.failures), detail=reason)
+
+    def _pull(self, most: int) -> None:
+        while len(self._open) < most:
+            shard = next(self._shards, None)
+            if shard is None:
+                return
+            self._open[shard.number] = shard
+            if not shard.done:
+                self._waiting.append(shard)
+
+    def _next(self) -> Shard | None:
+        while not self._waiting and len(self._open) < self._window:
+            pulled = len(self._open)
+            self._pull(pulled + 1)
+            if len(self._open) == pulled:
+                break
+        return self._waiting[0] if self._waiting else None
+
+    def _straggler(self, worker: str) -> Shard | None:
+        if not self._seconds or self.in_hand(worker):
+            return None
+        limit = max(_STRAGGLES_S, _STRAGGLES * median(self._seconds))
+        now = self._clock()
+        for shard in self._open.values():
+            if not shard.done and len(shard.workers) == 1 and now - min(shard.workers.values()) > limit:
+                return shard
+        return None

@@ -1,0 +1,123 @@
+"""The Ray cluster of a run: joined at its address, or started on this machine and ended."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec
+from typing import Any, Final
+
+from pipeline.config import RaySettings
+from pipeline.errors import ClusterFailed, UsageError
+from pipeline.runtime.threads import usable_cores
+
+NAMESPACE: Final = "facepipe"
+_REACHED_S: Final = 10.0
+# Ray keeps objects in shared memory. Ours are manifest rows and answers; the least that Ray takes is 75 MB.
+_OBJECTS_BYTES: Final = 80 * 2**20
+_QUIET: Final[dict[str, Any]] = {
+    "namespace": NAMESPACE,
+    "log_to_driver": False,
+    "logging_level": logging.ERROR,
+    "include_dashboard": None,
+}
+
+
+def settle_environment(settings: RaySettings) -> None:
+    """For a cluster that is started here; to be called before Ray is loaded, which reads these variables then.
+
+    Ray listens on all addresses, and whoever can connect can run programs: this token is known to this process and its
+    children alone. Where a program loaded Ray before, Ray's own settings hold. Ray's usage reports are off.
+    """
+    if settings.address is None and "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+def require_ray() -> None:
+    """Raises UsageError where Ray, or what the shard folder needs, is not installed."""
+    for module in ("ray", "obstore"):
+        if find_spec(module) is None:
+            raise UsageError(message="The engine ray needs the extra `ray`: pip install 'facepipe[ray]'.")
+
+
+@contextmanager
+def connected(settings: RaySettings) -> Iterator[None]:
+    """For the block, this process is a driver of the cluster. Raises ClusterFailed."""
+    import ray
+
+    if ray.is_initialized():  # by a program that uses this library
+        yield
+        return
+    if settings.address is None:
+        with _until_the_end():
+            _init(address="local", num_cpus=usable_cores(), include_dashboard=False, object_store_memory=_OBJECTS_BYTES)
+            yield
+    else:
+        _reach(settings.address)
+        with _until_the_end():
+            _init(address=settings.address)
+            yield
+
+
+def room_for(settings: RaySettings) -> tuple[int, int]:
+    """How many workers the cluster has room for, at least one, and how many cores each takes. Raises ClusterFailed."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    largest = int(max((node.get("CPU", 0.0) for node in nodes), default=0.0))
+    if largest < 1:
+        raise ClusterFailed(detail="no node of it has a processor core to spare (num_cpus)")
+    cpus = min(settings.cpus, largest)
+    room = sum(_workers_of(node, cpus, settings.gpus) for node in nodes)
+    if not room:
+        raise ClusterFailed(detail=f"no node has {settings.gpus:g} GPUs and {cpus} cores (ray.gpus, ray.cpus)")
+    return settings.actors or room, cpus
+
+
+def _workers_of(node: Mapping[str, float], cpus: int, gpus: float) -> int:
+    by_cpus = node.get("CPU", 0.0) // cpus
+    by_gpus = node.get("GPU", 0.0) / gpus if gpus else math.inf
+    return int(min(by_cpus, by_gpus))
+
+
+def _init(**how: Any) -> None:
+    import ray
+
+    try:
+        ray.init(**{**_QUIET, **how})
+    except (Exception, SystemExit) as exc:  # Ray ends the program where a cluster does not answer
+        reason = str(exc) if isinstance(exc, Exception) else "it does not answer"
+        raise ClusterFailed(detail=" ".join(reason.split())[:400]) from exc
+
+
+@contextmanager
+def _until_the_end() -> Iterator[None]:
+    import ray
+
+    # Ray prints what befalls workers, on standard output, where a command's answer alone belongs.
+    with redirect_stdout(sys.stderr):
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Ray itself would try for minutes, and write on standard error meanwhile."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(message=f'"{address}" is no address of a Ray cluster, such as 10.0.0.1:6379, or auto.')
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACHED_S).close()
+    except OSError as exc:
+        raise ClusterFailed(detail=f"nothing answers at {address} ({exc.strerror or exc})") from exc

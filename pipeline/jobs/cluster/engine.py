@@ -1,0 +1,256 @@
+"""The engine ray: shards of a manifest to tables of extracted faces, by the workers of a cluster."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import ray
+
+from pipeline.config import RaySettings, SecuritySettings, Settings
+from pipeline.errors import ClusterFailed, NodeMismatch
+from pipeline.jobs.cluster.assignments import Assignments, Shard
+from pipeline.jobs.cluster.connection import NAMESPACE, connected, room_for
+from pipeline.jobs.cluster.left_shards import Metadata, read_left
+from pipeline.jobs.cluster.worker import Done, Failed, Node, Order, ShardWorker, versions
+from pipeline.jobs.run_report import WorkDone
+from pipeline.runtime.stage_times import StageTimes
+from pipeline.store.files.shard_folder import ShardFolder, ShardUnusable
+from pipeline.store.records import StoreIdentity
+from pipeline.store.wire import pack, unpack_error
+
+_log = logging.getLogger(__name__)
+# Shards that may lie in the shard folder or be in work, for each worker: so many more than it has at once.
+_WINDOW_PER_WORKER: Final = 4
+_TICK_S: Final = 1.0
+_DEATHS: Final = 3  # of each worker without a shard done in between: then the cluster is given up
+
+
+class _Worker:
+    """A worker of the cluster, from the order to start it on."""
+
+    def __init__(self, name: str, order: Order, cpus: int, gpus: float, calls: int) -> None:
+        self.name = name
+        options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+        options |= {"max_concurrency": calls + 1, "scheduling_strategy": "SPREAD"}
+        kind: Any = ray.remote(ShardWorker)
+        actor = kind.options(name=name, namespace=NAMESPACE, **options)
+        self.actor: Any = actor.remote(order)
+        self.started: Any = self.actor.start.remote()
+        self.node: str | None = None  # where it runs, once it has started
+        self.calls: dict[Any, int] = {}  # the answers that are awaited, and their shards
+        self.last: Done | None = None
+
+    def extract(self, shard: Shard) -> None:
+        self.calls[self.actor.extract.remote(shard.number, shard.manifest)] = shard.number
+
+    def end(self) -> None:
+        ray.kill(self.actor, no_restart=True)
+
+
+class RayEngine:
+    """Runs extraction on a cluster, which is joined or started when the first shard needs it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: StoreIdentity,
+        store: Path,
+        folder: ShardFolder,
+        metadata: Metadata,
+        times: StageTimes,
+        starting: Callable[[], AbstractContextManager[None]],
+        *,
+        profile: bool,
+    ) -> None:
+        """`metadata` tells the run's shards from others. `starting` is around the wait for the first worker."""
+        self._settings: RaySettings = settings.ray
+        self._folder = folder
+        self._times = times
+        self._starting = starting
+        safe = replace(settings, security=SecuritySettings())  # workers need no master key
+        self._order = Order(safe, identity, store, folder, "", metadata, profile)
+        self._cpus = 0
+        self._workers: dict[str, _Worker] = {}
+        self._wanted = 0
+        self._deaths = 0  # since a shard was done last
+        self._alone_since = 0.0  # without a worker that has started
+        self._ended: list[Done] = []  # the last answers of workers that are gone
+
+    def run_shards(
+        self, shards: Iterable[tuple[int, pa.Table]], advance: Callable[[int], None]
+    ) -> Generator[tuple[int, pa.Table], None, None]:
+        """As `LocalEngine.run_shards`. A shard that lies in the folder already is taken from there.
+
+        Raises ClusterFailed, NodeMismatch, ShardFailed, BucketFailed, and what workers raise.
+        """
+        manifests: dict[int, pa.Table] = {}
+        with ExitStack() as stack:
+            left = _described(shards, self._folder.shards(), manifests)
+            assignments = Assignments(left, 1)
+            while (shard := assignments.first()) is not None:
+                if not shard.done and not self._wanted:
+                    self._start(assignments, stack)
+                while not shard.done:
+                    self._work(assignments, advance)
+                try:
+                    size, metadata = self._order.identity.embedding_size, self._order.metadata
+                    table = read_left(self._folder, shard.number, manifests[shard.number], size, metadata)
+                except ShardUnusable as exc:
+                    self._folder.remove(shard.number)
+                    assignments.made_again(shard, str(exc))
+                    continue
+                if not shard.told:
+                    advance(shard.rows)
+                yield shard.number, table
+                # Whoever took the table has it in the store by now.
+                self._folder.remove(shard.number)
+                assignments.taken(shard)
+                del manifests[shard.number]
+        self._folder.clear()
+
+    def work_done(self) -> WorkDone:
+        """What all workers did so far."""
+        work = WorkDone()
+        for done in self._answers():
+            work = work.and_on(done.work)
+        return replace(work, device=work.device and f"Ray ({self._wanted} x {work.device})")
+
+    @property
+    def cores(self) -> int:
+        """Of all workers together."""
+        return self._wanted * self._cpus
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of all workers so far."""
+        return sum(done.cpu_s for done in self._answers())
+
+    def _answers(self) -> list[Done]:
+        """The last one of each worker."""
+        return [*self._ended, *(worker.last for worker in self._workers.values() if worker.last)]
+
+    def _start(self, assignments: Assignments, stack: ExitStack) -> None:
+        """Joins or starts the cluster, orders the workers, and waits for the first."""
+        with self._starting():
+            stack.enter_context(connected(self._settings))
+            self._wanted, self._cpus = room_for(self._settings)
+            run = replace(self._order.settings.run, threads=self._cpus)
+            settings = replace(self._order.settings, run=run)
+            self._order = replace(self._order, settings=settings, sign=self._folder.leave_sign())
+            stack.callback(self._end_workers)
+            self._alone_since = time.monotonic()
+            for _ in range(self._wanted):
+                self._order_worker()
+            while not any(worker.node for worker in self._workers.values()):
+                self._await(assignments, lambda _: None)
+        assignments.widen(self._wanted * (self._settings.queue + _WINDOW_PER_WORKER))
+
+    def _order_worker(self) -> None:
+        name = f"facepipe-{self._order.metadata['run_id']}-{uuid.uuid4().hex[:8]}"
+        order, settings = self._order, self._settings
+        self._workers[name] = _Worker(name, order, self._cpus, settings.gpus, settings.queue)
+
+    def _work(self, assignments: Assignments, advance: Callable[[int], None]) -> None:
+        """Gives shards to the workers that have room, and waits a moment for what comes."""
+        for worker in self._workers.values():
+            while worker.node and len(worker.calls) < self._settings.queue:
+                shard = assignments.give(worker.name)
+                if shard is None:
+                    break
+                worker.extract(shard)
+        self._await(assignments, advance)
+        for worker in list(self._workers.values()):
+            silent = assignments.silent_for(worker.name)
+            if silent > self._settings.shard_timeout_s:
+                self._lose(worker, f"it finished no shard for {silent:.0f} s (ray.shard_timeout_s)", assignments)
+
+    def _await(self, assignments: Assignments, advance: Callable[[int], None]) -> None:
+        of: dict[Any, _Worker] = {}
+        for worker in self._workers.values():
+            of |= dict.fromkeys(worker.calls or ([] if worker.node else [worker.started]), worker)
+        ready, _ = ray.wait(list(of), num_returns=1, timeout=_TICK_S)
+        for answer in ready:
+            worker = of[answer]
+            try:
+                found = ray.get(answer, timeout=_TICK_S)
+            except ray.exceptions.RayTaskError:
+                raise  # a fault of ours, in the worker
+            except ray.exceptions.RayError as exc:
+                reason = " ".join(str(exc).split())
+                if "error raised in its creation task" in reason:  # it would be raised again
+                    raise ClusterFailed(detail=f"a node cannot load facepipe: {reason[-400:]}") from exc
+                self._lose(worker, reason[:600], assignments)
+                continue
+            if isinstance(found, Failed):
+                raise unpack_error(found.error)
+            if isinstance(found, Node):
+                self._admit(worker, found)
+            else:
+                self._deaths = 0
+                self._note(worker, found)
+                advance(assignments.finished(worker.name, worker.calls.pop(answer)))
+        self._require_worker()
+
+    def _admit(self, worker: _Worker, node: Node) -> None:
+        own = versions()
+        for what, version in own.items():
+            if node.versions.get(what) != version:
+                found = f"{what} {node.versions.get(what)}"
+                raise NodeMismatch(node=node.name, found=found, own=f"{what} {version}")
+        worker.node = node.name
+
+    def _note(self, worker: _Worker, done: Done) -> None:
+        before: Mapping[str, tuple[int, float]] = worker.last.stages if worker.last else {}
+        for stage, (calls, seconds) in done.stages.items():
+            earlier = before.get(stage, (0, 0.0))
+            self._times.add(stage, calls - earlier[0], seconds - earlier[1])
+        worker.last = done
+
+    def _lose(self, worker: _Worker, reason: str, assignments: Assignments) -> None:
+        """Gives a worker up and orders another. Raises ClusterFailed where they end one after another."""
+        where = worker.node or "a node that it had not told yet"
+        _log.warning("A Ray worker on %s is gone: %s", where, reason)
+        worker.end()
+        del self._workers[worker.name]
+        if worker.last is not None:
+            self._ended.append(worker.last)
+        if not any(each.node for each in self._workers.values()):
+            self._alone_since = time.monotonic()
+        self._deaths += 1
+        if self._deaths >= _DEATHS * self._wanted:
+            detail = f"{self._deaths} workers ended without a shard done in between, the last on {where}: {reason}"
+            raise ClusterFailed(detail=detail)
+        assignments.lost(worker.name, f"the worker on {where} ended: {reason}")
+        self._order_worker()
+
+    def _require_worker(self) -> None:
+        if any(worker.node for worker in self._workers.values()):
+            return
+        limit = self._settings.start_timeout_s
+        if time.monotonic() - self._alone_since > limit:
+            free = {name: number for name, number in ray.available_resources().items() if name in ("CPU", "GPU")}
+            needs = f"each needs {self._cpus} cores and {self._settings.gpus:g} GPUs, and {free or 'nothing'} is free"
+            raise ClusterFailed(detail=f"no worker started within {limit:g} s (ray.start_timeout_s): {needs}")
+
+    def _end_workers(self) -> None:
+        for worker in self._workers.values():
+            if worker.last is not None:
+                self._ended.append(worker.last)
+            worker.end()
+        self._workers = {}
+
+
+def _described(
+    shards: Iterable[tuple[int, pa.Table]], there: set[int], manifests: dict[int, pa.Table]
+) -> Iterator[Shard]:
+    for number, rows in shards:
+        manifests[number] = rows
+        yield Shard(number, len(rows), pack(rows)[1], done=number in there)

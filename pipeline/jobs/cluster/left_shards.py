@@ -1,0 +1,67 @@
+"""Shards that workers left: which folder they are in, and whether one is what it should be. Needs no Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.errors import ImageMissing
+from pipeline.extraction.rows import shard_schema
+from pipeline.runtime.buckets import is_address
+from pipeline.store.files.shard_folder import ShardFolder, ShardUnusable
+from pipeline.store.operations import Store
+
+Metadata = dict[str, Any]
+
+
+def shard_metadata(store: Store) -> Metadata:
+    """What tells the extracted shards of a store from another's."""
+    identity = store.identity
+    return {"weights_sha256": identity.weights_sha256, "output_hash": identity.output_hash, "mode": identity.mode}
+
+
+def shard_folder(store: Store, run_id: str, folder: str | None) -> ShardFolder:
+    """The folder of a run's shards, by the setting `run.shard_folder`."""
+    identity = store.identity
+    secret = store.key_of_run(run_id) or bytes.fromhex(identity.pixel_key or "")
+    return ShardFolder.of_run(run_id, folder or str(store.folder.path("runs")), identity.output_hash, secret)
+
+
+def read_left(folder: ShardFolder, number: int, manifest: pa.Table, size: int, metadata: Metadata) -> pa.Table:
+    """A shard that a worker left, of embeddings of `size` numbers. Raises ShardUnusable unless it has the manifest's
+    rows, and where its worker did not see photos that are here."""
+    table = folder.read(number, metadata)
+    if not table.schema.equals(shard_schema(size)) or not table["row"].equals(manifest["row"]):
+        raise ShardUnusable(f"shard {number} has other rows than the manifest")
+    for file, status in zip(manifest["file"].to_pylist(), table["status"].to_pylist(), strict=True):
+        if status == ImageMissing.status and _is_here(os.fsdecode(file)):
+            raise ShardUnusable(f"a worker does not see {os.fsdecode(file)}, which is there on this machine")
+    return table
+
+
+def take_left(
+    store: Store, run_id: str, folder: str | None, missing: set[int], manifest: Callable[[int], pa.Table]
+) -> set[int]:
+    """Moves what workers of Ray left of these shards into the store, for a run that goes on without them; returns their
+    numbers. Raises BucketFailed."""
+    if folder is None and not any(store.folder.path(f"runs/{run_id}/shards").glob("*.s[ei]*")):
+        return set()
+    left, taken, metadata = shard_folder(store, run_id, folder), set[int](), shard_metadata(store)
+    left.remove_signs()
+    for number in sorted(left.shards() & missing):
+        try:
+            table = read_left(left, number, manifest(number), store.identity.embedding_size, metadata)
+        except ShardUnusable:
+            continue
+        store.write_run_shard(run_id, number, table, metadata)
+        taken.add(number)
+    left.clear()
+    return taken
+
+
+def _is_here(file: str) -> bool:
+    return not is_address(file) and Path(file).exists()

@@ -1,0 +1,147 @@
+"""Extracted shards on their way from the workers of a cluster to the store: sealed files in a folder that all nodes
+share, or objects in a bucket.
+
+A file's name has its shard and the hash of the output settings; it is below the run's id. It is written once: of
+several workers with the same shard one wins. It is sealed (AES-256-GCM) under a key of the run and bound to its name,
+so that nobody who reaches the folder can read it, change it, or pass one shard off for another. In a store of an
+earlier version that is not encrypted the key is no secret, and tells damage alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import BucketFailed
+from pipeline.runtime import buckets
+from pipeline.store.files.crypto import seal, unseal
+from pipeline.store.files.shards import parquet_bytes, read_metadata
+
+_SEALED: Final = ".sealed"
+_SHARD: Final = re.compile(rf"(\d{{5,}})-[0-9a-f]{{16}}{re.escape(_SEALED)}")
+_SIGN: Final = ".sign"  # by which a worker sees that its folder is the driver's, and that the driver is at work
+
+
+class ShardUnusable(Exception):
+    """What lies under a shard's name is not the shard."""
+
+
+@dataclass(frozen=True)
+class ShardFolder:
+    """The shards of one run. Any number of processes write while one takes. Every method raises BucketFailed where the
+    folder or bucket cannot be used, and UsageError without obstore."""
+
+    address: str  # of the run's shards
+    output_hash: str
+    key: bytes = field(repr=False)  # 32
+
+    @classmethod
+    def of_run(cls, run_id: str, folder: str, output_hash: str, secret: bytes) -> ShardFolder:
+        """`folder`: a path or an address, of any runs. `secret`: from which the run's key is made."""
+        if not buckets.is_address(folder):
+            folder = f"file://{Path(folder.removeprefix('file://')).expanduser().absolute()}"
+        key = hmac.new(secret, f"facepipe shards {run_id} {output_hash}".encode(), hashlib.sha256).digest()
+        return cls(buckets.below(folder, f"{run_id}/shards"), output_hash, key)
+
+    def put(self, shard: int, table: pa.Table, metadata: Mapping[str, Any]) -> bool:
+        """Leaves an extracted shard, unless there is one: False."""
+        name = self._name(shard)
+        data = parquet_bytes(table, {**metadata, "shard": shard})
+        with self._failures():
+            return buckets.create(self._address(name), seal(self.key, data, self._bound_to(name)))
+
+    def read(self, shard: int, metadata: Mapping[str, Any]) -> pa.Table:
+        """An extracted shard. Raises ShardUnusable where there is none, or another than was left with `metadata`."""
+        name = self._name(shard)
+        with self._failures():
+            try:
+                sealed, _ = buckets.read(self._address(name))
+            except FileNotFoundError:
+                raise ShardUnusable(f"{self._address(name)} is missing") from None
+        try:
+            table = pq.read_table(io.BytesIO(unseal(self.key, sealed, self._bound_to(name))))
+            found = read_metadata(table.schema)
+        except (ValueError, pa.ArrowException) as exc:
+            raise ShardUnusable(f"{self._address(name)}: {exc}") from exc
+        for key, value in {**metadata, "shard": shard}.items():
+            if found.get(key) != value:
+                raise ShardUnusable(f"{self._address(name)}: its {key} is {found.get(key)}, not {value}")
+        return table.replace_schema_metadata(None)
+
+    def shards(self) -> set[int]:
+        """The numbers of the shards that are there, of these output settings."""
+        found = {name: match for name in self._names() if (match := _SHARD.fullmatch(name))}
+        return {int(match[1]) for name, match in found.items() if name == self._name(int(match[1]))}
+
+    def remove(self, shard: int) -> None:
+        """Removes a shard, if it is there."""
+        with self._failures():
+            buckets.remove(self._address(self._name(shard)))
+
+    def clear(self) -> None:
+        """Removes all that workers left of the run."""
+        names = [name for name in self._names() if name.endswith((_SEALED, _SIGN))]
+        with self._failures():
+            for name in names:
+                buckets.remove(self._address(name))
+        if self.address.startswith("file:"):
+            folder = Path(self.address.removeprefix("file://"))
+            for half_written in folder.glob(f"*{_SEALED}#*"):  # by a worker that was killed; obstore does not list them
+                half_written.unlink(missing_ok=True)
+            for empty in (folder, folder.parent):
+                with suppress(OSError):  # not empty, or gone
+                    empty.rmdir()
+
+    def leave_sign(self) -> str:
+        """Leaves a file that `sees` looks for, in place of any other, and returns its name."""
+        self.remove_signs()
+        name = f"{uuid.uuid4().hex}{_SIGN}"
+        with self._failures():
+            buckets.create(self._address(name), b"facepipe")
+        return name
+
+    def remove_signs(self) -> None:
+        """From now on no worker of an earlier command leaves anything."""
+        for name in [name for name in self._names() if name.endswith(_SIGN)]:
+            with self._failures():
+                buckets.remove(self._address(name))
+
+    def sees(self, sign: str) -> bool:
+        """Whether this process has the same folder as the one that left the sign, which is still at work."""
+        with self._failures():
+            try:
+                buckets.read(self._address(sign))
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _names(self) -> Iterator[str]:
+        with self._failures():
+            yield from (found.address.rpartition("/")[2] for found in buckets.list_objects(self.address))
+
+    def _name(self, shard: int) -> str:
+        return f"{shard:05d}-{self.output_hash[:16]}{_SEALED}"
+
+    def _address(self, name: str) -> str:
+        return buckets.below(self.address, name)
+
+    def _bound_to(self, name: str) -> str:
+        return "/".join([*self.address.split("/")[-2:], name])  # the run's id, and so on: the same through every mount
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            raise BucketFailed(bucket=self.address, detail=exc.strerror or str(exc)) from exc

@@ -1,0 +1,273 @@
+"""Runs on a cluster of two nodes: the same as on this machine, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config import Settings, load_settings
+from pipeline.errors import ClusterFailed, Interrupted, NodeMismatch, ShardFailed, UsageError
+from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
+from pipeline.store.files.shard_folder import ShardFolder
+from tests.integration.cluster.conftest import FLAGS
+from tests.integration.cluster.nodes import LIMIT_S, Cluster, assert_no_worker, kill, worker_processes
+from tests.integration.conftest import RecordedProgress
+from tests.integration.snapshot import assert_whole, pictures, snapshot
+
+pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.slow]
+
+PHOTOS, DECODED, SHARDS = 37, 33, 13  # of the archive
+
+
+class _AtFirstShard(RecordedProgress):
+    """Acts once, when the first shard is done."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act: Callable[[], object] | None = act
+
+    def advance(self, count: int = 1) -> None:
+        super().advance(count)
+        if self.phases[-1] in ("run", "extract") and self._act is not None:
+            act, self._act = self._act, None
+            act()
+
+
+@pytest.fixture
+def request_of(archive: Path, tmp_path: Path, settings: Settings) -> RunRequest:
+    return RunRequest(source=archive / "photos", store=tmp_path / "store", settings=settings)
+
+
+def assert_as_local(archive: Path, store: Path) -> None:
+    """The store has what a local run made, to the last bit, and nothing else lies in it."""
+    assert snapshot(store) == snapshot(archive / "local")
+    assert pictures(store) == pictures(archive / "local")
+    assert_whole(store)
+    assert not [*store.glob("runs/*/shards/*")]
+
+
+def test_as_a_local_run(archive: Path, request_of: RunRequest) -> None:
+    progress = RecordedProgress()
+    report = run(dataclasses.replace(request_of, profile=True), progress)
+    assert_as_local(archive, request_of.store)
+    assert report.work.device == "Ray (2 x cpu (1 threads))"
+    assert (report.work.decoded, report.work.profile is not None) == (DECODED, True)
+    assert report.work.profile is not None
+    assert {"read", "decode", "pnet", "embed", "write"} <= set(report.work.profile.stages)
+    assert report.work.profile.stages["decode"].calls == DECODED
+    assert "starting the workers" in progress.phases
+    assert_no_worker()
+    assert run(request_of).already_in == PHOTOS
+
+
+@pytest.mark.parametrize("what", ["a worker", "all workers", "a node"])
+def test_killed_midway(archive: Path, request_of: RunRequest, cluster: Cluster, what: str) -> None:
+    def end() -> None:
+        if what == "a node":
+            cluster.kill_second()
+        else:
+            for pid in worker_processes()[: 1 if what == "a worker" else None]:
+                kill(pid)
+
+    report = run(request_of, _AtFirstShard(end))
+    assert report.images == PHOTOS
+    assert_as_local(archive, request_of.store)
+
+
+@pytest.mark.parametrize("ends_on", ["ray", "local"])
+def test_a_killed_driver_s_command_goes_on(
+    archive: Path, request_of: RunRequest, cluster: Cluster, ends_on: str, tmp_path: Path
+) -> None:
+    flags = ["--engine", "ray", "--address", cluster.address, "--weights", "casia-webface", "--device", "cpu"]
+    flags += ["--set", "run.shard_rows=3", "--set", "run.threads=1", "--set", "ray.cpus=1"]
+    command = [sys.executable, "-m", "pipeline", "run", str(request_of.source), "--store", str(request_of.store)]
+    driver = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + LIMIT_S
+    while not [*request_of.store.glob("embeddings/*/*.parquet")]:  # the first shard is in
+        assert driver.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    local = load_settings(environ={}, flags=FLAGS)
+    run(dataclasses.replace(request_of, settings=local) if ends_on == "local" else request_of)
+    assert_as_local(archive, request_of.store)
+
+
+def test_ctrl_c_ends_the_workers_and_the_command_goes_on(archive: Path, request_of: RunRequest) -> None:
+    stop = threading.Event()
+    with pytest.raises(Interrupted, match=f"of {SHARDS} shards are in"):
+        run(request_of, _AtFirstShard(stop.set), stop)
+    assert_no_worker()
+    run(request_of)
+    assert_as_local(archive, request_of.store)
+
+
+def test_shards_that_were_changed_on_the_way_are_made_again(
+    archive: Path, request_of: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, spoiled = ShardFolder.read, set()
+
+    def spoil(folder: ShardFolder, shard: int, metadata: dict[str, Any]) -> Any:
+        path = Path(folder._address(folder._name(shard)).removeprefix("file://"))
+        if shard in (0, 5, 12) and shard not in spoiled:
+            spoiled.add(shard)
+            path.write_bytes(path.read_bytes()[:-1])
+        return read(folder, shard, metadata)
+
+    monkeypatch.setattr(ShardFolder, "read", spoil)
+    run(request_of)
+    assert spoiled == {0, 5, 12}
+    assert_as_local(archive, request_of.store)
+
+
+def test_a_shard_that_is_never_usable_ends_the_run_by_its_number(
+    request_of: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.jobs.cluster.left_shards._is_here", lambda _: True)  # as if only workers miss it
+    photos = request_of.store.parent / "photos"
+    photos.mkdir()
+    for number, file in enumerate(sorted(Path(str(request_of.source)).iterdir())[:6]):
+        (photos / f"{number}{file.suffix}").write_bytes(file.read_bytes())
+    request = dataclasses.replace(request_of, source=photos)
+    scan(request)
+    next(photos.glob("4.*")).unlink()
+    with pytest.raises(ShardFailed, match=r"Shard 1 .* 3 times .*a worker does not see .*/4\."):
+        extract(request)
+    assert_no_worker()
+
+
+def test_the_stages_alone_with_a_folder_for_the_shards(archive: Path, request_of: RunRequest, tmp_path: Path) -> None:
+    elsewhere = dataclasses.replace(request_of.settings.run, shard_folder=str(tmp_path / "shards"))
+    request = dataclasses.replace(request_of, settings=dataclasses.replace(request_of.settings, run=elsewhere))
+    scan(request)
+    assert extract(request).work.decoded == DECODED
+    assert not [*(tmp_path / "shards").iterdir()]
+    assert len([*request.store.glob("runs/*/shards/*.parquet")]) == SHARDS
+    group(request)
+    assert_as_local(archive, request.store)
+
+
+def test_an_encrypted_store(archive: Path, request_of: RunRequest, tmp_path: Path) -> None:
+    security = dataclasses.replace(
+        request_of.settings.security, encrypt=True, master_key_file=str(tmp_path / "master.key")
+    )
+    request = dataclasses.replace(request_of, settings=dataclasses.replace(request_of.settings, security=security))
+    seen: list[bytes] = []
+
+    def look() -> None:
+        seen.extend(file.read_bytes() for file in request.store.glob("runs/*/shards/*"))
+
+    run(request, _AtFirstShard(look))
+    assert seen
+    assert not any(b"PAR1" in data or b"\xff\xd8\xff" in data for data in seen)
+    assert {k: v for k, v in snapshot(request.store).items() if k != "objects"} == {
+        k: v for k, v in snapshot(archive / "local").items() if k != "objects"
+    }
+    assert_whole(request.store)
+
+
+def test_a_node_of_another_version_is_refused(request_of: RunRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.jobs.cluster import engine
+
+    own = engine.versions()
+    monkeypatch.setattr(engine, "versions", lambda: {**own, "facepipe": "9.9 (other)"})
+    with pytest.raises(NodeMismatch, match=r"has facepipe 0\.\S+ \(\w{12}\), and this machine facepipe 9.9"):
+        run(request_of)
+    assert_no_worker()
+
+
+def test_a_worker_that_does_not_see_the_folder_is_named(
+    request_of: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShardFolder, "leave_sign", lambda _: "elsewhere.sign")
+    with pytest.raises(ClusterFailed, match=r"does not see file://.*--shard-folder"):
+        run(request_of)
+
+
+def test_a_worker_without_the_weights_ends_the_run(request_of: RunRequest, tmp_path: Path) -> None:
+    from pipeline.errors import WeightsMissing
+    from pipeline.jobs.cluster import engine
+
+    order = engine.Order
+
+    def without(settings: Settings, *others: Any) -> Any:
+        model = dataclasses.replace(settings.model, weights_file=str(tmp_path / "none"))
+        return order(dataclasses.replace(settings, model=model), *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "Order", without)
+        with pytest.raises(WeightsMissing):
+            run(request_of)
+
+
+def test_a_cluster_without_room_ends_the_run(request_of: RunRequest) -> None:
+    ray_settings = dataclasses.replace(request_of.settings.ray, gpus=1.0)
+    with pytest.raises(ClusterFailed, match="no node has 1 GPUs"):
+        run(dataclasses.replace(request_of, settings=dataclasses.replace(request_of.settings, ray=ray_settings)))
+
+
+def test_a_cluster_that_is_busy_ends_the_run_in_time(request_of: RunRequest, cluster: Cluster) -> None:
+    import ray
+
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        hogs = [ray.remote(num_cpus=1)(lambda: time.sleep(60)).remote() for _ in range(2)]
+        ray_settings = dataclasses.replace(request_of.settings.ray, start_timeout_s=3.0)
+        settings = dataclasses.replace(request_of.settings, ray=ray_settings)
+        with pytest.raises(ClusterFailed, match=r"no worker started within 3 s"):
+            run(dataclasses.replace(request_of, settings=settings))
+        assert hogs
+    finally:
+        ray.shutdown()
+
+
+def test_nothing_answers_at_the_address(request_of: RunRequest) -> None:
+    for address, error in (("127.0.0.1:9", ClusterFailed), ("nowhere", UsageError)):
+        ray_settings = dataclasses.replace(request_of.settings.ray, address=address)
+        settings = dataclasses.replace(request_of.settings, ray=ray_settings)
+        begun = time.monotonic()
+        with pytest.raises(error, match=address):
+            run(dataclasses.replace(request_of, settings=settings))
+        assert time.monotonic() - begun < 60
+
+
+def test_an_abandoned_run_leaves_no_shards(archive: Path, request_of: RunRequest) -> None:
+    def fail() -> None:
+        raise RuntimeError("the driver has a fault")
+
+    with pytest.raises(RuntimeError, match="fault"):
+        run(request_of, _AtFirstShard(fail))
+    abandon(request_of.store)
+    assert_whole(request_of.store)
+    assert not [*request_of.store.glob("runs/*/shards/*")]
+
+
+def test_json_is_alone_on_standard_output_also_where_a_worker_dies(
+    archive: Path, request_of: RunRequest, cluster: Cluster
+) -> None:
+    command = [sys.executable, "-m", "pipeline", "run", str(request_of.source), "--store", str(request_of.store)]
+    command += ["--engine", "ray", "--address", cluster.address, "--weights", "casia-webface", "--json"]
+    command += ["--set", "run.shard_rows=3", "--set", "ray.cpus=1"]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ)
+    end = time.monotonic() + LIMIT_S
+    while not [*request_of.store.glob("runs/*/shards/*.parquet")] and driver.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for pid in worker_processes():
+        kill(pid)
+    output, _ = driver.communicate(timeout=LIMIT_S)
+    assert driver.returncode == 0
+    assert json.loads(output)["images"] == PHOTOS
+    assert_whole(request_of.store)
