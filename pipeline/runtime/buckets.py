@@ -26,7 +26,7 @@ SCHEMES: Final = ("s3", "gs", "az")
 _BEGINNINGS: Final = tuple(f"{scheme}://" for scheme in SCHEMES)
 # A request with its body takes at most the second, and is not repeated after the third: no call waits longer than both.
 _CONNECT_S, _REQUEST_S, _RETRIED_S = 5, 30, 60
-_WRITES: Final = 4  # of one object, before its bucket is given up
+_WRITES: Final = 4  # or removals of one object, before its bucket is given up
 _PAUSE_S: Final = 0.1  # before the second, doubled before each further one
 _PIECE_BYTES: Final = 2**20
 _PER_LISTING: Final = 1000  # objects, as many as S3 gives at once
@@ -157,20 +157,31 @@ def create(address: str, data: bytes) -> bool:
         except BucketFailed as exc:
             if isinstance(exc.__cause__, AlreadyExistsError):
                 return left < _WRITES - 1 and read(address)[0] == data
-            if not left:  # obstore does not repeat a write whose connection broke
+            if not left:
                 raise
-        time.sleep(_PAUSE_S * 2 ** (_WRITES - left))
+        _pause(left)
     raise AssertionError
 
 
 def remove(address: str) -> None:
     """Removes an object, if there is one. Raises as `read`."""
     bucket, key = _split(address)
-    try:
-        with _named(address):
-            _opened(bucket).delete(_object_key(key))
-    except FileNotFoundError:
-        pass
+    for left in reversed(range(_WRITES)):
+        try:
+            with _named(address):
+                _opened(bucket).delete(_object_key(key))
+            return
+        except FileNotFoundError:
+            return
+        except BucketFailed:
+            if not left:
+                raise
+        _pause(left)
+
+
+def _pause(left: int) -> None:
+    """Before a write is tried again, when so many tries are left: obstore does not repeat one whose connection broke."""
+    time.sleep(_PAUSE_S * 2 ** (_WRITES - left))
 
 
 def _split(address: str) -> tuple[str, str]:

@@ -66,7 +66,7 @@ def test_a_shard_that_ends_three_workers_is_named() -> None:
         assert [given(to, worker), given(to, worker)] == [0, 1]
         to.lost(worker, "killed")
     assert [given(to, "c"), given(to, "c")] == [0, 1]
-    with pytest.raises(ShardFailed, match="Shard 0 .* 3 times .* out of memory"):
+    with pytest.raises(ShardFailed, match=r"Shard 0 .* 3 times .* out of memory"):
         to.lost("c", "out of memory")
 
 

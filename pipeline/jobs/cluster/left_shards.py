@@ -48,7 +48,8 @@ def take_left(
 ) -> set[int]:
     """Moves what workers of Ray left of these shards into the store, for a run that goes on without them; returns their
     numbers. Raises BucketFailed."""
-    if folder is None and not any(store.folder.path(f"runs/{run_id}/shards").glob("*.s[ei]*")):
+    own = store.folder.path(f"runs/{run_id}/shards")
+    if folder is None and all(file.suffix == ".parquet" for file in own.glob("*")):
         return set()
     left, taken, metadata = shard_folder(store, run_id, folder), set[int](), shard_metadata(store)
     left.remove_signs()
