@@ -25,7 +25,14 @@ from pipeline.errors import FacepipeError, ImageRejected, all_errors
 from pipeline.types import DUPLICATE, DUPLICATE_ROW, FORGOTTEN, NO_FACE, OK, REPLACED
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "docs/accuracy.md", "docs/capacity.md", "docs/speed.md")
+DOCUMENTS: Final = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "docs/accuracy.md",
+    "docs/capacity.md",
+    "docs/cluster.md",
+    "docs/speed.md",
+)
 
 # Codes that are no class of their own, and classes whose message says nothing without its fields.
 _MEANINGS: Final = {

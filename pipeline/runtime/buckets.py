@@ -180,7 +180,7 @@ def remove(address: str) -> None:
 
 
 def _pause(left: int) -> None:
-    """Before a write is tried again, when so many tries are left: obstore does not repeat one whose connection broke."""
+    """Before a write whose connection broke is tried again, which obstore does not; so many tries are left then."""
     time.sleep(_PAUSE_S * 2 ** (_WRITES - left))
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.config import LOCAL, RAY
 from pipeline.models.registry import REGISTRY
 
 EXACT, FAST = "exact", "fast"
@@ -368,6 +369,14 @@ def _percent(share: float, digits: int = 1) -> str:
     return f"{share * 100:.{digits}f} %"
 
 
+def cluster() -> Table:
+    """What the engine ray costs beside local."""
+    figures = _figures("cluster")
+    more = ("ray beside local", f"{figures['more_to_start_s']:+.1f} s", _percent(figures["more_per_photo"]))
+    rows = [(f"`{e}`", f"{figures[e]['start_s']:.1f} s", f"{figures[e]['ms_per_photo']:.1f} ms") for e in (LOCAL, RAY)]
+    return ("engine", "from start to exit, but for the photos", "each photo"), [*rows, more]
+
+
 TABLES: Final[dict[str, Callable[[], Table]]] = {
     "accuracy": weights,
     "weights": weights,
@@ -384,4 +393,5 @@ TABLES: Final[dict[str, Callable[[], Table]]] = {
     "run overlap": partial(trees, "run-overlap"),
     "measured": measured,
     "writer": writer,
+    "cluster": cluster,
 }

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import bench_cluster
 import bench_decode
 import bench_detect
 import bench_embed
@@ -432,3 +433,8 @@ def test_a_writer_that_mistakes_a_person_fails() -> None:
         owners.person_ids, owners.new = person_ids, new
         with nullcontext() if right else pytest.raises(AssertionError):
             owners.check(faces)
+
+
+def test_cluster_s_cost_of_a_photo_is_apart_from_the_start() -> None:
+    few, many = Timing([9.0, 7.0, 8.0]), Timing([22.0, 23.0, 99.0])
+    assert bench_cluster.costs(few, many, (250, 1000)) == {"ms_per_photo": 20.0, "start_s": 3.0}

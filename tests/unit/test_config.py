@@ -196,7 +196,7 @@ def test_default_yaml_holds_every_key_with_its_default() -> None:
     assert data == expected
 
 
-@pytest.mark.parametrize("name", ["default", "cpu", "cuda"])
+@pytest.mark.parametrize("name", ["default", "cpu", "cuda", "ray"])
 def test_configurations_load_and_every_key_has_a_comment(name: str) -> None:
     file = CONFIGS / f"{name}.yaml"
     load_settings(file, environ={})

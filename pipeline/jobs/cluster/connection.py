@@ -25,7 +25,6 @@ _QUIET: Final[dict[str, Any]] = {
     "namespace": NAMESPACE,
     "log_to_driver": False,
     "logging_level": logging.ERROR,
-    "include_dashboard": None,
 }
 
 
@@ -61,7 +60,8 @@ def connected(settings: RaySettings) -> Iterator[None]:
             _init(address="local", num_cpus=usable_cores(), include_dashboard=False, object_store_memory=_OBJECTS_BYTES)
             yield
     else:
-        _reach(settings.address)
+        if settings.address != "auto":
+            _reach(settings.address)
         with _until_the_end():
             _init(address=settings.address)
             yield
@@ -112,8 +112,6 @@ def _until_the_end() -> Iterator[None]:
 
 def _reach(address: str) -> None:
     """Ray itself would try for minutes, and write on standard error meanwhile."""
-    if address == "auto":
-        return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(message=f'"{address}" is no address of a Ray cluster, such as 10.0.0.1:6379, or auto.')

@@ -24,7 +24,7 @@ from pipeline.jobs.run_report import WorkDone
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.files.shard_folder import ShardFolder, ShardUnusable
 from pipeline.store.records import StoreIdentity
-from pipeline.store.wire import pack, unpack_error
+from pipeline.store.wire import pack
 
 _log = logging.getLogger(__name__)
 # Shards that may lie in the shard folder or be in work, for each worker: so many more than it has at once.
@@ -190,7 +190,7 @@ class RayEngine:
                 self._lose(worker, reason[:600], assignments)
                 continue
             if isinstance(found, Failed):
-                raise unpack_error(found.error)
+                raise found.raised()
             if isinstance(found, Node):
                 self._admit(worker, found)
             else:
@@ -224,11 +224,11 @@ class RayEngine:
             self._ended.append(worker.last)
         if not any(each.node for each in self._workers.values()):
             self._alone_since = time.monotonic()
+        assignments.lost(worker.name, f"the worker on {where} ended: {reason}")
         self._deaths += 1
         if self._deaths >= _DEATHS * self._wanted:
             detail = f"{self._deaths} workers ended without a shard done in between, the last on {where}: {reason}"
             raise ClusterFailed(detail=detail)
-        assignments.lost(worker.name, f"the worker on {where} ended: {reason}")
         self._order_worker()
 
     def _require_worker(self) -> None:

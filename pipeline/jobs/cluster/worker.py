@@ -37,7 +37,7 @@ from pipeline.runtime.device import describe, finish
 from pipeline.runtime.stage_times import LOAD, WRITE, StageTimes
 from pipeline.store.files.shard_folder import ShardFolder
 from pipeline.store.records import StoreIdentity
-from pipeline.store.wire import ARROW, pack_error, unpack
+from pipeline.store.wire import ARROW, pack_error, unpack, unpack_error
 
 T = TypeVar("T")
 
@@ -76,9 +76,16 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A known failure, as `pack_error` writes it."""
+    """A known failure, as `pack_error` writes it: Ray would wrap an error of ours, whose class then is another one."""
 
+    node: str
     error: bytes
+
+    def raised(self) -> FacepipeError:
+        """The error, whose message has the node."""
+        error = unpack_error(self.error)
+        error.args = (f"{error} This happened on the Ray node {self.node}.",)
+        return error
 
 
 @lru_cache(maxsize=1)
@@ -93,14 +100,6 @@ def versions() -> dict[str, str]:
     python = ".".join(platform.python_version_tuple()[:2])
     own = f"{version('facepipe')} ({digest.hexdigest()[:12]})"
     return {"Python": python, "Ray": ray.__version__, "facepipe": own}
-
-
-def _answered(call: Callable[[], T]) -> T | Failed:
-    """Ray would wrap an error of ours, whose class then is another one."""
-    try:
-        return call()
-    except FacepipeError as error:
-        return Failed(pack_error(error))
 
 
 class ShardWorker:
@@ -121,11 +120,17 @@ class ShardWorker:
 
     def start(self) -> Node | Failed:
         """Looks for the shard folder and loads the models, whose weights' hash must be the store's."""
-        return _answered(self._start)
+        return self._answered(self._start)
 
     def extract(self, shard: int, manifest: bytes) -> Done | Failed:
         """Extracts a shard, of which these are the manifest's rows, and leaves it in the shard folder."""
-        return _answered(lambda: self._extract(shard, unpack(ARROW, manifest, None)))
+        return self._answered(lambda: self._extract(shard, unpack(ARROW, manifest, None)))
+
+    def _answered(self, call: Callable[[], T]) -> T | Failed:
+        try:
+            return call()
+        except FacepipeError as error:
+            return Failed(self._node, pack_error(error))
 
     def _start(self) -> Node:
         order = self._order

@@ -50,6 +50,16 @@ def test_an_object_is_what_was_written(place: str) -> None:
         buckets.describe(address)
 
 
+def test_a_removal_is_tried_again(bucket: str, proxy: FaultyProxy) -> None:
+    address = f"{bucket}/shard"
+    buckets.create(address, DATA)
+    proxy.choose = first_only(RESET, "POST")
+    buckets.remove(address)
+    assert (proxy.asked["POST"], proxy.failed[RESET]) == (2, 1)
+    with pytest.raises(FileNotFoundError):
+        buckets.read(address)
+
+
 def test_one_of_several_writers_wins(place: str) -> None:
     address, start = f"{place}/shard", threading.Barrier(8)
 

@@ -55,7 +55,9 @@ def test_from_a_bucket_into_a_bucket_that_fails(
     assert pictures(far.store) == pictures(archive / "local")
     assert_whole(far.store)
     asked, failed = proxy.asked.total(), proxy.failed.total()
-    print(f"{PHOTOS} photos in 13 shards: {asked / PHOTOS:.2f} requests per photo {dict(proxy.asked)}; failed: {failed}")
+    print(
+        f"{PHOTOS} photos in 13 shards: {asked / PHOTOS:.2f} requests per photo {dict(proxy.asked)}; failed: {failed}"
+    )
     assert failed
     # Those of a local run, and of each shard: its driver's sign, writing, reading and removing it.
     assert PHOTOS < asked <= 3 * PHOTOS + 4 * 13 + 20 + failed

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
+from bench_cluster import digest
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import ClusterFailed, Interrupted, NodeMismatch, ShardFailed, UsageError
@@ -61,6 +63,7 @@ def test_as_a_local_run(archive: Path, request_of: RunRequest) -> None:
     progress = RecordedProgress()
     report = run(dataclasses.replace(request_of, profile=True), progress)
     assert_as_local(archive, request_of.store)
+    assert digest(request_of.store) == digest(archive / "local")
     assert report.work.device == "Ray (2 x cpu (1 threads))"
     assert (report.work.decoded, report.work.profile is not None) == (DECODED, True)
     assert report.work.profile is not None
@@ -69,6 +72,10 @@ def test_as_a_local_run(archive: Path, request_of: RunRequest) -> None:
     assert "starting the workers" in progress.phases
     assert_no_worker()
     assert run(request_of).already_in == PHOTOS
+    catalog = str(request_of.store / (request_of.store / "CURRENT").read_text().strip())
+    with duckdb.connect(catalog) as con:
+        con.execute("UPDATE core.detections SET x1 = x1 + 0.001 WHERE face_id = (SELECT min(face_id) FROM core.faces)")
+    assert digest(request_of.store) != digest(archive / "local")
 
 
 @pytest.mark.parametrize("what", ["a worker", "all workers", "a node"])
