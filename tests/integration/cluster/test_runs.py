@@ -20,6 +20,7 @@ from bench_cluster import digest
 
 from pipeline.config import Settings, load_settings
 from pipeline.errors import ClusterFailed, Interrupted, NodeMismatch, ShardFailed, UsageError
+from pipeline.jobs.cluster import assignments
 from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.store.files.shard_folder import ShardFolder
 from tests.integration.cluster.conftest import FLAGS
@@ -90,6 +91,32 @@ def test_killed_midway(archive: Path, request_of: RunRequest, cluster: Cluster, 
     report = run(request_of, _AtFirstShard(end))
     assert report.images == PHOTOS
     assert_as_local(archive, request_of.store)
+
+
+@pytest.mark.parametrize("ends", ["by another", "by its own replacement"])
+def test_a_worker_that_hangs_holds_nobody_up(
+    archive: Path, request_of: RunRequest, monkeypatch: pytest.MonkeyPatch, ends: str, full: bool
+) -> None:
+    """Its shards are given to another worker that has nothing else to do; where all hang, to new ones."""
+    if ends == "by its own replacement" and not full:
+        pytest.skip("takes 40 seconds: only with --full")
+    hung: list[int] = []
+
+    def hang() -> None:
+        hung.extend(worker_processes()[: 1 if ends == "by another" else None])
+        for pid in hung:
+            os.kill(pid, signal.SIGSTOP)
+
+    if ends == "by another":
+        monkeypatch.setattr(assignments, "_STRAGGLES_S", 1.0)
+    else:
+        ray_settings = dataclasses.replace(request_of.settings.ray, shard_timeout_s=4.0)
+        settings = dataclasses.replace(request_of.settings, ray=ray_settings)
+        request_of = dataclasses.replace(request_of, settings=settings)
+    run(request_of, _AtFirstShard(hang))
+    assert hung
+    assert_as_local(archive, request_of.store)
+    assert_no_worker()
 
 
 @pytest.mark.parametrize("ends_on", ["ray", "local"])
