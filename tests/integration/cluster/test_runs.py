@@ -119,10 +119,12 @@ def test_a_worker_that_hangs_holds_nobody_up(
     assert_no_worker()
 
 
-@pytest.mark.parametrize("ends_on", ["ray", "local"])
+@pytest.mark.parametrize("ends_on", ["ray", "local", "ray with another folder"])
 def test_a_killed_driver_s_command_goes_on(
-    archive: Path, request_of: RunRequest, cluster: Cluster, ends_on: str, tmp_path: Path
+    archive: Path, request_of: RunRequest, cluster: Cluster, ends_on: str, tmp_path: Path, full: bool
 ) -> None:
+    if ends_on == "ray with another folder" and not full:
+        pytest.skip("takes 20 seconds: only with --full")
     flags = ["--engine", "ray", "--address", cluster.address, "--weights", "casia-webface", "--device", "cpu"]
     flags += ["--set", "run.shard_rows=3", "--set", "run.threads=1", "--set", "ray.cpus=1"]
     command = [sys.executable, "-m", "pipeline", "run", str(request_of.source), "--store", str(request_of.store)]
@@ -134,8 +136,12 @@ def test_a_killed_driver_s_command_goes_on(
         time.sleep(0.01)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    local = load_settings(environ={}, flags=FLAGS)
-    run(dataclasses.replace(request_of, settings=local) if ends_on == "local" else request_of)
+    settings = load_settings(environ={}, flags=FLAGS) if ends_on == "local" else request_of.settings
+    if ends_on == "ray with another folder":
+        settings = dataclasses.replace(
+            settings, run=dataclasses.replace(settings.run, shard_folder=str(tmp_path / "f"))
+        )
+    run(dataclasses.replace(request_of, settings=settings))
     assert_as_local(archive, request_of.store)
 
 
