@@ -126,8 +126,8 @@ class ShardStages:
         """(shard, its manifest rows, its extraction), in order; extracts what is missing and writes it to the store."""
         metadata = shard_metadata(self._store)
         on_ray, folder = self._session.settings.run.engine == RAY, self._session.settings.run.shard_folder
-        # An earlier command may have had the other engine, or no folder; the engine ray itself looks into its own.
-        for left_in in {None, folder} - ({folder} if on_ray else set()):
+        # An earlier command may have had the other engine, or no folder. Where workers begin, they look into theirs.
+        for left_in in {None, folder} - ({folder} if on_ray and missing else set()):
             missing = missing - take_left(self._store, run.run_id, left_in, missing, partial(self._manifest, run))
         engine = self._ray_engine(run, metadata) if on_ray and missing else self._local_engine()
         rows = ((k, self._manifest(run, k)) for k in pending if k in missing)

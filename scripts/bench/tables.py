@@ -372,7 +372,7 @@ def _percent(share: float, digits: int = 1) -> str:
 def cluster() -> Table:
     """What the engine ray costs beside local."""
     figures = _figures("cluster")
-    more = ("ray beside local", f"{figures['more_to_start_s']:+.1f} s", f"{figures['more_per_photo']:+.1%}")
+    more = ("ray beside local", f"{figures['more_to_start_s']:+.1f} s", f"{figures['more_per_photo'] * 100:+.1f} %")
     rows = [(f"`{e}`", f"{figures[e]['start_s']:.1f} s", f"{figures[e]['ms_per_photo']:.1f} ms") for e in (LOCAL, RAY)]
     return ("engine", "from start to exit, but for the photos", "each photo"), [*rows, more]
 
