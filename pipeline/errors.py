@@ -180,7 +180,7 @@ class NodeMismatch(DeviceError, exit_code=24):
 
 
 class ShardFailed(DeviceError, exit_code=25):
-    """Shard {shard} of the run failed {times} times on the Ray cluster, at last so: {detail}. `--engine local` extracts it on this machine."""  # noqa: E501
+    """Shard {shard} of the run failed {times} times on the Ray cluster, the last time because: {detail}. `--engine local` extracts it on this machine."""  # noqa: E501
 
 
 class ModelError(FacepipeError, exit_code=6):

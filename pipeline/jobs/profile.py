@@ -157,7 +157,7 @@ class Profiler:
 
         threads = {DECODING: thread_count(self._settings.threads), NETWORKS: batch_workers(self._settings)}
         cpu_s, cores = time.process_time() - self._cpu_begun, usable_cores()
-        for others in self.elsewhere:
+        for others in (each for each in self.elsewhere if each.cores):  # none, where all was there already
             threads = dict.fromkeys(threads, others.cores)
             cpu_s, cores = cpu_s + others.cpu_s, max(cores, others.cores)
         busy = cpu_s / (time.perf_counter() - self._begun) / cores

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipeline.jobs.profile import STAGES
+from pipeline.config import RunSettings
+from pipeline.jobs.profile import STAGES, Profiler
 from pipeline.runtime.stage_times import ENCODE, JPEGS
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
@@ -81,3 +84,12 @@ def test_the_lines_of_a_profile(photos: Path, tmp_path: Path, weights_cache: Pat
     at = subjects.index("wall")
     assert [line.split()[0] for line in lines[at + 1 : at + 1 + len(IN_RUN)]] == IN_RUN
     assert subjects[at + 1 + len(IN_RUN) :] == ["busy", "queues", "waited", "report"]
+
+
+def test_a_cluster_that_was_not_needed_leaves_the_profile_to_this_machine() -> None:
+    """All shards of a command that goes on may have been there: no worker was started."""
+    with closing(Profiler(True, RunSettings(threads=2))) as profiler:
+        profiler.elsewhere.append(SimpleNamespace(cores=0, cpu_s=0.0))
+        profile = profiler.profile()
+    assert profile is not None
+    assert profile.workers == 2

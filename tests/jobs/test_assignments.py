@@ -112,21 +112,28 @@ def test_a_straggler_s_second_worker_may_be_lost() -> None:
     assert [shard.number for shard in to.in_hand("c")] == [0]
 
 
-def test_the_silence_of_a_worker_begins_with_its_first_shard() -> None:
-    clock = Clock()
-    to = assignments(4, 4, clock)
-    assert to.silent_for("a") == 0
-    given(to, "a")
-    clock.now += 5
-    given(to, "a")
-    clock.now += 5
-    assert to.silent_for("a") == 10
-    to.finished("a", 0)
-    assert to.silent_for("a") == 0
-    to.finished("a", 1)
-    clock.now += 50
-    given(to, "a")
-    assert to.silent_for("a") == 0
+def test_what_cannot_be_used_goes_to_another_worker_than_its_maker() -> None:
+    to = assignments(3, 3)
+    assert [given(to, "bad"), given(to, "good")] == [0, 1]
+    to.finished("bad", 0)
+    shard = to.first()
+    assert shard is not None
+    to.made_again(shard, "a worker does not see a photo")
+    again = to.give("bad", alone=False)
+    assert again is not None
+    assert again.number == 2
+    assert given(to, "good") == 0
+
+
+def test_a_maker_that_is_alone_gets_it_again() -> None:
+    to = assignments(1, 1)
+    given(to, "bad")
+    to.finished("bad", 0)
+    shard = to.first()
+    assert shard is not None
+    to.made_again(shard, "changed")
+    assert to.give("bad", alone=False) is None
+    assert given(to, "bad") == 0
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -30,6 +30,7 @@ class Shard:
     told: bool = False  # as done, for progress
     workers: dict[str, float] = field(default_factory=dict)  # that have it, and since when
     failures: list[str] = field(default_factory=list)
+    maker: str | None = None  # the worker that finished it last
 
 
 class Assignments:
@@ -43,7 +44,6 @@ class Assignments:
         self._open: dict[int, Shard] = {}  # in the order of the manifest
         self._waiting: deque[Shard] = deque()  # without a worker
         self._seconds: deque[float] = deque(maxlen=_RECENT)
-        self._last_sign: dict[str, float] = {}  # of a worker with shards: when it had none, or last finished one
 
     def first(self) -> Shard | None:
         """The shard that is to be taken next; None: there is none left."""
@@ -54,15 +54,14 @@ class Assignments:
         """From now on so many may be pulled and not taken."""
         self._window = window
 
-    def give(self, worker: str) -> Shard | None:
-        """The next shard for a worker, that has it from now on; None: there is none for it."""
-        shard = self._next() or self._straggler(worker)
+    def give(self, worker: str, *, alone: bool = True) -> Shard | None:
+        """The next shard for a worker, that has it from now on; None: there is none for it. Unless it is `alone`, it
+        does not get one again of which it left something that cannot be used."""
+        shard = self._waiting_for(worker, alone=alone) or self._straggler(worker)
         if shard is None:
             return None
-        if self._waiting and self._waiting[0] is shard:
-            self._waiting.popleft()
-        if not self.in_hand(worker):
-            self._last_sign[worker] = self._clock()
+        if shard in self._waiting:
+            self._waiting.remove(shard)
         shard.workers[worker] = self._clock()
         return shard
 
@@ -73,12 +72,11 @@ class Assignments:
 
     def finished(self, worker: str, number: int) -> int:
         """A worker left a shard, or found another's. Returns how many rows are done by that."""
-        self._last_sign[worker] = self._clock()
         shard = self._open.get(number)
         if shard is None or worker not in shard.workers:
             return 0  # of a second worker, and taken already
         self._seconds.append(self._clock() - shard.workers.pop(worker))
-        shard.done = True
+        shard.done, shard.maker = True, worker
         rows, shard.told = 0 if shard.told else shard.rows, True
         return rows
 
@@ -104,10 +102,6 @@ class Assignments:
         """The shard is in the store. A second worker may still work on it."""
         del self._open[shard.number]
 
-    def silent_for(self, worker: str) -> float:
-        """Seconds in which a worker finished none of its shards; 0 where it has none."""
-        return self._clock() - self._last_sign[worker] if self.in_hand(worker) else 0.0
-
     def _failed(self, shard: Shard, reason: str) -> None:
         shard.failures.append(reason)
         if len(shard.failures) >= MOST_FAILURES:
@@ -122,13 +116,16 @@ class Assignments:
             if not shard.done:
                 self._waiting.append(shard)
 
-    def _next(self) -> Shard | None:
-        while not self._waiting and len(self._open) < self._window:
+    def _waiting_for(self, worker: str, *, alone: bool) -> Shard | None:
+        """A shard that waits and may go to this worker. Pulls until there is one, or the window is full."""
+        while True:
+            shard = next((shard for shard in self._waiting if alone or shard.maker != worker), None)
             pulled = len(self._open)
+            if shard is not None or pulled >= self._window:
+                return shard
             self._pull(pulled + 1)
             if len(self._open) == pulled:
-                break
-        return self._waiting[0] if self._waiting else None
+                return None
 
     def _straggler(self, worker: str) -> Shard | None:
         if not self._seconds or self.in_hand(worker):

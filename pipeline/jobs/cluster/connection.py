@@ -6,8 +6,10 @@ import logging
 import math
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
@@ -92,10 +94,22 @@ def _init(**how: Any) -> None:
     import ray
 
     try:
-        ray.init(**{**_QUIET, **how})
+        with _own_sigterm():
+            ray.init(**{**_QUIET, **how})
     except (Exception, SystemExit) as exc:  # Ray ends the program where a cluster does not answer
         reason = str(exc) if isinstance(exc, Exception) else "it does not answer"
         raise ClusterFailed(detail=" ".join(reason.split())[:400]) from exc
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Ray would end the program at once by SIGTERM, for good; ours finishes the shard in hand."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

@@ -47,9 +47,21 @@ class _Worker:
         self.node: str | None = None  # where it runs, once it has started
         self.calls: dict[Any, int] = {}  # the answers that are awaited, and their shards
         self.last: Done | None = None
+        self._heard = time.monotonic()  # of it, or nothing was awaited
 
     def extract(self, shard: Shard) -> None:
+        if not self.calls:
+            self._heard = time.monotonic()
         self.calls[self.actor.extract.remote(shard.number, shard.manifest)] = shard.number
+
+    def finished(self, answer: Any) -> int:
+        """The shard whose answer has come."""
+        self._heard = time.monotonic()
+        return self.calls.pop(answer)
+
+    def silent_for(self) -> float:
+        """Seconds without an answer, where one is awaited; also of a shard that another has finished meanwhile."""
+        return time.monotonic() - self._heard if self.calls else 0.0
 
     def end(self) -> None:
         ray.kill(self.actor, no_restart=True)
@@ -76,7 +88,7 @@ class RayEngine:
         self._times = times
         self._starting = starting
         safe = replace(settings, security=SecuritySettings())  # workers need no master key
-        self._order = Order(safe, identity, store, folder, "", metadata, profile)
+        self._order = Order(safe, identity, store, folder, "", metadata, profile, versions())
         self._cpus = 0
         self._workers: dict[str, _Worker] = {}
         self._wanted = 0
@@ -161,14 +173,15 @@ class RayEngine:
     def _work(self, assignments: Assignments, advance: Callable[[int], None]) -> None:
         """Gives shards to the workers that have room, and waits a moment for what comes."""
         for worker in self._workers.values():
+            alone = sum(each.node is not None for each in self._workers.values()) == 1
             while worker.node and len(worker.calls) < self._settings.queue:
-                shard = assignments.give(worker.name)
+                shard = assignments.give(worker.name, alone=alone)
                 if shard is None:
                     break
                 worker.extract(shard)
         self._await(assignments, advance)
         for worker in list(self._workers.values()):
-            silent = assignments.silent_for(worker.name)
+            silent = worker.silent_for()
             if silent > self._settings.shard_timeout_s:
                 self._lose(worker, f"it finished no shard for {silent:.0f} s (ray.shard_timeout_s)", assignments)
 
@@ -176,9 +189,13 @@ class RayEngine:
         of: dict[Any, _Worker] = {}
         for worker in self._workers.values():
             of |= dict.fromkeys(worker.calls or ([] if worker.node else [worker.started]), worker)
-        ready, _ = ray.wait(list(of), num_returns=1, timeout=_TICK_S)
+        ready, others = ray.wait(list(of), num_returns=1, timeout=_TICK_S)
+        if others:  # what came while the writer was busy counts before anybody is called silent
+            ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
         for answer in ready:
             worker = of[answer]
+            if worker.name not in self._workers:
+                continue  # given up for another of its answers
             try:
                 found = ray.get(answer, timeout=_TICK_S)
             except ray.exceptions.RayTaskError:
@@ -196,7 +213,7 @@ class RayEngine:
             else:
                 self._deaths = 0
                 self._note(worker, found)
-                advance(assignments.finished(worker.name, worker.calls.pop(answer)))
+                advance(assignments.finished(worker.name, worker.finished(answer)))
         self._require_worker()
 
     def _admit(self, worker: _Worker, node: Node) -> None:
@@ -208,6 +225,8 @@ class RayEngine:
         worker.node = node.name
 
     def _note(self, worker: _Worker, done: Done) -> None:
+        if worker.last is not None and done.cpu_s < worker.last.cpu_s:
+            return  # of two answers that came together, the other was told later
         before: Mapping[str, tuple[int, float]] = worker.last.stages if worker.last else {}
         for stage, (calls, seconds) in done.stages.items():
             earlier = before.get(stage, (0, 0.0))
@@ -222,7 +241,7 @@ class RayEngine:
         del self._workers[worker.name]
         if worker.last is not None:
             self._ended.append(worker.last)
-        if not any(each.node for each in self._workers.values()):
+        if worker.node and not any(each.node for each in self._workers.values()):
             self._alone_since = time.monotonic()
         assignments.lost(worker.name, f"the worker on {where} ended: {reason}")
         self._deaths += 1

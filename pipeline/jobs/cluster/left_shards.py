@@ -12,7 +12,7 @@ import pyarrow as pa
 from pipeline.errors import ImageMissing
 from pipeline.extraction.rows import shard_schema
 from pipeline.runtime.buckets import is_address
-from pipeline.store.files.shard_folder import ShardFolder, ShardUnusable
+from pipeline.store.files.shard_folder import ShardFolder, ShardUnusable, is_left
 from pipeline.store.operations import Store
 
 Metadata = dict[str, Any]
@@ -49,8 +49,8 @@ def take_left(
     """Moves what workers of Ray left of these shards into the store, for a run that goes on without them; returns their
     numbers. Raises BucketFailed."""
     own = store.folder.path(f"runs/{run_id}/shards")
-    if folder is None and all(file.suffix == ".parquet" for file in own.glob("*")):
-        return set()
+    if folder is None and not any(is_left(file.name) for file in own.glob("*")):
+        return set()  # without obstore
     left, taken, metadata = shard_folder(store, run_id, folder), set[int](), shard_metadata(store)
     left.remove_signs()
     for number in sorted(left.shards() & missing):

@@ -53,6 +53,7 @@ class Order:
     sign: str  # of the folder
     metadata: dict[str, Any]  # of each shard
     synchronize: bool  # for a profile: stages wait for the device
+    versions: dict[str, str]  # that every node must have
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,8 @@ class ShardWorker:
 
     def _start(self) -> Node:
         order = self._order
+        if versions() != order.versions:  # before anything that another version could do otherwise
+            return Node(self._node, versions())
         if not order.folder.sees(order.sign):
             detail = f"{self._node} does not see {order.folder.address}; give --shard-folder one that all nodes share"
             raise ClusterFailed(detail=detail)

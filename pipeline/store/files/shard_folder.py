@@ -37,6 +37,11 @@ class ShardUnusable(Exception):
     """What lies under a shard's name is not the shard."""
 
 
+def is_left(name: str) -> bool:
+    """Whether a file in a run's folder of shards is of workers, finished or half written."""
+    return name.endswith(_SIGN) or _SEALED in name
+
+
 @dataclass(frozen=True)
 class ShardFolder:
     """The shards of one run. Any number of processes write while one takes. Every method raises BucketFailed where the
@@ -91,7 +96,8 @@ class ShardFolder:
 
     def clear(self) -> None:
         """Removes all that workers left of the run."""
-        names = [name for name in self._names() if name.endswith((_SEALED, _SIGN))]
+        self.remove_signs()  # first, so that no more comes
+        names = [name for name in self._names() if name.endswith(_SEALED)]
         with self._failures():
             for name in names:
                 buckets.remove(self._address(name))

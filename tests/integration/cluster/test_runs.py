@@ -21,8 +21,11 @@ from bench_cluster import digest
 from pipeline.config import Settings, load_settings
 from pipeline.errors import ClusterFailed, Interrupted, NodeMismatch, ShardFailed, UsageError
 from pipeline.jobs.cluster import assignments
+from pipeline.jobs.cluster.left_shards import shard_folder, shard_metadata
 from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.store.files.shard_folder import ShardFolder
+from pipeline.store.files.shards import run_shard_file
+from pipeline.store.local import LocalStore
 from tests.integration.cluster.conftest import FLAGS
 from tests.integration.cluster.nodes import LIMIT_S, Cluster, assert_no_worker, kill, worker_processes
 from tests.integration.conftest import RecordedProgress
@@ -81,15 +84,19 @@ def test_as_a_local_run(archive: Path, request_of: RunRequest) -> None:
 
 @pytest.mark.parametrize("what", ["a worker", "all workers", "a node"])
 def test_killed_midway(archive: Path, request_of: RunRequest, cluster: Cluster, what: str) -> None:
+    killed: list[int] = []
+
     def end() -> None:
         if what == "a node":
             cluster.kill_second()
         else:
-            for pid in worker_processes()[: 1 if what == "a worker" else None]:
+            killed.extend(worker_processes()[: 1 if what == "a worker" else None])
+            for pid in killed:
                 kill(pid)
 
     report = run(request_of, _AtFirstShard(end))
     assert report.images == PHOTOS
+    assert len(killed) == {"a worker": 1, "all workers": 2, "a node": 0}[what]
     assert_as_local(archive, request_of.store)
 
 
@@ -143,6 +150,56 @@ def test_a_killed_driver_s_command_goes_on(
         )
     run(dataclasses.replace(request_of, settings=settings))
     assert_as_local(archive, request_of.store)
+
+
+def test_sigterm_finishes_the_shard_in_hand(archive: Path, request_of: RunRequest, cluster: Cluster) -> None:
+    """Ray puts a handler of its own in place of the command's, which would end it at once."""
+    command = [sys.executable, "-m", "pipeline", "run", str(request_of.source), "--store", str(request_of.store)]
+    command += ["--engine", "ray", "--address", cluster.address, "--weights", "casia-webface", "--device", "cpu"]
+    command += ["--set", "run.shard_rows=3", "--set", "ray.cpus=1"]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + LIMIT_S
+    while not [*request_of.store.glob("embeddings/*/*.parquet")]:
+        assert driver.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    driver.send_signal(signal.SIGTERM)
+    _, said = driver.communicate(timeout=LIMIT_S)
+    assert driver.returncode == Interrupted.exit_code, said
+    run(request_of)
+    assert_as_local(archive, request_of.store)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_is_silent_while_answers_are_awaited() -> None:
+    """Also where others finished its shards meanwhile; a worker without calls is never silent."""
+    from pipeline.jobs.cluster.engine import _Worker
+
+    worker = object.__new__(_Worker)
+    worker.calls, worker._heard = {"first": 0, "second": 1}, time.monotonic() - 50
+    assert worker.silent_for() >= 50
+    assert worker.finished("first") == 0
+    assert worker.silent_for() < 1
+    worker._heard -= 50
+    assert worker.finished("second") == 1
+    worker._heard -= 50
+    assert worker.silent_for() == 0
+
+
+def test_shards_that_workers_left_are_taken_without_ray(archive: Path, request_of: RunRequest) -> None:
+    local = dataclasses.replace(request_of, settings=load_settings(environ={}, flags=FLAGS))
+    scan(local)
+    extract(local)
+    with LocalStore.open(local.store, command="test") as store:
+        unfinished = store.unfinished_run(None, None)
+        assert unfinished is not None
+        folder = shard_folder(store, unfinished.run_id, None)
+        for number in sorted(store.extracted_shards(unfinished.run_id))[:9]:
+            table = store.read_run_shard(unfinished.run_id, number)
+            folder.put(number, table, {**shard_metadata(store), "run_id": unfinished.run_id})
+            store.folder.unlink(run_shard_file(unfinished.run_id, number))
+    assert run(local).work.decoded == 0
+    assert_as_local(archive, local.store)
 
 
 def test_ctrl_c_ends_the_workers_and_the_command_goes_on(archive: Path, request_of: RunRequest) -> None:
