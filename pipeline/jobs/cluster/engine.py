@@ -87,7 +87,10 @@ class RayEngine:
         self._folder = folder
         self._times = times
         self._starting = starting
-        safe = replace(settings, security=SecuritySettings())  # workers need no master key
+        model = settings.model  # workers run in another folder
+        paths = {name: _absolute(getattr(model, name)) for name in ("weights_file", "cache")}
+        # Workers need no master key.
+        safe = replace(settings, security=SecuritySettings(), model=replace(model, **paths))
         self._order = Order(safe, identity, store, folder, "", metadata, profile, versions())
         self._cpus = 0
         self._workers: dict[str, _Worker] = {}
@@ -265,6 +268,10 @@ class RayEngine:
                 self._ended.append(worker.last)
             worker.end()
         self._workers = {}
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().absolute())
 
 
 def _described(
