@@ -88,9 +88,9 @@ class RayEngine:
         self._times = times
         self._starting = starting
         model = settings.model  # workers run in another folder
-        paths = {name: _absolute(getattr(model, name)) for name in ("weights_file", "cache")}
+        model = replace(model, weights_file=_absolute(model.weights_file), cache=_absolute(model.cache))
         # Workers need no master key.
-        safe = replace(settings, security=SecuritySettings(), model=replace(model, **paths))
+        safe = replace(settings, security=SecuritySettings(), model=model)
         self._order = Order(safe, identity, store, folder, "", metadata, profile, versions())
         self._cpus = 0
         self._workers: dict[str, _Worker] = {}
