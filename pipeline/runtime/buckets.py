@@ -149,7 +149,7 @@ def create(address: str, data: bytes) -> bool:
     from obstore.exceptions import AlreadyExistsError
 
     bucket, key = _split(address)
-    for left in reversed(range(_WRITES)):
+    for left in _tries():
         try:
             with _named(address):
                 _opened(bucket).put(_object_key(key), data, mode="create", use_multipart=False)
@@ -159,14 +159,13 @@ def create(address: str, data: bytes) -> bool:
                 return left < _WRITES - 1 and read(address)[0] == data
             if not left:
                 raise
-        _pause(left)
     raise AssertionError
 
 
 def remove(address: str) -> None:
     """Removes an object, if there is one. Raises as `read`."""
     bucket, key = _split(address)
-    for left in reversed(range(_WRITES)):
+    for left in _tries():
         try:
             with _named(address):
                 _opened(bucket).delete(_object_key(key))
@@ -176,12 +175,14 @@ def remove(address: str) -> None:
         except BucketFailed:
             if not left:
                 raise
-        _pause(left)
 
 
-def _pause(left: int) -> None:
-    """Before a write whose connection broke is tried again, which obstore does not; so many tries are left then."""
-    time.sleep(_PAUSE_S * 2 ** (_WRITES - left))
+def _tries() -> Iterator[int]:
+    """For each try of a write how many are left, with a growing pause before the next: obstore does not repeat what a
+    broken connection ended."""
+    for left in reversed(range(_WRITES)):
+        yield left
+        time.sleep(_PAUSE_S * 2 ** (_WRITES - left))
 
 
 def _split(address: str) -> tuple[str, str]:

@@ -146,7 +146,7 @@ class StageTimes:
             return {name: (stage.calls, stage.seconds) for name, stage in self.stages.items()}
 
     def add(self, name: str, calls: int, seconds: float) -> None:
-        """Counts what was timed elsewhere."""
+        """Counts calls of a stage that took so many seconds together."""
         with self._lock:
             stage = self.stages.setdefault(name, StageTime())
             stage.calls += calls

@@ -19,7 +19,7 @@ _STRAGGLES_S: Final = 10.0
 _RECENT: Final = 50  # shards whose time is usual
 
 
-@dataclass
+@dataclass(eq=False)
 class Shard:
     """A shard that is not taken yet."""
 

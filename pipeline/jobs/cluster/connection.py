@@ -57,16 +57,12 @@ def connected(settings: RaySettings) -> Iterator[None]:
     if ray.is_initialized():  # by a program that uses this library
         yield
         return
-    if settings.address is None:
-        with _until_the_end():
-            _init(address="local", num_cpus=usable_cores(), include_dashboard=False, object_store_memory=_OBJECTS_BYTES)
-            yield
-    else:
-        if settings.address != "auto":
-            _reach(settings.address)
-        with _until_the_end():
-            _init(address=settings.address)
-            yield
+    if settings.address not in (None, "auto"):
+        _reach(settings.address)
+    own = {"num_cpus": usable_cores(), "include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
+    with _until_the_end():
+        _init(address=settings.address or "local", **({} if settings.address else own))
+        yield
 
 
 def room_for(settings: RaySettings) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
 import re
 import uuid
 from collections.abc import Iterator, Mapping
@@ -21,12 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.errors import BucketFailed
 from pipeline.runtime import buckets
 from pipeline.store.files.crypto import seal, unseal
-from pipeline.store.files.shards import parquet_bytes, read_metadata
+from pipeline.store.files.shards import parquet_bytes, parquet_table
 
 _SEALED: Final = ".sealed"
 _SHARD: Final = re.compile(rf"(\d{{5,}})-[0-9a-f]{{16}}{re.escape(_SEALED)}")
@@ -75,14 +73,10 @@ class ShardFolder:
             except FileNotFoundError:
                 raise ShardUnusable(f"{self._address(name)} is missing") from None
         try:
-            table = pq.read_table(io.BytesIO(unseal(self.key, sealed, self._bound_to(name))))
-            found = read_metadata(table.schema)
-        except (ValueError, pa.ArrowException) as exc:
+            data = unseal(self.key, sealed, self._bound_to(name))
+            return parquet_table(data, metadata={**metadata, "shard": shard})
+        except (OSError, ValueError, pa.ArrowException) as exc:
             raise ShardUnusable(f"{self._address(name)}: {exc}") from exc
-        for key, value in {**metadata, "shard": shard}.items():
-            if found.get(key) != value:
-                raise ShardUnusable(f"{self._address(name)}: its {key} is {found.get(key)}, not {value}")
-        return table.replace_schema_metadata(None)
 
     def shards(self) -> set[int]:
         """The numbers of the shards that are there, of these output settings."""

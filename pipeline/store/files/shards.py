@@ -144,15 +144,21 @@ def read_parquet(
     try:
         # Read as plain bytes: a memory map of a broken disk would end in a signal instead of an exception.
         data = folder.path(file).read_bytes()
-        plain = io.BytesIO(data if key is None else decrypt_image(key, data))
-        names = None if columns is None else list(columns)
-        table = pq.read_table(plain, columns=names)
-        found = read_metadata(table.schema)
+        return parquet_table(data if key is None else decrypt_image(key, data), columns, metadata)
     except (OSError, ValueError, pa.ArrowException) as exc:
         raise damaged_file(folder, file, str(exc).split("\n")[0]) from exc
+
+
+def parquet_table(
+    data: bytes, columns: Sequence[str] | None = None, metadata: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """The table of `parquet_bytes`, without its metadata. Raises ValueError where one of `metadata` is not in it;
+    ValueError, OSError or ArrowException for what is no such file."""
+    table = pq.read_table(io.BytesIO(data), columns=None if columns is None else list(columns))
+    found = read_metadata(table.schema)
     for name, value in (metadata or {}).items():
         if found.get(name) != value:
-            raise damaged_file(folder, file, f"its {name} is {found.get(name)}, not {value}")
+            raise ValueError(f"its {name} is {found.get(name)}, not {value}")
     return table.replace_schema_metadata(None)
 
 

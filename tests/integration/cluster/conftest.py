@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from pipeline.jobs.run import RunRequest, run
 from tests.integration.cluster.nodes import Cluster
 from tests.integration.conftest import write_photos
 
+PHOTOS, DECODED, SHARDS = 37, 33, 13  # of the archive
 FLAGS = {"run.shard_rows": 3, "run.threads": 1, "run.device": "cpu", "model.weights": "casia-webface"}
+
+
+def changed(request: RunRequest, section: str, **values: object) -> RunRequest:
+    """The request with other values in a section of its settings."""
+    settings = request.settings
+    own = replace(getattr(settings, section), **values)
+    return replace(request, settings=replace(settings, **{section: own}))
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +53,7 @@ def settings(cluster: Cluster) -> Settings:
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory, hopper_path: Path, astronaut_path: Path) -> Path:
-    """A folder with 37 photos, and the store that a local run made of them. No test changes either."""
+    """A folder of photos, and the store that a local run made of them. No test changes either."""
     folder = tmp_path_factory.mktemp("cluster")
     photos = folder / "photos"
     write_photos(photos, hopper_path, astronaut_path)

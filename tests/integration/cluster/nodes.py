@@ -9,11 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from tests.waiting import until
 
 LIMIT_S = 90
 
@@ -51,7 +52,7 @@ class Cluster:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.address = f"127.0.0.1:{listener.getsockname()[1]}"
         self._head = Node(self.address, head=True)
-        self._await_port()
+        until(self._listens, "the head does not listen", LIMIT_S)
         self.second: Node | None = None
 
     def restore(self) -> None:
@@ -62,10 +63,7 @@ class Cluster:
         import ray
 
         ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-        end = time.monotonic() + LIMIT_S
-        while sum(node["Alive"] for node in ray.nodes()) != 2:
-            assert time.monotonic() < end, "the cluster has not two nodes"
-            time.sleep(0.1)
+        until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2, "the cluster has not two nodes", LIMIT_S)
         ray.shutdown()
 
     def kill_second(self) -> None:
@@ -77,18 +75,13 @@ class Cluster:
             self.second.kill()
         self._head.kill()
 
-    def _await_port(self) -> None:
+    def _listens(self) -> bool:
         host, port = self.address.split(":")
-        end = time.monotonic() + LIMIT_S
-        while time.monotonic() < end:
-            try:
-                socket.create_connection((host, int(port)), 1).close()
-            except OSError:
-                assert self._head.alive, "`ray start --head` ended"
-                time.sleep(0.1)
-            else:
-                return
-        raise AssertionError("the head does not listen")
+        assert self._head.alive, "`ray start --head` ended"
+        with suppress(OSError):
+            socket.create_connection((host, int(port)), 1).close()
+            return True
+        return False
 
 
 def worker_processes() -> list[int]:
@@ -98,10 +91,7 @@ def worker_processes() -> list[int]:
 
 def assert_no_worker() -> None:
     """Ray ends them soon after it was told to."""
-    end = time.monotonic() + LIMIT_S
-    while worker_processes():
-        assert time.monotonic() < end, "there are still workers"
-        time.sleep(0.1)
+    until(lambda: not worker_processes(), "there are still workers", LIMIT_S)
 
 
 def kill(pid: int) -> None:

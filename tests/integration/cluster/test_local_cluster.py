@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ from pipeline.jobs.run import RunRequest, run
 from tests.integration.buckets.conftest import bucket, client, proxy, s3_server  # noqa: F401  fixtures
 from tests.integration.buckets.faulty import DENIED, FaultyProxy, failing
 from tests.integration.buckets.test_runs import contents, upload
-from tests.integration.cluster.conftest import FLAGS
+from tests.integration.cluster.conftest import FLAGS, PHOTOS, SHARDS, changed
 from tests.integration.cluster.nodes import assert_no_worker
 from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import assert_whole, pictures
 
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.slow]
-PHOTOS = 37
 
 
 @pytest.fixture
@@ -31,10 +29,6 @@ def settings() -> Settings:
     if find_spec("ray") is None or find_spec("obstore") is None:
         pytest.skip("the extra `ray` is not installed")
     return load_settings(environ={}, flags={**FLAGS, "run.engine": "ray", "ray.cpus": 1, "ray.actors": 2})
-
-
-def with_run(settings: Settings, **changes: Any) -> Settings:
-    return dataclasses.replace(settings, run=dataclasses.replace(settings.run, **changes))
 
 
 @pytest.mark.usefixtures("proxy")
@@ -47,7 +41,7 @@ def test_from_a_bucket_into_a_bucket_that_fails(
     proxy: FaultyProxy,  # noqa: F811
 ) -> None:
     assert upload(client, archive / "photos", f"{bucket}/photos") == PHOTOS
-    far = RunRequest(f"{bucket}/photos", tmp_path / "far", with_run(settings, shard_folder=f"{bucket}/shards"))
+    far = changed(RunRequest(f"{bucket}/photos", tmp_path / "far", settings), "run", shard_folder=f"{bucket}/shards")
     proxy.choose = failing(0.05, seed=2)
     run(far)
     # As the prefix has them, not as the folder does: a-0.8.png comes before a.jpg in both.
@@ -55,12 +49,11 @@ def test_from_a_bucket_into_a_bucket_that_fails(
     assert pictures(far.store) == pictures(archive / "local")
     assert_whole(far.store)
     asked, failed = proxy.asked.total(), proxy.failed.total()
-    print(
-        f"{PHOTOS} photos in 13 shards: {asked / PHOTOS:.2f} requests per photo {dict(proxy.asked)}; failed: {failed}"
-    )
+    each = f"{asked / PHOTOS:.2f} requests per photo {dict(proxy.asked)}"
+    print(f"{PHOTOS} photos in {SHARDS} shards: {each}; failed: {failed}")
     assert failed
     # Those of a local run, and of each shard: its driver's sign, writing, reading and removing it.
-    assert PHOTOS < asked <= 3 * PHOTOS + 4 * 13 + 20 + failed
+    assert PHOTOS < asked <= 3 * PHOTOS + 4 * SHARDS + 20 + failed
     assert not [*client.list_objects_v2(Bucket=bucket[5:], Prefix="shards").get("Contents", [])]
     assert_no_worker()
 
@@ -74,9 +67,9 @@ def test_a_bucket_for_shards_that_denies_access_ends_the_run(
     proxy: FaultyProxy,  # noqa: F811
 ) -> None:
     proxy.choose = lambda *_: DENIED
-    request = RunRequest(archive / "photos", tmp_path / "store", with_run(settings, shard_folder=f"{bucket}/shards"))
+    request = RunRequest(archive / "photos", tmp_path / "store", settings)
     with pytest.raises(BucketFailed, match=f"{bucket}/shards/"):
-        run(request)
+        run(changed(request, "run", shard_folder=f"{bucket}/shards"))
 
 
 def test_workers_without_memory_end_the_run_with_the_reason(
@@ -84,9 +77,9 @@ def test_workers_without_memory_end_the_run_with_the_reason(
 ) -> None:
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")  # as if the machine were full
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
-    one = dataclasses.replace(settings, ray=dataclasses.replace(settings.ray, actors=1))
+    request = RunRequest(archive / "photos", tmp_path / "store", settings)
     with pytest.raises(ClusterFailed, match=r"3 workers ended .* memory"):
-        run(RunRequest(archive / "photos", tmp_path / "store", one))
+        run(changed(request, "ray", actors=1))
     assert_whole(tmp_path / "store")
 
 

@@ -26,14 +26,13 @@ from pipeline.jobs.run import RunRequest, abandon, extract, group, run, scan
 from pipeline.store.files.shard_folder import ShardFolder
 from pipeline.store.files.shards import run_shard_file
 from pipeline.store.local import LocalStore
-from tests.integration.cluster.conftest import FLAGS
+from tests.integration.cluster.conftest import DECODED, FLAGS, PHOTOS, SHARDS, changed
 from tests.integration.cluster.nodes import LIMIT_S, Cluster, assert_no_worker, kill, worker_processes
 from tests.integration.conftest import RecordedProgress
 from tests.integration.snapshot import assert_whole, pictures, snapshot
+from tests.waiting import until
 
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.slow]
-
-PHOTOS, DECODED, SHARDS = 37, 33, 13  # of the archive
 
 
 class _AtFirstShard(RecordedProgress):
@@ -53,6 +52,26 @@ class _AtFirstShard(RecordedProgress):
 @pytest.fixture
 def request_of(archive: Path, tmp_path: Path, settings: Settings) -> RunRequest:
     return RunRequest(source=archive / "photos", store=tmp_path / "store", settings=settings)
+
+
+def started(request: RunRequest, *words: str, **streams: int) -> subprocess.Popen[str]:
+    """The request's command in a process of its own, whose streams are thrown away but for those named."""
+    ray, command = request.settings.ray, [sys.executable, "-m", "pipeline", "run", str(request.source)]
+    command += ["--store", str(request.store), "--engine", "ray", "--address", str(ray.address), *words]
+    command += ["--device", "cpu", "--weights", "casia-webface"]
+    command += ["--set", "run.shard_rows=3", "--set", "run.threads=1", "--set", f"ray.cpus={ray.cpus}"]
+    kept = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | streams
+    return subprocess.Popen(command, text=True, **kept)
+
+
+def await_file(driver: subprocess.Popen[str], store: Path, pattern: str) -> None:
+    """Waits until the command has written such a file."""
+
+    def written() -> bool:
+        assert driver.poll() is None, "the command ended before"
+        return any(store.glob(pattern))
+
+    until(written, f"no {pattern} is written", LIMIT_S)
 
 
 def assert_as_local(archive: Path, store: Path) -> None:
@@ -117,9 +136,7 @@ def test_a_worker_that_hangs_holds_nobody_up(
     if ends == "by another":
         monkeypatch.setattr(assignments, "_STRAGGLES_S", 1.0)
     else:
-        ray_settings = dataclasses.replace(request_of.settings.ray, shard_timeout_s=4.0)
-        settings = dataclasses.replace(request_of.settings, ray=ray_settings)
-        request_of = dataclasses.replace(request_of, settings=settings)
+        request_of = changed(request_of, "ray", shard_timeout_s=4.0)
     run(request_of, _AtFirstShard(hang))
     assert hung
     assert_as_local(archive, request_of.store)
@@ -132,37 +149,23 @@ def test_a_killed_driver_s_command_goes_on(
 ) -> None:
     if ends_on == "ray with another folder" and not full:
         pytest.skip("takes 20 seconds: only with --full")
-    flags = ["--engine", "ray", "--address", cluster.address, "--weights", "casia-webface", "--device", "cpu"]
-    flags += ["--set", "run.shard_rows=3", "--set", "run.threads=1", "--set", "ray.cpus=1"]
-    command = [sys.executable, "-m", "pipeline", "run", str(request_of.source), "--store", str(request_of.store)]
-    driver = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + LIMIT_S
-    while not [*request_of.store.glob("embeddings/*/*.parquet")]:  # the first shard is in
-        assert driver.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    driver = started(request_of)
+    await_file(driver, request_of.store, "embeddings/*/*.parquet")  # the first shard is in
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    settings = load_settings(environ={}, flags=FLAGS) if ends_on == "local" else request_of.settings
-    if ends_on == "ray with another folder":
-        settings = dataclasses.replace(
-            settings, run=dataclasses.replace(settings.run, shard_folder=str(tmp_path / "f"))
-        )
-    run(dataclasses.replace(request_of, settings=settings))
+    again = request_of
+    if ends_on == "local":
+        again = dataclasses.replace(request_of, settings=load_settings(environ={}, flags=FLAGS))
+    elif ends_on == "ray with another folder":
+        again = changed(request_of, "run", shard_folder=str(tmp_path / "f"))
+    run(again)
     assert_as_local(archive, request_of.store)
 
 
 def test_sigterm_finishes_the_shard_in_hand(archive: Path, request_of: RunRequest, cluster: Cluster) -> None:
     """Ray puts a handler of its own in place of the command's, which would end it at once."""
-    command = [sys.executable, "-m", "pipeline", "run", str(request_of.source), "--store", str(request_of.store)]
-    command += ["--engine", "ray", "--address", cluster.address, "--weights", "casia-webface", "--device", "cpu"]
-    command += ["--set", "run.shard_rows=3", "--set", "ray.cpus=1"]
-    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + LIMIT_S
-    while not [*request_of.store.glob("embeddings/*/*.parquet")]:
-        assert driver.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    driver = started(request_of, stderr=subprocess.PIPE)
+    await_file(driver, request_of.store, "embeddings/*/*.parquet")
     driver.send_signal(signal.SIGTERM)
     _, said = driver.communicate(timeout=LIMIT_S)
     assert driver.returncode == Interrupted.exit_code, said
@@ -246,8 +249,7 @@ def test_a_shard_that_is_never_usable_ends_the_run_by_its_number(
 
 
 def test_the_stages_alone_with_a_folder_for_the_shards(archive: Path, request_of: RunRequest, tmp_path: Path) -> None:
-    elsewhere = dataclasses.replace(request_of.settings.run, shard_folder=str(tmp_path / "shards"))
-    request = dataclasses.replace(request_of, settings=dataclasses.replace(request_of.settings, run=elsewhere))
+    request = changed(request_of, "run", shard_folder=str(tmp_path / "shards"))
     scan(request)
     assert extract(request).work.decoded == DECODED
     assert not [*(tmp_path / "shards").iterdir()]
@@ -260,10 +262,7 @@ def test_the_stages_alone_with_a_folder_for_the_shards(archive: Path, request_of
 
 
 def test_an_encrypted_store(archive: Path, request_of: RunRequest, tmp_path: Path) -> None:
-    security = dataclasses.replace(
-        request_of.settings.security, encrypt=True, master_key_file=str(tmp_path / "master.key")
-    )
-    request = dataclasses.replace(request_of, settings=dataclasses.replace(request_of.settings, security=security))
+    request = changed(request_of, "security", encrypt=True, master_key_file=str(tmp_path / "master.key"))
     seen: list[bytes] = []
 
     def look() -> None:
@@ -313,9 +312,8 @@ def test_a_worker_without_the_weights_ends_the_run(request_of: RunRequest, tmp_p
 
 
 def test_a_cluster_without_room_ends_the_run(request_of: RunRequest) -> None:
-    ray_settings = dataclasses.replace(request_of.settings.ray, gpus=1.0)
     with pytest.raises(ClusterFailed, match="no node has 1 GPUs"):
-        run(dataclasses.replace(request_of, settings=dataclasses.replace(request_of.settings, ray=ray_settings)))
+        run(changed(request_of, "ray", gpus=1.0))
 
 
 def test_a_cluster_that_is_busy_ends_the_run_in_time(request_of: RunRequest, cluster: Cluster) -> None:
@@ -324,10 +322,8 @@ def test_a_cluster_that_is_busy_ends_the_run_in_time(request_of: RunRequest, clu
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         hogs = [ray.remote(num_cpus=1)(lambda: time.sleep(60)).remote() for _ in range(2)]
-        ray_settings = dataclasses.replace(request_of.settings.ray, start_timeout_s=3.0)
-        settings = dataclasses.replace(request_of.settings, ray=ray_settings)
         with pytest.raises(ClusterFailed, match=r"no worker started within 3 s"):
-            run(dataclasses.replace(request_of, settings=settings))
+            run(changed(request_of, "ray", start_timeout_s=3.0))
         assert hogs
     finally:
         ray.shutdown()
@@ -335,11 +331,9 @@ def test_a_cluster_that_is_busy_ends_the_run_in_time(request_of: RunRequest, clu
 
 def test_nothing_answers_at_the_address(request_of: RunRequest) -> None:
     for address, error in (("127.0.0.1:9", ClusterFailed), ("nowhere", UsageError)):
-        ray_settings = dataclasses.replace(request_of.settings.ray, address=address)
-        settings = dataclasses.replace(request_of.settings, ray=ray_settings)
         begun = time.monotonic()
         with pytest.raises(error, match=address):
-            run(dataclasses.replace(request_of, settings=settings))
+            run(changed(request_of, "ray", address=address))
         assert time.monotonic() - begun < 60
 
 
@@ -357,14 +351,8 @@ def test_an_abandoned_run_leaves_no_shards(archive: Path, request_of: RunRequest
 def test_json_is_alone_on_standard_output_also_where_a_worker_dies(
     archive: Path, request_of: RunRequest, cluster: Cluster
 ) -> None:
-    command = [sys.executable, "-m", "pipeline", "run", str(request_of.source), "--store", str(request_of.store)]
-    command += ["--engine", "ray", "--address", cluster.address, "--weights", "casia-webface", "--json"]
-    command += ["--set", "run.shard_rows=3", "--set", "ray.cpus=1"]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ)
-    end = time.monotonic() + LIMIT_S
-    while not [*request_of.store.glob("runs/*/shards/*.parquet")] and driver.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    driver = started(request_of, "--json", stdout=subprocess.PIPE)
+    await_file(driver, request_of.store, "runs/*/shards/*.parquet")
     for pid in worker_processes():
         kill(pid)
     output, _ = driver.communicate(timeout=LIMIT_S)
