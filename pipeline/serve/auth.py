@@ -1,10 +1,13 @@
 """Finds the account of a request by its X-RPC-AUTHORIZATION.
 
-Checking a password is slow on purpose, so verified credentials are remembered for a minute, as a keyed hash that dies
-with the process. After that minute they are checked again, but on threads of their own: a flood of new credentials does
-not reach those who were verified before, and among new ones the peers take turns. An unknown user costs the same work
-as a wrong password. Failures are counted per user id and client address (behind a trusted proxy the one that it names):
-that keeps off who guesses, and never locks out the right password from elsewhere.
+Checking a password is slow on purpose. So verified credentials are remembered for a minute, as a keyed hash that dies
+with the process, and only for the peer that sent them: everybody else must pass the check. Peers that were verified
+before are checked on threads of their own, so that a flood of new credentials does not delay them; among new ones the
+peers take turns. An unknown user costs the same work as a wrong password.
+
+Failed checks are counted per user id and peer (behind a trusted proxy, the address that it names). A user and peer with
+too many are refused before anything else is looked at, so that a refusal tells nothing about the password. The right
+password from elsewhere always works.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ import hmac
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 
@@ -36,13 +39,70 @@ VERIFIED_S: Final = 60.0  # how long verified credentials are trusted
 MAX_FAILURES: Final = 10  # failed attempts with one user id from one peer in a window
 WINDOW_S: Final = 60.0
 _QUEUE: Final = 128  # checks of one peer that may wait: more than most clients behind one address start at once
-_MAX_REMEMBERED: Final = 10_000  # verified credentials, and counted pairs of user and peer
+_MAX_REMEMBERED: Final = 10_000  # verified credentials
+_MAX_OF_PEER: Final = 1_000  # users with failed checks of one peer in a window
+
+
+class FailedChecks:
+    """Counts the failed checks of each user and peer in windows of WINDOW_S. Any thread may call it.
+
+    No count is dropped before its window ends. Memory is bounded because only a check that ran is counted, and a check
+    takes as long as scrypt does: a few thousand in a window, and of one peer _MAX_OF_PEER users.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._windows: OrderedDict[tuple[str, bytes], _Window] = OrderedDict()  # the first to end comes first
+        self._users: Counter[str] = Counter()  # of each peer
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def refuse(self, peer: str, user: bytes) -> None:
+        """Raises TooManyAttempts if the user and peer have no attempt left."""
+        with self._lock:
+            self._refuse(peer, user)
+
+    def begin(self, peer: str, user: bytes) -> None:
+        """Counts a check that starts now as failed, so that checks at the same time count too. Raises as `refuse`."""
+        with self._lock:
+            self._refuse(peer, user)
+            if (peer, user) not in self._windows:
+                self._windows[peer, user] = _Window(self._clock() + WINDOW_S)
+                self._users[peer] += 1
+            self._windows[peer, user].failures += 1
+
+    def forgive(self, peer: str, user: bytes) -> None:
+        """The check did not fail."""
+        with self._lock:
+            window = self._windows.get((peer, user))
+            if window is not None:  # otherwise its window has ended
+                window.failures -= 1
+                if not window.failures:
+                    self._drop(peer, user)
+
+    def _refuse(self, peer: str, user: bytes) -> None:
+        now = self._clock()
+        while self._windows and now >= next(iter(self._windows.values())).end:
+            self._drop(*next(iter(self._windows)))
+        window = self._windows.get((peer, user))
+        if window is None and self._users[peer] >= _MAX_OF_PEER:
+            raise TooManyAttempts(retry_after_s=round(WINDOW_S))
+        if window is not None and window.failures >= MAX_FAILURES:
+            raise TooManyAttempts(retry_after_s=max(1, round(window.end - now)))
+
+    def _drop(self, peer: str, user: bytes) -> None:
+        del self._windows[peer, user]
+        self._users[peer] -= 1
+        if not self._users[peer]:
+            del self._users[peer]
 
 
 @dataclass
-class _Failures:
-    count: int
-    window_end: float
+class _Window:
+    end: float
+    failures: int = 0
 
 
 class Authenticator:
@@ -65,7 +125,7 @@ class Authenticator:
         self._new_checks = FairThreadPool("auth", threads=threads, queue=queue)
         self._secret = os.urandom(32)
         self._verified: OrderedDict[bytes, tuple[str, int, float]] = OrderedDict()
-        self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
+        self._failures = FailedChecks(clock)
         self._running: dict[bytes, asyncio.Task[int | None]] = {}
         self._lock = threading.Lock()
         self._drops = 0
@@ -80,11 +140,23 @@ class Authenticator:
 
     async def verified(self, user_id: str, password: str, peer: str) -> int:
         """The account of these credentials, which `peer` sent. Raises as `account`."""
-        digest = self._digest(user_id, password)
+        user = self._digest(user_id)
+        self._failures.refuse(peer, user)
+        digest = self._digest(user_id, password, peer)
         remembered = self._remembered(digest)
         if remembered is not None:
             return remembered
-        account = await self._checked_once(digest, peer, user_id, password)
+        # Requests that send the same credentials at the same moment share one check.
+        task = self._running.get(digest)
+        if task is None:
+            with self._lock:
+                checks = self._known_checks if digest in self._verified else self._new_checks
+            check = functools.partial(self._check, user_id, password, peer, user, digest)
+            task = asyncio.create_task(checks.run(peer, check))
+            self._running[digest] = task
+            task.add_done_callback(lambda _: self._running.pop(digest))
+        # A client that leaves must not cancel the check that others wait for.
+        account = await asyncio.shield(task)
         if account is None:
             raise Unauthorized()
         return account
@@ -107,40 +179,22 @@ class Authenticator:
             _, account_id, expires = self._verified.get(digest, ("", None, 0.0))
         return account_id if self._clock() < expires else None
 
-    async def _checked_once(self, digest: bytes, peer: str, user_id: str, password: str) -> int | None:
-        """Requests that send the same credentials at the same moment share one check."""
-        task = self._running.get(digest)
-        if task is None:
-            with self._lock:
-                was_right = digest in self._verified
-            check = functools.partial(self._check, self._known_checks) if was_right else self._check_new
-            task = asyncio.create_task(check(digest, peer, user_id, password))
-            self._running[digest] = task
-            task.add_done_callback(lambda _: self._running.pop(digest))
-        # A client that goes away must not cancel the check that others wait for.
-        return await asyncio.shield(task)
-
-    async def _check_new(self, digest: bytes, peer: str, user_id: str, password: str) -> int | None:
-        key = self._digest(user_id, peer)
-        self._admit(key)
+    def _check(self, user_id: str, password: str, peer: str, user: bytes, digest: bytes) -> int | None:
+        """Runs on a thread. Raises TooManyAttempts if other checks have failed since this one was queued."""
+        self._failures.begin(peer, user)
+        account, finished, drops = None, False, self._drops
         try:
-            account = await self._check(self._new_checks, digest, peer, user_id, password)
-        except BaseException:
-            self._forgive(key)  # the check did not finish: this was no failure
-            raise
-        if account is not None:
-            self._forgive(key)
-        return account
-
-    async def _check(self, checks: FairThreadPool, digest: bytes, peer: str, user_id: str, password: str) -> int | None:
-        drops = self._drops
-        account = await checks.run(peer, lambda: self._verify(user_id, password))
+            account, finished = self._verify(user_id, password), True
+        finally:
+            if account is not None or not finished:
+                self._failures.forgive(peer, user)
         with self._lock:
             if account is None:
                 self._verified.pop(digest, None)
             elif drops == self._drops:  # otherwise the check may have used the old password
                 self._verified[digest] = (user_id, account, self._clock() + VERIFIED_S)
-                _trim(self._verified)
+                while len(self._verified) > _MAX_REMEMBERED:
+                    self._verified.popitem(last=False)
         return account
 
     def _verify(self, user_id: str, password: str) -> int | None:
@@ -152,25 +206,9 @@ class Authenticator:
                 return credentials.account_id
         return None
 
-    def _admit(self, key: bytes) -> None:
-        """Counts an attempt as failed until the check says otherwise, so that parallel guesses count too."""
-        now = self._clock()
-        failures = self._failures.get(key)
-        if failures is None or now >= failures.window_end:
-            failures = self._failures[key] = _Failures(0, now + WINDOW_S)
-        self._failures.move_to_end(key)
-        _trim(self._failures)
-        if failures.count >= MAX_FAILURES:
-            raise TooManyAttempts(retry_after_s=max(1, round(failures.window_end - now)))
-        failures.count += 1
-
-    def _forgive(self, key: bytes) -> None:
-        if key in self._failures:
-            self._failures[key].count -= 1
-
-    def _digest(self, user_id: str, other: str) -> bytes:
-        # The length keeps "a" + "b:c" and "a:b" + "c" apart.
-        text = f"{len(user_id)}:{user_id}:{other}"
+    def _digest(self, *texts: str) -> bytes:
+        # Lengths keep "a" + "b:c" and "a:b" + "c" apart.
+        text = "".join(f"{len(text)}:{text}" for text in texts)
         return hmac.digest(self._secret, text.encode(), hashlib.sha256)
 
 
@@ -181,8 +219,3 @@ def _passwords(password: str) -> list[str]:
     except ValueError:  # binascii.Error is one
         return [password]
     return [password, decoded] if decoded else [password]
-
-
-def _trim(table: OrderedDict[bytes, Any]) -> None:
-    while len(table) > _MAX_REMEMBERED:
-        table.popitem(last=False)

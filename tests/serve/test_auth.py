@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from pipeline.errors import TooManyAttempts, Unauthorized
+from pipeline.errors import Overloaded, StoreError, TooManyAttempts, Unauthorized
 from pipeline.serve import auth as module
 from pipeline.serve.auth import MAX_FAILURES, VERIFIED_S, WINDOW_S, Authenticator
 from pipeline.store.catalog.accounts import hash_password
@@ -192,8 +192,93 @@ async def test_unknown_user_and_wrong_password_cost_the_same_work(
     assert len(work[0]) == (1 if password == "wrong!" else 2)
 
 
-async def test_the_table_of_failures_is_bounded(auth: Authenticator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_REMEMBERED", 5)
-    for number in range(8):
-        await refusals(auth, 1, user=f"user-{number}")
-    assert len(auth._failures) == 5
+async def test_verified_credentials_open_nothing_for_another_peer(auth: Authenticator, accounts: Accounts) -> None:
+    """Red team: the owner's client made every guess from elsewhere free and the right one succeed."""
+    assert await ask(auth, f"alice:{PASSWORD}") == 7
+    for peer in ("192.0.2.9", "2001:db8::9"):
+        assert await refusals(auth, MAX_FAILURES + 1, peer) == [Unauthorized] * MAX_FAILURES + [TooManyAttempts]
+        asked = accounts.asked
+        for right in (PASSWORD, encoded(PASSWORD)):
+            with pytest.raises(TooManyAttempts):
+                await ask(auth, f"alice:{right}", peer)
+            assert await ask(auth, f"alice:{PASSWORD}") == 7
+        assert accounts.asked == asked  # nothing was looked up
+
+
+async def test_a_peer_verifies_what_another_is_having_verified(auth: Authenticator, accounts: Accounts) -> None:
+    owner, guesser = (ask(auth, f"alice:{PASSWORD}", peer) for peer in ("192.0.2.1", "192.0.2.9"))
+    assert await asyncio.gather(owner, guesser) == [7, 7]
+    assert accounts.asked == 2
+
+
+async def test_a_blocked_peer_learns_nothing_by_what_it_verified_itself(auth: Authenticator) -> None:
+    assert await ask(auth, f"alice:{PASSWORD}") == 7
+    await refusals(auth, MAX_FAILURES)
+    with pytest.raises(TooManyAttempts):
+        await ask(auth, f"alice:{PASSWORD}")
+
+
+async def test_a_new_password_ends_what_every_peer_verified(auth: Authenticator, accounts: Accounts) -> None:
+    peers = ("192.0.2.1", "192.0.2.2", "2001:db8::1")
+    for peer in peers:
+        assert await ask(auth, f"alice:{PASSWORD}", peer) == 7
+    accounts["alice"] = Credentials(7, hash_password("another"))
+    auth.drop("alice")
+    for peer in peers:
+        with pytest.raises(Unauthorized):
+            await ask(auth, f"alice:{PASSWORD}", peer)
+
+
+async def test_a_deleted_account_is_unauthorized_when_its_minute_ends(
+    auth: Authenticator, accounts: Accounts, clock: Clock
+) -> None:
+    assert await ask(auth, f"alice:{PASSWORD}") == 7
+    del accounts["alice"]
+    clock.now += VERIFIED_S
+    with pytest.raises(Unauthorized):
+        await ask(auth, f"alice:{PASSWORD}")
+
+
+async def test_invented_users_push_out_no_count(accounts: Accounts, clock: Clock) -> None:
+    """Red team: 10,300 invented users, few of whom were checked, made room for ten more guesses."""
+    auth = Authenticator(accounts.find, threads=1, queue=1, clock=clock)
+    await refusals(auth, MAX_FAILURES)
+    counted = len(auth._failures)
+    crowd = (ask(auth, f"user-{number}:x", f"192.0.2.{number % 200}") for number in range(10_300))
+    outcomes = [type(outcome) for outcome in await asyncio.gather(*crowd, return_exceptions=True)]
+    assert outcomes.count(Unauthorized) + outcomes.count(Overloaded) == 10_300
+    assert len(auth._failures) == counted + outcomes.count(Unauthorized)  # only of checks that ran
+    assert await refusals(auth, 1) == [TooManyAttempts]
+
+
+async def test_a_queued_guess_of_a_peer_that_was_blocked_since_is_not_checked(accounts: Accounts) -> None:
+    auth = Authenticator(accounts.find, threads=1, queue=64)
+    guesses = (ask(auth, f"alice:wrong-{number}!") for number in range(64))
+    outcomes = [type(outcome) for outcome in await asyncio.gather(*guesses, return_exceptions=True)]
+    assert outcomes == [Unauthorized] * MAX_FAILURES + [TooManyAttempts] * (64 - MAX_FAILURES)
+    assert accounts.asked == MAX_FAILURES
+
+
+async def test_one_peer_has_room_for_so_many_users_and_takes_none_of_the_others(
+    auth: Authenticator, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_OF_PEER", 5)
+    outcomes = [await refusals(auth, 1, user=f"user-{number}") for number in range(8)]
+    assert outcomes == [[Unauthorized]] * 5 + [[TooManyAttempts]] * 3
+    assert await refusals(auth, 1, "192.0.2.2") == [Unauthorized]
+    assert await refusals(auth, 1, user="user-0") == [Unauthorized]  # which has attempts left
+    clock.now += WINDOW_S
+    assert await refusals(auth, 1, user="user-7") == [Unauthorized]
+    assert len(auth._failures) == 1  # windows that ended are dropped
+
+
+async def test_what_did_not_fail_is_not_counted(auth: Authenticator, accounts: Accounts) -> None:
+    assert await ask(auth, f"alice:{PASSWORD}") == 7
+
+    def unreadable(user_id: str) -> Credentials | None:
+        raise StoreError(message=f"the account {user_id} cannot be read")
+
+    auth._lookup = unreadable
+    with pytest.raises(StoreError):
+        await ask(auth, "alice:other")
+    assert len(auth._failures) == 0

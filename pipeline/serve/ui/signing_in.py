@@ -26,7 +26,7 @@ class SigningIn:
     context: Context
 
     async def sign_in(self, request: Request) -> Response:
-        """Raises SignInRefused, TooManyAttempts."""
+        """Ends the session whose cookie came with it, if any. Raises SignInRefused, TooManyAttempts."""
         check_same_site(request)
         body = await self.context.object(request, _NOBODY, _MAX_BYTES)
         user, password = body.get("user"), body.get("password")
@@ -38,6 +38,7 @@ class SigningIn:
         except Unauthorized:
             raise SignInRefused() from None
         token, session = self.context.sessions.start(user, account_id, drops)
+        self.context.sessions.end(request.cookies.get(COOKIE))
         answer = await self.context.answer(lambda: self._told(session))
         answer.set_cookie(
             COOKIE,

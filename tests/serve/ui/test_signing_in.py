@@ -151,6 +151,19 @@ def test_signing_out_ends_this_session_only(browser: Browser, server: LiveServer
     other.get("people")
 
 
+def test_signing_in_again_ends_the_session_whose_cookie_came_with_it(server: LiveServer, browser_at: BrowserAt) -> None:
+    browser, other = browser_at(server), browser_at(server)
+    other.sign_in()
+    browser.sign_in()
+    before = {"Cookie": f"facepipe_page={browser.http.cookies['facepipe_page']}"}
+    browser.sign_in(password="wrong", status=401)  # which ends nothing
+    assert httpx.get(f"{server.url}/ui/api/people", headers=before).status_code == 200
+    browser.sign_in("bob")
+    assert httpx.get(f"{server.url}/ui/api/people", headers=before).json()["errorReason"] == "sign-in-required"
+    assert browser.get("session")["user"] == "bob"
+    other.get("people")
+
+
 def test_a_tab_of_another_account_is_told_so(server: LiveServer, browser_at: BrowserAt) -> None:
     """Two tabs have one cookie; the later sign-in counts."""
     server.client.create_account("zoe@home", quick_hash(PASSWORD))
