@@ -78,14 +78,14 @@ def test_guesses_are_counted_while_the_owner_asks(door: Door) -> None:
         doors = (ask, sign_in) if number % 2 else (sign_in, ask)
         return [doors[n % 2](crowd[number], f"wrong {number} {n}!") for n in range(GUESSES)]
 
-    with ThreadPoolExecutor(CONNECTIONS + 1) as threads:
+    with ThreadPoolExecutor(CONNECTIONS + 1) as threads, ExitStack() as stack:
+        stack.callback(done.set)
         asking = threads.submit(go_on)
         answers = [status for statuses in threads.map(guess, range(CONNECTIONS)) for status in statuses]
         for form in (PASSWORD, base64.b64encode(PASSWORD.encode()).decode()):
             assert [ask(each, form) for each in crowd[:8]] == [429] * 8
         assert [sign_in(each, PASSWORD) for each in crowd[:8]] == [429] * 8
-        done.set()
-        asking.result()
+    asking.result()
     assert sorted(answers) == [401] * MAX_FAILURES + [429] * (CONNECTIONS * GUESSES - MAX_FAILURES)
     assert set(served) == {200}
     somebody = door.client(door.other)
