@@ -148,6 +148,33 @@ def test_a_photo_that_lies_on_its_side_keeps_what_it_showed(archive: Archive) ->
     assert statuses == ["replaced", "replaced", "ok"]
 
 
+def test_a_square_that_lies_on_its_side_keeps_what_it_showed(archive: Archive) -> None:
+    path = archive.write("a.png", Shown(1))
+    archive.run()
+    before = archive.faces()
+    Image.fromarray(np.rot90(pixels(Shown(1)))).save(path)
+    archive.run()
+    assert archive.faces() == before
+    archive.write("a.png", Shown(1, 1))
+    archive.run()
+    assert [row["person"] for row in archive.faces().values()] == [row["person"] for row in before.values()]
+
+
+def test_a_poor_face_on_a_photo_that_lies_on_its_side_replaces_nobody(archive: Archive) -> None:
+    """The detector finds one in some of them; it looks like none of those that the photo showed."""
+    archive.write("a.png", Shown(1))
+    archive.run()
+    (before,) = archive.faces().values()
+    archive.write("a.png", Shown(9, 0, 0.1))
+    archive.run()
+    faces = archive.read(f"SELECT person, outcome FROM ({HERE})")
+    assert faces == [{"person": before["person"], "outcome": "inserted"}, {"person": None, "outcome": "rejected"}]
+    archive.write("a.png", Shown(1, 1))
+    archive.run()
+    (after,) = archive.faces().values()
+    assert (after["person"], after["reference"]) == (before["person"], True)
+
+
 def test_turned_by_exif_only(archive: Archive) -> None:
     """The pixels lie on their side, and EXIF says so: upright, all is where it was."""
     path = archive.write("a.png", Shown(1), Shown(2))
@@ -342,7 +369,7 @@ def test_people_who_are_merged_and_hidden(archive: Archive) -> None:
 def test_the_last_person_of_a_directory(archive: Archive) -> None:
     path = archive.write("a.png", Shown(1))
     archive.run()
-    Image.fromarray(pixels()).save(path)
+    Image.fromarray(pixels().repeat(2, 1)).save(path)  # cropped, so it does not only lie on its side
     archive.run()
     assert archive.read("SELECT 1 AS x FROM core.directories") == []
 
