@@ -83,7 +83,8 @@ class PlanCounts:
     def file_lines(self) -> Iterator[str]:
         """For people: the photos that are not where, or not as, they were, and those that stay out."""
         if self.forgotten:
-            yield f"            {self.forgotten} left out: they were forgotten, or their only person was"
+            why = "they were forgotten, or their only person was"
+            yield f"            {self.forgotten} left out: {why}; --json lists them"
         yield from (f"            all moved: {old} -> {new}" for old, new in self.moved_sources)
         if self.moved or self.vanished or self.back:
             back = f", {self.back} back" if self.back else ""
@@ -95,7 +96,6 @@ class PlanCounts:
         # Those that are forgotten at once are in the count, and listed as such.
         left = max(len(self.vanished_files), self.vanished - self.forgotten_missing)
         yield from shortened((f"vanished: {path}" for path in self.vanished_files), left)
-        yield from shortened((f"left out: {path}" for path in self.forgotten_files), self.forgotten)
         yield from shortened((f"forgotten: {path}" for path in self.forgotten_missing_files), self.forgotten_missing)
         if self.missing_warning():
             yield f"warning     {self.missing_warning()}"

@@ -218,7 +218,7 @@ class RunCounts:
     statuses: dict[str, int]  # of images
     outcomes: dict[str, int]  # of faces
     rejections: dict[str, int]  # of rejected faces, by quality measure
-    persons: int  # in all directories
+    persons: int  # in all directories; a merged set is one
     label_conflicts: list[dict[str, Any]]
     shared_external_ids: list[dict[str, Any]]
 
@@ -642,7 +642,7 @@ class AccountSummary:
     account: str
     password_set: bool  # without one nobody gets in by the server
     directories: int
-    identities: int
+    identities: int  # a merged set is one
 
 
 @dataclass(frozen=True)
@@ -652,7 +652,8 @@ class DirectoryRow:
     account_id: int
     user_id: str
     name: str
-    identities: int
+    identities: int  # a merged set is one
+    records: int
 
 
 @dataclass(frozen=True)

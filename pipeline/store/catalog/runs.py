@@ -200,7 +200,8 @@ def run_counts(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> Run
         outcomes=count("f.outcome", _FACES),
         rejections=count("unnest(string_split(f.rejection_reasons, ','))", f"{_FACES} AND f.outcome = 'rejected'"),
         persons=catalog.one(
-            "SELECT count(*) FROM core.persons JOIN core.directories USING (directory_id) WHERE account_id = ?",
+            "SELECT count(*) FROM core.persons JOIN core.directories USING (directory_id)"
+            " WHERE account_id = ? AND parent_id IS NULL",
             [account_id],
         ),
         label_conflicts=catalog.read(_LABEL_CONFLICTS, runs).to_pylist(),
