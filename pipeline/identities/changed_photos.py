@@ -7,8 +7,8 @@ it, and its place as the one that the person is known by. What is left of the ea
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -25,7 +25,7 @@ from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionCommit, Fact, PersonRecord, StoredFace
+from pipeline.store.records import CorrectionCommit, FaceChange, Fact, PersonRecord, StoredFace
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
 
 _Place: TypeAlias = tuple[int, int]  # of a face: number of its photo in the shard, ordinal
@@ -74,6 +74,7 @@ class ChangedPhotos:
         self._references = set(self._plan.reference_faces(list(self._persons)).values()) if self._persons else set()
         self._successors: dict[int, _Place] = {}  # earlier face -> the later one that it is
         self._new: dict[int, Sighting] = {}  # by face id
+        self._later: Sequence[Sighting] = ()  # of the photos, and somebody's
         self._pictures = Pictures(required=False)
 
     def __bool__(self) -> bool:
@@ -144,6 +145,7 @@ class ChangedPhotos:
         """Decides by which faces the persons are known from now on. `sightings`: the directory's, decided, each with
         its face id."""
         face_ids = {(s.photo, s.ordinal): face_id for face_id, s in sightings}
+        self._later = [s for _, s in sightings if s.photo in self._rows and s.person_id is not None]
         self._new = {face_id: s for face_id, s in sightings if s.outcome == "matched"}
         self._plan.add_faces(_stored_face(face_id, s) for face_id, s in self._new.items())
         for face in self._going:
@@ -159,6 +161,36 @@ class ChangedPhotos:
 
         # Of a person who is being committed this moment nothing is known here: then this is outdated.
         self._plan.settle([p for p in self._persons if self.directory.get(p) is not None], pick)
+
+    def face_changes(self) -> list[FaceChange]:
+        """Who lost and who gained a face, photo by photo."""
+        deleted = {person_id for person_id, columns in self._plan.rows()[1].persons.items() if columns is None}
+        later: dict[int, Counter[str]] = defaultdict(Counter)
+        for s in self._later:
+            later[s.photo][self._root(str(s.person_id), deleted)] += 1
+        lost, gained = [], []
+        for photo, row in self._rows.items():
+            known = (face.person_id for face in self._earlier_faces(row))
+            earlier = Counter(self._root(person_id, deleted) for person_id in known if person_id is not None)
+            path = str(row.manifest["path"])
+            lost += [(person_id, path) for person_id in (earlier - later[photo]).elements()]
+            gained += [(person_id, path) for person_id in (later[photo] - earlier).elements()]
+        last = {person_id: number for number, (person_id, _) in enumerate(lost) if person_id in deleted}
+        return [
+            *(
+                FaceChange(person_id=p, path=path, change="deleted" if last.get(p) == number else "lost")
+                for number, (p, path) in enumerate(lost)
+            ),
+            *(FaceChange(person_id=p, path=path, change="gained") for p, path in gained),
+        ]
+
+    def _root(self, person_id: str, deleted: Set[str]) -> str:
+        """The root of a person after the commit; of a set that is deleted as a whole, the root that it had."""
+        root = self.directory.root(person_id)
+        if root is None or root.person_id not in deleted:
+            return person_id if root is None else root.person_id
+        members = (record.person_id for record in self.directory.merged_set(person_id))
+        return next((member for member in members if member not in deleted), root.person_id)
 
     @property
     def chosen(self) -> list[Sighting]:

@@ -197,6 +197,7 @@ class Enroller:
                 occurrences=seen,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
                 settled=settled,
+                face_changes=[person for photos in changed for person in photos.face_changes()],
             )
         )
         return _Prepared(decisions, persons, files, corrections, [(photos, photos.vectors()) for photos in changed])

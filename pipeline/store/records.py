@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import pyarrow as pa
 
@@ -695,6 +695,14 @@ class FaceAnswer:
         return {k: v for k, v in asdict(self).items() if v is not None}
 
 
+class FaceChange(TypedDict):
+    """A person (of a merged set the root) who lost or gained a face because a photo changed."""
+
+    person_id: str
+    path: str  # of the photo
+    change: str  # lost, gained, or deleted: that was the last face of somebody without a name
+
+
 @dataclass(frozen=True)
 class ShardCommit:
     """Everything that one shard of a run brings, committed as a whole or not at all.
@@ -716,6 +724,7 @@ class ShardCommit:
     # What follows in its directories from photos that leave because their files changed; pictures are among `objects`.
     settled: Sequence[CorrectionCommit] = ()
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed
+    face_changes: Sequence[FaceChange] = ()
 
 
 @dataclass(frozen=True)
