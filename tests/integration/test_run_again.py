@@ -217,7 +217,7 @@ def _turn_there_and_back(runner: Runner, originals: Mapping[Path, Path], store: 
 
 
 def _references(store: Path) -> dict[str, int]:
-    """Person -> face that it is known by."""
+    """Person -> its reference face."""
     with LocalStore.open(store, command="test") as client:
         rows = client.read("SELECT person_id::VARCHAR AS person, face_id FROM core.reference_faces").to_pylist()
     return {row["person"]: row["face_id"] for row in rows}
