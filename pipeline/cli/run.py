@@ -20,7 +20,7 @@ from pipeline.cli.flags import (
     source_argument,
     store_option,
 )
-from pipeline.cli.output import emit, output_options
+from pipeline.cli.output import emit, output_options, printable
 from pipeline.cli.progress import LongWork
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def _work(command: str, *, as_json: bool, strict: bool = False, dry_run: bool = 
     """Calls the function of `pipeline.jobs.run` that has the command's name, and prints its report."""
     from pipeline.jobs import run as library
     from pipeline.jobs.dry_run import dry_run as try_run
+    from pipeline.jobs.run_report import RunReport
 
     stages = {"run": library.run, "scan": library.scan, "extract": library.extract, "group": library.group}
     request = library.RunRequest(command=command, **inputs)
@@ -171,6 +172,8 @@ def _work(command: str, *, as_json: bool, strict: bool = False, dry_run: bool = 
         work: Callable[..., RunReport | DryRunReport] = try_run if dry_run else stages[command]
         report = work(request, long.progress, long.stop)
     emit(report.as_dict(), report.lines(), as_json)
+    if isinstance(report, RunReport) and (line := report.face_change_line()) is not None:
+        click.echo(printable(f"facepipe: {line}"), err=True)
     if strict and report.rejected_inputs:
         count = report.rejected_inputs
         rejected = "1 input was rejected" if count == 1 else f"{count} inputs were rejected"

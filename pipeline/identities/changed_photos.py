@@ -7,15 +7,16 @@ it, and its place as the one that the person is known by. What is left of the ea
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TypeAlias
 
-from pipeline.extraction.rows import ExtractedRow
+from pipeline.config import MatchSettings
+from pipeline.extraction.rows import ExtractedFace, ExtractedRow
 from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.identities.correction_plan import Plan
-from pipeline.identities.decide import Sighting
+from pipeline.identities.decide import Sighting, failed_measures
 from pipeline.identities.directory import Directory
 from pipeline.identities.reference_pictures import PictureReader, Pictures
 from pipeline.identities.same_faces import Box, PlacedFace, same_faces
@@ -24,7 +25,7 @@ from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionCommit, Fact, PersonRecord, StoredFace
+from pipeline.store.records import CorrectionCommit, FaceChange, Fact, PersonRecord, StoredFace
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
 
 _Place: TypeAlias = tuple[int, int]  # of a face: number of its photo in the shard, ordinal
@@ -33,10 +34,20 @@ _Place: TypeAlias = tuple[int, int]  # of a face: number of its photo in the sha
 class ChangedPhotos:
     """The photos of one directory that others of a shard replace."""
 
-    def __init__(self, client: LocalStore, directory: Directory, rows: Mapping[int, ExtractedRow]) -> None:
-        """`rows`: the shard's rows of the directory, by their number in it."""
+    def __init__(
+        self,
+        client: LocalStore,
+        directory: Directory,
+        rows: Mapping[int, ExtractedRow],
+        gate: MatchSettings,
+        matcher: Matcher,
+        bound: Matcher,
+    ) -> None:
+        """`rows`: the shard's rows of the directory, by their number in it. `matcher` and `bound`: as in
+        `same_faces`."""
         self.directory = directory
         self._client = client
+        self._gate, self._matcher, self._bound = gate, matcher, bound
         self._rows = {photo: row for photo, row in rows.items() if replaced_by(row)}
         self._plan = Plan(client, directory, utc_now())
         media = [media_id for row in self._rows.values() for media_id in replaced_by(row)]
@@ -50,19 +61,20 @@ class ChangedPhotos:
         self._earlier: dict[int, list[StoredFace]] = defaultdict(list)  # by their media
         for face in faces:
             self._earlier[face.media_id].append(face)
+        self._vectors = client.face_vectors([face.face_id for face in faces if face.has_embedding])
         for photo, row in list(self._rows.items()):
-            if _lies_on_its_side(row, [face for media_id in replaced_by(row) for face in self._earlier[media_id]]):
+            if self._lies_on_its_side(row):
                 del self._rows[photo]
         going = {media_id for row in self._rows.values() for media_id in replaced_by(row)}
         self._going = [face for face in faces if face.media_id in going]
         self._plan.remove_photos([media_id for media_id in there if media_id in going], self._going)
-        self._vectors = client.face_vectors([face.face_id for face in self._going if face.has_embedding])
         self._facts: dict[int | None, list[Fact]] = defaultdict(list)
         for fact in self._plan.facts([], [face.face_id for face in self._going]) if self._going else ():
             self._facts[fact.face_id].append(fact)
         self._references = set(self._plan.reference_faces(list(self._persons)).values()) if self._persons else set()
         self._successors: dict[int, _Place] = {}  # earlier face -> the later one that it is
         self._new: dict[int, Sighting] = {}  # by face id
+        self._later: Sequence[Sighting] = ()  # of the photos, and somebody's
         self._pictures = Pictures(required=False)
 
     def __bool__(self) -> bool:
@@ -77,7 +89,7 @@ class ChangedPhotos:
         """Whether a person that lost a face is another since, but for how often it was seen."""
         return any(_records(self.directory, person_id) != then for person_id, then in self._persons.items())
 
-    def take_over(self, sightings: list[Sighting], matcher: Matcher, bound: Matcher) -> None:
+    def take_over(self, sightings: list[Sighting]) -> None:
         """Settles those of the shard's sightings that are earlier faces of their photo and of somebody, or of whom
         something was stated."""
         by_photo: dict[int, list[int]] = defaultdict(list)
@@ -86,17 +98,8 @@ class ChangedPhotos:
                 by_photo[s.photo].append(number)
         for photo, numbers in by_photo.items():
             row = self._rows[photo]
-            earlier = [face for media_id in replaced_by(row) for face in self._earlier[media_id]]
-            pairs = same_faces(
-                [PlacedFace(_place(f.box, f.width, f.height), self._vector(f)) for f in earlier],
-                [
-                    PlacedFace(_place(s.face.box, row.image["width"], row.image["height"]), s.face.embedding)
-                    for s in (sightings[number] for number in numbers)
-                ],
-                matcher,
-                bound,
-            )
-            for later, known in pairs.items():
+            earlier = self._earlier_faces(row)
+            for later, known in self._same(earlier, row, [sightings[number].face for number in numbers]).items():
                 face, s = earlier[known], sightings[numbers[later]]
                 is_known = face.person_id is not None or face.face_id in self._facts
                 if is_known and (not s.settled or s.person_id == face.person_id):
@@ -110,6 +113,30 @@ class ChangedPhotos:
                         failed=() if face.has_embedding else s.failed,  # so that its vector is kept, as that one's was
                     )
 
+    def _earlier_faces(self, row: ExtractedRow) -> list[StoredFace]:
+        return [face for media_id in replaced_by(row) for face in self._earlier[media_id]]
+
+    def _same(self, earlier: Sequence[StoredFace], row: ExtractedRow, later: Sequence[ExtractedFace]) -> dict[int, int]:
+        """`same_faces` of a photo's earlier and later faces."""
+        width, height = row.image["width"], row.image["height"]
+        return same_faces(
+            [PlacedFace(_place(face.box, face.width, face.height), self._vector(face)) for face in earlier],
+            [PlacedFace(_place(face.box, width, height), face.embedding) for face in later],
+            self._matcher,
+            self._bound,
+        )
+
+    def _lies_on_its_side(self, row: ExtractedRow) -> bool:
+        """Whether the photo was probably turned by 90 degrees without saying so in its EXIF data: it has the sides of
+        the earlier one, exchanged, and no face is found but for poor ones that are none of the earlier. Those of a
+        square are the same either way, so of it the faces alone decide."""
+        sides = row.image["height"], row.image["width"]
+        earlier = self._earlier_faces(row)
+        if not any((f.width, f.height) == sides and f.outcome != "rejected" for f in earlier):
+            return False
+        poor = all(failed_measures(face.qualities, self._gate) for face in row.faces)
+        return poor and not self._same(earlier, row, row.faces)
+
     def _vector(self, face: StoredFace) -> FloatArray | None:
         known = self._vectors.get(face.face_id)
         return None if known is None else known.embedding
@@ -118,6 +145,7 @@ class ChangedPhotos:
         """Decides by which faces the persons are known from now on. `sightings`: the directory's, decided, each with
         its face id."""
         face_ids = {(s.photo, s.ordinal): face_id for face_id, s in sightings}
+        self._later = [s for _, s in sightings if s.photo in self._rows and s.person_id is not None]
         self._new = {face_id: s for face_id, s in sightings if s.outcome == "matched"}
         self._plan.add_faces(_stored_face(face_id, s) for face_id, s in self._new.items())
         for face in self._going:
@@ -133,6 +161,36 @@ class ChangedPhotos:
 
         # Of a person who is being committed this moment nothing is known here: then this is outdated.
         self._plan.settle([p for p in self._persons if self.directory.get(p) is not None], pick)
+
+    def face_changes(self) -> list[FaceChange]:
+        """Who lost and who gained a face, photo by photo."""
+        deleted = {person_id for person_id, columns in self._plan.rows()[1].persons.items() if columns is None}
+        later: dict[int, Counter[str]] = defaultdict(Counter)
+        for s in self._later:
+            later[s.photo][self._root(str(s.person_id), deleted)] += 1
+        lost, gained = [], []
+        for photo, row in self._rows.items():
+            known = (face.person_id for face in self._earlier_faces(row))
+            earlier = Counter(self._root(person_id, deleted) for person_id in known if person_id is not None)
+            path = str(row.manifest["path"])
+            lost += [(person_id, path) for person_id in (earlier - later[photo]).elements()]
+            gained += [(person_id, path) for person_id in (later[photo] - earlier).elements()]
+        last = {person_id: number for number, (person_id, _) in enumerate(lost) if person_id in deleted}
+        return [
+            *(
+                FaceChange(person_id=p, path=path, change="deleted" if last.get(p) == number else "lost")
+                for number, (p, path) in enumerate(lost)
+            ),
+            *(FaceChange(person_id=p, path=path, change="gained") for p, path in gained),
+        ]
+
+    def _root(self, person_id: str, deleted: Set[str]) -> str:
+        """The root of a person after the commit; of a set that is deleted as a whole, the root that it had."""
+        root = self.directory.root(person_id)
+        if root is None or root.person_id not in deleted:
+            return person_id if root is None else root.person_id
+        members = (record.person_id for record in self.directory.merged_set(person_id))
+        return next((member for member in members if member not in deleted), root.person_id)
 
     @property
     def chosen(self) -> list[Sighting]:
@@ -178,13 +236,6 @@ def replaced_by(row: ExtractedRow) -> Sequence[int]:
     """The media that leave with the row: none where the file cannot be used now, so that one bad copy of a photo loses
     nobody. A run that an earlier version planned says nothing of it."""
     return (row.manifest.get("replaces") or ()) if row.status in (OK, NO_FACE, DUPLICATE) else ()
-
-
-def _lies_on_its_side(row: ExtractedRow, earlier: Sequence[StoredFace]) -> bool:
-    """Whether the photo has the sides of the earlier one, exchanged, and no face is found: it was turned without
-    saying so in its EXIF data."""
-    width, height = row.image["width"], row.image["height"]
-    return not row.faces and width != height and any((f.width, f.height) == (height, width) for f in earlier)
 
 
 def _place(box: Box, width: int | None, height: int | None) -> Box | None:

@@ -96,6 +96,12 @@ class Directory:
         return len(self._persons)
 
     @property
+    def people(self) -> int:
+        """How many people there are: a merged set is one."""
+        with self._maps:
+            return len(self._persons) - sum(map(len, self._children.values()))
+
+    @property
     def memory_bytes(self) -> int:
         """Estimate of what the vectors and the records take."""
         return self._view.index.host_vectors.nbytes + _BYTES_PER_PERSON * len(self._persons)

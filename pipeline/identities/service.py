@@ -286,6 +286,7 @@ class IdentityService:
         return ServiceStats(
             directories=len(loaded),
             identities=sum(len(directory) for directory in loaded),
+            people=sum(directory.people for directory in loaded),
             index_bytes=sum(directory.memory_bytes for directory in loaded),
             queued_images=self._batcher.queued,
         )

@@ -154,7 +154,7 @@ class Enroller:
             sightings = self._sightings(shard)
             changed = self._changed_photos(shard)
             for photos in changed:
-                photos.take_over(sightings, self._matcher, self._bound)
+                photos.take_over(sightings)
             decisions = self._decide(shard, [s for s in sightings if not s.settled])
             sightings = [s for s in sightings if s.settled] + [s for d in decisions for s in d.sightings]
             sightings.sort(key=lambda s: (s.photo, s.ordinal))
@@ -197,6 +197,7 @@ class Enroller:
                 occurrences=seen,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
                 settled=settled,
+                face_changes=[person for photos in changed for person in photos.face_changes()],
             )
         )
         return _Prepared(decisions, persons, files, corrections, [(photos, photos.vectors()) for photos in changed])
@@ -207,7 +208,8 @@ class Enroller:
             name: {photo: row for photo, row in enumerate(shard.rows) if _directory_of(row) == name}
             for name in shard.directories
         }
-        changed = [ChangedPhotos(self._client, shard.directories[name], own) for name, own in rows.items()]
+        rules = self._gate, self._matcher, self._bound
+        changed = [ChangedPhotos(self._client, shard.directories[name], own, *rules) for name, own in rows.items()]
         return [photos for photos in changed if photos]
 
     @staticmethod

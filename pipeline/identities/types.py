@@ -118,6 +118,7 @@ class ServiceStats:
     """Figures for metrics and readiness."""
 
     directories: int
-    identities: int
+    identities: int  # records
+    people: int  # a merged set is one
     index_bytes: int
     queued_images: int  # that wait for the models

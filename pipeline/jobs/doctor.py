@@ -267,6 +267,6 @@ def _expectations(settings: Settings, identity: StoreIdentity, directories: Sequ
     except FacepipeError as exc:
         return [*findings, Finding("threshold", FAIL, str(exc), "Give --threshold a number.")]
     for row in directories:
-        expected = expectation(calibration, threshold, row.identities)
+        expected = expectation(calibration, threshold, row.records)
         findings.append(Finding("expect", OK, f"{row.name} of {row.user_id}: {expected}"))
     return findings

@@ -23,7 +23,7 @@ class Expectation:
 
     per_1000_photos: tuple[float, float]
     thresholds: tuple[float, ...]
-    identities: int  # that the directory holds now, of several the largest
+    identities: int  # records that the directory holds now, each with a face to compare with; of several the largest
     threshold_for_1_in_1000: tuple[float, float]  # among so many
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Expectation:
         joins = f"about {_rounded(low)}" if low == high else f"more than {_rounded(low)}" if low else ""
         thresholds = " and ".join(f"{threshold:g}" for threshold in self.thresholds)
         expected = f"{joins or f'less than {_rounded(high)}'} wrong joins per 1,000 photos at T = {thresholds}"
-        return f"{expected}; with {self.identities:,} identities {self._for_one()}" if self.identities else expected
+        return f"{expected}; with {self.identities:,} records {self._for_one()}" if self.identities else expected
 
     def _for_one(self) -> str:
         low, high = self.threshold_for_1_in_1000
@@ -72,7 +72,7 @@ def expectation_of_runs(store: Store, account_id: int, run_ids: Sequence[str]) -
         for bound, rate in enumerate(calibration.fmr_at(threshold)):
             sums[bound] += count * wrong_joins(rate, identities, faces)
     directories = set(compared["directory"].to_pylist())
-    now = (d.identities for d in store.directories() if d.account_id == account_id and d.name in directories)
+    now = (d.records for d in store.directories() if d.account_id == account_id and d.name in directories)
     largest = max(now, default=0)
     for_one = _threshold_for_one(calibration, largest)
     return Expectation((sums[0] / total, sums[1] / total), tuple(sorted(thresholds)), largest, for_one)

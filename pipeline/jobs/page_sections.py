@@ -19,7 +19,7 @@ import pyarrow as pa
 from pipeline.config import MatchSettings
 from pipeline.jobs.doubtful_pairs import WIDER_FMR, Doubts, Pair, doubtful_pairs
 from pipeline.jobs.face_pictures import FacePictures
-from pipeline.jobs.plan_counts import listed
+from pipeline.jobs.plan_counts import SHORT_ID, listed
 from pipeline.matching.calibration import Calibration
 from pipeline.pages.sections import Bars, Cell, Picture, Row, Section, Sheet, Table
 from pipeline.store.operations import Store
@@ -36,7 +36,6 @@ _LISTED: Final = 200  # lines of a table
 _RUNS: Final = 20
 _BIN: Final = 0.025
 _SCORE_END: Final = 1.6  # higher ones are drawn there
-_ID: Final = 8  # letters of an id, which commands take for it
 
 # What a report needs to be shown.
 REPORTED: Final = frozenset(
@@ -45,13 +44,18 @@ REPORTED: Final = frozenset(
 )
 _COUNTS: Final = (  # of a report: what the scan found
     *("moved", "changed", "vanished", "back", "forgotten", "forgotten_missing", "too_many_missing"),
-    *("labels_changed", "renamed", "relabelled", "unsettled"),
+    *("labels_changed", "renamed", "relabelled", "unsettled", "faces_lost", "faces_gained", "people_deleted"),
 )
 # Of a report: title, and heads of the columns with the keys of an entry, which is else a path or two.
 _LISTS: Final = {
     "moved_sources": ("Moved as a whole", ("from", "to"), ()),
     "moved_files": ("Moved", ("from", "to"), ()),
     "changed_files": ("Changed", ("photo",), ()),
+    "face_changes": (
+        "Who lost or gained a face, because a photo changed",
+        ("person", "photo", "change"),
+        ("person_id", "path", "change"),
+    ),
     "vanished_files": ("Vanished", ("photo",), ()),
     "renamed_persons": ("Renamed, because their label changed", ("person",), ("person_id",)),
     "relabelled_faces": ("Others', because their label changed", ("person", "photo"), ("person_id", "path")),
@@ -299,7 +303,7 @@ class PageOf:
 
 
 def _name_and_id(person: Mapping[str, Any]) -> str:
-    return " · ".join(text for text in (person["name"], person["person_id"][:_ID]) if text)
+    return " · ".join(text for text in (person["name"], person["person_id"][:SHORT_ID]) if text)
 
 
 def _warning(pair: Pair) -> str:
@@ -309,9 +313,10 @@ def _warning(pair: Pair) -> str:
 
 
 def _subject(entry: Any) -> tuple[str | None, str | None]:
-    """The person and the photo that an entry is about; of a photo that moved the path where it is."""
+    """The person, unless the run deleted it, and the photo that an entry is about; of a photo that moved the path where
+    it is."""
     if isinstance(entry, Mapping):
-        return entry.get("person_id"), entry.get("path")
+        return None if entry.get("change") == "deleted" else entry.get("person_id"), entry.get("path")
     return None, entry if isinstance(entry, str) else entry[-1]
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from pipeline.extraction.sources.folder import ScanCounts
+from pipeline.store.operations import Store
 
 LISTED: Final = 1000  # files of a kind, for each source
+SHORT_ID: Final = 8  # letters of an id, which commands take for it
 _SHOWN: Final = 5  # files or folders of a kind, in the lines for people
 # Found once: the next scan of the source finds others.
 _EVENTS: Final = (
@@ -18,11 +20,19 @@ _EVENTS: Final = (
     *("changed_files", "moved_sources", "moved_files", "vanished_files", "forgotten_missing_files"),
     *("labels_changed", "renamed", "relabelled", "unsettled"),
     *("renamed_persons", "relabelled_faces", "unsettled_labels"),
+    *("faces_lost", "faces_gained", "people_deleted", "face_changes"),
 )
 _SECRET: Final = ("forgotten_files", "forgotten_missing_files", "pages")  # paths that the store does not keep
 # Lists of people, of whom the store keeps no names: one who is deleted later is not named there.
-_NAMING: Final = ("renamed_persons", "relabelled_faces", "unsettled_labels", "label_conflicts", "shared_external_id")
-_UNNAMED: Final = {"path", "person_id", "old_person_id", "face_id", "reason", "directory", "persons"}
+_NAMING: Final = (
+    "renamed_persons",
+    "relabelled_faces",
+    "unsettled_labels",
+    "label_conflicts",
+    "shared_external_id",
+    "face_changes",
+)
+_UNNAMED: Final = {"path", "person_id", "old_person_id", "face_id", "reason", "directory", "persons", "change"}
 
 
 @dataclass
@@ -57,10 +67,26 @@ class PlanCounts:
     renamed_persons: list[dict[str, Any]] = field(default_factory=list)
     relabelled_faces: list[dict[str, Any]] = field(default_factory=list)
     unsettled_labels: list[dict[str, Any]] = field(default_factory=list)
+    # What changed photos did to people, as FaceChange has it; with names, of those who have one.
+    faces_lost: int = 0
+    faces_gained: int = 0
+    people_deleted: int = 0  # they had no name, and lost their last face
+    face_changes: list[dict[str, Any]] = field(default_factory=list)
 
     def then(self, later: PlanCounts) -> PlanCounts:
         """With a later scan of the same source, which met all but the rows of the first again."""
         return dataclasses.replace(later, **{name: getattr(self, name) + getattr(later, name) for name in _EVENTS})
+
+    def take_face_changes(self, store: Store, run_id: str) -> None:
+        """Takes what the commits of a run noted about people of changed photos, and their names; without entries of
+        people who were forgotten since."""
+        noted = store.run_row(run_id).summary or {}
+        changes = noted.get("face_changes", [])
+        names = store.names_of(sorted({c["person_id"] for c in changes}))
+        known = names.keys() | {c["person_id"] for c in changes if c["change"] == "deleted"}
+        self.face_changes = [{**c, "name": names.get(c["person_id"])} for c in changes if c["person_id"] in known]
+        for name in ("faces_lost", "faces_gained", "people_deleted"):
+            setattr(self, name, noted.get(name, 0))
 
     def with_scan(self, scanned: ScanCounts) -> PlanCounts:
         """With what the scan left alone."""
@@ -83,7 +109,8 @@ class PlanCounts:
     def file_lines(self) -> Iterator[str]:
         """For people: the photos that are not where, or not as, they were, and those that stay out."""
         if self.forgotten:
-            yield f"            {self.forgotten} left out: they were forgotten, or their only person was"
+            why = "they were forgotten, or their only person was"
+            yield f"            {self.forgotten} left out: {why}; --json lists them"
         yield from (f"            all moved: {old} -> {new}" for old, new in self.moved_sources)
         if self.moved or self.vanished or self.back:
             back = f", {self.back} back" if self.back else ""
@@ -95,10 +122,22 @@ class PlanCounts:
         # Those that are forgotten at once are in the count, and listed as such.
         left = max(len(self.vanished_files), self.vanished - self.forgotten_missing)
         yield from shortened((f"vanished: {path}" for path in self.vanished_files), left)
-        yield from shortened((f"left out: {path}" for path in self.forgotten_files), self.forgotten)
         yield from shortened((f"forgotten: {path}" for path in self.forgotten_missing_files), self.forgotten_missing)
         if self.missing_warning():
             yield f"warning     {self.missing_warning()}"
+
+    def face_change_line(self) -> str | None:
+        """For people: who lost and who gained faces because photos changed; None if nobody did."""
+        if not self.face_changes:
+            return None
+        names = {p["person_id"]: p.get("name") or p["person_id"][:SHORT_ID] for p in self.face_changes}
+        found = Counter((p["person_id"], p["change"]) for p in self.face_changes)
+        deleted = [f"{who} lost the last face and was deleted" for p, who in names.items() if found[p, "deleted"]]
+        lost = [f"{who} lost {_faces(n)}" for p, who in names.items() if (n := found[p, "lost"])]
+        gained = [f"{who} gained {_faces(n)}" for p, who in names.items() if (n := found[p, "gained"])]
+        told = [*deleted, *lost, *gained]
+        rest = f"; {len(told) - _SHOWN} more in the report" if len(told) > _SHOWN else ""
+        return f"Because photos changed: {'; '.join(told[:_SHOWN])}{rest}."
 
     def missing_warning(self) -> str | None:
         """What to say where so many photos are missing that none was forgotten."""
@@ -134,6 +173,10 @@ class PlanCounts:
         if self.left_out:
             yield f"left out    folders: {listed(self.left_out)}"
             yield from shortened(self.left_out_folders, sum(self.left_out.values()))
+
+
+def _faces(count: int) -> str:
+    return "a face" if count == 1 else f"{count} faces"
 
 
 def _called(entry: Mapping[str, Any], prefix: str = "") -> str:

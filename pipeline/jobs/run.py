@@ -224,6 +224,7 @@ class _Command:
             self._finish(run, found)
 
     def _finish(self, run: RunRow, found: PlanCounts) -> None:
+        found.take_face_changes(self._session.store, run.run_id)
         summary = self._report([run.run_id], found).without_names()
         self._write_summary(run, summary)  # first, so that a finished run always has it
         # The catalog has the numbers alone: paths in it would outlive the photos that are forgotten later.

@@ -57,7 +57,7 @@ class RunReport(PlanCounts):
     run_id: str | None  # None: the source was never run
     images: int  # rows of the runs that this command worked on, as far as they are in: after `run`, new + changed
     faces: int
-    persons: int  # identities of the account's directories, after the command
+    persons: int  # identities of the account's directories, after the command; a merged set is one, as in `people list`
     new_persons: int
     statuses: dict[str, int]
     outcomes: dict[str, int]

@@ -81,7 +81,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         _warm_up(extractor)
         stack.enter_context(open_admin_port(client, service, auth.drop))
         urls = [_url(settings.serve, listener) for listener in sockets]
-        listening = Listening(urls[0], urls[-1], service.stats().identities)
+        listening = Listening(urls[0], urls[-1], service.stats().people)
 
         def on_listening() -> None:
             ready.set()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import pyarrow as pa
 
@@ -218,7 +218,7 @@ class RunCounts:
     statuses: dict[str, int]  # of images
     outcomes: dict[str, int]  # of faces
     rejections: dict[str, int]  # of rejected faces, by quality measure
-    persons: int  # in all directories
+    persons: int  # in all directories; a merged set is one
     label_conflicts: list[dict[str, Any]]
     shared_external_ids: list[dict[str, Any]]
 
@@ -642,7 +642,7 @@ class AccountSummary:
     account: str
     password_set: bool  # without one nobody gets in by the server
     directories: int
-    identities: int
+    identities: int  # a merged set is one
 
 
 @dataclass(frozen=True)
@@ -652,7 +652,8 @@ class DirectoryRow:
     account_id: int
     user_id: str
     name: str
-    identities: int
+    identities: int  # a merged set is one
+    records: int
 
 
 @dataclass(frozen=True)
@@ -694,6 +695,14 @@ class FaceAnswer:
         return {k: v for k, v in asdict(self).items() if v is not None}
 
 
+class FaceChange(TypedDict):
+    """A person (of a merged set the root) who lost or gained a face because a photo changed."""
+
+    person_id: str
+    path: str  # of the photo
+    change: str  # lost, gained, or deleted: that was the last face of somebody without a name
+
+
 @dataclass(frozen=True)
 class ShardCommit:
     """Everything that one shard of a run brings, committed as a whole or not at all.
@@ -715,6 +724,7 @@ class ShardCommit:
     # What follows in its directories from photos that leave because their files changed; pictures are among `objects`.
     settled: Sequence[CorrectionCommit] = ()
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed
+    face_changes: Sequence[FaceChange] = ()
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 from pipeline.config import Settings
 from pipeline.errors import (
@@ -171,6 +172,55 @@ def test_a_moved_photo_keeps_all_it_has(photos: Path, runner: Runner, settings: 
     again = runner(photos)
     assert (again.moved, again.vanished, again.new, again.already_in) == (0, 0, 0, 11)
     assert_whole(store)
+
+
+def test_a_square_photo_that_is_turned_and_turned_back_keeps_its_person(
+    astronaut_path: Path, runner: Runner, tmp_path: Path
+) -> None:
+    (tmp_path / "square").mkdir()
+    _turn_there_and_back(runner, {tmp_path / "square" / "a.png": astronaut_path}, tmp_path / "store")
+
+
+@pytest.mark.faces
+def test_a_turned_square_on_which_a_poor_face_is_found(faces_dir: Path, runner: Runner, tmp_path: Path) -> None:
+    """In the first the detector finds one when the photo lies on its left side, in the second on its right."""
+    (tmp_path / "square").mkdir()
+    names = ("Adam_Kennedy_0001.jpg", "Abdul_Rahman_0001.jpg")
+    originals = {tmp_path / "square" / n: faces_dir / "lfw-view1" / "images" / n[:-9] / n for n in names}
+    _turn_there_and_back(runner, originals, tmp_path / "store")
+
+
+def _turn_there_and_back(runner: Runner, originals: Mapping[Path, Path], store: Path) -> None:
+    """All photos, in both directions; their people stay who they are, and turned photos replace no reference face."""
+    for photo, original in originals.items():
+        shutil.copy(original, photo)
+    folder = next(iter(originals)).parent
+    runner(folder)
+    before = _references(store)
+    assert len(before) >= len(originals)
+    for turn in (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_270):
+        for photo, original in originals.items():
+            Image.open(original).transpose(turn).save(photo, quality=92)
+        assert runner(folder).changed == len(originals)
+        assert _references(store) == before
+        for photo, original in originals.items():
+            shutil.copy(original, photo)
+        assert runner(folder).already_in == len(originals)
+        assert _references(store) == before
+    for photo, original in originals.items():
+        Image.open(original).resize((240, 240)).save(photo, quality=92)
+    assert runner(folder).changed == len(originals)
+    after = _references(store)
+    assert after.keys() == before.keys()
+    assert not before.items() & after.items()  # the faces of the last version took over
+    assert_whole(store)
+
+
+def _references(store: Path) -> dict[str, int]:
+    """Person -> its reference face."""
+    with LocalStore.open(store, command="test") as client:
+        rows = client.read("SELECT person_id::VARCHAR AS person, face_id FROM core.reference_faces").to_pylist()
+    return {row["person"]: row["face_id"] for row in rows}
 
 
 def test_a_vanished_photo_is_marked_until_it_is_back(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +25,17 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest
-from tests.people.coded_archive import ArchiveExtractor, make_store, problems, run_over, serving, write_photo
+from tests.cli.report import facepipe
+from tests.people.coded_archive import (
+    SETTINGS,
+    SIZE,
+    ArchiveExtractor,
+    make_store,
+    problems,
+    run_over,
+    serving,
+    write_photo,
+)
 from tests.people.correcting import People
 from tests.store.store_samples import failing_at
 
@@ -148,6 +161,33 @@ def test_a_photo_that_lies_on_its_side_keeps_what_it_showed(archive: Archive) ->
     assert statuses == ["replaced", "replaced", "ok"]
 
 
+def test_a_square_that_lies_on_its_side_keeps_what_it_showed(archive: Archive) -> None:
+    path = archive.write("a.png", Shown(1))
+    archive.run()
+    before = archive.faces()
+    Image.fromarray(np.rot90(pixels(Shown(1)))).save(path)
+    archive.run()
+    assert archive.faces() == before
+    archive.write("a.png", Shown(1, 1))
+    archive.run()
+    assert [row["person"] for row in archive.faces().values()] == [row["person"] for row in before.values()]
+
+
+def test_a_poor_face_on_a_photo_that_lies_on_its_side_replaces_nobody(archive: Archive) -> None:
+    """The detector finds one in some of them; it looks like none of those that the photo showed."""
+    archive.write("a.png", Shown(1))
+    archive.run()
+    (before,) = archive.faces().values()
+    archive.write("a.png", Shown(9, 0, 0.1))
+    archive.run()
+    faces = archive.read(f"SELECT person, outcome FROM ({HERE})")
+    assert faces == [{"person": before["person"], "outcome": "inserted"}, {"person": None, "outcome": "rejected"}]
+    archive.write("a.png", Shown(1, 1))
+    archive.run()
+    (after,) = archive.faces().values()
+    assert (after["person"], after["reference"]) == (before["person"], True)
+
+
 def test_turned_by_exif_only(archive: Archive) -> None:
     """The pixels lie on their side, and EXIF says so: upright, all is where it was."""
     path = archive.write("a.png", Shown(1), Shown(2))
@@ -219,6 +259,84 @@ def test_a_stranger_at_the_same_place_is_nobody_who_was_there(archive: Archive) 
     archive.write("DSC_0001.png", Shown(3))
     archive.run()
     assert len(archive.persons()) == 2  # who had no name is gone
+
+
+def test_the_report_says_who_lost_and_gained_faces(archive: Archive) -> None:
+    """By name, or by the beginning of the id. A merged set is one, and who loses one face for another lost none."""
+    archive.write("a.png", Shown(1), Shown(2), Shown(3), Shown(4))
+    archive.write("b.png", Shown(4, 1))
+    archive.write("c.png", Shown(5))
+    archive.run()
+    one, two, _, four = (archive.faces()["a.png", k]["person"] for k in range(4))
+    five = archive.faces()["c.png", 0]["person"]
+    archive.correct("name", one, name="Ann")
+    archive.correct("name", four, name="Dora")
+    archive.correct("merge", four, five)
+    archive.write("a.png", Shown(3, 1), Shown(6))
+    archive.write("b.png", Shown(1, 1), Shown(5, 1))
+    report = run_through_command(archive)
+    six = archive.faces()["a.png", 1]["person"]
+    a, b = str(archive.photos / "a.png"), str(archive.photos / "b.png")
+    told = [
+        (one, "Ann", a, "lost"),
+        (two, None, a, "deleted"),
+        (four, "Dora", a, "lost"),
+        (six, None, a, "gained"),
+        (one, "Ann", b, "gained"),
+    ]
+    answer = json.loads(report.stdout)
+    assert {(f["person_id"], f["name"], f["path"], f["change"]) for f in answer["face_changes"]} == {*told}
+    assert (answer["faces_lost"], answer["faces_gained"], answer["people_deleted"]) == (3, 2, 1)
+    (line,) = [line for line in report.stderr.splitlines() if "photos changed" in line]
+    assert line == (
+        f"facepipe: Because photos changed: {two[:8]} lost the last face and was deleted; Ann lost a face; Dora lost"
+        f" a face; Ann gained a face; {six[:8]} gained a face."
+    )
+    page = Path(answer["pages"][0]).read_text("utf-8")
+    assert "Who lost or gained a face, because a photo changed" in page
+    assert f"{two[:8]}</td><td>{a}</td><td>deleted" in page
+    (kept,) = [f for f in report_in_store(archive, answer["run_id"])["face_changes"] if f["person_id"] == four]
+    assert kept == {"person_id": four, "path": a, "change": "lost"}
+    again = run_through_command(archive)
+    assert json.loads(again.stdout)["face_changes"] == []
+    assert "photos changed" not in again.stderr
+
+
+def run_through_command(archive: Archive) -> Any:
+    """`facepipe run --json`."""
+    with patch("pipeline.jobs.shard_stages.load_extractor", lambda *_: ArchiveExtractor(SIZE)):
+        result = facepipe("run", archive.photos, "--store", archive.store, "--device", "cpu", "--json")
+    assert result.exit_code == 0, result.output
+    assert problems(archive.store) == []
+    return result
+
+
+def report_in_store(archive: Archive, run_id: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((archive.store / "runs" / run_id / "run.json").read_text())
+    return report
+
+
+def test_a_resumed_run_says_whom_the_first_part_changed(archive: Archive) -> None:
+    for name, person in (("a.png", 1), ("b.png", 2)):
+        archive.write(name, Shown(person))
+    archive.run()
+    for name, person in (("a.png", 3), ("b.png", 4)):
+        archive.write(name, Shown(person))
+    one_each = replace(SETTINGS, run=replace(SETTINGS.run, shard_rows=1))
+    commit, done = LocalStore.commit_prepared, []
+
+    def first_only(self: LocalStore, prepared: Any) -> Any:
+        if done:
+            raise StoreFull(path=archive.store, detail="no space left")
+        done.append(prepared)
+        return commit(self, prepared)
+
+    with patch.object(LocalStore, "commit_prepared", first_only), pytest.raises(StoreFull):
+        run_over(archive.photos, archive.store, settings=one_each)
+    report = archive.run()
+    assert (report.faces_lost, report.faces_gained, report.people_deleted) == (2, 2, 2)
+    changes = [(Path(f["path"]).name, f["change"]) for f in report.face_changes]
+    assert changes == [("a.png", "deleted"), ("a.png", "gained"), ("b.png", "deleted"), ("b.png", "gained")]
 
 
 def test_files_that_exchange_names(archive: Archive) -> None:
@@ -342,7 +460,7 @@ def test_people_who_are_merged_and_hidden(archive: Archive) -> None:
 def test_the_last_person_of_a_directory(archive: Archive) -> None:
     path = archive.write("a.png", Shown(1))
     archive.run()
-    Image.fromarray(pixels()).save(path)
+    Image.fromarray(pixels().repeat(2, 1)).save(path)  # cropped, so it does not only lie on its side
     archive.run()
     assert archive.read("SELECT 1 AS x FROM core.directories") == []
 

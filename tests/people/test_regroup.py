@@ -461,6 +461,22 @@ def test_the_library_does_the_same(store: Path) -> None:
         assert len(opened.people.all()) == count
 
 
+def test_a_set_that_a_regroup_joined_is_counted_as_one(crowd: Path, store: Path) -> None:
+    """By a run, `directory list`, `account list` and a server, as by `people list`."""
+    assert ask(store, "--threshold", LAXER, "--yes")["regrouping"]["joins"]
+    with pipeline.open_store(store) as opened:
+        records, count = len(opened._store.people(1, "main")), len(opened.people.all())
+    assert count < records
+    report = run_over(crowd / "photos", store)
+    assert (report.persons, report.as_dict()["persons"]) == (count, count)
+    assert f"identities  {count} (0 new)" in report.lines()
+    with LocalStore.open(store, command="test") as client:
+        (directory,), (account,) = client.directories(), client.account_summaries()
+        assert (directory.identities, directory.records, account.identities) == (count, records, count)
+    with serving(store) as service:
+        assert (service.stats().people, service.stats().identities) == (count, records)
+
+
 def test_merges_of_others_are_remembered_when_somebody_is_forgotten(people: Regrouped) -> None:
     """Somebody whom the corrections that made them show as well."""
     four, seven, nine = (people.person_of(shown) for shown in (4, 7, 9))

@@ -202,10 +202,10 @@ def test_a_directory_exists_while_it_holds_an_identity(client: LocalStore, accou
     assert client.directories() == []
     (first,) = client.commit_directory(insertion(account, "one", 1, "A"))
     (second,) = client.commit_directory(insertion(account, "two", 2, "B"))
-    assert client.directories() == [DirectoryRow(account, "ann", name, 1) for name in ("one", "two")]
+    assert client.directories() == [DirectoryRow(account, "ann", name, 1, 1) for name in ("one", "two")]
     client.references(account, "two")
     client.commit_directory(DirectoryCommit(account, "two", deleted=[second.person_id]))
-    assert client.directories() == [DirectoryRow(account, "ann", "one", 1)]
+    assert client.directories() == [DirectoryRow(account, "ann", "one", 1, 1)]
     assert not list(client.path.glob("references/g0001/2.*"))
     client.commit_directory(insertion(account, "three", 3, "C"))  # takes the same number
     assert [record.name for record in client.references(account, "three").persons] == ["C"]

@@ -50,7 +50,7 @@ def test_only_the_store_has_sql() -> None:
         (RUN, RunRow | None),
         (None, RunRow | None),
         ({3, 1}, set[int]),
-        ([DirectoryRow(1, "ann", "main", 2)], list[DirectoryRow]),
+        ([DirectoryRow(1, "ann", "main", 2, 3)], list[DirectoryRow]),
         ({"a": 1}, dict[str, int]),
         (b"\x00\xff", bytes | None),
         ([ANSWER], list[FaceAnswer]),

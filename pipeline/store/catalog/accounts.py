@@ -80,8 +80,9 @@ def summaries(catalog: Catalog) -> list[AccountSummary]:
     rows = catalog.rows(
         "SELECT a.user_id, a.password_hash IS NOT NULL, coalesce(d.directories, 0), coalesce(d.identities, 0)"
         " FROM core.accounts a LEFT JOIN (SELECT d.account_id, count(DISTINCT d.directory_id) AS directories,"
-        " count(p.person_id) AS identities FROM core.directories d LEFT JOIN core.persons p"
-        " ON p.directory_id = d.directory_id GROUP BY d.account_id) d ON d.account_id = a.account_id"
+        " count(p.person_id) FILTER (p.parent_id IS NULL) AS identities"
+        " FROM core.directories d LEFT JOIN core.persons p ON p.directory_id = d.directory_id"
+        " GROUP BY d.account_id) d ON d.account_id = a.account_id"
         " ORDER BY a.account_id"
     )
     return [AccountSummary(*row) for row in rows]

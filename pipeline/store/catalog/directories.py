@@ -64,9 +64,10 @@ def drop_if_empty(catalog: Catalog, directory: int) -> None:
 def directories(catalog: Catalog) -> list[DirectoryRow]:
     """The directories of all accounts, by account and age; each holds an identity."""
     rows = catalog.rows(
-        "SELECT d.account_id, a.user_id, d.name, coalesce(p.identities, 0) FROM core.directories d"
-        " JOIN core.accounts a ON a.account_id = d.account_id"
-        " LEFT JOIN (SELECT directory_id, count(*) AS identities FROM core.persons GROUP BY directory_id) p"
+        "SELECT d.account_id, a.user_id, d.name, coalesce(p.identities, 0), coalesce(p.records, 0)"
+        " FROM core.directories d JOIN core.accounts a ON a.account_id = d.account_id"
+        " LEFT JOIN (SELECT directory_id, count_if(parent_id IS NULL) AS identities, count(*) AS records"
+        " FROM core.persons GROUP BY directory_id) p"
         " ON p.directory_id = d.directory_id ORDER BY d.account_id, d.directory_id"
     )
     return [DirectoryRow(*row) for row in rows]

@@ -15,13 +15,14 @@ from pipeline.store.catalog.accounts import image_key
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import to_json, utc_now
 from pipeline.store.files.shards import manifest_file
-from pipeline.store.records import RunCounts, RunRow, ScanNotes
+from pipeline.store.records import FaceChange, RunCounts, RunRow, ScanNotes
 from pipeline.store.schema import TABLES
 
 SCANNING = "scanning"
 OPEN = "open"
 FINISHED = "finished"
 
+_LISTED = 1000  # label conflicts, shared ids and people of changed photos are listed up to here
 _COLUMNS = ", ".join(TABLES["runs"])
 _OF_SOURCE = "coalesce(source = $1, true) AND coalesce(account_id = $2, true)"  # null: of any
 
@@ -117,6 +118,22 @@ def plan_run(
         )
 
 
+def note_face_changes(catalog: Catalog, run_id: str, people: Sequence[FaceChange]) -> None:
+    """Adds to the summary of an open run, inside a transaction, who lost or gained a face because a photo changed: the
+    counts, and of the entries the first thousand. A run that an earlier version planned may have no summary."""
+    summary = run_row(catalog, run_id).summary
+    if not people or summary is None:
+        return
+    deleted, gained = (sum(p["change"] == change for p in people) for change in ("deleted", "gained"))
+    counts = {"faces_lost": len(people) - gained, "faces_gained": gained, "people_deleted": deleted}
+    noted = {
+        **summary,
+        **{name: summary.get(name, 0) + count for name, count in counts.items()},
+        "face_changes": [*summary.get("face_changes", ()), *people][:_LISTED],
+    }
+    catalog.execute("UPDATE core.runs SET summary = ? WHERE run_id = ?", [to_json(noted), run_id])
+
+
 def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> None:
     """The run goes from `open` to `finished`. Raises StoreError in any other state, and while a shard is missing."""
     with catalog.transaction("finish_run"):
@@ -167,7 +184,6 @@ def committed_shards(catalog: Catalog, run_id: str) -> set[int]:
     return {int(shard) for (shard,) in catalog.rows("SELECT shard FROM core.shards WHERE run_id = ?", [run_id])}
 
 
-_LISTED = 1000  # label conflicts and shared ids are listed up to here
 _FACES = (
     "FROM core.faces f JOIN core.media m USING (media_id)"
     " LEFT JOIN core.persons p USING (person_id) WHERE list_contains(?::VARCHAR[], m.run_id)"
@@ -200,7 +216,8 @@ def run_counts(catalog: Catalog, account_id: int, run_ids: Sequence[str]) -> Run
         outcomes=count("f.outcome", _FACES),
         rejections=count("unnest(string_split(f.rejection_reasons, ','))", f"{_FACES} AND f.outcome = 'rejected'"),
         persons=catalog.one(
-            "SELECT count(*) FROM core.persons JOIN core.directories USING (directory_id) WHERE account_id = ?",
+            "SELECT count(*) FROM core.persons JOIN core.directories USING (directory_id)"
+            " WHERE account_id = ? AND parent_id IS NULL",
             [account_id],
         ),
         label_conflicts=catalog.read(_LABEL_CONFLICTS, runs).to_pylist(),

@@ -150,6 +150,7 @@ def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> 
         _insert_persons(catalog, prepared, now)
         _add_occurrences(catalog, occurrences, now)
         _insert_shard(catalog, prepared, now)
+        runs.note_face_changes(catalog, commit.run_id, commit.face_changes)
         settled = [change_rows(catalog, settled, (), now) for settled in commit.settled]
     ids.settle(*first_ids(prepared.tables))
     return CommittedShard(first_seq, now, settled)
