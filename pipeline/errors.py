@@ -300,7 +300,7 @@ class TooManyAttempts(RequestError, http_status=429):
 
 
 class DirectoryRequired(RequestError):
-    """The header X-RPC-DIRECTORY is missing."""
+    """The header X-RPC-DIRECTORY is missing{instead}."""
 
 
 class DirectoryInvalid(RequestError):

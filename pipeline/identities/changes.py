@@ -9,10 +9,10 @@ from datetime import datetime
 from pipeline.config import REFUSE, ServeSettings
 from pipeline.errors import ExternalIdTaken, PersonHeadersRequired
 from pipeline.extraction.stored_picture import MEDIA_TYPE
-from pipeline.identities.decide import Decision, Sighting, gives_way, label_conflict, seen_again, updaters
+from pipeline.identities.decide import Decision, Sighting, gives_way, seen_again, updaters
 from pipeline.identities.directory import Directory
 from pipeline.identities.merging import merged
-from pipeline.identities.person_changes import changed
+from pipeline.identities.person_changes import changed, label_conflict
 from pipeline.identities.types import NO_CHANGE, Conflict, PersonChange, PostRequest, SimilarPerson
 from pipeline.matching.match import Matcher
 from pipeline.store.catalog.opening import utc_now

@@ -22,7 +22,7 @@ from pipeline.config import MatchSettings
 from pipeline.errors import PersonUnknown
 from pipeline.extraction.rows import ExtractedFace
 from pipeline.identities.directory import Directory, DirectoryView, ReferenceFace
-from pipeline.identities.types import Conflict, PersonChange, PostRequest
+from pipeline.identities.types import PostRequest
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import changes_since, check_embeddings
@@ -181,14 +181,6 @@ def updaters(sightings: Sequence[Sighting]) -> list[Sighting]:
             if (sighting.score or 0.0) > (rival.score or 0.0):
                 best[sighting.person_id] = sighting
     return sorted(best.values(), key=lambda sighting: sighting.ordinal)
-
-
-def label_conflict(record: PersonRecord, said: PersonChange) -> Conflict | None:
-    """What in the headers says that a face is not this person, whatever its score. External ids decide where both
-    have one, else names do."""
-    if said.external_id is not None and record.external_id is not None:
-        return "external-id" if said.external_id != record.external_id else None
-    return "name" if said.name is not None and record.name and said.name != record.name else None
 
 
 def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequest, now: datetime) -> bool:

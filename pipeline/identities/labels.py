@@ -28,6 +28,7 @@ from pipeline.store.records import (
     PersonRecord,
     StoredFace,
 )
+from pipeline.store.texts import nfc, same_name
 
 _LISTED: Final = 1000  # of a kind
 # Why a label is not followed.
@@ -182,9 +183,9 @@ class _Following:
         if new is not None and self._gave(root, givers, new):
             self._rename(root, new)
             for one in changed:
-                if one.label == new:
+                if _key(one.label) == _key(new):
                     self._settled(one.photo, one.label)
-            return [one for one in changed if one.label != new]
+            return [one for one in changed if _key(one.label) != _key(new)]
         left, reason = {one.photo.media_id for one in changed}, BY_HAND
         if givers and new is None:
             left, reason = {photo.media_id for photo in givers}, SEVERAL_NAMES
@@ -199,11 +200,12 @@ class _Following:
         """Takes the labels that agree with the person; what they say beside, such as an external id, is added. Returns
         the others."""
         agreeing = [one for one in changed if _agrees(root, one.label)]
-        adding = {one.label for one in agreeing if _completed(root, one.label) != _label_of(root)}
+        completed = {one.label: _key(_completed(root, one.label)) for one in agreeing}
+        adding = {new: label for label, new in completed.items() if new != _key(_label_of(root))}
         if len(adding) == 1:
-            self._rename(root, *adding)
+            self._rename(root, *adding.values())
         for one in agreeing:
-            if len(adding) > 1 and one.label in adding:
+            if len(adding) > 1 and completed[one.label] in adding:
                 self._not_followed(one.photo, one.label, root, SEVERAL_NAMES)
             else:
                 self._settled(one.photo, one.label)
@@ -310,27 +312,33 @@ class _PeopleByLabel:
     def __init__(self, directory: Directory, renamed: Mapping[str, Label], labels: Iterable[Label]) -> None:
         self._roots: dict[str, str] = {}
         self._by_part: tuple[dict[str, set[str]], ...] = defaultdict(set), defaultdict(set)
-        wanted = {(part, text) for label in labels for part, text in enumerate(label) if text}
+        wanted = {(part, text) for label in labels for part, text in enumerate(_key(label)) if text}
         for record in directory.records():
-            label = renamed.get(record.person_id, _label_of(record))
+            label = _key(renamed.get(record.person_id, _label_of(record)))
             if not wanted.isdisjoint(enumerate(label)):
                 root = directory.root(record.person_id)
                 self.add(record.person_id, record.person_id if root is None else root.person_id, label)
 
     def add(self, person_id: str, root: str, label: Label) -> None:
         self._roots[person_id] = root
-        for persons, part in zip(self._by_part, label, strict=True):
+        for persons, part in zip(self._by_part, _key(label), strict=True):
             if part:
                 persons[part].add(person_id)
 
     def with_label(self, label: Label) -> set[str]:
         """The roots of those with this name and this external id, as far as the label has them."""
-        found = [persons.get(part, set()) for persons, part in zip(self._by_part, label, strict=True) if part]
+        found = [persons.get(part, set()) for persons, part in zip(self._by_part, _key(label), strict=True) if part]
         return {self._roots[person_id] for person_id in set.intersection(*found)}
 
 
 def _label_of(record: PersonRecord) -> Label:
     return record.name or None, record.external_id or None
+
+
+def _key(label: Label) -> Label:
+    """A label as it is compared."""
+    name, external_id = label
+    return name and nfc(name), external_id
 
 
 def _said(record: PersonRecord) -> list[Label]:
@@ -342,16 +350,16 @@ def _said(record: PersonRecord) -> list[Label]:
 def _completed(record: PersonRecord, label: Label) -> Label:
     """What a person is called by a label. What this does not say stays."""
     name, external_id = _label_of(record)
-    return label[0] or name, label[1] or external_id
+    return name if same_name(label[0], name) else label[0] or name, label[1] or external_id
 
 
 def _replaced(record: PersonRecord, label: Label) -> list[int]:
     """The parts of what a person is called that a label takes away: 0, the name, and 1, the external id."""
-    pairs = enumerate(zip(_label_of(record), label, strict=True))
+    pairs = enumerate(zip(_key(_label_of(record)), _key(label), strict=True))
     return [part for part, (old, new) in pairs if old and new and old != new]
 
 
 def _agrees(record: PersonRecord, label: Label) -> bool:
     """Whether a label says who the person is: a part is the same, and none another."""
-    same = any(old and old == new for old, new in zip(_label_of(record), label, strict=True))
+    same = any(old and old == new for old, new in zip(_key(_label_of(record)), _key(label), strict=True))
     return same and not _replaced(record, label)

@@ -260,7 +260,7 @@ def _results(decided: DecidedPost, conflicts: Mapping[int, Conflict]) -> list[Fa
                 face=sighting.face,
                 person=person,
                 score=sighting.score if person is not None else None,
-                inserted=sighting.outcome == "inserted",
+                new_id=sighting.person_id if sighting.outcome == "inserted" else None,
                 rejected=sighting.failed if sighting.outcome == "rejected" else (),
                 conflict=conflicts.get(sighting.ordinal),
                 similar=decided.similar[sighting.ordinal] if decided.similar is not None else None,

@@ -39,6 +39,7 @@ from pipeline.store.records import (
     PersonRecord,
     Regrouping,
 )
+from pipeline.store.texts import nfc
 from pipeline.types import FaceBatch
 
 # Faces that were extracted again: SHA-256 of the photo and place in it -> a row of DECODED_SCHEMA. None: not asked for.
@@ -159,7 +160,7 @@ class _Known:
         stated = {person_id for fact in self._facts for person_id in (fact.person_id, fact.other_id)}
         for person_id, record in self.records.items():
             group = groups[self.roots[person_id]]
-            name = (record.name, record.first_name, record.last_name)
+            name = tuple(nfc(each or "") for each in (record.name, record.first_name, record.last_name))
             group.names |= {name} if any(name) else set()
             group.external_ids |= {record.external_id} if record.external_id else set()
             kept = has_name(record) or record.ignored or record.tags or record.metadata or person_id in stated

@@ -33,7 +33,7 @@ class Group:
     """Persons that are one, and what speaks against others."""
 
     roots: set[str]
-    names: set[tuple[str | None, ...]]
+    names: set[tuple[str, ...]]
     external_ids: set[str]
     against: set[str]  # roots that are stated to be others
     held: bool  # they stay, even if none of their faces could make a person

@@ -24,6 +24,7 @@ class PersonChange:
     tags: tuple[str, ...] | None = None
     ignored: bool | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)  # further fields as JSON has them; None removes one
+    joined: bool = False  # no name was sent: it is the first and the last, as far as they were
 
 
 NO_CHANGE: Final = PersonChange()
@@ -86,10 +87,14 @@ class FaceResult:
     face: ExtractedFace
     person: PersonView | None = None
     score: float | None = None
-    inserted: bool = False
+    new_id: str | None = None  # of the record that was inserted from it; `person` is its root
     rejected: tuple[str, ...] = ()  # quality measures (types.CENTER_POSE ...) that kept it from being inserted
     conflict: Conflict | None = None  # why it updated nobody
     similar: Sequence[SimilarPerson] | None = None  # None unless asked for
+
+    @property
+    def inserted(self) -> bool:
+        return self.new_id is not None
 
 
 @dataclass(frozen=True)

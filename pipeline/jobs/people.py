@@ -23,7 +23,7 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.store.operations import Correct, Store
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest, Seen
-from pipeline.store.texts import TEXT_RULE, is_text
+from pipeline.store.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ class People:
         return self._found(self._records(), who)
 
     def _found(self, records: Sequence[Mapping[str, Any]], who: str) -> str:
-        lower = who.casefold()
+        name, lower = nfc(who), who.casefold()
         tests: tuple[Callable[[Mapping[str, Any]], bool], ...] = (
             lambda r: r["person_id"] == lower,
-            lambda r: who in (r["name"], r["external_id"]),
+            lambda r: r["external_id"] == who or (r["name"] is not None and nfc(r["name"]) == name),
             lambda r: lower != "" and r["person_id"].startswith(lower),
-            lambda r: lower != "" and (r["name"] or "").casefold().startswith(lower),
+            lambda r: lower != "" and nfc(r["name"] or "").casefold().startswith(name.casefold()),
         )
         for fits in tests:
             found = [record for record in records if fits(record)]

@@ -2,12 +2,12 @@
 
 A name that selects, filters or guards a write is never ignored: a server that ignores one destroys data while it says
 success. So each is done, or harmless (accepted, without effect on what is stored or answered), or refused unless its
-value is neutral. Names that are not here are ignored.
+value is neutral or the call can write nothing. Names that are not here are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -16,13 +16,14 @@ from pipeline.serve.request_parsing import Query, finite, text_of
 
 Verdict = Literal["done", "harmless", "refused"]
 _ANY_ENDING: Final = "*"
+_PREFIX: Final = "x-rpc-"
 _SHOWN: Final = 100  # characters of a name in a message
 
 
 @dataclass(frozen=True)
 class ClientParameter:
-    """A parameter of the query, or a header (X-...). The `neutral` values of a refused one ask for nothing, as an empty
-    one does."""
+    """A parameter of the query, or a header (X-...), by the form that clients mostly send. The `neutral` values of a
+    refused one ask for nothing, as an empty one does."""
 
     name: str  # a * at its end stands for any ending
     verdict: Verdict
@@ -32,10 +33,10 @@ class ClientParameter:
     def is_header(self) -> bool:
         return self.name.startswith("X-")
 
-    def covers(self, name: str) -> bool:
-        """Whether `name` is this one. The names of headers have no case."""
-        own, name = (self.name.lower(), name.lower()) if self.is_header else (self.name, name)
-        return name.startswith(own[:-1]) if own.endswith(_ANY_ENDING) else name == own
+    @property
+    def stem(self) -> str:
+        """The name that its forms share: a header is the parameter with X-RPC- before it, in any case."""
+        return _stem(self.name)
 
     def is_neutral(self, value: str) -> bool:
         text = value.strip().lower()
@@ -43,8 +44,12 @@ class ClientParameter:
         return not text or any(text == same or (number is not None and number == finite(same)) for same in self.neutral)
 
 
-def _all(verdict: Verdict, names: str) -> Iterator[ClientParameter]:
-    return (ClientParameter(name, verdict) for name in names.split())
+def _stem(name: str) -> str:
+    return name.lower().removeprefix(_PREFIX)
+
+
+def _all(verdict: Verdict, names: str, neutral: tuple[str, ...] = ()) -> Iterator[ClientParameter]:
+    return (ClientParameter(name, verdict, neutral) for name in names.split())
 
 
 POST_PEOPLE: Final[Sequence[ClientParameter]] = (
@@ -64,15 +69,13 @@ POST_PEOPLE: Final[Sequence[ClientParameter]] = (
     ),
     ClientParameter("max-occlusion", "refused", ("-1", "1")),
     ClientParameter("detect-liveness", "refused", ("none",)),
-    ClientParameter("X-RPC-EXP-DATE", "refused", ("0",)),
-    ClientParameter("X-RPC-MIN-SIZE-RATIO", "refused", ("0",)),
     *_all(
         "refused",
-        "X-RPC-FACES-DETECT-THRESHOLD X-RPC-FACES-PROXIMITY-THRESHOLD X-RPC-LIVENESS-THRESHOLD X-RPC-ACCESS-*",
+        "X-RPC-EXP-DATE X-RPC-MIN-SIZE-RATIO X-RPC-FACES-DETECT-THRESHOLD X-RPC-FACES-PROXIMITY-THRESHOLD"
+        " X-RPC-LIVENESS-THRESHOLD X-RPC-ACCESS-*",
+        ("0",),
     ),
 )
-
-
 # Of `GET /people` and `GET /rootpeople`.
 FILTERS: Final[Sequence[ClientParameter]] = tuple(
     _all(
@@ -83,14 +86,31 @@ FILTERS: Final[Sequence[ClientParameter]] = tuple(
 )
 
 
-def refuse_unsupported(
-    known: Sequence[ClientParameter], query: Query, headers: Sequence[tuple[bytes, bytes]] = ()
-) -> None:
-    """Raises ParameterUnsupported for a refused parameter or header that asks for something."""
-    refused = [parameter for parameter in known if parameter.verdict == "refused"]
-    sent = [(name.decode("latin-1").upper(), text_of(value)) for name, value in headers]
-    for are_headers, values in ((True, sent), (False, query.items())):
-        for name, value in values:
-            for parameter in refused:
-                if parameter.is_header == are_headers and parameter.covers(name) and not parameter.is_neutral(value):
-                    raise ParameterUnsupported(name=name[:_SHOWN])
+class Refused:
+    """The refused ones of some parameters, found by the names that a request has."""
+
+    def __init__(self, known: Sequence[ClientParameter]) -> None:
+        rows = {row.stem: row for row in known if row.verdict == "refused"}
+        self._exact = rows
+        self._by_beginning = {stem[:-1]: row for stem, row in rows.items() if stem.endswith(_ANY_ENDING)}
+
+    def check(self, query: Query, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Raises ParameterUnsupported for a parameter or a header that asks for something."""
+        for name, value in query.items():
+            self._check(name, value)
+        for raw_name, raw_value in headers:
+            name = raw_name.decode("latin-1")
+            if name.startswith(_PREFIX):
+                self._check(name.upper(), text_of(raw_value))
+
+    def _check(self, name: str, value: str) -> None:
+        stem = _stem(name)
+        row = self._exact.get(stem) or next(
+            (row for beginning, row in self._by_beginning.items() if stem.startswith(beginning)), None
+        )
+        if row is not None and not row.is_neutral(value):
+            raise ParameterUnsupported(name=name[:_SHOWN])
+
+
+REFUSED_IN_POSTS: Final = Refused(POST_PEOPLE)
+REFUSED_FILTERS: Final = Refused(FILTERS)

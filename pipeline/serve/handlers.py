@@ -17,7 +17,7 @@ from pipeline.identities.batcher import RETRY_AFTER_S
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PersonView, StoredImage
 from pipeline.serve.auth import Authenticator
-from pipeline.serve.client_parameters import POST_PEOPLE, refuse_unsupported
+from pipeline.serve.client_parameters import REFUSED_IN_POSTS
 from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, Listing
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import access_log
@@ -71,8 +71,9 @@ class Handlers:
     async def post(self, request: Request) -> Response:
         caller = await self._caller(request)
         query = Query(request)
-        refuse_unsupported(POST_PEOPLE, query, request.scope["headers"])
         options = post_request(request, person_headers(request))
+        if options.insert or options.update:
+            REFUSED_IN_POSTS.check(query, request.scope["headers"])
         with_ids = query.flag("provide-face-id", True)
         check_media_type(request)
         async with self.bodies.body(request, caller.account_id) as data:

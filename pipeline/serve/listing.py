@@ -14,16 +14,17 @@ import re2  # type: ignore[import-untyped]
 from pipeline.errors import ParameterInvalid
 from pipeline.identities.types import PersonView
 from pipeline.identities.views import epoch_ms
-from pipeline.serve.client_parameters import FILTERS, refuse_unsupported
+from pipeline.serve.client_parameters import REFUSED_FILTERS
 from pipeline.serve.request_parsing import Query
 from pipeline.store.records import PersonRecord
+from pipeline.store.texts import MAX_TEXT, nfc, same_name
 
 PEOPLE_COUNT: Final = 1_000  # on a page of `GET /people`, unless `count` says another number
 ROOTS_COUNT: Final = 100  # of `GET /rootpeople`
 MAX_PATTERN: Final = 1_000  # characters
 _PATTERN_BYTES: Final = 1 << 20  # the memory a compiled pattern may take
 _CHECK_BYTES: Final = 6
-_DESCENDING: Final = {"ascending": False, "asc": False, "descending": True, "desc": True}
+SORT_ORDERS: Final = {"ascending": False, "descending": True, "asc": False, "desc": True}  # whether it descends
 # Filters by equality, with the field of a record that each looks at.
 EQUALITIES: Final = {
     "first-name": "firstName",
@@ -40,7 +41,7 @@ Place = tuple[str | int, int]
 _INSERTION: Final = ""
 _KEYS: Final[dict[str, Callable[[PersonView], str | int]]] = {
     _INSERTION: lambda view: 0,  # noqa: ARG005
-    "name": lambda view: view.record.name or "",
+    "name": lambda view: nfc(view.record.name or ""),
     "create-date": lambda view: epoch_ms(view.record.added_at),
     "update-date": lambda view: epoch_ms(view.record.modified_at),
 }
@@ -73,7 +74,7 @@ class Listing:
     @classmethod
     def from_query(cls, query: Query, default_count: int) -> Listing:
         """Raises ParameterInvalid, ParameterUnsupported."""
-        refuse_unsupported(FILTERS, query)
+        REFUSED_FILTERS.check(query)
         sort = query.text("sort") or _INSERTION
         sort = sort if sort in _KEYS else _INSERTION
         descending = _descending(query.text("sort-order"))
@@ -85,9 +86,9 @@ class Listing:
             after=_place(state, sort, descending) if state else None,
             count=query.whole("count", default_count, 0),
             name_matches=_pattern(query.text("name-pattern")),
-            external_ids=frozenset(filter(None, query.all("external-id"))),
-            short_id=(query.text("short-id") or "").lower(),
-            equalities={field: value for name, field in EQUALITIES.items() if (value := query.text(name))},
+            external_ids=frozenset(query.all("external-id")),
+            short_id=(_text(query, "short-id") or "").lower(),
+            equalities={field: value for name, field in EQUALITIES.items() if (value := _text(query, name))},
         )
 
     def page(self, views: Sequence[PersonView]) -> Page:
@@ -105,7 +106,7 @@ class Listing:
             return False
         if not record.person_id.startswith(self.short_id):
             return False
-        if not all(_holds(_field(record, field), value) for field, value in self.equalities.items()):
+        if not all(_has(record, field, value) for field, value in self.equalities.items()):
             return False
         return self.name_matches is None or (record.name is not None and self.name_matches(record.name))
 
@@ -121,27 +122,34 @@ class Listing:
         return _KEYS[self.sort](view), view.record.seq
 
 
-def _field(record: PersonRecord, name: str) -> object:
-    own = {"firstName": record.first_name, "lastName": record.last_name}
-    return own[name] if name in own else record.further_fields.get(name)
-
-
-def _holds(value: object, wanted: str) -> bool:
+def _has(record: PersonRecord, field: str, wanted: str) -> bool:
+    names = {"firstName": record.first_name, "lastName": record.last_name}
+    if field in names:
+        return same_name(names[field], wanted)
+    value = record.further_fields.get(field)
     return wanted in value if isinstance(value, list) else value == wanted
+
+
+def _text(query: Query, name: str) -> str | None:
+    """Raises ParameterInvalid for one that is longer than the description says."""
+    text = query.text(name)
+    if text is not None and len(text) > MAX_TEXT:
+        raise ParameterInvalid(name=name, expected=f"at most {MAX_TEXT:,} characters")
+    return text
 
 
 def _descending(order: str | None) -> bool:
     """Raises ParameterInvalid."""
-    if not order:
+    if order is None:
         return False
-    if order.lower() not in _DESCENDING:
-        raise ParameterInvalid(name="sort-order", expected="ascending or descending")
-    return _DESCENDING[order.lower()]
+    if order.lower() not in SORT_ORDERS:
+        raise ParameterInvalid(name="sort-order", expected=f"one of {', '.join(SORT_ORDERS)}")
+    return SORT_ORDERS[order.lower()]
 
 
 def _pattern(pattern: str | None) -> Callable[[str], bool] | None:
     """A search by RE2, whose time is linear in the length of the name for every pattern. Raises ParameterInvalid."""
-    if not pattern:
+    if pattern is None:
         return None
     options = re2.Options()
     options.max_mem = _PATTERN_BYTES
@@ -149,11 +157,11 @@ def _pattern(pattern: str | None) -> Callable[[str], bool] | None:
     try:
         if len(pattern) > MAX_PATTERN:
             raise ValueError(pattern)
-        compiled = re2.compile(pattern, options)
+        compiled = re2.compile(nfc(pattern), options)
     except (re2.error, ValueError):
         expected = f"a regular expression (RE2 syntax) of at most {MAX_PATTERN:,} characters"
         raise ParameterInvalid(name="name-pattern", expected=expected) from None
-    return lambda name: compiled.search(name) is not None
+    return lambda name: compiled.search(nfc(name)) is not None
 
 
 def _state(place: Place, sort: str, descending: bool) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from pipeline.errors import BodyInvalid, HeaderInvalid
+from pipeline.identities.person_changes import joined_name
 from pipeline.identities.types import PersonChange
 from pipeline.serve.request_parsing import header_text, text_of
 from pipeline.serve.responses import json_bytes
@@ -51,17 +52,19 @@ _STORED_FIELDS: Final = frozenset({"name", "firstName", "lastName", "externalId"
 def person_headers(request: Request) -> PersonChange:
     """What the headers say; where they have no name, it is the first and the last. Raises HeaderInvalid."""
     first, last = _encodable_text(request, FIRST_NAME), _encodable_text(request, LAST_NAME)
+    name = _encodable_text(request, NAME)
     tags, groups = _parts(_plain_text(request, TAGS)), _parts(_encodable_text(request, GROUPS))
     if len(tags) > MAX_TAGS:
         raise HeaderInvalid(name=TAGS, expected=f"at most {MAX_TAGS} texts")
     further = {field: _plain_text(request, name) for name, field in FURTHER_HEADERS.items()}
     return PersonChange(
-        name=_encodable_text(request, NAME) or " ".join(part for part in (first, last) if part) or None,
+        name=name or joined_name(first, last),
         first_name=first,
         last_name=last,
         external_id=_encodable_text(request, EXTERNAL_ID),
         tags=tuple(tags) or None,
         metadata={key: value for key, value in {**further, "groups": groups}.items() if value},
+        joined=name is None and bool(first or last),
     )
 
 

@@ -33,6 +33,7 @@ THRESHOLD: Final = "X-RPC-FACES-GROUPING-THRESHOLD"
 MIN_SIZE: Final = "X-RPC-MIN-SIZE"
 ROOT_PERSON: Final = "X-RPC-ROOT-PERSON-ID"
 MAX_SIMILAR: Final = 1_000
+MAX_WHOLE: Final = 2**53 - 1  # the largest whole number that every reader of JSON has exactly
 MAX_SIZE_PX: Final = 1e6
 MAX_DAYS: Final = 36_500
 MAX_MERGED: Final = 1_000
@@ -68,7 +69,8 @@ def directory_name(request: Request) -> str:
     """Raises DirectoryRequired, DirectoryInvalid."""
     name = header_text(request, DIRECTORY)
     if name is None:
-        raise DirectoryRequired()
+        sent = header_text(request, "Authorization") is not None
+        raise DirectoryRequired(instead="; Authorization was sent, which does not name the directory" if sent else "")
     try:
         return checked_name(name)
     except ValueError:
@@ -96,11 +98,12 @@ def _media_type(request: Request) -> str:
 
 
 class Query:
-    """The parameters of the query. Unknown ones are ignored; of a repeated one the last value counts."""
+    """The parameters of the query. Unknown ones are ignored, an empty one is absent; of a repeated one the last value
+    counts."""
 
     def __init__(self, request: Request) -> None:
         query: bytes = request.scope["query_string"]
-        self._pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="replace")
+        self._pairs = parse_qsl(query.decode("latin-1"), errors="replace")
         self._last = dict(self._pairs)
 
     def text(self, name: str) -> str | None:
@@ -122,15 +125,14 @@ class Query:
             raise ParameterInvalid(name=name, expected="true or false")
         return _BOOLEANS[text.lower()]
 
-    def whole(self, name: str, default: int, low: int, high: int | None = None) -> int:
+    def whole(self, name: str, default: int, low: int, high: int = MAX_WHOLE) -> int:
         """Raises ParameterInvalid."""
         text = self._last.get(name)
         if text is None:
             return default
         number = int(text) if _WHOLE.fullmatch(text) else low - 1
-        if number < low or (high is not None and number > high):
-            limits = f"in [{low}, {high}]" if high is not None else f"of at least {low}"
-            raise ParameterInvalid(name=name, expected=f"a whole number {limits}")
+        if not low <= number <= high:
+            raise ParameterInvalid(name=name, expected=f"a whole number in [{low}, {high}]")
         return number
 
     def number(self, name: str, high: float, *, has_default: bool = True) -> float | None:
@@ -165,10 +167,11 @@ def threshold(request: Request) -> float | None:
 
 
 def _min_size(request: Request, query: Query) -> float:
-    """In pixels; the query wins over the header."""
+    """In pixels; the query wins over the header, unless it is -1."""
+    asked = query.number("min-size", MAX_SIZE_PX)
     text = header_text(request, MIN_SIZE)
-    if query.text("min-size") is not None or text is None:
-        return query.number("min-size", MAX_SIZE_PX) or 0.0
+    if asked is not None or text is None:
+        return asked or 0.0
     number = finite(text)
     if number is None or not (number == _DEFAULT or 0 <= number <= MAX_SIZE_PX):
         raise HeaderInvalid(name=MIN_SIZE, expected=f"a number in [0, {MAX_SIZE_PX:g}], or -1 for the default")
@@ -176,7 +179,6 @@ def _min_size(request: Request, query: Query) -> float:
 
 
 def _update_person_id(query: Query, update: bool) -> str | None:
-    """An empty id is a malformed one: a script without its id must not update whoever matches."""
     text = query.text("update-person-id")
     if text is None:
         return None

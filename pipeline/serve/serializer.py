@@ -50,11 +50,12 @@ class Serializer:
     provider: str
 
     def post(self, result: PostResult, *, with_ids: bool = True) -> Json:
-        """The object of 2.3, its faces in the service's order; without `personId` where ids are not wanted."""
+        """The object of 2.3, its faces in the service's order; without ids of persons where they are not wanted."""
         faces = [self._face(face, result) for face in result.faces]
         if not with_ids:
             for entry in (*faces, *(similar for face in faces for similar in face.get("similar", ()))):
                 entry.pop("personId", None)
+                entry.pop("rootPersonId", None)
         return {
             "accountUpdated": result.account_updated,
             "detectionTime": result.detection_ms,
@@ -103,7 +104,7 @@ class Serializer:
             "tags": list(face.person.root.tags) if face.person else [],
         }
         if face.person is not None:
-            entry |= _identity(face.person, face.score)
+            entry |= _identity(face.person, face.score, face.new_id)
         if face.inserted:
             entry["newId"] = True
         if face.rejected:
@@ -138,11 +139,13 @@ def _landmarks(points: Sequence[float], box: tuple[float, float, float, float]) 
     }
 
 
-def _identity(person: PersonView, score: float | None) -> Json:
-    """The person a face was recognised or inserted as: the root's names, the counters of the whole merged set."""
+def _identity(person: PersonView, score: float | None, new_id: str | None) -> Json:
+    """The person a face was recognised or inserted as: the root's names, the counters of the whole merged set, and the
+    id of the new record if one was inserted, else of the root."""
     root = person.root
     return _present(
-        personId=root.person_id,
+        personId=new_id or root.person_id,
+        rootPersonId=root.person_id,
         personExternalId=root.external_id,
         externalId=root.external_id,
         name=root.name,
@@ -159,6 +162,7 @@ def _similar(similar: SimilarPerson) -> Json:
     root = similar.person.root
     return _present(
         personId=root.person_id,
+        rootPersonId=root.person_id,
         name=root.name,
         firstName=root.first_name,
         lastName=root.last_name,

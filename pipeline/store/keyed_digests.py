@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.store.records import Label
+from pipeline.store.texts import nfc
 
 LABEL: Final = "label"
 ERASED: Final = ""  # in place of the digest of a label that named somebody who was deleted
@@ -24,8 +25,8 @@ def keyed_digests(key: str, kind: str, texts: Iterable[str]) -> list[str]:
 
 
 def label_digests(key: str, labels: Iterable[Label]) -> list[str | None]:
-    """That of each label, whose text is [name, external_id] in JSON; None of one that says nothing."""
-    known = list(labels)
+    """That of each label, whose text is [name, external_id] in JSON, the name in NFC; None of one that says nothing."""
+    known = [(name and nfc(name), external_id) for name, external_id in labels]
     said = [label for label in known if any(label)]
     by_label = dict(zip(said, keyed_digests(key, LABEL, map(_as_json, said)), strict=True))
     return [by_label.get(label) for label in known]

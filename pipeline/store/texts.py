@@ -1,8 +1,10 @@
-"""Which texts a store keeps as a name, an external id or a tag: one rule for the server and the command line."""
+"""Which texts a store keeps as a name, an external id or a tag, and when two names are the same: one rule for the
+server and the command line."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Final
 
 MAX_TEXT: Final = 1_000  # characters
@@ -19,3 +21,12 @@ def is_text(text: str) -> bool:
     """Whether a store can keep `text`: JSON can contain NUL and halves of surrogate pairs, which is also what becomes
     of bytes on a command line that are not UTF-8."""
     return len(text) <= MAX_TEXT and "\0" not in text and is_unicode(text)
+
+
+def nfc(name: str) -> str:
+    """A name as it is compared. Names are stored as they were sent; external ids are compared as they are."""
+    return unicodedata.normalize("NFC", name)
+
+
+def same_name(one: str | None, other: str | None) -> bool:
+    return nfc(one or "") == nfc(other or "")

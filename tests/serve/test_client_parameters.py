@@ -1,5 +1,5 @@
-"""Every name that clients know with a neutral, a meaningful and a bad value over a real server: each is done, harmless
-or refused as serve/client_parameters.py says. `test_every_name_has_its_cases` says how many cases there are."""
+"""Every name that clients know with an empty, a neutral, a meaningful and a bad value over a real server: each is done,
+harmless or refused as serve/client_parameters.py says. `test_every_name_has_its_cases` counts them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.serve.conformance.client import (
 from tests.serve.conformance.photos import other, pair, photo, poor
 
 ROWS = {row.name: row for row in POST_PEOPLE}
-KINDS = ("neutral", "meaningful", "bad")
+KINDS = ("empty", "neutral", "meaningful", "bad")
 UNKNOWN = (404, "person-unknown")
 CASES = [(name, kind) for name in ROWS for kind in KINDS]
 SENT = {"X-RPC-ACCESS-*": "X-RPC-ACCESS-LEVEL", "X-RPC-MASK-*": "X-RPC-MASK-MODEL"}  # a name for each pattern
@@ -123,22 +123,51 @@ def answer_of(response: httpx.Response) -> Json:
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if ROWS[case[0]].verdict == "harmless"])
 def test_a_harmless_name_changes_no_answer(known: Directory, name: str, kind: str) -> None:
-    value = {"neutral": "", "meaningful": "true", "bad": "~?"}[kind]
+    value = {"empty": "", "neutral": "false", "meaningful": "true", "bad": "~?"}[kind]
     answer = answer_of(post(known, ROWS[name], value, photo("hopper"), **READ_ONLY, similar_limit=1))
     assert answer == answer_of(known.post(photo("hopper"), **READ_ONLY, similar_limit=1))
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if ROWS[case[0]].verdict == "refused"])
 def test_a_refused_name_stores_nothing_unless_it_asks_for_nothing(directory: Directory, name: str, kind: str) -> None:
+    """One rule for its forms: as a parameter, as a header, and as a parameter with the name of the header. Of a call
+    that can write nothing it is harmless."""
     row = ROWS[name]
-    if kind == "neutral":
-        for value in (None, "", *row.neutral, *(f"{same}.0" for same in row.neutral if same[-1].isdigit())):
-            answer_of(post(directory, row, value, photo("hopper"), **READ_ONLY))
+    if kind in ("empty", "neutral"):
+        for value in ("",) if kind == "empty" else (*row.neutral, *zeros(row)):
+            for form in forms(row):
+                answer_of(form_of(directory, form, value, photo("hopper"), update="false", **ANNA))
         return
-    response = post(directory, row, {"meaningful": "0.5", "bad": "~?"}[kind], photo("hopper"), **ANNA)
-    assert_error(response, 400, "parameter-unsupported")
-    assert name.rstrip("*") in response.json()["message"]
-    assert directory.people() == []
+    value = {"meaningful": "0.5", "bad": "~?"}[kind]
+    for form in forms(row):
+        for writing in ({"insert": "false"}, {"update": "false"}, {}):
+            response = form_of(directory, form, value, photo("hopper"), **ANNA, **writing)
+            assert_error(response, 400, "parameter-unsupported")
+            assert form.name in response.json()["message"]
+        assert directory.people() == []
+        answer_of(form_of(directory, form, value, photo("hopper"), **READ_ONLY))
+
+
+@dataclass(frozen=True)
+class Form:
+    name: str
+    is_header: bool
+
+
+def forms(row: ClientParameter) -> list[Form]:
+    stem = SENT.get(row.name, row.name).lower().removeprefix("x-rpc-")
+    return [Form(stem, False), Form(f"X-RPC-{stem.upper()}", True), Form(f"X-RPC-{stem.upper()}", False)]
+
+
+def zeros(row: ClientParameter) -> list[str]:
+    """The neutral numbers, written in another way."""
+    return [f"{same}.0" for same in row.neutral if same[-1].isdigit()]
+
+
+def form_of(directory: Directory, form: Form, value: str, image: bytes, **options: Any) -> httpx.Response:
+    if form.is_header:
+        return directory.post(image, headers={form.name: value}, **options)
+    return directory.post(image, **options, **{form.name: value})
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if ROWS[case[0]].verdict == "done"])
@@ -146,19 +175,18 @@ def test_a_name_that_is_done_makes_its_difference(directory: Directory, name: st
     row, done = ROWS[name], DONE[name]
     anna = str(directory.insert(photo("hopper"))["personId"])
     if kind != "bad":
-        value = done.neutral if kind == "neutral" else done.meaningful.format(anna=anna)
+        value = {"empty": "", "neutral": done.neutral}.get(kind, done.meaningful.format(anna=anna))
         answer = answer_of(post(directory, row, value, done.image, **done.who, **done.query))
         assert done.differs({**answer, "record": directory.people()[-1]}) is (kind == "meaningful")
         return
     before = directory.people()
-    for value in ("", done.bad) if not row.is_header else (done.bad,):
-        assert_error(post(directory, row, value, done.image, **done.who, **done.query), *done.error)
+    assert_error(post(directory, row, done.bad, done.image, **done.who, **done.query), *done.error)
     assert directory.people() == before
 
 
 def test_every_name_has_its_cases(record_property: Callable[[str, object], None]) -> None:
     assert set(DONE) == {name for name, row in ROWS.items() if row.verdict == "done"}
-    assert len(CASES) == 3 * len(POST_PEOPLE)
+    assert len(CASES) == len(KINDS) * len(POST_PEOPLE)
     described = {parameter["name"] for parameter in description()["paths"]["/people"]["post"]["parameters"]}
     assert set(DONE) <= described
     record_property("cases", len(CASES))
@@ -178,11 +206,21 @@ def test_parameters_come_after_the_directory_and_before_the_type(directory: Dire
 
 def test_of_a_repeated_name_the_last_counts(directory: Directory) -> None:
     def post_twice(first: str, last: str) -> httpx.Response:
-        query = [("max-occlusion", first), ("max-occlusion", last), *READ_ONLY.items()]
+        query = [("max-occlusion", first), ("max-occlusion", last), ("insert", "false")]
         return directory.request("POST", "/people", content=photo("hopper"), params=query)
 
     assert post_twice("0.5", "-1").status_code == 201
     assert_error(post_twice("-1", "0.5"), 400, "parameter-unsupported")
     assert_error(
-        directory.post(photo("hopper"), headers={"x-rpc-access-zone": "7"}, **READ_ONLY), 400, "parameter-unsupported"
+        directory.post(photo("hopper"), headers={"x-rpc-access-zone": "7"}, **ANNA), 400, "parameter-unsupported"
     )
+
+
+@pytest.mark.parametrize("path", [("people", "post"), ("people", "get"), ("rootpeople", "get")])
+def test_no_default_in_the_description_undoes_what_a_user_set(path: tuple[str, str]) -> None:
+    """Generated clients send the defaults: none is of a parameter that another one may say as well."""
+    parameters = description()["paths"][f"/{path[0]}"][path[1]]["parameters"]
+    stems = [parameter["name"].lower().removeprefix("x-rpc-") for parameter in parameters]
+    twice = [p for p, stem in zip(parameters, stems, strict=True) if stems.count(stem) > 1]
+    assert [p["name"] for p in twice] == (["min-size", "X-RPC-MIN-SIZE"] if path[1] == "post" else [])
+    assert not any("default" in p["schema"] for p in twice)

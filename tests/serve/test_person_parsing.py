@@ -43,8 +43,8 @@ def test_another_base64_text_is_refused(header: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("sent", "change"),
     [
-        ({"FIRST-NAME": "Grace", "LAST-NAME": "Hopper"}, PersonChange("Grace Hopper", "Grace", "Hopper")),
-        ({"FIRST-NAME-BASE64": b64("Ada")}, PersonChange("Ada", "Ada")),
+        ({"FIRST-NAME": "Grace", "LAST-NAME": "Hopper"}, PersonChange("Grace Hopper", "Grace", "Hopper", joined=True)),
+        ({"FIRST-NAME-BASE64": b64("Ada")}, PersonChange("Ada", "Ada", joined=True)),
         ({"LAST-NAME-BASE64": b64("Ng"), "NAME": "A. Ng"}, PersonChange("A. Ng", None, "Ng")),
         ({"TAGS": " vip, ,north,"}, PersonChange(tags=("vip", "north"))),
         ({"TAGS": " , "}, NO_CHANGE),

@@ -58,6 +58,7 @@ _PLACE: Final[Json] = {
 }
 _WHO: Final[Json] = {
     "personId": PERSON_ID,
+    "rootPersonId": PERSON_ID,
     "personExternalId": "employee-1815",
     "externalId": "employee-1815",
     "name": "Grace Hopper",
@@ -65,6 +66,7 @@ _WHO: Final[Json] = {
 }
 _SIMILAR: Final[Json] = {
     "personId": PERSON_ID,
+    "rootPersonId": PERSON_ID,
     "name": "Grace Hopper",
     "externalId": "employee-1815",
     "similarityScore": 1.2816,

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from pipeline.config import EVERYBODY
 from pipeline.serve.docs import examples, schemas
-from pipeline.serve.listing import EQUALITIES, MAX_PATTERN, PEOPLE_COUNT, ROOTS_COUNT
-from pipeline.serve.person_parsing import FURTHER_HEADERS
-from pipeline.serve.request_parsing import MAX_DAYS, MAX_SIMILAR, MAX_SIZE_PX
+from pipeline.serve.listing import EQUALITIES, MAX_PATTERN, PEOPLE_COUNT, ROOTS_COUNT, SORT_ORDERS
+from pipeline.serve.person_parsing import FURTHER_HEADERS, MAX_TAGS
+from pipeline.serve.request_parsing import MAX_DAYS, MAX_SIMILAR, MAX_SIZE_PX, MAX_WHOLE
 from pipeline.store.texts import MAX_TEXT
 
 Json = dict[str, Any]
@@ -151,9 +151,7 @@ def _list_roots() -> Json:
 
 def _listing(summary: str, text: str, default_count: int) -> Json:
     answer = _json_answer("A page.", "PeoplePage", {"page": examples.PEOPLE_PAGE})
-    count = _query(
-        "count", {"type": "integer", "minimum": 0, "default": default_count}, "So many at most; 0: all.", 100
-    )
+    count = _query("count", {**_INDEX, "default": default_count}, "So many at most; 0: all.", 100)
     text += (
         " A record passes a filter if its field is equal to the value, or is a list that has it; it must pass all of "
         "them. An empty filter is none. A filter that other servers have and this one has not is refused."
@@ -322,9 +320,22 @@ def _path(name: str, text: str, example: str, schema: Json | None = None) -> Jso
 
 
 _TEXT: Final[Json] = {"type": "string", "maxLength": MAX_TEXT}
+# Every text that fits is accepted: no byte of it is NUL (or, to keep the pattern short, some other control characters),
+# and its 999 bytes are at most 999 characters. There is no look-ahead, which not every library has.
+_BASE64: Final[Json] = {
+    "type": "string",
+    "contentEncoding": "base64",
+    "maxLength": MAX_TEXT // 3 * 4,
+    "pattern": "^([B-Za-z0-9+/][B-PR-Za-fh-vx-z0-9+/]"
+    "([A-Za-z0-9+/][B-Za-z0-9+/]|[B-DF-HJ-LN-PR-TV-XZabd-fh-jl-np-rt-vx-z1-35-79+/]A))*"
+    "([B-Za-z0-9+/]([A-Za-z0-9+/]==|[B-PR-Za-fh-vx-z0-9+/][A-Za-z0-9+/]=))?$",
+}
+_TAG_LIST: Final[Json] = {**_TEXT, "pattern": f"^[^,]*(,[^,]*){{0,{MAX_TAGS - 1}}}$"}
+_INDEX: Final[Json] = {"type": "integer", "minimum": 0, "maximum": MAX_WHOLE}
 _QUALITY: Final[Json] = {"type": "number", "minimum": -1, "maximum": 1, "default": -1}  # nothing between -1 and 0
 _FRACTION: Final[Json] = {"type": "number", "minimum": 0, "maximum": 1}
-_PIXELS: Final[Json] = {**_QUALITY, "maximum": MAX_SIZE_PX}
+# No default: generated clients send defaults, and that of the query would win over a header that was set.
+_PIXELS: Final[Json] = {"type": "number", "minimum": -1, "maximum": MAX_SIZE_PX}
 
 _DIRECTORY: Final = _header(
     "X-RPC-DIRECTORY",
@@ -337,16 +348,16 @@ _PERSON_ID: Final = _path("personId", "", examples.PERSON_ID, {"type": "string",
 _IF_NONE_MATCH: Final = _header("If-None-Match", "The ETag of a copy.", {"type": "string"}, f'"{examples.GUID}"')
 _PERSON_HEADERS: Final = (
     _header("X-RPC-PERSON-NAME", "The name. UTF-8, else latin-1. An insertion needs one.", _TEXT, "Grace Hopper"),
-    _header("X-RPC-PERSON-NAME-BASE64", "The name as base64; wins over the plain one.", _TEXT, "R3JhY2UgSG9wcGVy"),
+    _header("X-RPC-PERSON-NAME-BASE64", "The name as base64; wins over the plain one.", _BASE64, "R3JhY2UgSG9wcGVy"),
     _header("X-RPC-EXTERNAL-ID", "The external id. An insertion needs one.", _TEXT, "employee-1815"),
-    _header("X-RPC-EXTERNAL-ID-BASE64", "The same as base64.", _TEXT, "ZW1wbG95ZWUtMTgxNQ=="),
+    _header("X-RPC-EXTERNAL-ID-BASE64", "The same as base64.", _BASE64, "ZW1wbG95ZWUtMTgxNQ=="),
     _header("X-RPC-PERSON-FIRST-NAME", "The first name. Without a name, first and last are it.", _TEXT, "Grace"),
-    _header("X-RPC-PERSON-FIRST-NAME-BASE64", "The same as base64.", _TEXT, "R3JhY2U="),
+    _header("X-RPC-PERSON-FIRST-NAME-BASE64", "The same as base64.", _BASE64, "R3JhY2U="),
     _header("X-RPC-PERSON-LAST-NAME", "The last name.", _TEXT, "Hopper"),
-    _header("X-RPC-PERSON-LAST-NAME-BASE64", "The same as base64.", _TEXT, "SG9wcGVy"),
-    _header("X-RPC-PERSON-TAGS", "Tags, separated by commas.", _TEXT, "navy,pioneer"),
+    _header("X-RPC-PERSON-LAST-NAME-BASE64", "The same as base64.", _BASE64, "SG9wcGVy"),
+    _header("X-RPC-PERSON-TAGS", "Tags, separated by commas.", _TAG_LIST, "navy,pioneer"),
     _header("X-RPC-GROUPS", "Kept as `groups`; separated by commas.", _TEXT, "staff,visitors"),
-    _header("X-RPC-GROUPS-BASE64", "The same as base64.", _TEXT, "c3RhZmYsdmlzaXRvcnM="),
+    _header("X-RPC-GROUPS-BASE64", "The same as base64.", _BASE64, "c3RhZmYsdmlzaXRvcnM="),
     *(_header(name, f"Kept as `{field}`.", _TEXT, "") for name, field in FURTHER_HEADERS.items()),
 )
 _POST_PARAMETERS: Final = (
@@ -376,8 +387,8 @@ _POST_PARAMETERS: Final = (
     _query("closest-only-y", _FRACTION, "Only the face nearest to this fraction of the height; either or both.", 0.5),
     _query("largest-only", {"type": "boolean", "default": False}, "Only the largest face.", False),
     _query("larger-than", _FRACTION, "Only faces of at least this fraction of the image's height.", 0.1),
-    _query("min-size", _PIXELS, "Least size of a reference's face in pixels, the longer side; -1 is the default.", 0),
-    _header("X-RPC-MIN-SIZE", "The same; the query wins.", _PIXELS, "0"),
+    _query("min-size", _PIXELS, "Least size of a reference's face in pixels, the longer side; -1 is none.", 0),
+    _header("X-RPC-MIN-SIZE", "The same; the query wins, unless it is -1.", _PIXELS, "0"),
     _query(
         "update-person-id",
         {"type": "string", "format": "uuid"},
@@ -403,13 +414,13 @@ _POST_PARAMETERS: Final = (
         "Only a reference that is older than so many days is replaced; 0: any.",
         30,
     ),
-    _query("provide-face-id", {"type": "boolean", "default": True}, "false: the answer has no `personId`.", True),
+    _query("provide-face-id", {"type": "boolean", "default": True}, "false: the answer names no person by id.", True),
 )
 _LISTING_PARAMETERS: Final = (
     _query("startIndexState", {"type": "string"}, "The nextIndexState of the page before.", ""),
-    _query("start-index", {"type": "integer", "minimum": 0, "default": 0}, "Where to start.", 0),
+    _query("start-index", {**_INDEX, "default": 0}, "Where to start.", 0),
     _query("sort", {"type": "string"}, "name, create-date or update-date; else the order of insertion.", "name"),
-    _query("sort-order", {"type": "string"}, "ascending or descending, or asc or desc.", "ascending"),
+    _query("sort-order", {"type": "string", "enum": list(SORT_ORDERS)}, "In any case.", "ascending"),
     _query(
         "name-pattern",
         {"type": "string", "maxLength": MAX_PATTERN},

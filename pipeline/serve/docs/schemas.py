@@ -62,7 +62,8 @@ SCHEMAS: Final[dict[str, Json]] = {
     ),
     "IdentifiedFace": _object(
         "attributes mediaId offsetX offsetY relativeWidth relativeHeight tags",
-        personId=_ID,
+        personId={**_ID, "description": "Of the record that was inserted, else of the root."},
+        rootPersonId=_ID,
         personExternalId=_TEXT,
         externalId=_TEXT,
         name=_TEXT,
@@ -106,6 +107,7 @@ SCHEMAS: Final[dict[str, Json]] = {
     "Similar": _object(
         "similarityScore ignore occurrence lastOccurrenceDate",
         personId=_ID,
+        rootPersonId=_ID,
         name=_TEXT,
         firstName=_TEXT,
         lastName=_TEXT,

@@ -11,7 +11,6 @@ import bisect
 import json
 import threading
 import time
-import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from pipeline.errors import ParameterInvalid
 from pipeline.identities.service import IdentityService, Moment
 from pipeline.jobs.people import People, PersonRow
 from pipeline.store.catalog.opening import utc_now
+from pipeline.store.texts import nfc
 
 STALE_S: Final = 2.0
 _KEPT: Final = 16  # lists; one of 10,000 people takes about 10 MB
@@ -30,7 +30,7 @@ Key: TypeAlias = list[Any]  # numbers and texts, as JSON has them
 
 def folded(text: str) -> str:
     """A text as it is compared by: without case, and in one form of Unicode."""
-    return unicodedata.normalize("NFC", text).casefold()
+    return nfc(text).casefold()
 
 
 _KEYS: Final[Mapping[str, Callable[[PersonRow], Key]]] = {

@@ -192,7 +192,8 @@ _FACES = (
 _LABEL_CONFLICTS = (
     "SELECT m.path, m.name, m.external_id, p.person_id::VARCHAR AS person_id, p.name AS person_name,"
     f" p.external_id AS person_external_id {_FACES} AND f.outcome = 'matched' AND f.ordinal = 0"
-    f" AND (m.name <> p.name OR m.external_id <> p.external_id) ORDER BY m.media_id LIMIT {_LISTED}"
+    " AND (nfc_normalize(m.name) <> nfc_normalize(p.name) OR m.external_id <> p.external_id)"
+    f" ORDER BY m.media_id LIMIT {_LISTED}"
 )
 # External ids that several persons of a directory have: allowed, but seldom meant.
 _SHARED_EXTERNAL_IDS = (

@@ -22,6 +22,7 @@ from pipeline.types import DUPLICATE_ROW, FORGOTTEN
 _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
 _THESE_FACES = "face_id IN (SELECT unnest(?::BIGINT[]))"
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
+_COMPARED = {"name": "nfc_normalize({})", "external_id": "{}"}  # how the columns of labels are compared
 # The corrections of a directory whose rows show one of some persons. `list_has_any` would be 2 to 100 times slower.
 _SHOWING = (
     "FROM core.corrections WHERE directory_id = $1 AND correction_id IN (SELECT correction_id FROM ("
@@ -136,9 +137,9 @@ def _labelled_after(
             known = [columns for person_id, columns in shown.persons.items() if columns and person_id in gone]
             said += [(columns.get("name"), columns.get("external_id")) for columns in known]
     of_others = " AND ".join(
-        f"(m.{column} IS NULL OR m.{column} IN (SELECT {column} FROM core.persons"
-        f" WHERE directory_id = $1 AND {column} IS NOT NULL))"
-        for column in ("name", "external_id")
+        f"(m.{column} IS NULL OR {as_compared.format(f'm.{column}')} IN (SELECT {as_compared.format(column)}"
+        f" FROM core.persons WHERE directory_id = $1 AND {column} IS NOT NULL))"
+        for column, as_compared in _COMPARED.items()
     )
     rows = catalog.rows(
         "SELECT m.media_id FROM core.faces f JOIN core.media m ON m.media_id = f.media_id WHERE f.ordinal = 0"
@@ -146,12 +147,13 @@ def _labelled_after(
         f" AND NOT (coalesce(m.name, m.external_id) IS NOT NULL AND {of_others})",
         [directory, sorted(faces)],
     )
-    for column, texts in zip(("name", "external_id"), zip(*said, strict=True), strict=True):
+    for (column, as_compared), texts in zip(_COMPARED.items(), zip(*said, strict=True), strict=True):
         if wanted := sorted({text for text in texts if text}):
             rows += catalog.rows(
                 "SELECT m.media_id FROM core.media m JOIN core.directories d ON d.account_id = m.account_id"
-                f" AND d.name = m.directory WHERE d.directory_id = $1 AND m.{column} IN (SELECT unnest($2::VARCHAR[])"
-                f" EXCEPT SELECT {column} FROM core.persons WHERE directory_id = $1)",
+                f" AND d.name = m.directory WHERE d.directory_id = $1 AND {as_compared.format(f'm.{column}')} IN"
+                f" (SELECT {as_compared.format('unnest($2::VARCHAR[])')} EXCEPT SELECT {as_compared.format(column)}"
+                " FROM core.persons WHERE directory_id = $1)",
                 [directory, wanted],
             )
     return [media for (media,) in rows]

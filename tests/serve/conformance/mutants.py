@@ -197,7 +197,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "new-id-on-a-match": Mutant(
         "test_insertion.py::test_4_2_rules_1_and_2_a_match_is_returned_and_not_inserted",
-        answered(lambda face: dataclasses.replace(face, inserted=face.person is not None)),
+        answered(lambda face: dataclasses.replace(face, new_id=face.person and face.person.root.person_id)),
     ),
     "created-is-200": Mutant(
         "test_answers.py::test_requests_status_is_always_201[insertion]",
@@ -218,6 +218,52 @@ MUTANTS: dict[str, Mutant] = {
     "anybody-is-the-named-person": Mutant(
         "test_named_person.py::test_parameters_a_forced_update_changes_the_named_person_alone",
         asked(update_person_id=None),
+    ),
+    "names-byte-by-byte": Mutant(
+        "test_updates.py::test_parameters_names_are_compared_in_nfc[NFC]",
+        lambda: replaced("pipeline.identities.person_changes", "same_name", lambda _: lambda one, other: one == other),
+    ),
+    "first-name-alone-is-the-name": Mutant(
+        "test_updates.py::test_parameters_names_are_compared_like_with_like[names0-False]",
+        lambda: replaced("pipeline.identities.person_changes", "_said_name", lambda _: lambda _record, said: said.name),
+    ),
+    "parts-of-names-ignored": Mutant(
+        "test_updates.py::test_parameters_names_are_compared_like_with_like[names5-True]",
+        returning("pipeline.identities.person_changes", "_parts", ()),
+    ),
+    "guards-ignored": Mutant(
+        "test_requests.py::test_parameters_a_guard_is_refused_if_the_call_may_write[X-RPC-MAX-OCCLUSION]",
+        returning("pipeline.serve.client_parameters", "Refused.check", None),
+    ),
+    "empty-is-a-value": Mutant(
+        "test_requests.py::test_parameters_an_empty_value_is_an_absent_one",
+        lambda: replaced(
+            "pipeline.serve.request_parsing",
+            "parse_qsl",
+            lambda parse: lambda text, **how: parse(text, keep_blank_values=True, **how),
+        ),
+    ),
+    "least-size-of-the-header-ignored": Mutant(
+        "test_requests.py::test_parameters_the_query_has_the_least_size_unless_it_is_absent_or_minus_1",
+        lambda: replaced(
+            "pipeline.serve.request_parsing",
+            "_min_size",
+            lambda _: lambda _request, query: query.number("min-size", 1e6) or 0.0,
+        ),
+    ),
+    "merged-id-instead-of-the-new": Mutant(
+        "test_named_person.py::test_parameters_an_inserted_face_is_merged[merge-with]",
+        answered(lambda face: dataclasses.replace(face, new_id=face.new_id and face.person.root.person_id)),
+    ),
+    "root-id-left-out": Mutant(
+        "test_named_person.py::test_parameters_an_inserted_face_is_merged[X-RPC-ROOT-PERSON-ID]",
+        around(
+            "pipeline.serve.serializer", "_similar", lambda one: {k: v for k, v in one.items() if k != "rootPersonId"}
+        ),
+    ),
+    "short-ids-of-any-length": Mutant(
+        "test_records.py::test_a_listing_accepts_what_its_description_says[/people]",
+        lambda: replaced("pipeline.serve.listing", "_text", lambda _: lambda query, name: query.text(name)),
     ),
     "nearest-face-ignored": Mutant(
         "test_named_person.py::test_parameters_header_metadata_belong_to_the_nearest_face",

@@ -130,7 +130,7 @@ def test_4_1_minimum_quality_0_rejects_nothing(
     assert directory.faces(image, **ANNA, **{parameter: "0"})[0]["newId"] is True
 
 
-@pytest.mark.parametrize("value", ["-0.5", "1.01", "-2", "nan", "inf", "abc", "", "0,5", "1e999", "0x1"])
+@pytest.mark.parametrize("value", ["-0.5", "1.01", "-2", "nan", "inf", "abc", "0,5", "1e999", "0x1"])
 @pytest.mark.parametrize("parameter", ["min-cpq", "min-fsq", "min-fcq"])
 def test_requests_quality_out_of_range_is_400(directory: Directory, parameter: str, value: Any) -> None:
     """Else in [0, 1], else `400`."""

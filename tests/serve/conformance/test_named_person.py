@@ -61,7 +61,6 @@ def test_parameters_a_poor_face_of_a_named_person_is_rejected(directory: Directo
     [
         (other("hopper"), {NAMED: UNKNOWN_ID}, 404, "person-unknown"),
         (other("hopper"), {NAMED: "1906"}, 404, "person-unknown"),
-        (other("hopper"), {NAMED: ""}, 404, "person-unknown"),
         (other("hopper"), {NAMED: "{id}", "update": "false"}, 400, "parameter-invalid"),
         (pair("hopper", "collins"), {NAMED: "{id}"}, 400, "several-faces"),
         (photo("collins"), {"merge-with": UNKNOWN_ID}, 404, "person-unknown"),
@@ -90,19 +89,23 @@ def test_parameters_a_selected_face_updates_the_named_person(
 
 @pytest.mark.parametrize("by_header", [False, True], ids=["merge-with", "X-RPC-ROOT-PERSON-ID"])
 def test_parameters_an_inserted_face_is_merged(directory: Directory, person: Json, by_header: bool) -> None:
-    """That identity and the named one are merged in the same transaction, as by `PUT /merge`."""
+    """That identity and the named one are merged in the same transaction, as by `PUT /merge`: the entry has the id of
+    the new record, and the root's as `rootPersonId`."""
     person_id = person["personId"]
     options: dict[str, Any] = {"merge-with": person_id}
     if by_header:
         options = {"headers": {"X-RPC-ROOT-PERSON-ID": person_id}}
     answer = directory.answer(photo("collins"), **BEA, **options)
     (face,) = answer["identifiedFaces"]
-    assert (face["personId"], face["name"], face["newId"], face["occurrence"]) == (person_id, "Anna", True, 2)
+    assert (face["rootPersonId"], face["name"], face["newId"], face["occurrence"]) == (person_id, "Anna", True, 2)
     assert answer["accountUpdated"] is True
+    assert [record["personId"] for record in directory.people()] == [person_id, face["personId"]]
     assert [record["rootPersonId"] for record in directory.people()] == [person_id] * 2
     (root,) = directory.roots()
     assert len(root["unmergedImageURIs"]) == 1
-    assert directory.recognise(other("collins"))[0]["personId"] == person_id
+    (face,) = directory.recognise(other("collins"), similar_limit=1)
+    for entry in (face, *face["similar"]):
+        assert (entry["personId"], entry["rootPersonId"]) == (person_id, person_id)
 
 
 def test_parameters_a_matched_face_is_merged_and_a_rejected_one_not(
@@ -135,8 +138,8 @@ def test_parameters_larger_than_is_a_fraction_of_the_height(directory: Directory
 
 
 def test_parameters_no_ids_where_they_are_not_wanted(directory: Directory, person: Json) -> None:
-    """No `personId`, nor `similar[].personId`, in the answer."""
+    """No id of a person in the answer, nor in `similar`."""
     (face,) = directory.faces(photo("hopper"), **READ_ONLY, similar_limit=1, **{"provide-face-id": "false"})
-    assert "personId" not in face
-    assert "personId" not in face["similar"][0]
+    for entry in (face, *face["similar"]):
+        assert not {"personId", "rootPersonId"} & set(entry)
     assert (face["name"], face["similar"][0]["name"]) == ("Anna", "Anna")

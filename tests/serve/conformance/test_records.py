@@ -348,3 +348,18 @@ def test_a_filter_that_nobody_has_is_refused_unless_empty(five: Directory, listi
     assert_error(refused, 400, "parameter-unsupported")
     assert name in refused.json()["message"]
     assert len(five.get(listing, **{name: ""}).json()["people"]) == len(NAMES)
+
+
+@pytest.mark.parametrize("path", ["/people", "/rootpeople"])
+def test_a_listing_accepts_what_its_description_says(gallery: Gallery, path: str) -> None:
+    """`count`, `start-index` and `short-id` have the bounds, and `sort-order` the words, that the description has."""
+    for name, most in (("count", 2**53 - 1), ("start-index", 2**53 - 1)):
+        assert gallery.directory.get(path, **{name: most}).status_code == 200
+        for wrong in (most + 1, 2**63, -1):
+            assert_error(gallery.directory.get(path, **{name: wrong}), 400, "parameter-invalid")
+    for name in ("short-id", "first-name", "groups"):
+        assert gallery.directory.get(path, **{name: "a" * 1000}).json()["people"] == []
+        assert_error(gallery.directory.get(path, **{name: "a" * 1001}), 400, "parameter-invalid")
+    for order in ("ascending", "descending", "asc", "desc", "DESC"):
+        assert gallery.directory.get(path, **{"sort-order": order}).status_code == 200
+    assert_error(gallery.directory.get(path, **{"sort-order": "downwards"}), 400, "parameter-invalid")

@@ -44,6 +44,53 @@ def test_requests_empty_threshold_is_an_absent_one(gallery: Gallery) -> None:
     assert gallery.directory.recognise(other("hopper"), threshold="") == gallery.directory.recognise(other("hopper"))
 
 
+def test_parameters_an_empty_value_is_an_absent_one(gallery: Gallery) -> None:
+    """An empty value is an absent one, everywhere: of parameters, and of headers."""
+    directory = gallery.directory
+    names = (
+        "insert_all similar_limit min-cpq min-fsq min-fcq min-size closest-only-x closest-only-y largest-only"
+        " larger-than update-person-id merge-with update-if-lower-quality update-if-older-than provide-face-id"
+    )
+    headers = ("X-RPC-MIN-SIZE", "X-RPC-ROOT-PERSON-ID", "X-RPC-PERSON-NAME-BASE64", "X-RPC-ACCESS-LEVEL")
+    answers = [
+        directory.post(other("hopper"), **READ_ONLY, **queries, headers=dict.fromkeys(sent, "")).json()
+        for queries, sent in (({}, ()), (dict.fromkeys(names.split(), ""), headers))
+    ]
+    assert answers[0]["identifiedFaces"] == answers[1]["identifiedFaces"]
+    assert answers[1]["identifiedFaces"][0]["personId"] == gallery.hopper["personId"]
+    filters = "startIndexState start-index count sort sort-order name-pattern external-id short-id first-name zones"
+    for listing in ("/people", "/rootpeople"):
+        assert directory.get(listing, **dict.fromkeys(filters.split(), "")).json() == directory.get(listing).json()
+
+
+@pytest.mark.parametrize("name", ["X-RPC-FACES-DETECT-THRESHOLD", "X-RPC-LIVENESS-THRESHOLD", "X-RPC-MAX-OCCLUSION"])
+def test_parameters_a_guard_is_refused_if_the_call_may_write(directory: Directory, name: str) -> None:
+    """`400` and nothing stored, by one rule for query and header; harmless if the call can write nothing."""
+    for options in ({"headers": {name: "0.5"}}, {name.lower().removeprefix("x-rpc-"): "0.5"}):
+        assert_error(directory.post(photo("hopper"), **ANNA, **options), 400, "parameter-unsupported")
+        assert directory.post(photo("hopper"), **READ_ONLY, **options).status_code == 201
+    assert directory.people() == []
+
+
+def test_parameters_the_query_has_the_least_size_unless_it_is_absent_or_minus_1(directory: Directory) -> None:
+    """The header `X-RPC-MIN-SIZE` counts, unless the query has a size."""
+    header, queries = {"X-RPC-MIN-SIZE": "5000"}, ({}, {"min-size": ""}, {"min-size": "-1"}, {"min-size": "0"})
+    inserted = ["newId" in directory.faces(photo("hopper"), **ANNA, headers=header, **query)[0] for query in queries]
+    assert inserted == [False, False, False, True]
+
+
+def test_requests_authorization_in_place_of_the_directory_is_told(account: Account) -> None:
+    """An old client sends the name of the directory as `Authorization`: the message of the 400 says so."""
+    directory = account.directory("c-empty")
+    missing = directory.request("GET", "/people", headers={"X-RPC-DIRECTORY": None})
+    old = directory.request("GET", "/people", headers={"X-RPC-DIRECTORY": None, "Authorization": "main-1906"})
+    for answer in (missing, old):
+        assert_error(answer, 400, "directory-required")
+        assert "X-RPC-DIRECTORY" in answer.json()["message"]
+        assert "main-1906" not in answer.text
+        assert ("Authorization" in answer.json()["message"]) is (answer is old)
+
+
 # Body
 
 
@@ -163,8 +210,8 @@ def test_requests_an_uploading_client_sees_the_status_and_not_a_reset(account: A
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        *itertools.product(("insert", "update", "insert_all", "largest-only"), ("1", "yes", "", "0", "truee", "null")),
-        *(("similar_limit", value) for value in ("-1", "1001", "1.5", "abc", "", "1e2", "nan")),
+        *itertools.product(("insert", "update", "insert_all", "largest-only"), ("1", "yes", "0", "truee", "null")),
+        *(("similar_limit", value) for value in ("-1", "1001", "1.5", "abc", "1e2", "nan")),
     ],
 )
 def test_requests_invalid_parameters_are_400(directory: Directory, parameter: str, value: Any) -> None:

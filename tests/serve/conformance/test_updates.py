@@ -107,6 +107,60 @@ def test_identities_update_gives_a_person_without_name_or_id_theirs(directory: D
     assert "externalId" not in directory.record(person_id)
 
 
+FIRST, LAST, NAME = "X-RPC-PERSON-FIRST-NAME", "X-RPC-PERSON-LAST-NAME", "X-RPC-PERSON-NAME"
+
+
+@pytest.mark.parametrize(
+    ("names", "conflict"),
+    [
+        ({FIRST: "Zoë"}, False),
+        ({LAST: "Ng"}, False),
+        ({NAME: "Dr Ng"}, False),
+        ({FIRST: "Zoë", LAST: "Ng"}, False),
+        ({FIRST: "Zoe\u0308"}, False),
+        ({FIRST: "Ng"}, True),
+        ({LAST: "Zoë"}, True),
+        ({NAME: "Zoë"}, True),
+        ({FIRST: "Zoë", LAST: "Li"}, True),
+        ({FIRST: "Zoë", NAME: "Dr Li"}, True),
+    ],
+)
+def test_parameters_names_are_compared_like_with_like(
+    directory: Directory, names: dict[str, str], conflict: bool
+) -> None:
+    """A first name with the stored first name, a last with the last, a name with the name; one of them alone that
+    equals its stored field is no conflict, and changes no other."""
+    stored = {FIRST: "Zoë", LAST: "Ng", NAME: "Dr Ng"}
+    (person,) = directory.faces(photo("hopper"), external_id="Z-1", headers=stored)
+    answer = directory.answer(other("hopper"), headers=names, update="true")
+    assert ("conflict" in answer["identifiedFaces"][0], answer["accountUpdated"]) == (conflict, not conflict)
+    record = directory.record(person["personId"])
+    assert (record["name"], record["lastName"]) == ("Dr Ng", "Ng")
+
+
+def test_parameters_a_first_name_of_somebody_without_one_is_the_name(directory: Directory, person: Json) -> None:
+    """`name` is both joined by a space if none is sent; so it is compared with the stored name."""
+    for sent, conflict in (({FIRST: "Bea"}, True), ({FIRST: "Anna"}, False), ({LAST: "Li"}, True)):
+        (face,) = directory.faces(other("hopper"), headers=sent, update="true")
+        assert ("conflict" in face) is conflict
+    assert directory.answer(photo("hopper"), headers={LAST: "Li"}, **{"update-person-id": person["personId"]})
+    record = directory.record(person["personId"])
+    assert [record[key] for key in ("firstName", "lastName", "name")] == ["Anna", "Li", "Anna Li"]
+
+
+@pytest.mark.parametrize(("stored", "sent"), [("Zo\u00eb", "Zoe\u0308"), ("Zoe\u0308", "Zo\u00eb")], ids=["NFC", "NFD"])
+def test_parameters_names_are_compared_in_nfc(directory: Directory, stored: str, sent: str) -> None:
+    """In whatever form of Unicode they come; an answer has the form that was sent."""
+    inserted = directory.insert(photo("hopper"), stored)
+    assert (inserted["name"], directory.record(inserted["personId"])["name"]) == (stored, stored)
+    assert directory.roots(**{"name-pattern": f"^{sent}$"}) == directory.roots() != []
+    directory.put(f"/people/{inserted['personId']}", {"firstName": stored, "lastName": stored})
+    for name in ("first-name", "last-name"):
+        assert directory.roots(**{name: sent}) == directory.roots()
+    (face,) = directory.faces(other("hopper"), name=sent, update="true")
+    assert ("conflict" in face, face["name"]) == (False, sent)
+
+
 @pytest.mark.parametrize("names", [ANNA, BEA], ids=["same names", "other names"])
 def test_4_2_rule_6_update_false_changes_neither(directory: Directory, person: Json, names: dict[str, str]) -> None:
     """update=false: the new face does not update image and metadata of a matching existing identity (4.1)."""
