@@ -323,6 +323,33 @@ def test_a_merged_person_is_one(nights: Nights) -> None:
     assert set(nights.names().values()) == {"Berta"}
 
 
+NFC, NFD = "Zo\u00eb", "Zoe\u0308"
+
+
+def test_a_name_in_another_form_of_unicode_is_the_same(nights: Nights) -> None:
+    nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), d=Shown(2, 1))
+    assert nights.say(a=NFC, b=NFD, c="Cid", d="Cid").label_conflicts == []
+    assert nights.say(a=NFD, b=NFC, c="Cid", d="Cid").labels_changed == 0
+    assert ids(nights.say(a=NFD, b=NFC, c="Cid", d=NFD)) == (0, 1, 0)
+    zoe = (NFC, "7")
+    assert ids(nights.say(a=(NFD, "7"), b=zoe, c="Cid", d=(NFD, "7"))) == (1, 0, 0)
+    assert nights.called() == {"a": zoe, "b": zoe, "c": ("Cid", None), "d": zoe}
+    assert nights.with_people(lambda people: people.find(NFD)) == nights.owners()["d"]
+    assert nights.with_people(lambda people: people.find(NFD.upper())) == nights.owners()["d"]
+    assert ids(nights.say(a=("Ada", "7"), b=("Ada", "7"), c="Cid", d=("Ada", "7"))) == (1, 0, 0)
+    assert problems(nights.store) == []
+
+
+def test_the_name_of_who_was_forgotten_is_nowhere_in_another_form(nights: Nights) -> None:
+    """Nor where a photo of somebody else was labelled so."""
+    nights.shows(a=Shown(1), b=Shown(2), c=Shown(2, 1))
+    nights.say(a=NFC, b="Bob", c=NFD)
+    nights.with_people(lambda people: people.forget(NFC))
+    with LocalStore.open(nights.store, command="test") as client:
+        assert {row["name"] for row in client.read("SELECT name FROM core.media").to_pylist()} == {"Bob", None}
+    assert nights.names() == {"b": "Bob", "c": "Bob"}
+
+
 def test_photos_that_vanished_do_not_count_and_edited_ones_by_their_new_label(nights: Nights) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(1, 2))
     nights.say(a="Anna", b="Anna", c="Anna")

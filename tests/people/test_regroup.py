@@ -288,6 +288,14 @@ def test_names_and_external_ids_are_never_joined(people: Regrouped) -> None:
     assert set(found.names.values()) == {"Ann", "Berta"}
 
 
+def test_one_name_in_two_forms_of_unicode_keeps_nobody_apart(people: Regrouped) -> None:
+    one, two = people.person_of(4), people.person_of(6)
+    people.correct("name", one, name="Zo\u00eb")
+    people.correct("name", two, name="Zoe\u0308")
+    assert "name" not in {pair.reason for pair in people.regroup(3.9).kept_apart}
+    assert people.roots()[one] == people.roots()[two]
+
+
 def test_the_gate_decides_who_is_a_person(people: Regrouped) -> None:
     named = people.person_of(8)
     people.correct("name", named, name="Ann")

@@ -19,7 +19,8 @@ const typed: {
   further: Same<api.Person["personType"], unknown>;
   changed: Same<api.ChangeARecordResponse, { [key: string]: never }>;
   error: Same<api.GetARecordError, api.Error>;
-} = { id: true, face: true, photo: true, tags: true, further: true, changed: true, error: true };
+  root: Same<api.IdentifiedFace["rootPersonId"], string | undefined>;
+} = { root: true, id: true, face: true, photo: true, tags: true, further: true, changed: true, error: true };
 
 async function roundTrip(): Promise<void> {
   ok(Object.values(typed).every(Boolean));
@@ -32,6 +33,7 @@ async function roundTrip(): Promise<void> {
   });
   strictEqual(insertion.response.status, 201);
   const [found]: api.IdentifiedFace[] = insertion.data.identifiedFaces;
+  strictEqual(found.rootPersonId, found.personId);
   deepStrictEqual([found.newId, found.name, found.similar], [true, "Grace", []]);
   ok(found.attributes.landmarks["nose-tip"].x > 0);
   const personId: string = found.personId ?? "";
@@ -46,8 +48,8 @@ async function roundTrip(): Promise<void> {
   deepStrictEqual([person.name, person.externalId, person.tags], ["Grace H.", "N/1906", ["navy"]]);
   strictEqual(person.personType, "staff");
   for (const list of [api.listPeople, api.listPersons]) {
-    const filters = { count: 1, "person-type": "staff", "external-id": ["N/1906", "another"], "sort-order": "descending" };
-    const page = await list({ headers, query: filters, throwOnError: true });
+    const filters = { count: 1, "person-type": "staff", "external-id": ["N/1906", "another"] };
+    const page = await list({ headers, query: { ...filters, "sort-order": "descending" }, throwOnError: true });
     const collection: api.Page = page.data.personCollectionResponse;
     deepStrictEqual([collection.totalCount, collection.nextIndexState], [1, undefined]);
     strictEqual(page.data.people[0].personId, personId);
@@ -74,7 +76,25 @@ async function roundTrip(): Promise<void> {
   strictEqual(health?.status, "ok");
 }
 
-roundTrip().catch((error: unknown) => {
+// A header that the user sets has its effect, and a size in the query wins.
+async function leastSize(): Promise<void> {
+  const queries: { "min-size"?: number }[] = [{}, { "min-size": -1 }, { "min-size": 5 }];
+  const inserted: boolean[] = [];
+  for (const query of queries) {
+    const answer = await api.insertOrRecognise({
+      body: new Blob([readFileSync(photo)]),
+      headers: { ...headers, "X-RPC-PERSON-NAME": "Grace", "X-RPC-EXTERNAL-ID": "N/1906", "X-RPC-MIN-SIZE": 5000 },
+      query,
+      throwOnError: true,
+    });
+    const [face]: api.IdentifiedFace[] = answer.data.identifiedFaces;
+    inserted.push(face.newId === true);
+    if (face.personId) await api.deleteARecord({ path: { personId: face.personId }, headers, throwOnError: true });
+  }
+  deepStrictEqual(inserted, [false, false, true]);
+}
+
+roundTrip().then(leastSize).catch((error: unknown) => {
   console.error(error);
   process.exit(1);
 });

@@ -168,6 +168,60 @@ def test_recognise_the_main_face(client: Client) -> None:
         assert face["similarityScore"] >= 1.0
 
 
+def test_analyse_a_picture_with_its_occlusion(client: Client) -> None:
+    """The vendor's own `analyze-pictures` asks with `max-occlusion=0` and stores nothing."""
+    client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)
+    before = client.people()
+    query = {"insert": "false", "update": "false", "max-occlusion": "0", "detect-occlusion": "true"}
+    (face,) = client.post(other("hopper"), **query)["identifiedFaces"]
+    assert face["name"] == "Grace"
+    assert client.people() == before
+    writing = {**query, "insert": "true"}
+    assert client.status("POST", f"{client.base_url}/people", data=photo("collins"), headers=OCTETS, **writing) == 400
+    assert client.people() == before
+
+
+def test_import_with_thresholds_of_0(client: Client) -> None:
+    """A public C# client sends these on every call; 0 guards nothing."""
+    thresholds = {
+        "X-RPC-FACES-DETECT-THRESHOLD": "0",
+        "X-RPC-FACES-PROXIMITY-THRESHOLD": "0",
+        "X-RPC-LIVENESS-THRESHOLD": "0",
+        "X-RPC-MIN-SIZE-RATIO": "0",
+        "X-RPC-EXP-DATE": "0",
+    }
+    assert "newId" in client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace", **thresholds})["identifiedFaces"][0]
+    assert client.post(other("hopper"), thresholds, **RECOGNISE)["identifiedFaces"][0]["name"] == "Grace"
+    guarded = {**OCTETS, **thresholds, "X-RPC-FACES-DETECT-THRESHOLD": "0.5"}
+    assert client.status("POST", f"{client.base_url}/people", data=photo("collins"), headers=guarded) == 400
+    assert [person["name"] for person in client.people()] == ["Grace"]
+
+
+def test_upload_reads_the_id_of_the_root_first(client: Client) -> None:
+    """`rootPersonId`, else `personId`; the new record is merged into a known person."""
+
+    def root_id(entry: Mapping[str, Any]) -> str:
+        return str(entry["rootPersonId"] if "rootPersonId" in entry else entry["personId"])
+
+    (known,) = client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)["identifiedFaces"]
+    (added,) = client.post(photo("collins"), {"X-RPC-ROOT-PERSON-ID": root_id(known)}, **IMPORT)["identifiedFaces"]
+    assert root_id(added) == root_id(known) == known["personId"] != added["personId"]
+    _, body = client.call("GET", f"{client.base_url}/people/{added['personId']}")
+    assert json.loads(body)["people"][0]["rootPersonId"] == root_id(added)
+    (found,) = client.post(other("collins"), **RECOGNISE, similar_limit=1)["identifiedFaces"]
+    assert [root_id(entry) for entry in (found, *found["similar"])] == [root_id(known)] * 2
+
+
+def test_the_directory_in_another_header_is_told(client: Client) -> None:
+    """Old clients send `Authorization: main`: the error says what is missing."""
+    headers = {"X-RPC-AUTHORIZATION": client.headers["X-RPC-AUTHORIZATION"], "Authorization": "main"}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(f"{client.base_url}/people", headers=headers), timeout=60)
+    with refused.value as error:
+        message = json.loads(error.read())["message"]
+    assert (error.code, "X-RPC-DIRECTORY" in message, "Authorization" in message) == (400, True, True)
+
+
 def test_list_everybody_with_a_slash(client: Client) -> None:
     """`GET /rootpeople/?count=0&include-expired=true`, and no redirect."""
     client.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)
@@ -264,6 +318,8 @@ PLACE = {
     "--trusted-proxies": "10.0.0.0/8, 127.0.0.1",
     "--max-body-bytes": str(64 << 20),
     "--update-conflicts": "apply",
+    "--object-scheme": "http",
+    "--public-url": "images.example.org:8086",
 }
 
 
@@ -287,6 +343,16 @@ def test_a_photo_of_more_than_32_mib(placed: Client, client: Client) -> None:
     large = photo("collins") + bytes(33 << 20)  # what follows a picture means nothing
     assert len(placed.post(large, **RECOGNISE)["identifiedFaces"]) == 1
     assert client.status("POST", f"{client.base_url}/people", data=large, headers=OCTETS) == 413
+
+
+def test_download_from_the_address_as_it_is(placed: Client) -> None:
+    """An image-retrieval client that knows http alone, not `cvos`. (The public host is the second port here.)"""
+    placed.post(photo("hopper"), {"X-RPC-PERSON-NAME": "Grace"}, **IMPORT)
+    (person,) = placed.people()
+    address = urlsplit(person["imageURI"])
+    assert (address.scheme, address.netloc) == ("http", "images.example.org:8086")
+    assert opened(placed.call("GET", placed.object_url + address.path)[1]).width > 40
+    assert placed.status("DELETE", f"{placed.base_url}/people/{person['personId']}") == 204
 
 
 def test_rename_by_posting_another_name(placed: Client, client: Client) -> None:
@@ -325,7 +391,7 @@ def test_a_wrong_password_behind_a_proxy_locks_out_its_sender_alone(placed: Clie
 def test_the_page_names_what_depends_on_the_place() -> None:
     """What is not in PLACE is tried above: TLS by `placed`, the rest by the test of the cloud."""
     rows = "\n".join(line for line in PAGE.read_text().splitlines() if line.startswith("|") and "serve." not in line)
-    elsewhere = {"--tls-cert", "--tls-key", "--hosting", "--public-url"}
+    elsewhere = {"--tls-cert", "--tls-key", "--hosting"}
     assert set(re.findall(r"--[a-z-]+[a-z]", rows)) == {*PLACE, *elsewhere}
 
 

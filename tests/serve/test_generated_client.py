@@ -7,6 +7,7 @@ import importlib
 import io
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +37,44 @@ def package(live: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return PACKAGE
 
 
-def test_a_round_trip(package: str, live: LiveServer, hopper: bytes) -> None:
-    def module(name: str) -> Any:
-        return importlib.import_module(f"{package}.{name}")
+class Generated:
+    """The generated package with its client."""
 
-    def ask(operation: str, *arguments: Any, **options: Any) -> Any:
-        return module(f"api.{operation}").sync(*arguments, client=client, x_rpc_directory="generated", **options)
+    def __init__(self, package: str, live: LiveServer) -> None:
+        self.package = package
+        self.client = self.module("client").AuthenticatedClient(
+            base_url=live.url,
+            token=f"alice:{base64.b64encode(PASSWORD.encode()).decode()}",
+            prefix="",
+            auth_header_name="X-RPC-AUTHORIZATION",
+        )
 
+    def module(self, name: str) -> Any:
+        return importlib.import_module(f"{self.package}.{name}")
+
+    def photo(self, data: bytes) -> Any:
+        return self.module("types").File(payload=io.BytesIO(data))
+
+    def ask(self, operation: str, *arguments: Any, **options: Any) -> Any:
+        sync = self.module(f"api.{operation}").sync
+        return sync(*arguments, client=self.client, x_rpc_directory="generated", **options)
+
+
+@pytest.fixture
+def generated(package: str, live: LiveServer) -> Iterator[Generated]:
+    made = Generated(package, live)
+    yield made
+    made.client.get_httpx_client().close()
+
+
+def test_a_round_trip(generated: Generated, hopper: bytes) -> None:
+    module, ask = generated.module, generated.ask
     for operations in description()["paths"].values():
         for operation in operations.values():
             module(f"api.{operation['tags'][0]}.{operation['operationId'].replace('-', '_')}")
-    client = module("client").AuthenticatedClient(
-        base_url=live.url,
-        token=f"alice:{base64.b64encode(PASSWORD.encode()).decode()}",
-        prefix="",
-        auth_header_name="X-RPC-AUTHORIZATION",
+    posted = ask(
+        "people.insert_or_recognise", body=generated.photo(hopper), x_rpc_person_name="Grace", x_rpc_external_id="e1"
     )
-    photo = module("types").File(payload=io.BytesIO(hopper))
-    posted = ask("people.insert_or_recognise", body=photo, x_rpc_person_name="Grace", x_rpc_external_id="e1")
     (face,) = posted.identified_faces
     assert (face.new_id, face.name, posted.account_updated) == (True, "Grace", True)
     change = module("models.person_change").PersonChange(name="Grace H.", tags=["navy"])
@@ -66,4 +87,19 @@ def test_a_round_trip(package: str, live: LiveServer, hopper: bytes) -> None:
     assert ask("images.get_an_object", person.image_uri.rpartition("/")[2]).payload.read() == picture
     ask("people.delete_a_record", face.person_id)
     assert ask("people.get_a_record", face.person_id).error_reason == "person-unknown"
-    client.get_httpx_client().close()
+
+
+def test_a_header_that_the_user_sets_has_its_effect(generated: Generated, hopper: bytes) -> None:
+    """The client sends the defaults of the query as well."""
+
+    def inserted(**options: Any) -> bool:
+        who = {"x_rpc_person_name": "Grace", "x_rpc_external_id": "e1"}
+        posted = generated.ask("people.insert_or_recognise", body=generated.photo(hopper), **who, **options)
+        (face,) = posted.identified_faces
+        if face.new_id is not True:
+            return False
+        generated.ask("people.delete_a_record", face.person_id)
+        return True
+
+    assert [inserted(x_rpc_min_size=5000.0), inserted(x_rpc_min_size=5.0), inserted()] == [False, True, True]
+    assert [inserted(x_rpc_min_size=5000.0, min_size=size) for size in (-1.0, 5.0)] == [False, True]

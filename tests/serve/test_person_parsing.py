@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import BodyInvalid, HeaderInvalid
 from pipeline.identities.types import NO_CHANGE, PersonChange
+from pipeline.serve.docs.openapi import description
 from pipeline.serve.person_parsing import person_change, person_headers
 from pipeline.serve.request_parsing import json_object
 from tests.serve.asking import make_request
@@ -38,6 +40,30 @@ def test_base64_wins_over_the_plain_name(value: str, name: str) -> None:
 def test_another_base64_text_is_refused(header: str, value: str) -> None:
     with pytest.raises(HeaderInvalid):
         person_headers(make_request({header: "plain", f"{header}-BASE64": value}))
+
+
+PARAMETERS = {p["name"]: p["schema"] for p in description()["paths"]["/people"]["post"]["parameters"]}
+CODED = [name for name in PARAMETERS if name.endswith("-BASE64")]
+(CODED_SCHEMA,) = {json.dumps(PARAMETERS[name]): PARAMETERS[name] for name in CODED}.values()
+
+
+@given(value=st.from_regex(CODED_SCHEMA["pattern"], fullmatch=True))
+def test_base64_that_the_description_allows_is_accepted(value: str) -> None:
+    if len(value) <= CODED_SCHEMA["maxLength"]:
+        for name in CODED:
+            person_headers(make_request({name: value}))
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=249))
+def test_the_description_allows_the_base64_of_every_text(text: str) -> None:
+    value = b64(text)
+    assert re.fullmatch(CODED_SCHEMA["pattern"], value)
+    assert len(value) <= CODED_SCHEMA["maxLength"]
+
+
+@given(value=st.from_regex(PARAMETERS["X-RPC-PERSON-TAGS"]["pattern"], fullmatch=True, alphabet=st.sampled_from("a ,")))
+def test_tags_that_the_description_allows_are_accepted(value: str) -> None:
+    person_headers(make_request({"X-RPC-PERSON-TAGS": value[:1000]}))
 
 
 @pytest.mark.parametrize(
