@@ -5,6 +5,7 @@ A web page can have its own name resolve to this machine (DNS rebinding); its re
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Callable
@@ -20,6 +21,7 @@ HEALTH: Final = frozenset({b"/healthz", b"/readyz", b"/metrics"})  # probes call
 _ONCE: Final = {
     name.lower().encode(): name for name in ("Host", "X-RPC-AUTHORIZATION", "X-RPC-DIRECTORY")
 }  # which of two counts would be a guess
+_KEPT_HOSTS: Final = 64  # most clients of a server send the same
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.~!$&'()*+,;=%-]+)(:[0-9]*)?", re.ASCII)  # RFC 9110, 7.2
 
 
@@ -66,6 +68,7 @@ class HeadMiddleware:
     def __init__(self, app: ASGIApp, *, is_allowed: Callable[[str], bool]) -> None:
         self._app = app
         self._is_allowed = is_allowed
+        self._host_error = functools.lru_cache(maxsize=_KEPT_HOSTS)(self._error_of_host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._error(scope) if scope["type"] == "http" else None
@@ -81,7 +84,13 @@ class HeadMiddleware:
                 return HeaderRepeated(name=shown)
         if b"host" not in sent:  # HTTP/1.0 has no such header, and probes of load balancers still speak it
             return None if scope["http_version"] == "1.0" else HostRequired()
-        host = host_name(scope["headers"][sent.index(b"host")][1].decode("latin-1"))
-        if host is None:
-            return HostInvalid()
-        return None if self._is_allowed(host) or is_health(scope["raw_path"]) else HostUnknown()
+        error = self._host_error(scope["headers"][sent.index(b"host")][1])
+        if error is None or (error is HostUnknown and is_health(scope["raw_path"])):
+            return None
+        return error()
+
+    def _error_of_host(self, host: bytes) -> type[RequestError] | None:
+        name = host_name(host.decode("latin-1"))
+        if name is None:
+            return HostInvalid
+        return None if self._is_allowed(name) else HostUnknown
