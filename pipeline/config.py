@@ -35,6 +35,7 @@ ENV_CACHE = "FACEPIPE_CACHE"
 ENV_OTHER = frozenset({ENV_CONFIG, ENV_CACHE, "FACEPIPE_TEST_FACES", "FACEPIPE_PYTHON", "FACEPIPE_VENV"})
 
 # The contract's default T, and the false match rate that a calibration gives it where its data can measure that.
+ANY: Final = "*"  # in lists of origins and hosts
 CONTRACT_THRESHOLD: Final = 0.54
 CONTRACT_FMR: Final = 1e-5
 MAX_THRESHOLD, EVERYBODY = 3.99, 4.0  # the largest T, and the only one above it, where everybody matches
@@ -157,6 +158,7 @@ class ServeSettings:
     tls_cert: str | None = None  # PEM files
     tls_key: str | None = None
     trusted_proxies: str | None = None  # addresses and networks, comma-separated, whose X-Forwarded-For counts
+    allowed_hosts: str | None = None  # names in Host, comma-separated, or *; None: of the loopback if only it listens
     cors_origins: str | None = None  # origins of web pages that may call, comma-separated, or *; None: no others
     hosting: str = "local"  # local | cloud
     public_url: str | None = None  # host (and path) that clients reach, for image addresses in cloud hosting
@@ -244,7 +246,13 @@ def _is_network(text: str) -> bool:
 
 def _is_origin(text: str) -> bool:
     """As browsers write an origin; `*` is any."""
-    return text == "*" or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
+    return text == ANY or re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", text) is not None
+
+
+def _is_host(text: str) -> bool:
+    """A name as it goes into a Host header, or an IP address; `*` is any."""
+    is_name = re.fullmatch(r"[A-Za-z0-9_.-]+", text) is not None  # or IPv4
+    return text == ANY or is_name or ("/" not in text and _is_network(text))
 
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -304,6 +312,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _LISTS: Mapping[str, tuple[Callable[[str], bool], str]] = MappingProxyType(
     {
         "serve.trusted_proxies": (_is_network, "IP addresses or networks such as 10.0.0.0/8, separated by commas"),
+        "serve.allowed_hosts": (_is_host, "host names or IP addresses without ports, separated by commas, or *"),
         "serve.cors_origins": (_is_origin, "origins such as https://example.org, separated by commas, or *"),
     }
 )

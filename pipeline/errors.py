@@ -319,6 +319,22 @@ class HeaderInvalid(RequestError):
     """The header {name} must be {expected}."""
 
 
+class HeaderRepeated(RequestError):
+    """The header {name} may be sent once only."""
+
+
+class HostRequired(RequestError):
+    """The header Host is missing."""
+
+
+class HostInvalid(RequestError):
+    """The header Host must be a host name or an IP address, with or without a port."""
+
+
+class HostUnknown(RequestError, http_status=421):
+    """This server does not answer to the name in Host; its setting serve.allowed_hosts lists those that it does."""
+
+
 class BodyInvalid(RequestError):
     """The body cannot be used: {detail}."""
 

@@ -91,6 +91,7 @@ _FLAGS = {
     "serve.tls_cert": ("FILE", "Certificate chain, PEM; with --tls-key."),
     "serve.tls_key": ("FILE", "Private key, PEM; with --tls-cert."),
     "serve.trusted_proxies": ("LIST", "Addresses or networks whose X-Forwarded-For names the client."),
+    "serve.allowed_hosts": ("LIST", "Names by which clients may call the server, or *."),
     "serve.cors_origins": ("LIST", "Origins of web pages that may call, or *."),
     "serve.hosting": ("local|cloud", "cloud: objects are answered encrypted, with public addresses."),
     "serve.public_url": ("URL", "Where clients reach the objects, for image addresses."),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import ipaddress
 import json
 import logging
 import socket
@@ -34,6 +33,7 @@ from pipeline.errors import BodyInvalid, BodyTooLarge, FacepipeError, Forbidden,
 from pipeline.identities.service import IdentityService
 from pipeline.jobs.search import answers
 from pipeline.serve.connections import Connections
+from pipeline.serve.hosts import is_loopback
 from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.protocol import LimitedProtocol
 from pipeline.store.connect import Hello
@@ -213,14 +213,7 @@ class _Guard:
         token = request.headers.get(TOKEN_HEADER, "").encode()
         return (
             request.client is not None
-            and _is_loopback(request.client.host)
-            and _is_loopback(request.url.hostname or "")
+            and is_loopback(request.client.host)
+            and is_loopback(request.url.hostname or "")
             and hmac.compare_digest(token, self._token)
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -25,6 +25,7 @@ from pipeline.serve.auth import Authenticator
 from pipeline.serve.body_budget import BodyBudget
 from pipeline.serve.docs.page import Docs
 from pipeline.serve.handlers import Handlers
+from pipeline.serve.hosts import HeadMiddleware, allowed_hosts
 from pipeline.serve.metrics import Gauges, Metrics
 from pipeline.serve.middleware import Handler, RequestMiddleware, error_log, named
 from pipeline.serve.request_body import BodyReader, DrainMiddleware
@@ -98,9 +99,10 @@ def make_app(
         routes=_routes([*_contract(handlers), *(page if settings.ui.enabled else ())]),
         middleware=[
             Middleware(RequestMiddleware, metrics=metrics),
-            *_cors(serve),
             Middleware(PageHeaders),
             Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
+            Middleware(HeadMiddleware, is_allowed=allowed_hosts(serve)),
+            *_cors(serve),
         ],
         exception_handlers={FacepipeError: _failed, HTTPException: _unknown},
         lifespan=lifespan,

@@ -4,6 +4,7 @@ have a place from then on, and the handshake is timed."""
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import functools
 import logging
@@ -19,6 +20,7 @@ from pipeline.serve.connections import Connections, Place
 from pipeline.serve.protocol import LimitedProtocol
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
+_TLS_BUFFER_BYTES: Final = 256 * 2**10
 _ACCEPTS_AT_ONCE: Final = 32  # then the loop turns to the connections that it has
 _RETRY_S: Final = 0.5  # after the system lacked what a connection takes
 
@@ -67,7 +69,8 @@ class Acceptor:
         self._listener = listener
         self._connections = connections
         self._make_protocol = make_protocol
-        self._tls: dict[str, Any] = {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S} if tls else {}
+        self._tls = tls
+        self._tls_buffer = bytearray(_TLS_BUFFER_BYTES)
         self._loop = asyncio.get_running_loop()
         self._opening: dict[asyncio.Task[None], Place] = {}
         self._retry: asyncio.TimerHandle | None = None
@@ -117,12 +120,46 @@ class Acceptor:
         task.add_done_callback(self._opened)
 
     async def _open(self, connection: socket.socket, place: Place) -> None:
-        await self._loop.connect_accepted_socket(lambda: self._make_protocol(place), connection, **self._tls)
+        protocol = self._make_protocol(place)
+        if self._tls is None:
+            await self._loop.connect_accepted_socket(lambda: protocol, connection)
+            return
+        handshake = self._loop.create_future()
+        tls = _Tls(
+            self._loop,
+            protocol,
+            self._tls,
+            handshake,
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            buffer=self._tls_buffer,
+        )
+        await self._loop.connect_accepted_socket(lambda: tls, connection)
+        await asyncio.wait([handshake])
+        error = handshake.exception()
+        if error is not None:  # no handshake, or none in time
+            error.__traceback__ = None  # its frames refer to it, so they would stay until a collection of all garbage
+            place.leave()
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         place = self._opening.pop(task)
-        if task.cancelled() or task.exception() is not None:  # no handshake, or none in time
+        if task.cancelled() or task.exception() is not None:
             place.leave()
+
+
+class _Tls(asyncio.sslproto.SSLProtocol):
+    """The TLS of one connection. asyncio's class makes a buffer of 256 KiB for each, which silent connections keep.
+
+    What is received leaves the buffer before the event loop turns to another connection, so all can share one.
+    """
+
+    max_size = 0  # of the buffer that the constructor of asyncio's class makes
+
+    def __init__(self, *args: Any, buffer: bytearray, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.max_size = len(buffer)
+        self._ssl_buffer = buffer
+        self._ssl_buffer_view = memoryview(buffer)
 
 
 def _shut_down(connection: socket.socket) -> None:

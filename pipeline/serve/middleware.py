@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.serve.metrics import UNMATCHED, Metrics
-from pipeline.serve.responses import request_id, unexpected_response
+from pipeline.serve.responses import SECURE, request_id, unexpected_response
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -36,7 +36,7 @@ class RequestMiddleware:
         start = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "request_id": os.urandom(8).hex()}
         _same_route_without_slash(scope)
-        answer = _AnswerSender(send, request_id(scope))
+        answer = _AnswerSender(send, request_id(scope), SECURE[scope["scheme"] == "https"])
         try:
             await self._guarded(scope, receive, answer)
         finally:
@@ -72,9 +72,9 @@ class RequestMiddleware:
 class _AnswerSender:
     """Sends an answer with the headers that all answers have, and remembers its status."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, secure: Sequence[tuple[bytes, bytes]]) -> None:
         self._send = send
-        self._headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        self._headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff"), *secure]
         self.status = GONE
 
     async def __call__(self, message: Message) -> None:

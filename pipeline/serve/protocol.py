@@ -8,6 +8,7 @@ uvicorn, whose version pyproject.toml therefore caps.
 from __future__ import annotations
 
 import asyncio
+import re
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -16,12 +17,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pipeline.identities.batcher import RETRY_AFTER_S
 from pipeline.serve.connections import Place
-from pipeline.serve.responses import MEDIA_TYPE, error_body, json_bytes
+from pipeline.serve.hosts import is_health
+from pipeline.serve.responses import MEDIA_TYPE, SECURE, error_body, json_bytes
 
 MAX_HEADER_BYTES: Final = 64 * 1024  # the request line, the headers, and the trailers
 HEADER_TIMEOUT_S: Final = 10.0
 STALL_TIMEOUT_S: Final = 30.0  # how long a client may read nothing of an answer that waits for it
-_HEALTH: Final = frozenset({b"/healthz", b"/readyz", b"/metrics"})  # answered where nothing else is
+_AUTHORITY: Final = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
+_VERSIONS: Final = ("1.0", "1.1")  # the parser takes more
 _TOO_LARGE: Final = (431, "headers-too-large", f"The headers are larger than {MAX_HEADER_BYTES} bytes.")
 _MALFORMED: Final = (400, "request-malformed", "This is not a valid HTTP/1.1 request.")
 _CROWDED: Final = (503, "overloaded", "The server has as many connections as it can hold. Try again later.")
@@ -80,22 +83,27 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
 
     def _parse(self, data: bytes) -> None:
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._parse_without_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError:
+            while data:
+                data = self._fed_until_upgrade(data)
+        except (httptools.HttpParserError, _Refused):
             self._refuse(*self._why)
 
-    def _parse_without_upgrade(self, rest: bytes) -> None:
-        """Parses a request that asks for another protocol again, without that wish: this server speaks no other, and
-        the parser would skip the body. (Java's HttpClient asks for HTTP/2 with its first request.)"""
-        head, self._asks_upgrade = self._asks_upgrade, b""
-        if not head:  # CONNECT, which is for proxies
-            self._refuse(*_MALFORMED)
-            return
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-        self._parse(head + rest)
+    def _fed_until_upgrade(self, data: bytes) -> bytes:
+        """What is still to be parsed: a request that asks for another protocol, without that wish, and what follows.
+
+        This server speaks no other, and the parser would skip the body. (Java's HttpClient asks for HTTP/2 with its
+        first request.)
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            head, self._asks_upgrade = self._asks_upgrade, b""
+            if not head:  # CONNECT, which is for proxies
+                raise _Refused from None
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            return head + data[upgrade.args[0] :]
+        return b""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -117,7 +125,10 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         if self.parser.should_upgrade():
             self._asks_upgrade = self._plain_head()
             return
-        if self._place.reserved and self.url.partition(b"?")[0].rstrip(b"/") not in _HEALTH:
+        if self.parser.get_http_version() not in _VERSIONS:
+            raise _Refused
+        self._take_authority()
+        if self._place.reserved and not is_health(self.url.partition(b"?")[0]):
             self._why = _CROWDED
             raise _Refused
         self._in_headers = False
@@ -132,6 +143,14 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
     def on_response_complete(self) -> None:
         self._place.release()
         super().on_response_complete()
+
+    def _take_authority(self) -> None:
+        """The host of a target in absolute form counts, not that of the Host header (RFC 9112, 3.2.2)."""
+        if self.url.startswith(b"/"):
+            return
+        authority = _AUTHORITY.match(self.url)
+        if authority is not None:
+            self.headers[:] = [(name, authority[1] if name == b"host" else value) for name, value in self.headers]
 
     def _plain_head(self) -> bytes:
         """The request line and headers, without those that ask for another protocol."""
@@ -163,7 +182,8 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             cycle.disconnected = True
             cycle.message_event.set()
         if cycle is None or cycle.response_complete or not cycle.response_started:
-            self.transport.write(_raw_answer(status, error_body(status, reason, message, "", "")))
+            body = error_body(status, reason, message, "", "")
+            self.transport.write(_raw_answer(status, body, self.scheme == "https"))
         self.transport.close()
 
     def _arm(self) -> None:
@@ -188,13 +208,14 @@ class LimitedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         self._stall = self.loop.call_later(STALL_TIMEOUT_S, self._watch_reader, now)
 
 
-def _raw_answer(status: int, body: dict[str, Any]) -> bytes:
+def _raw_answer(status: int, body: dict[str, Any], is_secure: bool) -> bytes:
     data = json_bytes(body)
     lines = [
         f"content-type: {MEDIA_TYPE}",
         f"content-length: {len(data)}",
         "cache-control: no-store",
         "connection: close",
+        *(f"{name.decode()}: {value.decode()}" for name, value in SECURE[is_secure]),
         *([f"retry-after: {RETRY_AFTER_S}"] if status == HTTPStatus.SERVICE_UNAVAILABLE else []),
         "",
         "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -19,6 +19,12 @@ MEDIA_TYPE: Final = "application/json"
 _PUBLIC: Final = (RequestError, ImageRejected)
 _MESSAGES: Final[dict[type[FacepipeError], str]] = {
     TooManyDirectories: "The account holds as many directories as it may; nothing was stored."
+}
+# The headers of answers over TLS: for 30 days after each, browsers call the host by https only. Not for longer, because
+# a server that has no TLS any more can't take it back.
+SECURE: Final[Mapping[bool, Sequence[tuple[bytes, bytes]]]] = {
+    True: ((b"strict-transport-security", b"max-age=2592000"),),
+    False: (),
 }
 UNEXPECTED: Final = "unexpected"
 

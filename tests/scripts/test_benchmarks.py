@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import bench_cluster
+import bench_connections
 import bench_decode
 import bench_detect
 import bench_embed
@@ -334,6 +335,12 @@ def test_memory(bench: Bench, photos: Path, tmp_path: Path, monkeypatch: pytest.
     assert (figures["images"], figures["persons"]) == (6, 2)
     assert len(figures["rss_mib"]) == len(figures["vram_reserved_mib"]) == 3
     assert all(peak >= left for peak, left in zip(figures["peak_rss_mib"], figures["rss_mib"], strict=True))
+
+
+def test_connections(bench: Bench) -> None:
+    figures = bench(bench_connections, "--connections", 40, "--waves", 2, "--left-s", 0.5)["connections"]
+    for kind in ("plain", "silent", "shaken"):
+        assert len(figures[kind]["opened_mib"]) == len(figures[kind]["left_mib"]) == 2
 
 
 def test_memory_that_grows_or_a_run_that_differs_fails() -> None:

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 
 from tests.serve.live import credentials
 
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def head(line: bytes, *more: bytes) -> bytes:
     headers = [name + b": " + value for name, value in credentials()]
-    return b"\r\n".join([line + b" HTTP/1.1", b"Host: x", *headers, *more, b"", b""])
+    return b"\r\n".join([line + b" HTTP/1.1", b"Host: localhost", *headers, *more, b"", b""])
 
 
 PEOPLE = head(b"GET /people")

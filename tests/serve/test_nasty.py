@@ -46,7 +46,7 @@ def _still_up(live: LiveServer) -> Iterator[None]:
 def head(*more: bytes, request: bytes = b"POST /people HTTP/1.1") -> bytes:
     """Request line and headers, with the empty line."""
     headers = [name + b": " + value for name, value in credentials("nasty")]
-    return b"\r\n".join([request, b"Host: x", *headers, *more, b"", b""])
+    return b"\r\n".join([request, b"Host: localhost", *headers, *more, b"", b""])
 
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
@@ -226,13 +226,13 @@ def test_trailers_without_end(live: LiveServer) -> None:
     "data",
     [
         b"hello\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"POST /people HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /people HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /people HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
-        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /people HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /people HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /people HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET // HTTP/9.9\r\n\r\n",
-        b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
@@ -259,7 +259,7 @@ def test_headers_that_never_come(live: LiveServer, monkeypatch: pytest.MonkeyPat
 def test_the_second_request_of_a_connection_is_timed_too(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEADER_TIMEOUT_S", 0.3)
     with live.connect() as connection:
-        connection.sendall(GET_HEALTH + b"Host: x\r\n\r\n")
+        connection.sendall(GET_HEALTH + b"Host: localhost\r\n\r\n")
         assert answer_of(connection)[0] == 200
         time.sleep(0.5)  # an idle connection is kept
         connection.sendall(GET_HEALTH)
@@ -268,7 +268,9 @@ def test_the_second_request_of_a_connection_is_timed_too(live: LiveServer, monke
 
 def test_requests_in_one_packet_are_answered_in_order(live: LiveServer) -> None:
     with live.connect() as connection:
-        connection.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\nGET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(
+            b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         received = b""
         while received.count(b"HTTP/1.1") < 2:
             received += connection.recv(65536)
@@ -294,6 +296,16 @@ def test_a_client_that_asks_for_another_protocol_is_served_in_this_one(
         assert (status, body["people"]) == (200, [])
         connection.sendall(head(b"Content-Length: 8", request=post) + b"no image")
         assert answer_of(connection)[0] == 400
+
+
+def test_many_requests_for_another_protocol_in_one_packet_are_all_answered(live: LiveServer) -> None:
+    request = GET_HEALTH + b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    with live.connect() as connection:
+        connection.sendall(1499 * request + request.replace(b"Upgrade\r\n", b"Upgrade, close\r\n", 1))
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    assert received.count(b"HTTP/1.1 200 OK") == 1500
 
 
 # Many at once

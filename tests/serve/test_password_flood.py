@@ -22,7 +22,7 @@ from tests.waiting import until
 
 CONNECTIONS = 100
 REQUESTS = 10  # of each, sent at once
-UNKNOWN = b"GET /people HTTP/1.1\r\nHost: x\r\nX-RPC-DIRECTORY: d\r\nX-RPC-AUTHORIZATION: %s\r\n\r\n"
+UNKNOWN = b"GET /people HTTP/1.1\r\nHost: localhost\r\nX-RPC-DIRECTORY: d\r\nX-RPC-AUTHORIZATION: %s\r\n\r\n"
 
 
 @pytest.fixture

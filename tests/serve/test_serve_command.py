@@ -67,6 +67,8 @@ def test_a_server_with_tls_and_two_ports_that_stops_in_good_order(
 
         for url in (listening["url"], listening["object_url"]):
             assert httpx.get(f"{url}/people", headers=credentials(), verify=tls).json()["people"] == []
+            elsewhere = httpx.get(f"{url}/people", headers={"Host": "evil.example"}, verify=tls)
+            assert (elsewhere.status_code, "Strict-Transport-Security" in elsewhere.headers) == (421, True)
         request = threading.Thread(target=post)
         request.start()
         wait_for_post(listening["object_url"], tls)
@@ -163,7 +165,7 @@ def address(url: str) -> tuple[str, int]:
 
 def begin_body(connection: socket.socket) -> None:
     """A post whose body has 10 of 100 bytes, once the server has taken them."""
-    headers = [(b"Host", b"x"), (b"Content-Length", b"100"), *credentials(), (b"Expect", b"100-continue")]
+    headers = [(b"Host", b"localhost"), (b"Content-Length", b"100"), *credentials(), (b"Expect", b"100-continue")]
     lines = [b"POST /people HTTP/1.1", *(name + b": " + value for name, value in headers)]
     connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
     assert connection.recv(100).startswith(b"HTTP/1.1 100")

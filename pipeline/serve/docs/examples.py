@@ -12,6 +12,7 @@ from pipeline.errors import (
     ExternalIdTaken,
     FacepipeError,
     HeaderInvalid,
+    HostUnknown,
     MediaTypeUnsupported,
     ObjectReplaced,
     Overloaded,
@@ -137,6 +138,7 @@ _ERRORS: Final[dict[int, FacepipeError]] = {
     410: ObjectReplaced(),
     413: BodyTooLarge(limit_bytes=33_554_432),
     415: MediaTypeUnsupported(expected="application/octet-stream or image/*"),
+    421: HostUnknown(),
     429: TooManyAttempts(retry_after_s=42),
     503: Overloaded(retry_after_s=1),
 }

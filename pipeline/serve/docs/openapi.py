@@ -24,11 +24,12 @@ _TAGS: Final = {
 _AUTHORIZATION: Final = "authorization"
 _OCTETS: Final = "application/octet-stream"
 _BINARY: Final[Json] = {"type": "string", "format": "binary"}
-# The errors of every route that needs credentials. 431, and 408 for headers, come before any route.
+# The errors of every route that needs credentials. 421, 431, and 408 for headers, come before any route.
 _COMMON_ERRORS: Final = {
     400: "A header or a parameter is missing or wrong.",
     401: "The credentials are missing or wrong.",
     429: "Too many failed attempts by this user from this address. `Retry-After` says how long to wait.",
+    421: "The server does not answer to the name in `Host`.",
     431: "The headers are larger than 64 KiB.",
     500: "The server failed; its log has the details under the id in the message.",
     503: "The server has as much to do as it can queue. `Retry-After` says how long to wait.",

@@ -16,6 +16,7 @@ from PIL import Image
 from pipeline.config import Settings, listed
 from pipeline.errors import BucketFailed, ImageRejected, PictureUnavailable
 from pipeline.extraction.images.decode import Decoder
+from pipeline.extraction.images.files import file_state
 from pipeline.extraction.images.jpeg import jpeg_file
 from pipeline.extraction.sources.folder import is_within
 from pipeline.extraction.stored_picture import cut_faces, photo_again
@@ -33,7 +34,8 @@ class Photos:
     """Reads photos below `ui.photo_roots`, folders and prefixes of buckets. Any threads may use it.
 
     A photo counts only with the bytes that a run read: nobody can have another file shown by putting it, or a link to
-    it, in a photo's place. What is sent is decoded and encoded again, so it has no metadata.
+    it, in a photo's place. Pictures are kept while the file's size, times and inode (an object's ETag) are the same.
+    What is sent is decoded and encoded again, so it has no metadata.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -70,15 +72,18 @@ class Photos:
     def _picture(self, key: tuple[object, ...], face: StoredFace, pixels: Callable[[], ByteArray], side: int) -> bytes:
         if face.path is None or not _is_below(self._roots, _real(face.path)):
             raise PictureUnavailable()
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
         try:
+            state = file_state(face.path)
+            key = (*key, state)
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    return self._kept[key]
             picture = jpeg_file(_shrunk(pixels(), side), _QUALITY)
         except (ImageRejected, BucketFailed):
             raise PictureUnavailable() from None
-        self._keep(key, picture)
+        if state is not None:
+            self._keep(key, picture)
         return picture
 
     def _keep(self, key: tuple[object, ...], picture: bytes) -> None:

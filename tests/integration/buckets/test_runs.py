@@ -358,6 +358,9 @@ def test_the_page_shows_photos_of_a_prefix_that_may_be_shown(bucket: str, client
     assert shown.face(face).startswith(b"\xff\xd8")
     with pytest.raises(PictureUnavailable):
         shown.face(dataclasses.replace(face, sha256="0" * 64))
+    put(client, f"{bucket}/in/a1.jpg", b"another object")
+    with pytest.raises(PictureUnavailable):
+        shown.whole(face)
     hidden = Photos(load_settings(environ={}, flags={"ui.photo_roots": f"/, {bucket}/other"}))
     with pytest.raises(PictureUnavailable):
         hidden.whole(face)

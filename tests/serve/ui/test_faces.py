@@ -103,8 +103,9 @@ def test_outside_the_roots_neither_photo_nor_path_is_shown(
                 assert browser.get(path, status=404)["errorReason"] == "picture-unavailable"
 
 
+@pytest.mark.parametrize("is_cached", [False, True])
 def test_another_file_in_a_photos_place_is_not_shown(
-    store: Path, archive: Path, tmp_path: Path, browser_at: BrowserAt
+    store: Path, archive: Path, tmp_path: Path, browser_at: BrowserAt, is_cached: bool
 ) -> None:
     """Nor one that a link leads to outside the roots, whatever it holds; the archive is put where the store has it."""
     photos, kept = archive / "photos", tmp_path / "kept"
@@ -113,6 +114,9 @@ def test_another_file_in_a_photos_place_is_not_shown(
         with page_server(store, photo_roots=str(photos)) as server:
             browser = browser_at(server)
             browser.sign_in()
+            if is_cached:
+                for face in (2, 3, 5):
+                    assert browser.http.get(f"/ui/api/faces/{face}/picture").status_code == 200
             shutil.copy(photos / "a1.png", photos / "a2.png")
             (photos / "b-both.png").unlink()
             (photos / "c2.png").unlink()

@@ -48,7 +48,7 @@ def test_a_browser_is_sent_to_the_page_and_a_program_finds_nothing(shared: LiveS
 @pytest.mark.parametrize("path", ["nothing.js", "../handlers.py", "..%2fhandlers.py", "%2e%2e/__init__.py", ""])
 def test_only_the_pages_own_files_are_served(shared: LiveServer, path: str) -> None:
     with shared.connect() as connection:
-        connection.sendall(f"GET /ui/static/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        connection.sendall(f"GET /ui/static/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 404")
     assert b"content-security-policy" in answer

@@ -1,0 +1,96 @@
+"""The names by which clients may call the server, and the headers that a request must have once.
+
+A web page can have its own name resolve to this machine (DNS rebinding); its requests then name that host.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pipeline.config import ANY, ServeSettings, listed
+from pipeline.errors import HeaderRepeated, HostInvalid, HostRequired, HostUnknown, RequestError
+from pipeline.serve.responses import error_response
+
+HEALTH: Final = frozenset({b"/healthz", b"/readyz", b"/metrics"})  # probes call them by any name
+_ONCE: Final = {
+    name.lower().encode(): name for name in ("Host", "X-RPC-AUTHORIZATION", "X-RPC-DIRECTORY")
+}  # which of two counts would be a guess
+_KEPT_HOSTS: Final = 64  # most clients of a server send the same
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.~!$&'()*+,;=%-]+)(:[0-9]*)?", re.ASCII)  # RFC 9110, 7.2
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name, or an address without brackets, is this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_health(path: bytes) -> bool:
+    return path.rstrip(b"/") in HEALTH
+
+
+def host_name(host: str) -> str | None:
+    """The name in a Host header: without its port, brackets and last dot, in lower case. None if it is malformed."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return None
+    name = match[1].lower()
+    if not name.startswith("["):
+        return name.removesuffix(".") or None
+    try:
+        return str(ipaddress.IPv6Address(name[1:-1]))
+    except ValueError:
+        return None
+
+
+def allowed_hosts(settings: ServeSettings) -> Callable[[str], bool]:
+    """Whether clients may call the server by a name, as `host_name` gives it."""
+    if settings.allowed_hosts is not None:
+        listed_hosts = listed(settings.allowed_hosts)
+        names = {host_name(f"[{host}]" if ":" in host else host) for host in listed_hosts}
+        return (lambda _: True) if ANY in listed_hosts else names.__contains__
+    # Clients of a proxy in front of a loopback address call by the proxy's name.
+    return is_loopback if is_loopback(settings.host) and settings.trusted_proxies is None else lambda _: True
+
+
+class HeadMiddleware:
+    """Refuses a request whose Host is missing, malformed or not allowed, or that has a header twice of which one may
+    count."""
+
+    def __init__(self, app: ASGIApp, *, is_allowed: Callable[[str], bool]) -> None:
+        self._app = app
+        self._is_allowed = is_allowed
+        self._host_error = functools.lru_cache(maxsize=_KEPT_HOSTS)(self._error_of_host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._error(scope) if scope["type"] == "http" else None
+        if error is None:
+            await self._app(scope, receive, send)
+        else:
+            await error_response(scope, error, {"Connection": "close"})(scope, receive, send)
+
+    def _error(self, scope: Scope) -> RequestError | None:
+        sent = [name for name, _ in scope["headers"]]
+        for name, shown in _ONCE.items():
+            if sent.count(name) > 1:
+                return HeaderRepeated(name=shown)
+        if b"host" not in sent:  # HTTP/1.0 has no such header, and probes of load balancers still speak it
+            return None if scope["http_version"] == "1.0" else HostRequired()
+        error = self._host_error(scope["headers"][sent.index(b"host")][1])
+        if error is None or (error is HostUnknown and is_health(scope["raw_path"])):
+            return None
+        return error()
+
+    def _error_of_host(self, host: bytes) -> type[RequestError] | None:
+        name = host_name(host.decode("latin-1"))
+        if name is None:
+            return HostInvalid
+        return None if self._is_allowed(name) else HostUnknown
