@@ -133,14 +133,14 @@ def contents(store: LocalStore) -> Contents:
     return rows | {str(p.relative_to(store.path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-def held(store: Path) -> set[bytes | str]:
+def held(store: Path, size: int = SIZE) -> set[bytes | str]:
     """What the files of a store have of people: each vector of its embeddings and matrices, and the paths of pictures
     and pages."""
     kept: set[bytes | str] = set()
     for file in store.glob("embeddings/*/*"):
         kept.update(np.array(row, "<f4").tobytes() for row in pq.read_table(file)["embedding"].to_pylist())
     for file in store.glob("references/*/*.f32*"):
-        kept.update(row.tobytes() for row in np.fromfile(file, "<f4").reshape(-1, SIZE) if row.any())
+        kept.update(row.tobytes() for row in np.fromfile(file, "<f4").reshape(-1, size) if row.any())
     files = (path for pattern in ("objects/**/*", "runs/*/*.html") for path in store.glob(pattern) if path.is_file())
     return kept | {str(path.relative_to(store)) for path in files}
 
