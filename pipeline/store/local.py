@@ -154,14 +154,11 @@ class LocalStore(CatalogThread, Store):
         return here(self, request, decoded)
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
-        unfinished: Sequence[str] = ()
-        try:
-            if self._catalog.read_only:
-                unfinished = self.submit(fold.left_to_erase)
-            else:
+        unfinished = self.submit(fold.left_to_erase)
+        if unfinished and not self._catalog.read_only:
+            with suppress(StoreError):  # what is left is reported
                 self.erase()
-        except StoreError:
-            unfinished = self.submit(fold.left_to_erase)
+                unfinished = []
         report = check_store(self, progress, unfinished)
         repaired = repair_store(self, report) if repair else []
         last = check_store(self, progress, unfinished) if repaired else report

@@ -178,11 +178,17 @@ def test_faces_of_a_run_lose_their_deleted_person(filled: LocalStore) -> None:
         "/photos/0-0.jpg",
         sha("/photos/0-0.jpg"),
     }
-    assert filled.read("SELECT count(*) AS n FROM main.faces")["n"].to_pylist() == [15]
+    # The photo's rejected face is removed as well.
+    assert filled.read("SELECT count(*) AS n FROM main.faces")["n"].to_pylist() == [14]
     assert known == {}  # each photo of the sample has a rejected face
     after = rows_of(filled)
     lost = {table: before[table] - after[table] for table in TABLES if before[table] != after[table]}
-    assert lost == dict.fromkeys(["detections", "embeddings", "persons", "reference_faces", "objects"], 1)
+    assert lost == {
+        **dict.fromkeys(["embeddings", "persons", "reference_faces", "objects", "files"], 1),
+        **dict.fromkeys(["detections", "page_subjects"], 2),
+        "forgotten": -2,
+        "pending_deletes": -1,  # the matrix
+    }
     assert check_store(filled).problems == []
 
 
