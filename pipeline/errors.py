@@ -271,6 +271,10 @@ class ServerUnreachable(StoreError, exit_code=52):
     """The store {path} is held by the server at {url}, and nothing can be done through it: {detail}. Try again, or stop the server."""  # noqa: E501
 
 
+class CleanUpLeft(StoreError, exit_code=53):
+    """Done: the change is in the store {path}. Cleaning up after it failed ({detail}): the next command on this store finishes that. Do not repeat this one."""  # noqa: E501
+
+
 class RequestError(FacepipeError, exit_code=14, http_status=400):
     """{message}"""
 

@@ -91,7 +91,7 @@ class Housekeeper:
         self._client = client
         self._interval_s = interval_s
         self._changed = False  # since the last look
-        self._dirty = False  # since the last fold
+        self._dirty = True  # since the last fold; the opening may have left something to erase
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="housekeeper", daemon=True)
         self._thread.start()

@@ -246,17 +246,15 @@ class IdentityService:
         with self._directories.using(account_id, directory) as opened, self._directories.writing(opened):
             commit = work(opened, utc_now())
             if commit.updated or commit.deleted:
+                self._housekeeper.note_change()  # before: a commit that fails late may be durable
                 opened.apply(self._client.commit_directory(commit), commit.deleted)
-                self._housekeeper.note_change()
 
     def correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
         """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError."""
-        if self._is_long(request):
-            answer = self._long_work.do(self._long_corrections.make, request, decoded)
-        else:
-            answer = self._corrections.make(request, decoded)
         self._housekeeper.note_change()
-        return answer
+        if self._is_long(request):
+            return self._long_work.do(self._long_corrections.make, request, decoded)
+        return self._corrections.make(request, decoded)
 
     def _is_long(self, request: CorrectionRequest) -> bool:
         """Whether it may change thousands of faces. An undo is so if what it takes back is; only to say what that is
@@ -269,9 +267,9 @@ class IdentityService:
     def delete_directory(self, account_id: int, directory: str) -> int:
         """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
         with self._directories.using(account_id, directory) as opened, self._directories.writing(opened):
+            self._housekeeper.note_change()
             deleted = self._client.delete_directory(account_id, directory)
             opened.clear()
-        self._housekeeper.note_change()
         return deleted
 
     def enrol_shard(self, run_id: str, shard: int) -> None:

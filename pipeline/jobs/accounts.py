@@ -45,7 +45,7 @@ def list_directories(store: Store, account: str | None) -> list[DirectoryRow]:
 def delete_directory(store: Store, account_id: int, name: str) -> None:
     """Deletes all identities of a directory, their vectors out of the files too. Raises DirectoryUnknown."""
     store.delete_directory(account_id, name)
-    store.fold()
+    store.clean_up()
 
 
 def find_directory(store: Store, account: str | None, name: str) -> DirectoryRow:

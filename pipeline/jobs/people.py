@@ -21,7 +21,7 @@ from pipeline.config import MatchSettings, Settings
 from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, RequestError, UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store, settle_threshold
-from pipeline.store.operations import Correct, Store
+from pipeline.store.operations import Correct, Store, part_of_command
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest, Seen
 from pipeline.store.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
@@ -133,7 +133,8 @@ class People:
         for who, name in rows:
             try:
                 person_id = who if who in ids else self._found(records, who)
-                self._store.correct(self._request("name", [person_id], name=name), here)
+                with part_of_command():
+                    self._store.correct(self._request("name", [person_id], name=name), here)
                 done += 1
             except (UsageError, RequestError) as error:
                 left.append((who, name, str(error)))
@@ -170,7 +171,7 @@ class People:
     def forget(self, who: str) -> CorrectionAnswer:
         """Deletes a person with faces, vectors and pictures. No run takes the faces up again. Cannot be undone."""
         answer = self._correct("forget", [who])
-        self._store.fold()
+        self._store.clean_up()
         return answer
 
     def forget_photos(self, media_ids: Sequence[int]) -> CorrectionAnswer:
@@ -178,7 +179,7 @@ class People:
         face and name. No run takes the photos up again. Cannot be undone. Those that are forgotten already are left as
         they are. Raises PhotoUnknown."""
         answer = self._store.correct(replace(self._request("forget_photos", []), media_ids=media_ids), self._here())
-        self._store.fold()
+        self._store.clean_up()
         return answer
 
     def regroup(
@@ -197,7 +198,7 @@ class People:
         request = replace(self._request("regroup", []), gate=settings.match, dry_run=dry_run)
         answer = self._store.correct(request, self._here(), decoded)
         if decoded is not None and not dry_run:
-            self._store.fold()
+            self._store.clean_up()
         return answer
 
     def decode_rejected(
@@ -222,7 +223,7 @@ class People:
         request = replace(self._request("undo", []), correction_id=correction_id, dry_run=dry_run)
         answer = self._store.correct(request, self._here())
         if answer.kind == "regroup" and not dry_run:  # vectors of faces that are rejected again leave the files
-            self._store.fold()
+            self._store.clean_up()
         return answer
 
     def _correct(
@@ -303,7 +304,12 @@ def corrections_here(settings: Settings) -> Correct:
         decode = settings_of_store(settings, store.identity, store.path).decode
         return Corrections(store, Directories(store), Decoder(decode), decode.max_bytes)
 
-    return lambda store, request, decoded: corrections(store).make(request, decoded)
+    def correct(store: LocalStore, request: CorrectionRequest, decoded: pa.Table | None) -> CorrectionAnswer:
+        answer = corrections(store).make(request, decoded)
+        store.require_unlinked()
+        return answer
+
+    return correct
 
 
 def _rows(records: Iterable[Mapping[str, Any]]) -> list[PersonRow]:

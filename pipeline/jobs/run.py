@@ -29,7 +29,7 @@ from pipeline.jobs.session import RunRequest, Session, open_session, source_name
 from pipeline.store.catalog.runs import FINISHED
 from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, manifest_file
-from pipeline.store.operations import Store
+from pipeline.store.operations import Store, part_of_command
 from pipeline.store.records import RunRow
 from pipeline.types import Progress, Source
 
@@ -56,10 +56,11 @@ def run(
     with open_session(request, progress, stop, opened=opened) as session:
         command = _Command(session)
         try:
-            for source in request.sources:
-                command.bring_in(session.of_source(source))
-            command.forget_missing()
-            session.store.fold()
+            with part_of_command():
+                for source in request.sources:
+                    command.bring_in(session.of_source(source))
+                command.forget_missing()
+            session.store.clean_up()
         except Exception:
             command.leave_pages()  # those of the sources before, which the next command would take for done
             raise
@@ -100,7 +101,8 @@ def _work_on_planned(
         command = _Command(session)
         planned = _planned(session)
         command.counts = counts_of(planned)
-        command.work(planned, command.counts, **stages)
+        with part_of_command():
+            command.work(planned, command.counts, **stages)
         return command.report()
 
 

@@ -121,15 +121,17 @@ def _open(
     elif not opening.has_store(folder.root):
         opening.create_store(folder, make_identity())
     if read_only:
-        return opening.open_catalog(folder, read_only=True), None
+        catalog = opening.open_catalog(folder, read_only=True)
+        fold.finish_erasure(catalog)
+        return catalog, None
     loss = lost.look_for_loss(folder) if repair else None
     catalog = opening.open_catalog(folder, lossy=loss is not None)
     try:
         problem = None if loss is None else loss.settle(catalog)
         deletes.sweep(folder)
-        deletes.replay(catalog)
         intents.undo(catalog)
         fold.sweep(catalog)
+        fold.finish_erasure(catalog)
     except BaseException:
         catalog.close()
         raise

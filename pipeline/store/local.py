@@ -33,7 +33,7 @@ from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME
 from pipeline.store.files.objects import Row, open_image, read_object
-from pipeline.store.operations import CommitShard, Correct, Operation, Store
+from pipeline.store.operations import CommitShard, Correct, Operation, Store, cleaning_up
 from pipeline.store.records import (
     Checked,
     CorrectionAnswer,
@@ -154,9 +154,14 @@ class LocalStore(CatalogThread, Store):
         return here(self, request, decoded)
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
-        report = check_store(self, progress)
+        unfinished = self.submit(fold.left_to_erase)
+        if unfinished and not self._catalog.read_only:
+            with suppress(StoreError):  # what is left is reported
+                self.erase()
+                unfinished = []
+        report = check_store(self, progress, unfinished)
         repaired = repair_store(self, report) if repair else []
-        last = check_store(self, progress) if repaired else report
+        last = check_store(self, progress, unfinished) if repaired else report
         return Checked(last, [self.lost, *repaired] if self.lost else repaired)
 
     def export(self, to: Path) -> dict[str, int]:
@@ -170,6 +175,11 @@ class LocalStore(CatalogThread, Store):
         """
         with self.embeddings_lock:
             return fold.fold(self.submit, self.folder, self.identity, self.generation, min_pending)
+
+    def erase(self) -> None:
+        """Takes what commits removed out of the files, as `fold` does. Raises StoreError."""
+        with self.embeddings_lock:
+            fold.erase(self.submit, self.folder, self.identity, self.generation)
 
     # Images
 
@@ -308,6 +318,11 @@ class LocalStore(CatalogThread, Store):
         thousands after the undoing of a regroup. After a crash the next opening does it."""
         while self.submit(lambda catalog: deletes.replay_committed(catalog, _UNLINKED_AT_ONCE)):
             pass
+
+    def require_unlinked(self) -> None:
+        """After a commit: tries once more to unlink what it made needless. Raises CleanUpLeft."""
+        with cleaning_up(self.path):
+            self.submit(deletes.replay)
 
     def _written(
         self, account_id: int, images: Sequence[tuple[str, bytes, str]], ahead: dict[str, Row] | None

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
 import pyarrow as pa
 
+from pipeline.errors import CleanUpLeft, StoreError, StoreUnwritable
 from pipeline.store import export
 from pipeline.store.catalog import (
     accounts,
@@ -91,6 +93,28 @@ def parameter_types(function: Callable[..., object]) -> list[Any]:
     """The types of a function's parameters, in their order."""
     types = get_type_hints(function)
     return [types[name] for name in inspect.signature(function).parameters]
+
+
+@contextmanager
+def cleaning_up(path: Path) -> Iterator[None]:
+    """For what follows a commit to the store at `path`. Raises CleanUpLeft where it fails."""
+    try:
+        yield
+    except CleanUpLeft:
+        raise
+    except StoreError as exc:
+        raise CleanUpLeft(path=path, detail=exc.fields.get("detail", exc)) from exc
+
+
+@contextmanager
+def part_of_command() -> Iterator[None]:
+    """For commits after which a command has more to do: it is not done when one of them is. Raises the disk's error in
+    place of CleanUpLeft."""
+    try:
+        yield
+    except CleanUpLeft as left:
+        cause = left.__cause__  # a server sends none
+        raise (cause if isinstance(cause, StoreError) else StoreUnwritable(**left.fields)) from left
 
 
 class Store(RunFiles):
@@ -205,6 +229,11 @@ class Store(RunFiles):
     def fold(self) -> int:
         """Moves embeddings of posted faces into shards and takes those of removed faces out of the files; returns how
         many moved. A server does that by itself, when it has little to do."""
+
+    def clean_up(self) -> None:
+        """`fold` after the commit that a command is for. Raises CleanUpLeft."""
+        with cleaning_up(self.path):
+            self.fold()
 
     @abstractmethod
     def shard_committer(self, run: RunRow, here: Callable[[LocalStore, RunRow], CommitShard]) -> CommitShard:

@@ -23,10 +23,11 @@ import pytest
 from pipeline.errors import RequestError, UsageError
 from pipeline.store.files.faults import FAULT_POINTS
 from pipeline.store.local import LocalStore
+from tests.cli.report import facepipe
 from tests.forking import Child, Forker
 from tests.integration.conftest import write_photos
 from tests.integration.snapshot import assert_whole, snapshot
-from tests.people.changes import CHANGES, Contents, contents, make, prepare, same_each_time
+from tests.people.changes import CHANGES, Contents, contents, held, make, prepare, same_each_time
 from tests.store.store_samples import at_fault_points
 
 # An undisturbed first run does not export, note what it read again or what is labelled anew, write a reference matrix
@@ -163,6 +164,7 @@ class Changed:
     before: Contents
     after: dict[str, Contents]
     met: dict[str, Sequence[str]]
+    held: dict[str, set[bytes | str]]  # what the files have of people afterwards
 
     def kills(self, change: str, *, every: bool) -> list[int]:
         """Where to kill the change: numbers of points met. By default each change is killed, and at each point one; but
@@ -193,7 +195,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
     store = prepare(folder)
     with LocalStore.open(store, command="test") as opened:
         before = contents(opened)
-    made = Changed(store, before, {}, {})
+    made = Changed(store, before, {}, {}, {})
     for change in CHANGES:
         met: list[str] = []
         copy = shutil.copytree(store, folder / change)
@@ -202,6 +204,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Changed:
                 make(opened, change)
             made.after[change] = contents(opened)
         made.met[change] = met
+        made.held[change] = held(copy)
     return made
 
 
@@ -219,3 +222,25 @@ def test_killed_while_something_is_changed(
         changed.assert_continues(change, store, is_in=number > committing)
     if not CHANGES[change].like:
         assert_whole(store)  # and with it all whose rows and files are the same
+
+
+@pytest.mark.parametrize("erasing", ["forget", "forget of a posted one", "forget of photos"])
+def test_what_a_killed_command_was_erasing_the_next_one_erases(
+    undisturbed: Undisturbed, changed: Changed, erasing: str, tmp_path: Path, full: bool
+) -> None:
+    """Killed at each point after its COMMIT, a fold's as well; then any command."""
+    met = changed.met[erasing]
+    committed = 1 + next(number for number, point in enumerate(met) if point.endswith(".commit"))
+    erased = held(changed.store) - changed.held[erasing]
+    assert {type(item) for item in erased} == {bytes, str}
+    left = 0
+    for number in range(committed, len(met)) if full else range(committed, len(met), 5):
+        store = shutil.copytree(changed.store, tmp_path / str(number))
+        nth = met[: number + 1].count(met[number])
+        killed = undisturbed.forker.start(store=str(store), change=erasing, fault=met[number], nth=nth)
+        assert killed.wait().status == -signal.SIGKILL, met[number]
+        left += bool(held(store) & erased)
+        assert facepipe("people", "list", "--store", store).exit_code == 0
+        assert held(store) & erased == set(), met[number]
+    assert left
+    assert_whole(store)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+import numpy as np
+import pyarrow.parquet as pq
 from coded_faces import Shown, photo
 
 from pipeline.config import MatchSettings
@@ -23,7 +25,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store
 from pipeline.store.records import CorrectionRequest, ScanNotes, SourceMove
 from pipeline.store.schema import TABLES
-from tests.people.coded_archive import SETTINGS, make_store, run_over, serving, write_photo
+from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, serving, write_photo
 
 PHOTOS = {
     "a1": [Shown(1)],
@@ -129,6 +131,18 @@ def contents(store: LocalStore) -> Contents:
     rows = {table: store.read(f"SELECT * FROM core.{table} ORDER BY ALL").to_pylist() for table in tables}
     files = (path for name in ("objects", "embeddings") for path in (store.path / name).rglob("*") if path.is_file())
     return rows | {str(p.relative_to(store.path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def held(store: Path, size: int = SIZE) -> set[bytes | str]:
+    """What the files of a store have of people: each vector of its embeddings and matrices, and the paths of pictures
+    and pages."""
+    kept: set[bytes | str] = set()
+    for file in store.glob("embeddings/*/*"):
+        kept.update(np.array(row, "<f4").tobytes() for row in pq.read_table(file)["embedding"].to_pylist())
+    for file in store.glob("references/*/*.f32*"):
+        kept.update(row.tobytes() for row in np.fromfile(file, "<f4").reshape(-1, size) if row.any())
+    files = (path for pattern in ("objects/**/*", "runs/*/*.html") for path in store.glob(pattern) if path.is_file())
+    return kept | {str(path.relative_to(store)) for path in files}
 
 
 @contextmanager

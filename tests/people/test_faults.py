@@ -13,7 +13,7 @@ import pytest
 from coded_faces import CodedExtractor
 
 from pipeline.config import MatchSettings
-from pipeline.errors import StoreError, StoreFull, StoreUnwritable
+from pipeline.errors import CleanUpLeft, StoreError, StoreFull, StoreUnwritable
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities import corrections, regroup
 from pipeline.identities.correction_plan import FreePlan
@@ -23,11 +23,11 @@ from pipeline.store.catalog import deletes
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import ScanNotes
-from tests.cli.report import facepipe
+from tests.cli.report import answer, facepipe
 from tests.people.broken_disk import broken_at
-from tests.people.changes import CHANGES, contents, make, prepare, same_each_time
+from tests.people.changes import CHANGES, contents, held, make, prepare, same_each_time
 from tests.people.coded_archive import SETTINGS, SIZE
-from tests.store.store_samples import at_fault_points
+from tests.store.store_samples import at_fault_points, failing_at
 
 ERRORS: dict[int, tuple[type[StoreError], ...]] = {errno.ENOSPC: (StoreFull,), errno.EIO: (StoreUnwritable, StoreFull)}
 
@@ -110,7 +110,7 @@ def test_what_fails_after_the_commit_is_in(prepared: Path, tmp_path: Path, late:
     failures = [(point, error) for point in dict.fromkeys(met[first + 1 :]) for error in ERRORS]
     for point, error in failures if full else failures[::14]:
         with same_each_time(), served(prepared, tmp_path / f"{point}-{error}") as (store, service):
-            with suppress(*ERRORS[error]), broken_at(point, error):
+            with suppress(CleanUpLeft), broken_at(point, error):
                 make(store, late, service)
             assert_answers_from(store, service)
             store.submit(deletes.replay)
@@ -131,7 +131,7 @@ def test_a_regroup_waits_for_no_correction_that_failed_after_its_commit(
             decided = regroup.regrouped(*args, **how)
             decisions.append(decided)
             if len(decisions) == 1:
-                with pytest.raises(StoreUnwritable), broken_at("commits.write", errno.EIO):
+                with pytest.raises(CleanUpLeft), broken_at("commits.write", errno.EIO):
                     people.not_same(nameless, "Gus")
             return decided
 
@@ -152,3 +152,66 @@ def test_the_command_says_which_disk_and_what_to_do(prepared: Path, tmp_path: Pa
     assert str(store) in told.stderr
     assert "run the same command again" in told.stderr
     assert facepipe("people", "move", 1, "Berta", "--store", store).exit_code == 0
+
+
+ERASING = {
+    "forget": ("people", "forget", "Berta", "--yes"),
+    "forget of a posted one": ("people", "forget", "Gus", "--yes"),
+    "directory": ("directory", "delete", "main", "--yes"),
+}
+
+
+@pytest.mark.parametrize("words", ERASING.values(), ids=ERASING)
+def test_what_a_broken_disk_leaves_of_an_erasure_the_next_command_erases(
+    prepared: Path, tmp_path: Path, words: tuple[str, ...], full: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk fails at each write after the COMMIT; the command says that it is done, and what is left."""
+    met: list[str] = []
+    undisturbed = shutil.copytree(prepared, tmp_path / "undisturbed")
+    with at_fault_points(met.append):
+        assert facepipe(*words, "--store", undisturbed).exit_code == 0
+    erased = held(prepared) - held(undisturbed)
+    assert {type(item) for item in erased} == {bytes, str}
+    committed = next(number for number, point in enumerate(met) if point == "directory_commit.commit")
+    late = [point for point in dict.fromkeys(met[committed + 1 :]) if point not in met[: committed + 1]]
+    failures = [(point, error) for point in late for error in ERRORS]
+    assert len(failures) > 10
+    for point, error in failures if full else failures[::3]:
+        store = shutil.copytree(prepared, tmp_path / f"{point}-{error}")
+        with broken_at(point, error):
+            told = facepipe(*words, "--store", store)
+        if held(store) & erased:
+            assert told.exit_code == CleanUpLeft.exit_code, point
+            assert "the next command on this store finishes that" in told.stderr
+            caplog.clear()
+            assert facepipe("people", "list", "--store", store).exit_code in (0, 51)
+            assert "Finished an erasure" in caplog.text
+        assert held(store) & erased == set(), point
+
+
+def test_an_erasure_that_cannot_be_finished_is_told_first(
+    prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk stays full: other commands work, `check` ends with 43, and once there is room all is erased."""
+    before, store = held(prepared), shutil.copytree(prepared, tmp_path / "store")
+    with broken_at("clear_deletes.begin", errno.ENOSPC):
+        assert facepipe("people", "forget", "Berta", "--yes", "--store", store).exit_code == CleanUpLeft.exit_code
+    with failing_at("fold.begin", StoreFull(path=store, detail="no space left on device")):
+        listed = facepipe("people", "list", "--store", store)
+        assert (listed.exit_code, "Berta" in listed.stdout) == (0, False)
+        assert "An erasure" in caplog.text
+        checked = answer("check", "--store", store, exit_code=43)
+        assert "unfinished erasure" in checked["problems"][0]["detail"]
+        assert checked["problems"][0]["where"].startswith("embeddings/")
+    assert answer("check", "--store", store)["problems"] == []
+    assert len(before - held(store)) > 2
+
+
+def test_a_late_failure_is_told_as_done(prepared: Path, tmp_path: Path) -> None:
+    """Made again, it would be another correction."""
+    store = shutil.copytree(prepared, tmp_path / "store")
+    with broken_at("commits.fsync", errno.EIO):
+        told = facepipe("people", "move", 1, "Berta", "--store", store)
+    assert told.exit_code == CleanUpLeft.exit_code
+    assert "Do not repeat this one" in told.stderr
+    assert [face["face_id"] for face in answer("people", "photos", "Berta", "--store", store)["faces"]] == [1, 4, 5]

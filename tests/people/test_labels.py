@@ -481,7 +481,7 @@ def test_who_has_the_former_name_of_who_was_forgotten_keeps_labels(nights: Night
 
     nights.with_people(forget)
     with LocalStore.open(nights.store, command="test") as client:
-        kept = client.read("SELECT path, name, extra FROM core.media ORDER BY path").to_pylist()
+        kept = client.read("SELECT path, name, extra FROM core.media ORDER BY media_id").to_pylist()
     assert [(row["name"], row["extra"]) for row in kept] == [(None, None), ("Anna", '{"place": "away"}')]
 
 

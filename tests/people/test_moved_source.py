@@ -19,7 +19,9 @@ from pipeline.jobs.run import RunRequest, abandon, scan
 from pipeline.jobs.run_report import RunReport
 from pipeline.store.connect import open_store
 from pipeline.store.local import LocalStore
+from pipeline.store.records import CorrectionRequest
 from tests.integration.conftest import RecordedProgress
+from tests.people.changes import contents
 from tests.people.coded_archive import SETTINGS, make_store, problems, run_over, serving, write_photo
 from tests.store.store_samples import failing_at
 
@@ -120,6 +122,37 @@ def test_what_was_forgotten_where_it_was_stays_out(photos: Path, night: Path, tm
     write_photo(new, "d3.png", Shown(3, 5))
     assert run_over(new, night).forgotten_files == report.forgotten_files
     assert _paths(night) == [str(new / name) for name in ("a1.png", "a2.png", "b-both.png", "e-poor.png")]
+
+
+@pytest.mark.parametrize("how", ["forget", "delete", "directory"])
+def test_a_photo_that_showed_only_deleted_people_leaves_digests_alone(
+    photos: Path, night: Path, tmp_path: Path, how: str
+) -> None:
+    """Nothing tells its path or bytes, and no run takes it up, nor a copy, wherever the archive is."""
+    with LocalStore.open(night, command="test") as store:
+        (row,) = store.read("SELECT path, sha256, pixel_hash FROM core.media WHERE path LIKE '%/d3.png'").to_pylist()
+        (face,) = store.read("SELECT person_id::VARCHAR AS id FROM core.faces WHERE face_id = 6").to_pylist()
+        assert all(str(contents(store)).count(text) >= 1 for text in row.values())
+    with serving(night) as service:
+        if how == "delete":
+            service.delete_person(1, "main", face["id"])
+        elif how == "directory":
+            service.delete_directory(1, "main")
+        else:
+            service.correct(CorrectionRequest(1, "main", "forget", [face["id"]]))
+    with LocalStore.open(night, command="test") as store:
+        assert not any(text in str(contents(store)) for text in row.values())
+        assert store.read("SELECT status FROM core.media WHERE path IS NULL")["status"].unique().to_pylist() == [
+            "forgotten"
+        ]
+    assert problems(night) == []
+    left = ["a1.png", "a2.png", "b-both.png", "c2.png", "d3.png"] if how == "directory" else ["d3.png"]
+    assert run_over(photos, night).forgotten_files == [str(photos / name) for name in left]
+    shutil.copy(photos / "d3.png", photos / "copy.png")
+    new = photos.rename(tmp_path / "new")
+    report = _run(new, night, photos)
+    assert report.forgotten_files == sorted(str(new / name) for name in ("copy.png", *left))
+    assert (report.new, problems(night)) == (0, [])
 
 
 @pytest.mark.parametrize("point", ["begin_run.committed", "plan_run.commit", "plan_run.committed", "finish_run.commit"])

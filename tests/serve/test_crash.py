@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coded_faces import Shown, photo
+from coded_faces import Shown, photo, vector
 from coded_store import PASSWORD, USER
 
 from pipeline.errors import ServerUnreachable
@@ -29,8 +29,8 @@ from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe
 from tests.forking import Child, Forker
 from tests.people.changes import contents as table_contents
-from tests.people.changes import prepare
-from tests.serve.coded import RECOGNISE, Client, Unanswered, assert_whole, client_of, empty_store, service_of
+from tests.people.changes import held, prepare
+from tests.serve.coded import RECOGNISE, SIZE, Client, Unanswered, assert_whole, client_of, empty_store, service_of
 from tests.serve.conformance import photos
 from tests.serve.conformance.launch import server_order
 from tests.serve.live import live_settings
@@ -222,6 +222,31 @@ def test_killed_while_it_makes_a_correction_for_a_command(forked_servers: Forker
         assert [face["face_id"] for face in answer("people", "photos", "Berta", "--store", store)["faces"]] == [1, 4, 5]
     with LocalStore.open(store, command="test") as client:
         assert check_store(client).problems == []
+
+
+def test_what_a_killed_server_was_erasing_the_next_command_erases(forked_servers: Forker, tmp_path: Path) -> None:
+    store = empty_store(tmp_path / "store")
+    with forked_servers.running(store=str(store)) as server, client_of(server) as client:
+        for person in (1, 2, 3):
+            client.post(Shown(person))
+    vectors = {person: vector(Shown(person), SIZE).tobytes() for person in (1, 2, 3)}
+    server = forked_servers.start(store=str(store))
+    with client_of(server) as client:
+        client.call("DELETE", f"/people/{_id_of(client, '1')}", expected=204)
+        client.post(Shown(2, 1))  # replaces the reference
+    server.kill()
+    assert held(store, SIZE) >= set(vectors.values())
+    assert facepipe("people", "list", "--store", store).exit_code == 0
+    left = held(store, SIZE)
+    assert left & set(vectors.values()) == {vectors[3]}
+    assert sum(str(item).startswith("objects/") for item in left) == 2
+    server = forked_servers.start(store=str(store))
+    with client_of(server) as client:
+        for person in client.people():
+            client.call("DELETE", f"/people/{person['personId']}", expected=204)
+    server.kill()
+    assert facepipe("account", "list", "--store", store).exit_code == 0
+    assert held(store, SIZE) == set()
 
 
 # Killed, and what it had committed is lost

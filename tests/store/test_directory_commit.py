@@ -173,12 +173,22 @@ def test_faces_of_a_run_lose_their_deleted_person(filled: LocalStore) -> None:
     names = filled.read("SELECT name, extra, path FROM core.media WHERE media_id < 3 ORDER BY media_id").to_pylist()
     assert [row["name"] for row in names] == [None, "Person 0"]
     assert names[0]["extra"] is None
-    assert names[0]["path"] == "/photos/0-0.jpg"  # so that the next run does not take the file again
-    assert filled.read("SELECT count(*) AS n FROM main.faces")["n"].to_pylist() == [15]
+    assert names[0]["path"] is None  # a digest of it is kept, so that the next run does not take the file again
+    assert filled.forgotten_photos(1, ["/photos/0-0.jpg"], [sha("/photos/0-0.jpg")]) == {
+        "/photos/0-0.jpg",
+        sha("/photos/0-0.jpg"),
+    }
+    # The photo's rejected face is removed as well.
+    assert filled.read("SELECT count(*) AS n FROM main.faces")["n"].to_pylist() == [14]
     assert known == {}  # each photo of the sample has a rejected face
     after = rows_of(filled)
     lost = {table: before[table] - after[table] for table in TABLES if before[table] != after[table]}
-    assert lost == dict.fromkeys(["detections", "embeddings", "persons", "reference_faces", "objects"], 1)
+    assert lost == {
+        **dict.fromkeys(["embeddings", "persons", "reference_faces", "objects", "files"], 1),
+        **dict.fromkeys(["detections", "page_subjects"], 2),
+        "forgotten": -2,
+        "pending_deletes": -1,  # the matrix
+    }
     assert check_store(filled).problems == []
 
 

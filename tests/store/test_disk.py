@@ -18,6 +18,7 @@ from pipeline.store.catalog.connection import translate
 from pipeline.store.files import durable
 from pipeline.store.files.durable import Folder, disk_errors, sync
 from pipeline.store.local import LocalStore
+from pipeline.store.records import DirectoryCommit
 from tests.store.store_samples import insertion, no_room
 
 PRELUDE = """
@@ -119,6 +120,17 @@ for _ in range(2):
             raise AssertionError("it could be written")
 print("refused")
 """
+READ_ONLY_ERASURE = """
+import contextlib, io
+from pipeline.store import connect
+told = io.StringIO()
+with contextlib.redirect_stderr(told), connect.open_store(store, command="x", reading=True) as client:
+    problems = client.check().report.problems
+assert [problem.where for problem in problems] == ["references/g0001/1", "embeddings/g0001/" + sys.argv[2]], problems
+assert all("unfinished erasure" in problem.detail for problem in problems)
+assert told.getvalue().startswith("An erasure in the store"), told.getvalue()
+print("told")
+"""
 # Makes a store on disks that are fuller and fuller, until one is too full; then space is freed.
 FULL_AT_CREATION = """
 disk = os.statvfs(store.parent)
@@ -189,6 +201,20 @@ def test_on_a_read_only_disk_a_store_can_be_checked_and_exported_only(store: Pat
         shutil.copytree(store, folder / "store")
     mount = f"mount --bind '{folder}' '{folder}' && mount -o remount,bind,ro '{folder}'"
     assert in_namespace(folder, mount, READ_ONLY, str(tmp_path)).strip() == "refused"
+
+
+def test_on_a_read_only_disk_an_unfinished_erasure_is_told(store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    with LocalStore.open(store, command="test") as client:
+        first = client.references(1, "main").persons[0]
+        client.commit_directory(DirectoryCommit(1, "main", deleted=[first.person_id]))
+        shutil.copytree(store, folder / "store")
+        client.fold()
+        (rewritten,) = client.path.glob("embeddings/*/*.1.parquet")
+    mount = f"mount --bind '{folder}' '{folder}' && mount -o remount,bind,ro '{folder}'"
+    file = rewritten.name.replace(".1.parquet", ".parquet")
+    assert in_namespace(folder, mount, READ_ONLY_ERASURE, file).strip() == "told"
 
 
 class LogThatCannotBeSynced:

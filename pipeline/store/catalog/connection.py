@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import duckdb
 import pyarrow as pa
 
-from pipeline.errors import StoreDamaged, StoreError, StoreFull, StoreUnwritable
+from pipeline.errors import CleanUpLeft, StoreDamaged, StoreError, StoreFull, StoreUnwritable
 from pipeline.store import schema
 from pipeline.store.files import commit_count
 from pipeline.store.files.crypto import MasterKey
@@ -156,7 +156,10 @@ class Catalog:
 
     @contextmanager
     def transaction(self, name: str) -> Iterator[Catalog]:
-        """One transaction: committed and durable when the block ends, rolled back when it raises."""
+        """One transaction: committed and durable when the block ends, rolled back when it raises.
+
+        Raises CleanUpLeft if the disk fails after the COMMIT.
+        """
         point(f"{name}.begin")
         self._log_is_named &= log_of(self._file).exists()
         with self.errors():
@@ -176,6 +179,13 @@ class Catalog:
                 except duckdb.Error:
                     pass  # a failed COMMIT has rolled back already
                 raise
+        try:
+            self._record_commit()
+        except StoreError as exc:
+            raise CleanUpLeft(path=self.folder.root, detail=exc.fields["detail"]) from exc
+        point(f"{name}.committed")
+
+    def _record_commit(self) -> None:
         if not self._log_is_named:
             with suppress(FileNotFoundError):  # of a transaction that changed nothing
                 log_of(self._file).chmod(PRIVATE_FILE)
@@ -184,7 +194,6 @@ class Catalog:
             self._log_is_named = True
         if self._number is not None:
             commit_count.record(self.folder, self._number)
-        point(f"{name}.committed")
 
     def count_commits(self, last: int) -> None:
         """From now on each transaction gets a number, above `last`."""

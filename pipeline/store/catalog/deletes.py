@@ -1,15 +1,19 @@
-"""Pending deletes: files that a transaction made needless. They are unlinked after it, or by the next opening."""
+"""Pending deletes: files that a transaction made needless, and reference matrices with rows of references that it
+removed. They are unlinked and overwritten after it, or by the next opening."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Sequence
 from pathlib import PurePosixPath
+from typing import Final
 
 from pipeline.errors import StoreError
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import CURRENT_NAME, utc_now
+from pipeline.store.files import matrix
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.handover import HANDOVER
@@ -20,6 +24,7 @@ _log = logging.getLogger(__name__)
 _QUARANTINE_S = 7 * 24 * 3600.0
 # Only files in these folders are ever deleted, whatever the table says.
 _DELETABLE = frozenset({"embeddings", "objects", "references", "runs"})
+_MATRIX: Final = re.compile(r"references/g\d+/\d+")  # the path of one in the table: without an ending
 
 
 def is_deletable(relative: str) -> bool:
@@ -34,21 +39,42 @@ def add(catalog: Catalog, paths: Sequence[str]) -> None:
         catalog.execute("INSERT INTO core.pending_deletes SELECT unnest(?::VARCHAR[]), ?", [list(paths), utc_now()])
 
 
+def add_matrix(catalog: Catalog, directory: int) -> None:
+    """Inside a transaction: lists the matrix of a directory, to be blanked once it is committed."""
+    stem = matrix.stem(catalog.generation, directory)
+    if not catalog.rows("SELECT 1 FROM core.pending_deletes WHERE path = ?", [stem]):
+        add(catalog, [stem])
+
+
+def is_matrix(path: str) -> bool:
+    """Whether a path of core.pending_deletes is that of a matrix to be blanked."""
+    return _MATRIX.fullmatch(path) is not None
+
+
+def clear(catalog: Catalog, paths: Sequence[str]) -> None:
+    """Takes these paths from the list."""
+    if paths:
+        with catalog.transaction("clear_deletes"):
+            catalog.execute("DELETE FROM core.pending_deletes WHERE path IN (SELECT unnest(?::VARCHAR[]))", [paths])
+
+
 def pending(catalog: Catalog) -> list[str]:
-    """The paths of the files that wait to be deleted."""
+    """The paths of the files that wait to be deleted, and of the matrices that wait to be blanked."""
     return [path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes ORDER BY path")]
+
+
+def pending_files(catalog: Catalog) -> list[str]:
+    """Those of the files alone."""
+    return [path for path in pending(catalog) if not is_matrix(path)]
 
 
 def replay(catalog: Catalog, most: int | None = None) -> int:
     """Unlinks every pending file, or the first `most`, then clears the list of them; returns how many there were."""
-    paths = pending(catalog)[:most]
-    if not paths:
-        return 0
+    paths = pending_files(catalog)[:most]
     for path in paths:
         if is_deletable(path):
             catalog.folder.unlink(path)
-    with catalog.transaction("clear_deletes"):
-        catalog.execute("DELETE FROM core.pending_deletes WHERE path IN (SELECT unnest(?::VARCHAR[]))", [paths])
+    clear(catalog, paths)
     return len(paths)
 
 
@@ -57,8 +83,8 @@ def replay_committed(catalog: Catalog, most: int | None = None) -> bool:
     next replay, at the latest when the store is opened. Returns whether there may be more."""
     try:
         return replay(catalog, most) == most
-    except StoreError:
-        _log.exception("files of %s that are no longer needed could not be deleted yet", catalog.folder.root)
+    except StoreError as exc:
+        _log.warning("files that are no longer needed could not be deleted yet: %s", exc)
         return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -12,24 +12,29 @@ from pipeline.store.catalog.references import references
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks import files
 from pipeline.store.checks.tables import check_tables
+from pipeline.store.commits import fold
 from pipeline.store.files import matrix
 from pipeline.store.records import CheckReport, Problem
 from pipeline.store.schema import TABLES
 
 # Kinds that `repair_store` repairs: no photo, face or person is touched.
+_CLEARED: Final = "The next command that can write to the store does it."
 _REPAIRABLE: Final = frozenset({"orphan", "matrix", "pending_delete", "run_shard", "mode", "page"})
 
 
-def check_store(store: CatalogThread, progress: Callable[[str], None] | None = None) -> CheckReport:
-    """Reads every table and every file of the store; `progress` is called with what is being read.
+def check_store(
+    store: CatalogThread, progress: Callable[[str], None] | None = None, unfinished: Sequence[str] = ()
+) -> CheckReport:
+    """Reads every table and every file of the store; `progress` is called with what is being read. `unfinished`: files
+    from which something could not be erased before (`fold.left_to_erase`).
 
     It reads the catalog in pieces, each of one moment: other commits may come in between.
     A store so damaged that it can't be opened is reported by opening it (StoreDamaged).
     """
     tell = progress or (lambda _: None)
     problems: list[Problem] = []
-    waiting: set[str] = set()
-    pieces = store.submit(lambda catalog: _pieces(catalog, tell, waiting))
+    waiting = dict.fromkeys([*unfinished, *store.submit(deletes.pending_files)])
+    pieces = store.submit(lambda catalog: _pieces(catalog, tell))
     while (piece := store.submit(lambda _: next(pieces, None))) is not None:
         problems += piece
     if any(problem.kind == "catalog" for problem in problems):
@@ -39,15 +44,16 @@ def check_store(store: CatalogThread, progress: Callable[[str], None] | None = N
         listed = list(files.list_files(store.path))
         problems += store.submit(lambda catalog: files.check_orphans(catalog, listed))
     problems += files.check_modes(store.folder)
-    # Deletes that became pending meanwhile are at work.
-    problems += [_waits(path) for path in store.submit(deletes.pending) if path in waiting]
+    # What became pending since is in progress.
+    left = set(store.submit(fold.left_to_erase))
+    problems[:0] = [_waits(path) for path in waiting if path in left]
     counted = [table for table in TABLES if table != "store"]
     counts = store.submit(lambda catalog: [catalog.one(f"SELECT count(*) FROM core.{table}") for table in counted])
     return CheckReport(problems, dict(zip(counted, counts, strict=True)))
 
 
-def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) -> Iterator[list[Problem]]:
-    """What is wrong with the tables and the files that they name; adds the pending deletes to `waiting`."""
+def _pieces(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[list[Problem]]:
+    """What is wrong with the tables and the files that they name."""
     tell("catalog")
     problems: list[Problem] = []
     for piece in check_tables(catalog):
@@ -55,7 +61,6 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) ->
         yield piece
     if any(problem.kind == "catalog" for problem in problems):
         return  # only sound tables tell what the files should be
-    waiting.update(deletes.pending(catalog))
     yield from files.check_embeddings(catalog, tell)
     if not any("pending embedding" in problem.detail for problem in problems):
         yield files.check_pending(catalog)
@@ -66,8 +71,10 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None], waiting: set[str]) ->
 
 
 def _waits(path: str) -> Problem:
-    detail = "waits to be deleted" if deletes.is_deletable(path) else "is not the path of a file of the store"
-    return Problem("pending_delete", path, detail, "`facepipe check --repair` clears it.")
+    if not deletes.is_deletable(path):
+        return Problem("pending_delete", path, "is not the path of a file of the store", _CLEARED)
+    detail = "an unfinished erasure: it waits to be deleted, or has vectors of faces that were removed"
+    return Problem("pending_delete", path, detail, _CLEARED)
 
 
 def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:

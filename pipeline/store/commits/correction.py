@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import files
+from pipeline.store.catalog import deletes, files
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import to_json
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
@@ -67,7 +67,8 @@ def change_rows(
     seqs = {p: s for s, p in enumerate((p for p in made if not _columns(after, p)["seq"]), seq)}
     after = _complete(after, seqs, Fact("", correction_id=number, origin=commit.origin, stated_at=now))
     _change_facts(catalog, before.facts, after.facts)
-    _change_faces(catalog, after.faces)
+    if _change_faces(catalog, after.faces):
+        deletes.add_matrix(catalog, directory)
     _add_vectors(catalog, commit.vectors)
     _change_persons(catalog, directory, before, after, now)
     free = _change_references(catalog, commit, seqs, seq + len(seqs), objects)
@@ -111,13 +112,15 @@ def _change_facts(catalog: Catalog, gone: Sequence[Fact], new: Sequence[Fact]) -
     _insert(catalog, "facts", [{name: getattr(fact, name) for name in names} for fact in new])
 
 
-def _change_faces(catalog: Catalog, faces: Mapping[int, Mapping[str, Any]]) -> None:
+def _change_faces(catalog: Catalog, faces: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Returns whether it removed vectors."""
     rows = [{"face_id": face_id, **columns} for face_id, columns in faces.items()]
     _update(catalog, "faces", "face_id", FACE_COLUMNS, rows)
     rejected = [face_id for face_id, columns in faces.items() if columns["outcome"] == "rejected"]
     if rejected:  # again: the vectors that it got go
         for table in ("embeddings", "pending_embeddings"):
             catalog.execute(f"DELETE FROM core.{table} WHERE face_id IN (SELECT unnest(?::BIGINT[]))", [rejected])
+    return bool(rejected)
 
 
 def _add_vectors(catalog: Catalog, vectors: Mapping[int, FloatArray]) -> None:

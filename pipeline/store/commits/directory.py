@@ -28,7 +28,7 @@ from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.ids import PromisedIds
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.commits.removal import remember_persons, remove_persons, remove_references
+from pipeline.store.commits.removal import remove_persons, remove_references
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import Row, object_file, write_objects
 from pipeline.store.files.shards import vector_bytes
@@ -198,9 +198,8 @@ def _write(catalog: Catalog, numbered: Sequence[_Numbered], now: datetime) -> No
     for part in numbered:
         _update_persons(catalog, part.directory, part.updated)
         commit = part.change.commit
-        if commit.forget:
-            remember_persons(catalog, commit.account_id, commit.deleted)
-        _delete_persons(catalog, part.directory, commit.deleted)
+        if commit.deleted:
+            _delete_persons(catalog, commit.account_id, part.directory, commit.deleted, commit.forget)
 
 
 def _image_rows(numbered: _Numbered, generation: int, now: datetime) -> dict[str, list[dict[str, Any]]]:
@@ -296,10 +295,11 @@ def _update_persons(catalog: Catalog, directory: int, persons: Sequence[PersonRe
             raise StoreError(message=f"The person {person.person_id} is not in the directory.")
 
 
-def _delete_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
-    if person_ids:
-        remove_persons(catalog, directory, person_ids)
-        drop_if_empty(catalog, directory)
+def _delete_persons(
+    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], forget: bool = False
+) -> None:
+    remove_persons(catalog, account_id, directory, person_ids, forget=forget)
+    drop_if_empty(catalog, directory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,6 +372,6 @@ def delete_directory(catalog: Catalog, account_id: int, name: str) -> int:
     with catalog.transaction("directory_commit"):
         directory = require_directory(catalog, account_id, name)
         persons = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ?", [directory])
-        _delete_persons(catalog, directory, [person for (person,) in persons])
+        _delete_persons(catalog, account_id, directory, [person for (person,) in persons])
     deletes.replay_committed(catalog)
     return len(persons)

@@ -1,6 +1,5 @@
-"""Folding: embeddings of posted faces, and of those that a regroup admitted, move from the catalog into shards, vectors
-of removed and of rejected faces out of the files.
-Replaced images are forgotten after their day.
+"""Folding: embeddings of posted faces, and of those that a regroup admitted, move from the catalog into shards.
+Replaced images are forgotten after their day. And erasing: what transactions removed leaves the files.
 
 Files are written first, then one transaction for each shard is committed, then what the shard replaces is unlinked.
 Between two transactions other commits go on, so a face may be removed while its new shard is written: the next fold
@@ -13,14 +12,17 @@ replaces, rewritten for the n-th time. So a fold that is repeated after a crash 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.errors import StoreError
 from pipeline.store.catalog import deletes, replaced_images
 from pipeline.store.catalog.connection import Catalog, Submit
 from pipeline.store.catalog.references import add_embedding_shard
@@ -32,10 +34,13 @@ from pipeline.store.records import StoreIdentity
 SHARD_ROWS = 4096
 _SMALL_SHARDS = 16  # so many are put together: each vector is written about once more for as many folds
 _NAME = re.compile(r"(.+?)(?:\.(\d+))?\.parquet")
+_UNLINKED_AT_ONCE: Final = 500  # files
+_log = logging.getLogger(__name__)
 
 
 def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: int, min_pending: int) -> int:
     """Does all of it; returns how many embeddings moved. One at a time. Raises StoreDamaged, StoreFull."""
+    erase(submit, folder, identity, generation)
     metadata = shards.embedding_metadata(identity, generation)
     moved = 0
     waiting = submit(count_pending)
@@ -47,12 +52,43 @@ def fold(submit: Submit, folder: Folder, identity: StoreIdentity, generation: in
         written = shards.write_embeddings(folder, file, table, metadata)
         submit(partial(_commit_pending, table=table, file=written))
         moved += table.num_rows
-    for rewriting in submit(plan_rewritings):
-        rewritten = _rewrite(folder, rewriting, metadata)
-        submit(partial(_commit_rewriting, rewriting=rewriting, file=rewritten))
-    submit(_blank_matrices)
+    _rewrite_all(submit, folder, metadata, submit(plan_rewritings))
     submit(replaced_images.forget_old)
     return moved
+
+
+def erase(submit: Submit, folder: Folder, identity: StoreIdentity, generation: int) -> None:
+    """Finishes what transactions removed: unlinks files, and takes vectors of removed and of rejected faces out of
+    matrices and shards. Raises StoreDamaged, StoreFull, StoreUnwritable."""
+    while submit(partial(deletes.replay, most=_UNLINKED_AT_ONCE)) == _UNLINKED_AT_ONCE:
+        pass
+    submit(_blank_matrices)
+    metadata = shards.embedding_metadata(identity, generation)
+    stale = submit(lambda catalog: [_rewriting(catalog, [row]) for row in _stale_shards(catalog)])
+    _rewrite_all(submit, folder, metadata, stale)
+
+
+def left_to_erase(catalog: Catalog) -> list[str]:
+    """The files of which transactions removed something that they still have. What is to be unlinked or blanked is
+    listed in the transaction; a shard that has more rows than the catalog has faces in it needs no list."""
+    return [*deletes.pending(catalog), *(file for _, file, _ in _stale_shards(catalog))]
+
+
+def finish_erasure(catalog: Catalog) -> None:
+    """At opening: finishes what a command or a server committed before it was killed or its disk failed, and says so.
+    Where that fails as well, the store can be used, and the next opening tries it again."""
+    root = catalog.folder.root
+    if not left_to_erase(catalog):
+        return
+    if catalog.read_only:
+        _log.warning("An erasure in the store %s is not finished: the next command that can write there does it.", root)
+        return
+    try:
+        erase(lambda work: work(catalog), catalog.folder, catalog.identity, catalog.generation)
+    except StoreError as exc:
+        _log.warning("An erasure in the store %s could not be finished, and is tried again: %s", root, exc)
+    else:
+        _log.warning("Finished an erasure in the store %s that was interrupted.", root)
 
 
 def sweep(catalog: Catalog) -> None:
@@ -127,17 +163,25 @@ class Rewriting:
 
 def plan_rewritings(catalog: Catalog) -> list[Rewriting]:
     """What is due: each shard with more rows than the catalog has faces in it, and the small shards when many."""
-    stale = catalog.rows(
-        "SELECT embedding_shard_id, file, sha256 FROM core.embedding_shards s WHERE generation = ? AND rows >"
-        " (SELECT count(*) FROM core.embeddings e WHERE e.embedding_shard_id = s.embedding_shard_id) ORDER BY 1",
-        [catalog.generation],
-    )
+    stale = _stale_shards(catalog)
     groups = [[row] for row in stale]
     stale_ids = {shard for shard, _, _ in stale}
     small = [row for row in _small_shards(catalog) if row[0] not in stale_ids]
     if len(small) >= _SMALL_SHARDS:
         groups.append(small)
     return [_rewriting(catalog, group) for group in groups]
+
+
+def _stale_shards(catalog: Catalog) -> list[tuple[int, str, str]]:
+    """Those with more rows than the catalog has faces in them. Where there is none, equal sums tell it at once."""
+    rows = catalog.one("SELECT coalesce(sum(rows), 0) FROM core.embedding_shards")
+    if rows == catalog.one("SELECT count(*) FROM core.embeddings"):
+        return []
+    return catalog.rows(
+        "SELECT embedding_shard_id, file, sha256 FROM core.embedding_shards s WHERE generation = ? AND rows >"
+        " (SELECT count(*) FROM core.embeddings e WHERE e.embedding_shard_id = s.embedding_shard_id) ORDER BY 1",
+        [catalog.generation],
+    )
 
 
 def _small_shards(catalog: Catalog) -> Iterator[tuple[int, str, str]]:
@@ -158,6 +202,12 @@ def _rewriting(catalog: Catalog, rows: Sequence[tuple[int, str, str]]) -> Rewrit
     ids, files, hashes = zip(*rows, strict=True)
     faces = catalog.read("SELECT face_id FROM core.embeddings WHERE list_contains(?, embedding_shard_id)", [list(ids)])
     return Rewriting(ids, files, hashes, faces["face_id"].combine_chunks())
+
+
+def _rewrite_all(submit: Submit, folder: Folder, metadata: dict[str, object], rewritings: Sequence[Rewriting]) -> None:
+    for rewriting in rewritings:
+        rewritten = _rewrite(folder, rewriting, metadata)
+        submit(partial(_commit_rewriting, rewriting=rewriting, file=rewritten))
 
 
 def _rewrite(folder: Folder, rewriting: Rewriting, metadata: dict[str, object]) -> shards.WrittenFile | None:
@@ -196,7 +246,8 @@ def _commit_rewriting(catalog: Catalog, rewriting: Rewriting, file: shards.Writt
 
 
 def _blank_matrices(catalog: Catalog) -> None:
-    """Overwrites what the reference matrices hold of references that are gone."""
+    """Overwrites what the reference matrices hold of references that were removed."""
+    listed = [path for path in deletes.pending(catalog) if deletes.is_matrix(path)]
     for (directory,) in catalog.rows("SELECT directory_id FROM core.directories ORDER BY 1"):
         current = catalog.read(
             "SELECT r.seq FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id"
@@ -205,3 +256,4 @@ def _blank_matrices(catalog: Catalog) -> None:
         )
         stem, size = matrix.stem(catalog.generation, directory), catalog.identity.embedding_size
         matrix.blank(catalog.folder, stem, current["seq"].to_numpy(), size)
+    deletes.clear(catalog, listed)

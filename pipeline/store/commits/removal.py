@@ -3,8 +3,9 @@ transaction.
 
 A face of a posted image is deleted, and the image's row with its last face. A face of a run keeps its row, because it
 is a fact of the archive. When its person is deleted, or its photo leaves, it loses everything that tells who it
-was: its outcome becomes `removed`, without person, score, detection or embedding. So does the photo's row. The next
-`fold` takes the vectors out of the immutable embedding shards and the reference matrix.
+was: its outcome becomes `removed`, without person, score, detection or embedding. So does the photo's row. `fold.erase`
+takes the vectors out of the immutable embedding shards and the reference matrix: soon after the transaction, or at the
+next opening.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     )
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
     files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
+    if faces:
+        deletes.add_matrix(catalog, directory)
 
 
 def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Set[str] = frozenset()) -> None:
@@ -68,34 +71,46 @@ def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Set[str] 
     replaced_images.add(catalog, [row for row in old if row[1] not in gone])
 
 
-def remember_persons(catalog: Catalog, account_id: int, person_ids: Sequence[str]) -> None:
-    """Before these persons are deleted: notes their faces, and the photos that show nobody else, as forgotten.
+def _remember_persons(
+    catalog: Catalog, account_id: int, person_ids: Sequence[str], faces_too: bool
+) -> list[tuple[int, str, str]]:
+    """Before these persons are deleted: notes the photos that show nobody else as forgotten, and returns them: media
+    id, path, SHA-256. With `faces_too` notes their faces as well.
 
     Not the faces of posted images: a post may be about some faces only, and their ordinals count these.
     """
     rows = catalog.rows(
-        "SELECT m.path, m.sha256, f.ordinal,"
+        "SELECT m.media_id, m.path, m.sha256, f.ordinal,"
         f" count(*) FILTER (WHERE o.person_id IS NOT NULL AND NOT o.{_THESE_PERSONS})"
         " FROM core.faces f JOIN core.media m ON m.media_id = f.media_id JOIN core.faces o ON o.media_id = f.media_id"
         f" WHERE m.sha256 IS NOT NULL AND m.run_id IS NOT NULL AND f.{_THESE_PERSONS}"
-        " GROUP BY f.face_id, m.path, m.sha256, f.ordinal",
+        " GROUP BY f.face_id, m.media_id, m.path, m.sha256, f.ordinal",
         [list(person_ids)] * 2,
     )
-    faces = [forgotten.face_text(sha256, ordinal) for _, sha256, ordinal, _ in rows]
-    alone = [(path, sha256) for path, sha256, _, others in rows if not others and path is not None]
-    forgotten.remember(catalog, account_id, forgotten.FACE, faces)
-    forgotten.remember(catalog, account_id, forgotten.PATH, [path for path, _ in alone])
-    forgotten.remember(catalog, account_id, forgotten.BYTES, [sha256 for _, sha256 in alone])
+    if not rows:
+        return []
+    alone = sorted({(media, path, sha256) for media, path, sha256, _, others in rows if not others})
+    if faces_too:
+        faces = [forgotten.face_text(sha256, ordinal) for _, _, sha256, ordinal, _ in rows]
+        forgotten.remember(catalog, account_id, forgotten.FACE, faces)
+    forgotten.remember(catalog, account_id, forgotten.PATH, [path for _, path, _ in alone])
+    forgotten.remember(catalog, account_id, forgotten.BYTES, [sha256 for _, _, sha256 in alone])
+    return alone
 
 
-def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
+def remove_persons(
+    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], *, forget: bool = False
+) -> None:
     """Deletes these persons with their references, their images and all that is stored of their faces.
+
+    Of photos that show nobody else, digests of path and hash are kept. With `forget` also of the persons' other faces.
 
     Raises StoreError unless each is a person of the directory, and nobody else's parent.
     """
     if not person_ids:
         return
     ids = [list(person_ids)]
+    alone = _remember_persons(catalog, account_id, person_ids, forget)
     deleted = f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS} RETURNING name, external_id"
     called = catalog.rows(deleted, [directory, *ids])
     _require_all(len(called), person_ids)
@@ -120,6 +135,8 @@ def remove_persons(catalog: Catalog, directory: int, person_ids: Sequence[str]) 
     files.erase_labels(catalog, [*others, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
+    deletes.add_matrix(catalog, directory)
+    _blank_photos(catalog, _with_repeated(catalog, [media_id for media_id, _, _ in alone]), FORGOTTEN)
 
 
 def _labelled_after(
@@ -162,11 +179,7 @@ def _labelled_after(
 def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], status: str) -> None:
     """Removes photos of runs, and the rows that repeat them in their runs. Where they are FORGOTTEN, remembers what
     runs of the account must leave out: their paths and bytes but for those that another photo of the account has."""
-    repeated = (
-        "SELECT r.media_id FROM core.media r JOIN core.media m USING (run_id, path, directory)"
-        f" WHERE r.status = '{DUPLICATE_ROW}' AND m.{_THESE_MEDIA}"
-    )
-    media = [*media_ids, *(row for (row,) in catalog.rows(repeated, [list(media_ids)]))]
+    media = _with_repeated(catalog, media_ids)
     kinds = ((forgotten.PATH, "path"), (forgotten.BYTES, "sha256")) if status == FORGOTTEN else ()
     for kind, column in kinds:
         alone = catalog.rows(
@@ -176,6 +189,29 @@ def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], s
             [media, account_id, media],
         )
         forgotten.remember(catalog, account_id, kind, [text for (text,) in alone])
+    directories = catalog.rows(
+        "SELECT directory_id FROM core.directories WHERE account_id = ?"
+        f" AND name IN (SELECT directory FROM core.media WHERE {_THESE_MEDIA})",
+        [account_id, media],
+    )
+    for (directory,) in directories:
+        deletes.add_matrix(catalog, directory)
+    _blank_photos(catalog, media, status)
+
+
+def _with_repeated(catalog: Catalog, media_ids: Sequence[int]) -> list[int]:
+    """These photos, and the rows that repeat them in their runs."""
+    repeated = (
+        "SELECT r.media_id FROM core.media r JOIN core.media m USING (run_id, path, directory)"
+        f" WHERE r.status = '{DUPLICATE_ROW}' AND m.{_THESE_MEDIA}"
+    )
+    return [*media_ids, *(row for (row,) in catalog.rows(repeated, [list(media_ids)]))]
+
+
+def _blank_photos(catalog: Catalog, media: Sequence[int], status: str) -> None:
+    """Takes everything that tells what they are from the rows of photos and of their faces."""
+    if not media:
+        return
     faces = [face for (face,) in catalog.rows(f"SELECT face_id FROM core.faces WHERE {_THESE_MEDIA}", [media])]
     _pass_facts_on(catalog, faces, media)
     _blank_run_faces(catalog, faces)
