@@ -114,18 +114,18 @@ def _close_catalog(catalog: Catalog) -> None:
 
 def _open(
     folder: Folder, make_identity: Callable[[], StoreIdentity] | None, repair: bool, read_only: bool
-) -> tuple[Catalog, Problem | None]:
+) -> tuple[Catalog, list[Problem]]:
     """Under the lock, on the catalog's thread."""
     if make_identity is None:
         opening.require_store(folder)
     elif not opening.has_store(folder.root):
         opening.create_store(folder, make_identity())
     if read_only:
-        return opening.open_catalog(folder, read_only=True), None
+        return opening.open_catalog(folder, read_only=True), []
     loss = lost.look_for_loss(folder) if repair else None
     catalog = opening.open_catalog(folder, lossy=loss is not None)
     try:
-        problem = None if loss is None else loss.settle(catalog)
+        problems = [] if loss is None else loss.accept(catalog)
         deletes.sweep(folder)
         deletes.replay(catalog)
         intents.undo(catalog)
@@ -133,4 +133,4 @@ def _open(
     except BaseException:
         catalog.close()
         raise
-    return catalog, problem
+    return catalog, problems
