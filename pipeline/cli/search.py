@@ -49,11 +49,14 @@ def search(
       facepipe search party.jpg --store ~/people
       facepipe search party.jpg --store ~/people --top 1 --json
     """
+    from pipeline.extraction.images.files import read_file
+
     try:
+        data = read_file(image, settings.decode.max_bytes)
         with loading_models():
             from pipeline.jobs.search import search as search_store
 
-            faces = search_store(image, store, settings, account, directory, top)
+            faces = search_store(data, store, settings, account, directory, top)
     except ImageRejected as error:
         end_with(error, {"image": str(image)}, (), as_json, subject=str(image))
     emit({"image": str(image), "faces": [face.as_dict() for face in faces]}, _lines(image, faces), as_json)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
-from pipeline.extraction.images.files import read_file
 from pipeline.identities.service import IdentityService
 from pipeline.identities.types import FaceResult, PersonView, PostRequest
 from pipeline.jobs.accounts import find_account
@@ -26,17 +25,16 @@ from pipeline.store.records import QUALITIES, Candidate, FaceAnswer, SearchQuery
 
 
 def search(
-    image: Path, store: Path, settings: Settings, account: str | None, directory: str, top: int
+    image: bytes, store: Path, settings: Settings, account: str | None, directory: str, top: int
 ) -> list[FaceAnswer]:
-    """The faces of `image`, each with its identity and the `top` most similar ones.
+    """The faces of an encoded image, each with its identity and the `top` most similar ones.
 
     Raises ImageRejected, StoreError, ModelError, DeviceError.
     """
-    data = read_file(image, settings.decode.max_bytes)
-    with open_store(store, command="search") as opened:
+    with open_store(store, command="search", reading=True) as opened:
         settings = settings_of_store(settings, opened.identity, store)
         with closing(Recogniser(opened, settings)) as recogniser:
-            return recogniser.faces(data, account, directory, top)
+            return recogniser.faces(image, account, directory, top)
 
 
 class Recogniser:

@@ -114,7 +114,7 @@ def _close_catalog(catalog: Catalog) -> None:
 
 def _open(
     folder: Folder, make_identity: Callable[[], StoreIdentity] | None, repair: bool, read_only: bool
-) -> tuple[Catalog, Problem | None]:
+) -> tuple[Catalog, list[Problem]]:
     """Under the lock, on the catalog's thread."""
     if make_identity is None:
         opening.require_store(folder)
@@ -123,11 +123,11 @@ def _open(
     if read_only:
         catalog = opening.open_catalog(folder, read_only=True)
         fold.finish_erasure(catalog)
-        return catalog, None
+        return catalog, []
     loss = lost.look_for_loss(folder) if repair else None
     catalog = opening.open_catalog(folder, lossy=loss is not None)
     try:
-        problem = None if loss is None else loss.settle(catalog)
+        problems = [] if loss is None else loss.accept(catalog)
         deletes.sweep(folder)
         intents.undo(catalog)
         fold.sweep(catalog)
@@ -135,4 +135,4 @@ def _open(
     except BaseException:
         catalog.close()
         raise
-    return catalog, problem
+    return catalog, problems

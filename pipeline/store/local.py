@@ -162,7 +162,7 @@ class LocalStore(CatalogThread, Store):
         report = check_store(self, progress, unfinished)
         repaired = repair_store(self, report) if repair else []
         last = check_store(self, progress, unfinished) if repaired else report
-        return Checked(last, [self.lost, *repaired] if self.lost else repaired)
+        return Checked(last, [*self.lost, *repaired])
 
     def export(self, to: Path) -> dict[str, int]:
         return export_store(self, to)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import ImageMissing
 from pipeline.store.local import LocalStore
 from tests.cli.report import facepipe
 from tests.cli.test_commands import IDENTITY
@@ -47,13 +48,20 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return places
 
 
+def started(words: str, places: dict[str, Path], weights_cache: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FACEPIPE_CACHE": str(weights_cache)}
+    command = [sys.executable, "-c", CODE, *words.format(**places).split()]
+    return subprocess.run(command, input="password\n", capture_output=True, text=True, env=environment)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_torch(command: str, places: dict[str, Path], weights_cache: Path) -> None:
-    words = COMMANDS[command].format(**places).split()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FACEPIPE_CACHE": str(weights_cache)}
-    result = subprocess.run(
-        [sys.executable, "-c", CODE, *words], input="password\n", capture_output=True, text=True, env=environment
-    )
+    result = started(COMMANDS[command], places, weights_cache)
     assert (result.returncode, result.stderr.splitlines()[-1]) == (0, "loaded:")
     if command == "unchanged run":
         assert "1 were in already" in result.stdout
+
+
+def test_a_search_for_a_missing_photo_ends_without_torch(places: dict[str, Path], weights_cache: Path) -> None:
+    result = started("search {photos}/nope.jpg --store {store}", places, weights_cache)
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (ImageMissing.exit_code, "loaded:")

@@ -88,7 +88,7 @@ def test_a_run_makes_an_encrypted_store_and_its_images_decrypt(
     assert snapshot(store) == snapshot(tmp_path / "plain")
 
     # Searching needs no key, and a key that was there before is not told of again.
-    (face,) = search(few / "b2.jpg", store, settings, None, "main", 1)
+    (face,) = search((few / "b2.jpg").read_bytes(), store, settings, None, "main", 1)
     assert face.identity is not None
     again = RecordedProgress()
     run(RunRequest(source=few, store=store, settings=with_key(settings, key)), again, threading.Event())

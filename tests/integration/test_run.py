@@ -299,16 +299,16 @@ def test_the_photo_of_a_known_person_is_recognised(
     photos: Path, runner: Runner, settings: Settings, tmp_path: Path
 ) -> None:
     runner(photos)
-    (face,) = search(photos / "b2.jpg", tmp_path / "store", settings, None, "main", 5)
+    (face,) = search((photos / "b2.jpg").read_bytes(), tmp_path / "store", settings, None, "main", 5)
     assert face.identity is not None
     assert face.identity.similarity_score >= 1.0
     assert face.similar[0].person_id == face.identity.person_id
     assert len(face.similar) == 2
     assert face.similar[1].similarity_score < 1.0
-    (same,) = search(photos / "a1.jpg", tmp_path / "store", settings, None, "main", 1)
+    (same,) = search((photos / "a1.jpg").read_bytes(), tmp_path / "store", settings, None, "main", 1)
     assert same.identity is not None
     assert same.identity.similarity_score == pytest.approx(2 / (2 - 0.54**0.5), abs=1e-12)
-    assert search(photos / "e-noise.png", tmp_path / "store", settings, None, "main", 5) == []
+    assert search((photos / "e-noise.png").read_bytes(), tmp_path / "store", settings, None, "main", 5) == []
 
 
 @pytest.mark.usefixtures("loaded_once")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +16,14 @@ from pipeline.jobs.store_identity import make_identity
 from pipeline.matching.calibration import Calibration
 from tests.cli.report import answer, facepipe
 from tests.integration.conftest import Runner
+from tests.store.store_samples import flip
+from tests.store.test_disk import in_namespace
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
+ON_A_READ_ONLY_DISK = """
+from pipeline.cli import main
+main(["search", *sys.argv[2:], "--store", str(store), "--device", "cpu", "--json"])
+"""
 
 
 def test_a_name_cannot_forge_a_line(photos: Path, runner: Runner, tmp_path: Path) -> None:
@@ -56,3 +65,24 @@ def test_the_calibration_says_what_is_strong(photos: Path, runner: Runner, setti
         (found,) = face["similar"]
         words.append(found["strength"])
     assert words == ["strong", "likely", "weak"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: None,
+        lambda store: shutil.rmtree(store / "references"),
+        lambda store: flip(store / "references/g0001/1.f32", 5),
+    ],
+    ids=["whole", "without a matrix", "with a damaged matrix"],
+)
+def test_on_a_read_only_disk_the_answer_is_the_same(
+    archive: Path, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    photo, disk = archive / "photos/c-both.png", tmp_path / "disk"
+    store = shutil.copytree(archive / "store", disk / "store")
+    expected = answer("search", photo, "--store", store, "--device", "cpu")
+    assert [face["identity"] is not None for face in expected["faces"]] == [True, True]
+    damage(store)
+    mount = f"mount --bind '{disk}' '{disk}' && mount -o remount,bind,ro '{disk}'"
+    assert json.loads(in_namespace(disk, mount, ON_A_READ_ONLY_DISK, str(photo))) == expected

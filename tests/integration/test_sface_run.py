@@ -38,7 +38,9 @@ def test_the_two_people_are_told_apart_in_a_store_of_128_dimensions(
     with LocalStore.open(tmp_path / "store", command="test") as client:
         identity = client.identity
     assert (identity.embedder, identity.weights, identity.embedding_size) == ("sface", "sface", 128)
-    (face,) = search(photos / "b2.jpg", tmp_path / "store", with_weights(settings, "auto"), None, "main", 5)
+    (face,) = search(
+        (photos / "b2.jpg").read_bytes(), tmp_path / "store", with_weights(settings, "auto"), None, "main", 5
+    )
     assert face.identity is not None
     assert face.similar[0].person_id == face.identity.person_id
     assert face.similar[1].similarity_score < 1 <= face.identity.similarity_score
@@ -55,7 +57,7 @@ def test_the_other_embedder_never_writes_to_it(
     with pytest.raises(StoreMismatch, match="sface"):
         runner(photos, settings=other)
     with pytest.raises(StoreMismatch, match="sface"):
-        search(photos / "b2.jpg", tmp_path / "store", other, None, "main", 5)
+        search((photos / "b2.jpg").read_bytes(), tmp_path / "store", other, None, "main", 5)
     # The store's own.
     assert runner(photos, settings=with_weights(settings, "auto")).work.embedder_calls == 0
 

@@ -5,6 +5,7 @@ A copy of the folder of an open store is what SIGKILL would leave of it.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.store.store_samples import failing_at, flip, insertion, of_version, u
 
 LOG = "catalog-0001.duckdb.wal"
 POSTS = 6
+COMMITS = 7  # with that of folding
 
 
 def recorded(store: LocalStore) -> int:
@@ -67,6 +69,12 @@ def assert_refused(store: Path) -> StoreDamaged:
         LocalStore.open(store, command="test")
     assert files_of(store) == before
     return caught.value
+
+
+def commit_ends(log: Path) -> list[int]:
+    """Where the log's transactions end, by the entry that DuckDB ends each with."""
+    data = log.read_bytes()
+    return [match.end() for match in re.finditer(re.escape(data[-21:]), data)]
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -177,13 +185,59 @@ def test_repair_goes_on_without_what_is_lost_and_deletes_nothing_of_it(
         assert client.check().report.problems == []
 
 
-def test_a_repair_that_is_cut_off_is_repeated(killed: Path) -> None:
-    (killed / LOG).unlink()
-    with failing_at("count_commits.begin", LookupError()), pytest.raises(LookupError):
+@pytest.mark.parametrize("damaged", range(1, COMMITS))
+@pytest.mark.parametrize("place", ["first byte", "middle", "last byte"])
+def test_repair_keeps_what_comes_before_a_flipped_bit(killed: Path, damaged: int, place: str) -> None:
+    last, ends = commit_count.recorded(Folder(killed)), [0, *commit_ends(killed / LOG)]
+    assert last is not None
+    start, end = ends[damaged : damaged + 2]
+    flip(killed / LOG, {"first byte": start, "middle": (start + end) // 2, "last byte": end - 1}[place])
+    log = (killed / LOG).read_bytes()
+    with LocalStore.open(killed, command="test", repair=True) as client:
+        checked = client.check(repair=True)
+        assert checked.report.problems == []
+    told = [problem.detail for problem in checked.repaired]
+    assert f"{COMMITS - damaged} of its last changes are gone" in told[0]
+    assert f"changes intact in the log: {damaged} " in told[0]
+    listed = re.findall(r"\d+", " ".join(re.findall(r"change ([\d, ]+):", "\n".join(told))))
+    assert [int(number) for number in listed] == list(range(last - COMMITS + damaged + 1, last + 1))
+    assert (killed / "quarantine" / LOG).read_bytes() == log
+
+
+def test_repair_lists_what_follows_the_damage(killed: Path) -> None:
+    last = commit_count.recorded(Folder(killed))
+    assert last is not None
+    flip(killed / LOG, commit_ends(killed / LOG)[-4] + 50)
+    with LocalStore.open(killed, command="test", repair=True) as client:
+        _, *lost = [problem.detail for problem in client.check(repair=True).repaired]
+    for place, detail in enumerate(reversed(lost)):
+        assert f"change {last - place}: " in detail
+        assert f"persons P{POSTS - 1 - place} x-P{POSTS - 1 - place}" in detail
+    assert len(lost) == 3
+
+
+@pytest.mark.parametrize(
+    ("log", "point"),
+    [
+        ("removed", "count_commits.begin"),
+        ("damaged", "catalog.rename"),
+        ("damaged", "catalog.fsync"),
+        ("damaged", "count_commits.begin"),
+    ],
+)
+def test_a_repair_that_is_cut_off_is_repeated(killed: Path, log: str, point: str) -> None:
+    if log == "removed":
+        (killed / LOG).unlink()
+    else:
+        flip(killed / LOG, commit_ends(killed / LOG)[-3] + 50)
+    data = (killed / LOG).read_bytes() if log == "damaged" else None
+    with failing_at(point, LookupError()), pytest.raises(LookupError):
         LocalStore.open(killed, command="test", repair=True)
-    assert "changes are gone" in str(assert_refused(killed))
+    assert "facepipe check --repair" in str(assert_refused(killed))
     with LocalStore.open(killed, command="test", repair=True) as client:
         assert client.check(repair=True).report.problems == []
+    assert len(persons(killed)) == (POSTS - 2 if data else 0)
+    assert files_of(killed).get(f"quarantine/{LOG}") == data
 
 
 def test_repair_of_a_whole_store_changes_nothing(killed: Path) -> None:

@@ -50,21 +50,26 @@ def references(catalog: Catalog, account_id: int, directory: str) -> References:
     everybody = _person_rows(catalog, number)
     known = everybody["face_id"].is_valid()
     table = everybody.filter(known)
-    faces: IntArray = table["face_id"].to_numpy()
-    vectors = matrix.load(
-        catalog.folder,
-        matrix.stem(catalog.generation, number or 0),
-        table["reference_seq"].to_numpy(),
-        catalog.identity.embedding_size,
-        lambda rows: load_embeddings(catalog, faces[rows]),
-    )
     return References(
-        vectors=vectors,
+        vectors=_reference_vectors(catalog, number, table),
         seq=table["seq"].to_numpy(),
         persons=_persons(table),
         image_hashes=_hashes(table),
         boxes=boxes_of(table),
         faceless=_persons(everybody.filter(pc.invert(known))),
+    )
+
+
+def _reference_vectors(catalog: Catalog, directory: int | None, table: pa.Table) -> FloatArray:
+    faces: IntArray = table["face_id"].to_numpy()
+    if catalog.read_only:  # a matrix that lacks rows could not be completed
+        return load_embeddings(catalog, faces)
+    return matrix.load(
+        catalog.folder,
+        matrix.stem(catalog.generation, directory or 0),
+        table["reference_seq"].to_numpy(),
+        catalog.identity.embedding_size,
+        lambda rows: load_embeddings(catalog, faces[rows]),
     )
 
 

@@ -137,6 +137,11 @@ class Folder:
                 file.seek(offset)
                 file.write(data)
 
+    def truncate(self, relative: str, size: int, kind: str) -> None:
+        """Cuts a file off in place after `size` bytes."""
+        with self._in_place(relative, "r+b", kind) as file:
+            file.truncate(size)
+
     @contextmanager
     def _in_place(self, relative: str, mode: Literal["ab", "r+b"], kind: str) -> Iterator[IO[bytes]]:
         with disk_errors(self.root):
