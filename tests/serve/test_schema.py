@@ -189,7 +189,7 @@ class Population:
         self.answers: Counter[str] = Counter()
 
     def use(self, case: Case) -> None:
-        """Makes every other request one that can succeed, as far as ids, the coding of texts and pictures go."""
+        """Makes every other request one that can succeed, as far as ids and pictures go."""
         self.calls += 1
         if self.calls % 2:
             return
@@ -208,8 +208,6 @@ class Population:
     def _usable(self, name: str, value: Any) -> Any:
         if name in PERSON_PARAMETERS:
             return self.person
-        if name.endswith("-BASE64"):
-            return base64.b64encode(str(value).encode()).decode()
         return str(value).lstrip("-") if name.upper().removeprefix("X-RPC-").startswith("MIN-") else value
 
     def _settle(self) -> None:
