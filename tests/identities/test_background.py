@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.errors import StoreError
+from pipeline.errors import StoreError, StoreUnwritable
 from pipeline.identities.background import Housekeeper
 from tests.identities.planted import Poster, service, somebody
+from tests.store.store_samples import failing_at
 from tests.waiting import until
 
 
@@ -38,6 +39,18 @@ def test_a_fold_that_fails_is_tried_again(poster: Poster, monkeypatch: pytest.Mo
     keeper = Housekeeper(client, 0.05)
     keeper.note_change()
     until(lambda: client.pending_embeddings() == 0)
+    keeper.close()
+
+
+def test_a_picture_that_could_not_be_deleted_is_deleted_later(poster: Poster) -> None:
+    """The request does not fail: its commit is done."""
+    client = poster.client
+    poster.one(somebody(0))
+    with failing_at("unlink", StoreUnwritable(path=client.path, detail="planted")):
+        poster.people.delete_person(poster.account, "main", poster.records()[0].person_id)
+    assert list(client.path.glob("objects/*/*/*"))
+    keeper = Housekeeper(client, 0.05)
+    until(lambda: not list(client.path.glob("objects/*/*/*")))
     keeper.close()
 
 

@@ -205,6 +205,8 @@ def test_an_erasure_that_cannot_be_finished_is_told_first(
         assert checked["problems"][0]["where"].startswith("embeddings/")
     assert answer("check", "--store", store)["problems"] == []
     assert len(before - held(store)) > 2
+    with LocalStore.open(store, command="test") as opened:
+        assert "Berta" not in str(contents(opened))
 
 
 def test_a_late_failure_is_told_as_done(prepared: Path, tmp_path: Path) -> None:
