@@ -121,7 +121,7 @@ def lost_commits(file: Path, last: int | None, recorded: int) -> str:
 def _restore_cure(root: Path) -> str:
     return (
         "Nothing was touched. Restore a backup, or the lost file; or go on without what is gone by"
-        f" `facepipe check --repair --store {root}`, which keeps what comes before the damage, lists what is gone, and"
+        f" `facepipe check --repair --store {root}`, which keeps what comes before the damage, lists what is lost, and"
         " keeps its files in quarantine/."
     )
 
