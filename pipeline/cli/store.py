@@ -27,7 +27,8 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
 
     Every file is hashed and opened, every reference between tables followed. Ends with exit code 43 when something
     is wrong. --repair moves leftovers of interrupted work into the store's folder quarantine/, rebuilds derived files,
-    and lets a store that lost its last changes go on without them; it never touches a photo, a face or a person.
+    deletes damaged reports, and lets a store that lost its last changes go on without them. It lists these, and never
+    touches a photo, a face or a person.
 
     \b
     Examples:

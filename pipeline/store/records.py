@@ -731,7 +731,8 @@ class ShardCommit:
 class Problem:
     """One thing that is wrong.
 
-    `kind`: catalog, reference, view, embedding, object, matrix, run, run_shard, run_file, orphan, mode, pending_delete.
+    `kind`: catalog, commits, reference, view, embedding, object, matrix, run, run_shard, run_file, run_sums, orphan,
+    page, mode, pending_delete.
     """
 
     kind: str

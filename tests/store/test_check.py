@@ -17,6 +17,7 @@ import pytest
 from pipeline.errors import StoreDamaged, StoreFull
 from pipeline.store.catalog import deletes, intents
 from pipeline.store.checks.check import check_store, repair_store
+from pipeline.store.files import commit_count
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file
 from pipeline.store.files.shards import embedding_rows, parquet_bytes
@@ -60,6 +61,19 @@ def test_a_flipped_bit_is_found(store: Path, pattern: str, kind: str, position: 
     assert kinds(report) == {kind}
     assert report.problems[0].where == file.relative_to(store).as_posix()
     assert report.problems[0].cure
+
+
+@pytest.mark.parametrize("position", [0, 19, 20, 28, 29, 30, 4095, 4096, 4100, 4125, 8191])
+def test_a_flipped_bit_in_the_count_of_commits_is_found_and_repaired(store: Path, position: int) -> None:
+    flip(store / "COMMITS", position)
+    assert kinds(check(store)) == {"commits"}
+    with LocalStore.open(store, command="test") as client:
+        assert client.check(repair=True).report.problems == []
+        last = client.read("SELECT number FROM core.commits")["number"].to_pylist()
+        assert [commit_count.recorded(client.folder)] == last
+        client.commit_directory(insertion(1, "main", 100, "A"))
+        client.commit_directory(insertion(1, "main", 101, "B"))
+        assert client.check().report.problems == []
 
 
 @pytest.mark.parametrize("damage", ["truncated", "deleted", "emptied"])

@@ -71,6 +71,11 @@ def assert_refused(store: Path) -> StoreDamaged:
     return caught.value
 
 
+def kept_logs(store: Path) -> list[bytes]:
+    """Those in quarantine, the oldest first."""
+    return [path.read_bytes() for path in sorted((store / "quarantine").glob(LOG + ".*"))]
+
+
 def commit_ends(log: Path) -> list[int]:
     """Where the log's transactions end, by the entry that DuckDB ends each with."""
     data = log.read_bytes()
@@ -180,7 +185,7 @@ def test_repair_goes_on_without_what_is_lost_and_deletes_nothing_of_it(
     after = files_of(killed)
     for name, data in kept.items():
         assert data in (after.get(name), after.get(f"quarantine/{name}")), name
-    assert after.get(f"quarantine/{LOG}") == log
+    assert kept_logs(killed) == ([] if log is None else [log])
     with LocalStore.open(killed, command="test") as client:
         assert client.check().report.problems == []
 
@@ -201,7 +206,7 @@ def test_repair_keeps_what_comes_before_a_flipped_bit(killed: Path, damaged: int
     assert f"changes intact in the log: {damaged} " in told[0]
     listed = re.findall(r"\d+", " ".join(re.findall(r"change ([\d, ]+):", "\n".join(told))))
     assert [int(number) for number in listed] == list(range(last - COMMITS + damaged + 1, last + 1))
-    assert (killed / "quarantine" / LOG).read_bytes() == log
+    assert kept_logs(killed) == [log]
 
 
 def test_repair_lists_what_follows_the_damage(killed: Path) -> None:
@@ -237,7 +242,29 @@ def test_a_repair_that_is_cut_off_is_repeated(killed: Path, log: str, point: str
     with LocalStore.open(killed, command="test", repair=True) as client:
         assert client.check(repair=True).report.problems == []
     assert len(persons(killed)) == (POSTS - 2 if data else 0)
-    assert files_of(killed).get(f"quarantine/{LOG}") == data
+    assert kept_logs(killed) == ([] if data is None else [data])
+
+
+def test_a_second_repair_tells_of_its_own_loss_alone(killed: Path) -> None:
+    flip(killed / LOG, commit_ends(killed / LOG)[-2] + 50)
+    first = (killed / LOG).read_bytes()
+    with LocalStore.open(killed, command="test", repair=True) as client:
+        client.commit_directory(insertion(1, "posted", 200, "later"))
+        shutil.copytree(killed, killed.parent / "again")
+    again = killed.parent / "again"
+    (again / LOG).write_bytes(b"")
+    with LocalStore.open(again, command="test", repair=True) as client:
+        (told,) = [problem for problem in client.check(repair=True).repaired if problem.kind == "catalog"]
+    assert "changes intact in the log: 0 " in told.detail
+    assert kept_logs(again) == [first, b""]
+
+
+def test_repair_of_a_store_with_a_folder_as_its_log(killed: Path) -> None:
+    (killed / LOG).unlink()
+    (killed / LOG).mkdir()
+    assert_refused(killed)
+    with LocalStore.open(killed, command="test", repair=True) as client:
+        assert client.check(repair=True).report.problems == []
 
 
 def test_repair_of_a_whole_store_changes_nothing(killed: Path) -> None:

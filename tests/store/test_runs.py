@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import StoreDamaged, StoreError, StoreFull
 from pipeline.store.checks.check import check_store
+from pipeline.store.files import run_sums
 from pipeline.store.local import LocalStore
 from pipeline.store.records import KNOWN_FILES_SCHEMA, MEDIA_SCHEMA, RunRow, ScanNotes
 from tests.store.store_samples import (
@@ -401,9 +402,78 @@ def test_a_changed_manifest_is_refused(client: LocalStore, run: RunRow, extracte
             read()
 
 
-def test_check_finds_a_changed_report(client: LocalStore, extracted: Path) -> None:
-    (extracted / "run.json").write_bytes(b"[]")
+@pytest.mark.parametrize("name", ["run.json", "report.html"])
+def test_check_finds_a_changed_report_and_repair_deletes_it(client: LocalStore, extracted: Path, name: str) -> None:
+    file = f"runs/{extracted.name}/report.html"
+    assert client.note_page(file, [], [])
+    client.write_report(extracted.name, "report.html", b"<html>")
+    flip(extracted / name, 1)
     assert [problem.kind for problem in client.check().report.problems] == ["run_file"]
+    checked = client.check(repair=True)
+    assert [problem.detail.partition("; ")[2] for problem in checked.repaired] == [
+        "deleted, because nothing depends on it"
+    ]
+    assert checked.report.problems == []
+    assert not list(client.path.rglob(name))
+
+
+def sums_of(folder: Path) -> dict[str, str]:
+    """The hashes of the run's files as they are."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_each_flipped_bit_of_a_list_of_hashes_is_found_and_repaired(client: LocalStore, extracted: Path) -> None:
+    sums, expected = extracted / "SHA256SUMS", sums_of(extracted)
+    whole = sums.read_bytes()
+    assert run_sums.listed(client.folder, extracted.name) == expected
+    assert not run_sums.is_damaged(client.folder, extracted.name)
+    for position in range(len(whole)):
+        sums.write_bytes(whole)
+        flip(sums, position, position % 8)
+        assert run_sums.is_damaged(client.folder, extracted.name), position
+        run_sums.rebuild(client.folder, extracted.name)
+        assert not run_sums.is_damaged(client.folder, extracted.name)
+        assert run_sums.listed(client.folder, extracted.name).items() >= expected.items(), position
+
+
+def test_damage_to_a_list_of_hashes_stays_visible_when_it_grows(client: LocalStore, extracted: Path) -> None:
+    flip(extracted / "SHA256SUMS", 5)
+    client.write_report(extracted.name, "run.json", b"{}")
+    assert run_sums.is_damaged(client.folder, extracted.name)
+
+
+def test_a_list_of_hashes_that_was_cut_off_goes_on(client: LocalStore, extracted: Path) -> None:
+    sums = extracted / "SHA256SUMS"
+    sums.write_bytes(sums.read_bytes()[:-20])
+    client.write_report(extracted.name, "run.json", b"{}")
+    assert not run_sums.is_damaged(client.folder, extracted.name)
+
+
+def test_a_list_of_hashes_without_checksums_is_of_an_earlier_version(client: LocalStore, extracted: Path) -> None:
+    sums = extracted / "SHA256SUMS"
+    sums.write_text("".join(line + "\n" for line in sums.read_text().splitlines() if not line.startswith("#")))
+    assert client.check().report.problems == []
+    client.write_report(extracted.name, "run.json", b"{}")
+    assert client.check().report.problems == []
+    flip(sums, 5)
+    assert [problem.kind for problem in client.check().report.problems] == ["run", "run_sums"]
+
+
+def test_repair_of_a_list_of_hashes_keeps_the_files(client: LocalStore, run: RunRow, extracted: Path) -> None:
+    """What seems to be damaged, because its hash in the list is."""
+    expected = sums_of(extracted)
+    data = (extracted / "SHA256SUMS").read_bytes()
+    flip(extracted / "SHA256SUMS", data.index(expected["run.json"].encode()) + 7)
+    flip(extracted / "SHA256SUMS", data.index(expected["shards/00001.parquet"].encode()) + 9)
+    found = {(problem.kind, problem.where.rpartition("/")[2]) for problem in client.check().report.problems}
+    assert found == {("run_sums", "SHA256SUMS"), ("run_shard", "00001.parquet"), ("run_file", "run.json")}
+    with client.lock_runs("run"):  # a run writes to it
+        assert {problem.kind for problem in client.check(repair=True).report.problems} == {kind for kind, _ in found}
+    assert client.check(repair=True).report.problems == []
+    assert sums_of(extracted) == expected
+    assert client.extracted_shards(run.run_id) == {0, 1}
+    assert client.read_manifest(run, 0).num_rows > 0
 
 
 def test_a_shard_that_was_listed_and_never_written_is_no_damage(

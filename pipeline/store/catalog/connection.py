@@ -121,7 +121,8 @@ def lost_commits(file: Path, last: int | None, recorded: int) -> str:
 def _restore_cure(root: Path) -> str:
     return (
         "Nothing was touched. Restore a backup, or the lost file; or go on without what is gone by"
-        f" `facepipe check --repair --store {root}`, which keeps the files of what is gone in quarantine/."
+        f" `facepipe check --repair --store {root}`, which keeps what comes before the damage, lists what is lost, and"
+        " keeps its files in quarantine/."
     )
 
 
@@ -202,7 +203,7 @@ class Catalog:
     def start_count(self, number: int) -> None:
         """Makes the catalog and COMMITS agree on the number of the last transaction, whatever they had."""
         if commit_count.recorded(self.folder) is None:
-            commit_count.create(self.folder)
+            commit_count.write(self.folder, 0)
         with self.transaction("count_commits"):
             self.execute("CREATE TABLE IF NOT EXISTS core.commits (number BIGINT)")
             self.execute("DELETE FROM core.commits")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Final
 
+from pipeline.errors import StoreLocked
 from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import references
@@ -13,13 +16,16 @@ from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks import files
 from pipeline.store.checks.tables import check_tables
 from pipeline.store.commits import fold
-from pipeline.store.files import matrix
+from pipeline.store.files import commit_count, matrix, run_sums
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
 from pipeline.store.records import CheckReport, Problem
 from pipeline.store.schema import TABLES
 
-# Kinds that `repair_store` repairs: no photo, face or person is touched.
 _CLEARED: Final = "The next command that can write to the store does it."
-_REPAIRABLE: Final = frozenset({"orphan", "matrix", "pending_delete", "run_shard", "mode", "page"})
+_OF_RUN: Final = frozenset({"run_shard", "run_file", "run_sums"})
+# Kinds that `repair_store` repairs: no photo, face or person is touched.
+_REPAIRABLE: Final = _OF_RUN | {"orphan", "matrix", "pending_delete", "commits", "mode", "page"}
 
 
 def check_store(
@@ -61,6 +67,7 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[list[Prob
         yield piece
     if any(problem.kind == "catalog" for problem in problems):
         return  # only sound tables tell what the files should be
+    yield files.check_count(catalog)
     yield from files.check_embeddings(catalog, tell)
     if not any("pending embedding" in problem.detail for problem in problems):
         yield files.check_pending(catalog)
@@ -79,11 +86,12 @@ def _waits(path: str) -> Problem:
 
 def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
     """Repairs what can be repaired of `report`, and returns it: orphans go into quarantine, pages that nothing
-    notes are deleted, matrices rebuilt, deletes replayed.
+    notes and damaged reports are deleted, matrices rebuilt, deletes replayed.
 
     Raises StoreUnwritable.
     """
-    repaired = [problem for problem in report.problems if problem.kind in _REPAIRABLE]
+    repaired = _repairable(store, report.problems)
+    changed = _changed_files(store.folder, repaired)  # requests don't wait for it
 
     def work(catalog: Catalog) -> None:
         # Checked again: a commit may have made a file of that name since.
@@ -96,8 +104,12 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
         for problem in repaired:
             if problem.kind == "mode":
                 catalog.folder.make_private()
-            if problem.kind == "run_shard":
+            if problem.kind == "commits":
+                commit_count.write(catalog.folder, catalog.one("SELECT max(number) FROM core.commits"))
+            if problem.kind == "run_shard" and problem.where in changed:
                 catalog.folder.set_aside(problem.where)
+            if problem.kind == "run_file" and problem.where in changed:
+                catalog.folder.unlink(problem.where)  # quarantine would keep who is forgotten later
             if problem.kind == "matrix":
                 matrix.remove(catalog.folder, problem.where.rpartition(".")[0])
         deletes.replay(catalog)
@@ -106,7 +118,39 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
         store.submit(work)
     if any(problem.kind == "matrix" for problem in repaired):
         _rebuild_matrices(store)
-    return repaired
+    return [_with_what_was_done(problem) for problem in repaired]
+
+
+def _repairable(store: CatalogThread, problems: Iterable[Problem]) -> list[Problem]:
+    """What can be repaired now. First writes damaged lists of hashes again, but not while a run is writing to one: then
+    nothing can be told of the files in it."""
+    found = [problem for problem in problems if problem.kind in _REPAIRABLE]
+    lists = [problem for problem in found if problem.kind == "run_sums"]
+    try:
+        if lists:
+            with StoreLock.acquire(store.path, "check", RUN_LOCK_NAME):
+                for problem in lists:
+                    run_sums.rebuild(store.folder, _run_of(problem))
+    except StoreLocked:
+        runs = set(map(_run_of, lists))
+        found = [problem for problem in found if problem.kind not in _OF_RUN or _run_of(problem) not in runs]
+    return found
+
+
+def _run_of(problem: Problem) -> str:
+    return PurePosixPath(problem.where).parts[1]
+
+
+def _changed_files(folder: Folder, problems: Iterable[Problem]) -> set[str]:
+    """The files of the same runs that are still not as they are listed."""
+    runs = {_run_of(problem) for problem in problems if problem.kind in _OF_RUN}
+    return {file for run_id in runs for file, changed in run_sums.changed_files(folder, run_id) if changed}
+
+
+def _with_what_was_done(problem: Problem) -> Problem:
+    if problem.kind != "run_file":
+        return problem
+    return replace(problem, detail=f"{problem.detail}; deleted, because nothing depends on it")
 
 
 def _rebuild_matrices(store: CatalogThread) -> None:

@@ -28,7 +28,7 @@ from pipeline.store.catalog.pages import PAGE
 from pipeline.store.catalog.references import load_embeddings, reference_rows
 from pipeline.store.catalog.runs import OPEN, find_runs
 from pipeline.store.checks.tables import RESTORE
-from pipeline.store.files import matrix, run_sums
+from pipeline.store.files import commit_count, matrix, run_sums
 from pipeline.store.files.crypto import looks_encrypted
 from pipeline.store.files.durable import TEMPORARY, Folder
 from pipeline.store.files.objects import object_file
@@ -46,7 +46,9 @@ from pipeline.types import BoolArray, FloatArray
 _REMOVE = "`facepipe check --repair` moves it to quarantine/."
 _EXTRACT = "`facepipe check --repair` removes it: the same run extracts these photos again."
 _UNKNOWN = "`facepipe check --repair` deletes it; `facepipe report --run ID` makes another."
-_DELETE = "Delete it: nothing in the store depends on a report."
+_DELETE = "`facepipe check --repair` deletes it: nothing depends on it, and `facepipe report --run ID` makes a page."
+_LIST = "`facepipe check --repair` writes it again."
+_COUNT = "`facepipe check --repair` writes it again from the catalog."
 _REBUILD = "`facepipe check --repair` rebuilds it from the embeddings."
 Progress = Callable[[str], None]
 _NORM_TOLERANCE = 1e-3
@@ -236,9 +238,20 @@ def check_manifests(catalog: Catalog, progress: Progress) -> list[Problem]:
     return problems
 
 
+def check_count(catalog: Catalog) -> list[Problem]:
+    """COMMITS: that it is not below the catalog's number was checked when the store was opened."""
+    if not commit_count.is_damaged(catalog.folder):
+        return []
+    detail = "one of its numbers is damaged: the catalog could lose its last change unnoticed"
+    return [Problem("commits", commit_count.COMMITS_NAME, detail, _COUNT)]
+
+
 def check_runs(catalog: Catalog, progress: Progress) -> Iterator[list[Problem]]:
-    """Every file of a run that is there and listed in its SHA256SUMS, one by one."""
+    """The SHA256SUMS of each run, and every file of it that is there and listed, one by one."""
     for (run_id,) in catalog.rows("SELECT run_id FROM core.runs ORDER BY run_id"):
+        if run_sums.is_damaged(catalog.folder, run_id):
+            detail = "it was changed, or a write was cut off: files that it lists may be sound and seem damaged"
+            yield [Problem("run_sums", f"runs/{run_id}/{run_sums.SUMS_NAME}", detail, _LIST)]
         for file, changed in run_sums.changed_files(catalog.folder, run_id):
             progress(file)
             kind, cure = ("run_shard", _EXTRACT) if "/shards/" in file else ("run_file", _DELETE)

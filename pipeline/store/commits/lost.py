@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.catalog import deletes, intents
@@ -35,6 +34,26 @@ class Loss:
     last: int
     number: int
 
+    @property
+    def log(self) -> str:
+        """Where the log is kept, under a name that a repair that is repeated finds again, and no other repair uses."""
+        return f"{QUARANTINE}/{log_of(Path(self.where))}.{self.number}"
+
+    def keep_log(self, folder: Folder, end: int | None) -> None:
+        """Copies the log into quarantine, then cuts it off at `end` (None: DuckDB does that itself)."""
+        log = log_of(folder.path(self.where))
+        if log.is_dir():
+            folder.set_aside(log.name)
+        if not log.exists():
+            return
+        if not folder.path(self.log).exists():
+            with disk_errors(folder.root):
+                data = log.read_bytes()
+            folder.make(QUARANTINE)
+            folder.write(self.log, data, "catalog")
+        if end is not None:
+            folder.truncate(log.name, end, "catalog")
+
     def accept(self, catalog: Catalog) -> list[Problem]:
         """Before any other transaction, and before anything is deleted: goes on without what is lost."""
         folder = catalog.folder
@@ -46,10 +65,10 @@ class Loss:
             folder.unlink(matrix.relative_to(folder.root).as_posix())
         pictures = intents.undo(catalog)
         catalog.start_count(self.number)
-        log = log_of(folder.path(f"{QUARANTINE}/{self.where}"))
-        kept, lost = catalog_log.split_at(log.read_bytes() if log.is_file() else b"", self.last)
+        log = folder.path(self.log)
+        kept, lost = catalog_log.split_at(log.read_bytes() if log.exists() else b"", self.last)
         aside = f"kept in {QUARANTINE}/: {pictures} pictures, {len(unnamed)} files of embeddings"
-        aside += ", and the log" if log.exists() else ", and no log: there was none"
+        aside += f", and the log as {log.name}" if log.exists() else ", and no log: there was none"
         details = [f"{self.detail}; changes intact in the log: {kept} ({aside})"]
         details += [f"lost, as far as the log tells: {change}" for change in lost]
         return [Problem("catalog", self.where, detail, "") for detail in details]
@@ -61,45 +80,29 @@ def look_for_loss(folder: Folder) -> Loss | None:
 
     Raises StoreDamaged if the catalog can't be read without its log either.
     """
-    file, recorded = catalog_file(folder), commit_count.recorded(folder)
+    file, recorded, end = catalog_file(folder), commit_count.recorded(folder), None
     try:
         last = last_commit(file, folder.root)
     except StoreDamaged:
         if not log_of(file).exists():
             raise
-        last = _cut_log(folder, file)
+        last, end = _sound_beginning(folder, file)
     else:
         if is_whole(last, recorded):
             return None
-        _copy_log(folder, file)
     detail = f"{commit_count.COMMITS_NAME} was missing or unreadable"
     if recorded is not None:
         detail = lost_commits(file, last, recorded)
-    return Loss(file.name, detail, last or 0, max(last or 0, recorded or 0) + 1)
+    loss = Loss(file.name, detail, last or 0, max(last or 0, recorded or 0) + 1)
+    loss.keep_log(folder, end)
+    return loss
 
 
-def _copy_log(folder: Folder, file: Path) -> None:
-    """Into quarantine, unless what is there begins with it: then a repair was cut off after it cut the log."""
-    log, aside = log_of(file), f"{QUARANTINE}/{log_of(file).name}"
-    if not log.is_file():
-        return
-    with disk_errors(folder.root):
-        data = log.read_bytes()
-        copied = folder.path(aside).is_file() and folder.path(aside).read_bytes().startswith(data)
-    if not copied:
-        folder.make(QUARANTINE)
-        folder.write(aside, data, "catalog")
-
-
-def _cut_log(folder: Folder, file: Path) -> int | None:
-    """The catalog's last transaction once its log ends after the last one that DuckDB can replay."""
-    name = log_of(file).name
+def _sound_beginning(folder: Folder, file: Path) -> tuple[int | None, int]:
+    """The last transaction of the log that DuckDB can replay, and where it ends."""
     with _trials(folder, file) as last_of:
-        last = last_of(b"")  # raises if the catalog is damaged, too
-        if not folder.path(name).is_file():
-            folder.set_aside(name)
-            return last
-        log = folder.path(name).read_bytes()
+        last_of(b"")  # raises if the catalog is damaged, too
+        log = log_of(file).read_bytes() if log_of(file).is_file() else b""
         ends = catalog_log.ends(log)
 
         def is_damaged(end: int) -> bool:
@@ -110,26 +113,28 @@ def _cut_log(folder: Folder, file: Path) -> int | None:
             return False
 
         end = ends[bisect_right(ends, False, key=is_damaged) - 1]
-        last = last_of(log[:end])
-    _copy_log(folder, file)
-    folder.truncate(name, end, "catalog")
-    return last
+        return last_of(log[:end]), end
 
 
 @contextmanager
 def _trials(folder: Folder, file: Path) -> Iterator[Callable[[bytes], int | None]]:
     """Tells the last transaction that the catalog would have with another log. DuckDB finds a log by the name of the
     catalog, so this gives it a second one, on a disk without hard links that of a copy."""
-    folder.make(QUARANTINE)
-    with TemporaryDirectory(dir=folder.path(QUARANTINE)) as place, disk_errors(folder.root):
-        trial = Path(place) / file.name
-        try:
-            os.link(file, trial)
-        except OSError:
-            shutil.copyfile(file, trial)
+    place = folder.path(f"{QUARANTINE}/trial")
+    trial = place / file.name
 
-        def last_of(log: bytes) -> int | None:
-            log_of(trial).write_bytes(log)
-            return last_commit(trial, folder.root)
+    def last_of(log: bytes) -> int | None:
+        log_of(trial).write_bytes(log)
+        return last_commit(trial, folder.root)
 
-        yield last_of
+    shutil.rmtree(place, ignore_errors=True)  # of a repair that was cut off
+    folder.make(f"{QUARANTINE}/trial")
+    try:
+        with disk_errors(folder.root):
+            try:
+                os.link(file, trial)
+            except OSError:
+                shutil.copyfile(file, trial)
+            yield last_of
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

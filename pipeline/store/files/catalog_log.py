@@ -26,7 +26,7 @@ class LoggedChange:
     """A transaction of the log, or several if what ended them is damaged."""
 
     numbers: Sequence[int]  # as core.commits counts them
-    tables: Mapping[str, list[str]]  # the tables that it changed, with their new texts where these tell anything
+    tables: Mapping[str, list[str]]  # the tables that it changed, with their new texts if these tell anything
 
     def __str__(self) -> str:
         shown = [" ".join([name, *texts]) for name, texts in self.tables.items() if name not in ("commits", "store")]

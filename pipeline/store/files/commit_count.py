@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
 from pipeline.store.files.durable import Folder
@@ -22,14 +23,30 @@ _PLACE: Final = 4096  # bytes from one place to the other: a torn write of a sec
 _LINE = re.compile(rb"(\d{20}) ([0-9a-f]{8})\n")
 
 
-def create(folder: Folder) -> None:
-    """Makes the file of a store whose transactions are not counted yet."""
-    folder.write(COMMITS_NAME, _line(0).ljust(2 * _PLACE, b"\n"), "commits")
-
-
 def record(folder: Folder, number: int) -> None:
     """Records a durable transaction, durably."""
     folder.overwrite(COMMITS_NAME, [number % 2 * _PLACE], _line(number), "commits")
+
+
+def write(folder: Folder, number: int) -> None:
+    """Makes the file, or replaces it, with the number of the last transaction."""
+    places = [b"", b""]
+    places[number % 2] = _line(number)
+    folder.write(COMMITS_NAME, _laid_out(places), "commits")
+
+
+def is_damaged(folder: Folder) -> bool:
+    """Whether anything but a number and newlines is in one of the places. For the thread that records."""
+    try:
+        data = folder.path(COMMITS_NAME).read_bytes()
+    except OSError:
+        return False  # the next transaction or opening tells
+    lines = (_LINE.match(data, start) for start in (0, _PLACE))
+    return data != _laid_out([_line(int(line[1])) if line else b"" for line in lines])
+
+
+def _laid_out(places: Iterable[bytes]) -> bytes:
+    return b"".join(place.ljust(_PLACE, b"\n") for place in places)
 
 
 def recorded(folder: Folder) -> int | None:

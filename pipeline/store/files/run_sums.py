@@ -4,13 +4,19 @@ Written beside the files, by the process that writes them. The last line of a sh
 line is durable before its file gets its name, and a shard is only written where there is none, a report also in place
 of a former one: a crash in between leaves no file that seems to be damaged. The manifest's line comes after it, while
 the run is being scanned: a scan that was cut off starts again.
+
+A line is followed by a comment with the CRC-32 of all of the file before it. Lists of earlier versions have none.
 """
 
 from __future__ import annotations
 
+import operator
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,21 +29,45 @@ from pipeline.store.records import RunRow
 SUMS_NAME = "SHA256SUMS"
 MANIFEST = "manifest.parquet"
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
+_CHECKSUM = re.compile(rb"^# ([0-9a-f]{8})\n", re.MULTILINE)
+_TAIL = 200  # bytes, mostly with the last checksum
+_MOST_WRONG = 8  # of the 64 digits of a hash: no other file has so many in common with it
 
 
 def begin(folder: Folder, run_id: str, name: str, sha256: str) -> None:
     """The list of a run that has no other file yet."""
-    folder.write(_file(run_id), _line(name, sha256), "sums")
+    folder.write(_file(run_id), _with_checksum(b"", _line(name, sha256)), "sums")
 
 
 def add(folder: Folder, run_id: str, name: str, sha256: str) -> None:
     """Adds a file that is about to be written."""
     # Begins a new line: the last one may have been cut off.
-    folder.append(_file(run_id), b"\n" + _line(name, sha256), "sums")
+    folder.append(_file(run_id), _with_checksum(_read(folder, run_id), b"\n" + _line(name, sha256)), "sums")
 
 
 def _line(name: str, sha256: str) -> bytes:
     return f"{sha256}  {name}\n".encode()
+
+
+def _with_checksum(before: bytes, added: bytes) -> bytes:
+    """Goes on from the last checksum, so that damage before it stays visible."""
+    last = _last_checksum(before)
+    crc = zlib.crc32(before) if last is None else zlib.crc32(before[last.start() :], int(last[1], 16))
+    return added + b"# %08x\n" % zlib.crc32(added, crc)
+
+
+def _last_checksum(data: bytes) -> re.Match[bytes] | None:
+    for start in (max(0, len(data) - _TAIL), 0):
+        if found := list(_CHECKSUM.finditer(data, start)):
+            return found[-1]
+    return None
+
+
+def _read(folder: Folder, run_id: str) -> bytes:
+    try:
+        return folder.path(_file(run_id)).read_bytes()
+    except OSError:
+        return b""
 
 
 def _file(run_id: str) -> str:
@@ -51,11 +81,40 @@ def listed(folder: Folder, run_id: str) -> dict[str, str]:
 
 def _lines(folder: Folder, run_id: str) -> list[tuple[str, str]]:
     """Each name and hash, in the order in which they were written."""
-    try:
-        text = folder.path(_file(run_id)).read_text("ascii", errors="replace")
-    except OSError:
-        return []
+    text = _read(folder, run_id).decode("ascii", errors="replace")
     return [(match[2], match[1]) for match in map(_LINE.fullmatch, text.split("\n")) if match]
+
+
+def is_damaged(folder: Folder, run_id: str) -> bool:
+    """Whether the list is not as it was written, as far as its checksums or the form of its lines tell; also after a
+    write that was cut off, until the next one."""
+    data = _read(folder, run_id)
+    if (last := _last_checksum(data)) is not None:
+        return last.end() < len(data) or zlib.crc32(data[: last.start()]) != int(last[1], 16)
+    lines = data.decode("ascii", errors="replace").split("\n")
+    return not all(_LINE.fullmatch(line) for line in lines if line)
+
+
+def rebuild(folder: Folder, run_id: str) -> None:
+    """Writes a damaged list again. A file of the run is listed if its hash is that of a line but for a few digits: then
+    the line is damaged, and the file is not. Other lines stay as they are."""
+    lines = dict(_lines(folder, run_id))
+    texts = _read(folder, run_id).decode("ascii", errors="replace").split("\n")
+    known = {text[start : start + 64] for text in texts for start in (0, 1)}  # 1: a newline before it is damaged
+    place = folder.path(f"runs/{run_id}")
+    for path in filter(Path.is_file, place.rglob("*")):
+        name = path.relative_to(place).as_posix()
+        with suppress(StoreDamaged):  # it can't be read
+            sha256 = shards.sha256_of(folder, f"runs/{run_id}/{name}")
+            if sha256 in known or any(_is_nearly(sha256, text) for text in known):
+                lines[name] = sha256
+    names = sorted(lines, key=lambda name: (name != MANIFEST, name))
+    text = b"".join(_line(name, lines[name]) for name in names)
+    folder.write(_file(run_id), _with_checksum(b"", text), "sums")
+
+
+def _is_nearly(sha256: str, text: str) -> bool:
+    return len(text) == len(sha256) and sum(map(operator.ne, sha256, text)) <= _MOST_WRONG
 
 
 def changed_files(folder: Folder, run_id: str) -> Iterator[tuple[str, bool]]:
