@@ -97,7 +97,7 @@ def parameter_types(function: Callable[..., object]) -> list[Any]:
 
 @contextmanager
 def cleaning_up(path: Path) -> Iterator[None]:
-    """For what follows a commit to the store at `path`. Raises CleanUpLeft where it fails."""
+    """For what follows a commit to the store at `path`. Raises CleanUpLeft if it fails."""
     try:
         yield
     except CleanUpLeft:
@@ -108,7 +108,7 @@ def cleaning_up(path: Path) -> Iterator[None]:
 
 @contextmanager
 def part_of_command() -> Iterator[None]:
-    """For commits after which a command has more to do: it is not done when one of them is. Raises the disk's error in
+    """For commits after which a command has more to do: one of them does not make it done. Raises the disk's error in
     place of CleanUpLeft."""
     try:
         yield

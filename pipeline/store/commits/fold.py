@@ -76,7 +76,7 @@ def left_to_erase(catalog: Catalog) -> list[str]:
 
 def finish_erasure(catalog: Catalog) -> None:
     """At opening: finishes what a command or a server committed before it was killed or its disk failed, and says so.
-    Where that fails as well, the store can be used, and the next opening tries it again."""
+    If that fails as well, the store can be used, and the next opening tries it again."""
     root = catalog.folder.root
     if not left_to_erase(catalog):
         return
@@ -173,7 +173,7 @@ def plan_rewritings(catalog: Catalog) -> list[Rewriting]:
 
 
 def _stale_shards(catalog: Catalog) -> list[tuple[int, str, str]]:
-    """Those with more rows than the catalog has faces in them. Where there is none, equal sums tell it at once."""
+    """Those with more rows than the catalog has faces in them. If there is none, equal sums tell it at once."""
     rows = catalog.one("SELECT coalesce(sum(rows), 0) FROM core.embedding_shards")
     if rows == catalog.one("SELECT count(*) FROM core.embeddings"):
         return []

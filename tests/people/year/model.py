@@ -483,11 +483,12 @@ class Model:
         self.correct("split", change)
 
     def forget(self, person: Person) -> None:
-        gone = self.set_of(person)
+        gone, alone = self.set_of(person), dict[Photo, None]()
         for face in self.faces_of(*gone):
             photo = face.photo
             self._forgotten_faces.add((photo.picture, face.ordinal))
             if all(other.person in (None, *gone) for other in photo.faces):
+                alone[photo] = None
                 self._forgotten_paths.add(self._archive.root / photo.path)
                 self._forgotten_pictures.add(photo.picture)
         for fact in [fact for fact in self.facts if {*gone} & {*fact[2:]}]:
@@ -495,6 +496,7 @@ class Model:
         self._remove_faces(self.faces_of(*gone))
         self.people = [one for one in self.people if one not in gone]
         self._forget_corrections(gone)
+        self._leave([*alone], "forgotten")
 
     def undo(self) -> None:
         if not self.corrections:
