@@ -16,6 +16,7 @@ from pipeline.store.keyed_digests import keyed_digests
 PATH: Final = "path"
 BYTES: Final = "sha256"
 FACE: Final = "face"
+PHOTOS: Final = frozenset({PATH, BYTES})
 
 
 def face_text(sha256: str, ordinal: int) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -23,7 +23,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, intents
+from pipeline.store.catalog import deletes, forgotten, intents
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.ids import PromisedIds
@@ -199,7 +199,8 @@ def _write(catalog: Catalog, numbered: Sequence[_Numbered], now: datetime) -> No
         _update_persons(catalog, part.directory, part.updated)
         commit = part.change.commit
         if commit.deleted:
-            _delete_persons(catalog, commit.account_id, part.directory, commit.deleted, commit.forget)
+            remembered = forgotten.PHOTOS | ({forgotten.FACE} if commit.forget else set())
+            _delete_persons(catalog, commit.account_id, part.directory, commit.deleted, remembered)
 
 
 def _image_rows(numbered: _Numbered, generation: int, now: datetime) -> dict[str, list[dict[str, Any]]]:
@@ -296,9 +297,9 @@ def _update_persons(catalog: Catalog, directory: int, persons: Sequence[PersonRe
 
 
 def _delete_persons(
-    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], forget: bool = False
+    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], remembered: Set[str]
 ) -> None:
-    remove_persons(catalog, account_id, directory, person_ids, forget=forget)
+    remove_persons(catalog, account_id, directory, person_ids, remembered)
     drop_if_empty(catalog, directory)
 
 
@@ -372,6 +373,7 @@ def delete_directory(catalog: Catalog, account_id: int, name: str) -> int:
     with catalog.transaction("directory_commit"):
         directory = require_directory(catalog, account_id, name)
         persons = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ?", [directory])
-        _delete_persons(catalog, account_id, directory, [person for (person,) in persons])
+        # Nothing is remembered: its photos may go into another directory.
+        _delete_persons(catalog, account_id, directory, [person for (person,) in persons], frozenset())
     deletes.replay_committed(catalog)
     return len(persons)

@@ -72,14 +72,14 @@ def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Set[str] 
 
 
 def _remember_persons(
-    catalog: Catalog, account_id: int, person_ids: Sequence[str], faces_too: bool
+    catalog: Catalog, account_id: int, person_ids: Sequence[str], kinds: Set[str]
 ) -> list[tuple[int, str, str]]:
-    """Before these persons are deleted: notes the photos that show nobody else as forgotten, and returns them: media
-    id, path, SHA-256. With `faces_too` notes their faces as well.
+    """Before these persons are deleted: notes what of them runs must leave out, by its `kinds`. Returns the photos that
+    are noted, which show nobody else: media id, path, SHA-256.
 
     Not the faces of posted images: a post may be about some faces only, and their ordinals count these.
     """
-    rows = catalog.rows(
+    rows = kinds and catalog.rows(
         "SELECT m.media_id, m.path, m.sha256, f.ordinal,"
         f" count(*) FILTER (WHERE o.person_id IS NOT NULL AND NOT o.{_THESE_PERSONS})"
         " FROM core.faces f JOIN core.media m ON m.media_id = f.media_id JOIN core.faces o ON o.media_id = f.media_id"
@@ -90,27 +90,30 @@ def _remember_persons(
     if not rows:
         return []
     alone = sorted({(media, path, sha256) for media, path, sha256, _, others in rows if not others})
-    if faces_too:
-        faces = [forgotten.face_text(sha256, ordinal) for _, _, sha256, ordinal, _ in rows]
-        forgotten.remember(catalog, account_id, forgotten.FACE, faces)
-    forgotten.remember(catalog, account_id, forgotten.PATH, [path for _, path, _ in alone])
-    forgotten.remember(catalog, account_id, forgotten.BYTES, [sha256 for _, _, sha256 in alone])
+    noted = {
+        forgotten.FACE: [forgotten.face_text(sha256, ordinal) for _, _, sha256, ordinal, _ in rows],
+        forgotten.PATH: [path for _, path, _ in alone],
+        forgotten.BYTES: [sha256 for _, _, sha256 in alone],
+    }
+    for kind in sorted(kinds):
+        forgotten.remember(catalog, account_id, kind, noted[kind])
     return alone
 
 
 def remove_persons(
-    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], *, forget: bool = False
+    catalog: Catalog, account_id: int, directory: int, person_ids: Sequence[str], remembered: Set[str]
 ) -> None:
     """Deletes these persons with their references, their images and all that is stored of their faces.
 
-    Of photos that show nobody else, digests of path and hash are kept. With `forget` also of the persons' other faces.
+    `remembered`: the kinds of digests that are kept (`forgotten`), so that runs leave out photos that showed nobody
+    else, and other faces of the persons. The rows of such photos lose path and hashes.
 
     Raises StoreError unless each is a person of the directory, and nobody else's parent.
     """
     if not person_ids:
         return
     ids = [list(person_ids)]
-    alone = _remember_persons(catalog, account_id, person_ids, forget)
+    alone = _remember_persons(catalog, account_id, person_ids, remembered)
     deleted = f"DELETE FROM core.persons WHERE directory_id = ? AND {_THESE_PERSONS} RETURNING name, external_id"
     called = catalog.rows(deleted, [directory, *ids])
     _require_all(len(called), person_ids)
