@@ -15,7 +15,7 @@ _MAX_METADATA_BYTES: Final = 8192
 
 
 def joined_name(first: str | None, last: str | None) -> str | None:
-    """The name of somebody of whom only these are known."""
+    """The whole name if only these are known."""
     return " ".join(part for part in (first, last) if part) or None
 
 

@@ -26,6 +26,7 @@ from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest
 from tests.cli.report import facepipe
+from tests.people.changes import held
 from tests.people.coded_archive import (
     SETTINGS,
     SIZE,
@@ -526,6 +527,23 @@ def test_a_run_that_fails_goes_on_as_if_nothing_was(archive: Archive, tmp_path: 
         assert made_of(archive.store) == before
     archive.run()
     assert made_of(archive.store) == made_of(tmp_path / "undisturbed")
+
+
+def test_what_a_failed_run_was_replacing_the_next_command_erases(archive: Archive, tmp_path: Path) -> None:
+    archive.write("a.png", Shown(1), Shown(2))
+    archive.write("b.png", Shown(3))
+    archive.run()
+    shutil.copytree(archive.store, tmp_path / "undisturbed")
+    archive.write("a.png", Shown(2, 1), Shown(4))
+    run_over(archive.photos, tmp_path / "undisturbed")
+    erased = held(archive.store) - held(tmp_path / "undisturbed")
+    assert {type(item) for item in erased} == {bytes, str}
+    full = StoreFull(path=archive.store, detail="no space left")
+    with failing_at("commit_shard.committed", full), pytest.raises(StoreFull):
+        run_over(archive.photos, archive.store)
+    assert held(archive.store) & erased
+    assert facepipe("people", "list", "--store", archive.store).exit_code == 0
+    assert held(archive.store) & erased == set()
 
 
 def _renamed(service: Any, person: str) -> None:

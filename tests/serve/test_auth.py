@@ -193,7 +193,7 @@ async def test_unknown_user_and_wrong_password_cost_the_same_work(
 
 
 async def test_verified_credentials_open_nothing_for_another_peer(auth: Authenticator, accounts: Accounts) -> None:
-    """Red team: the owner's client made every guess from elsewhere free and the right one succeed."""
+    """An active client of the owner makes no guess free, and the right password no success."""
     assert await ask(auth, f"alice:{PASSWORD}") == 7
     for peer in ("192.0.2.9", "2001:db8::9"):
         assert await refusals(auth, MAX_FAILURES + 1, peer) == [Unauthorized] * MAX_FAILURES + [TooManyAttempts]
@@ -240,7 +240,7 @@ async def test_a_deleted_account_is_unauthorized_when_its_minute_ends(
 
 
 async def test_invented_users_push_out_no_count(accounts: Accounts, clock: Clock) -> None:
-    """Red team: 10,300 invented users, few of whom were checked, made room for ten more guesses."""
+    """A flood of them, of which few are checked, makes no room for further guesses."""
     auth = Authenticator(accounts.find, threads=1, queue=1, clock=clock)
     await refusals(auth, MAX_FAILURES)
     counted = len(auth._failures)
