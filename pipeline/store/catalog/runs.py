@@ -121,8 +121,8 @@ def plan_run(
 def note_face_changes(catalog: Catalog, run_id: str, people: Sequence[FaceChange]) -> None:
     """Adds to the summary of an open run, inside a transaction, who lost or gained a face because a photo changed: the
     counts, and of the entries the first thousand. A run that an earlier version planned may have no summary."""
-    summary = run_row(catalog, run_id).summary
-    if not people or summary is None:
+    summary = run_row(catalog, run_id).summary if people else None
+    if summary is None:
         return
     deleted, gained = (sum(p["change"] == change for p in people) for change in ("deleted", "gained"))
     counts = {"faces_lost": len(people) - gained, "faces_gained": gained, "people_deleted": deleted}
