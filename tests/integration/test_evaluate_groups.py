@@ -273,9 +273,9 @@ def test_photos_of_deleted_people_are_skipped(
     with LocalStore.open(shutil.copytree(store, tmp_path / "copy"), command="test") as client:
         sql = "SELECT person_id FROM main.faces WHERE path = ? ORDER BY x1 LIMIT 1"
         hopper = client.read(sql, both)["person_id"].to_pylist()
-        sql = "SELECT directory_id FROM core.persons WHERE person_id = ?"
-        (directory,) = client.read(sql, hopper)["directory_id"].to_pylist()
-        client.submit(lambda catalog: remove_persons(catalog, directory, hopper))
+        sql = "SELECT account_id, directory_id FROM core.persons JOIN core.directories USING (directory_id)"
+        (place,) = client.read(f"{sql} WHERE person_id = ?", hopper).to_pylist()
+        client.submit(lambda catalog: remove_persons(catalog, *place.values(), hopper, frozenset()))
     clustering = report_of("clustering", labels, "--store", tmp_path / "copy")
     assert clustering["skipped"][DELETED] >= 1
     assert clustering["skipped"]["no face found"] == 1  # the noise

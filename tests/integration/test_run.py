@@ -77,7 +77,7 @@ def test_the_report_says_what_to_expect_of_the_threshold(
     assert 1 - (1 - fmr_for_one) ** 2 == pytest.approx(1e-3)
     assert report.warnings == ()
     assert f"expect      {expected}" in report.lines()
-    assert f"with 2 identities 1 in 1,000 needs T = {math.floor(1000 * one) / 1000}" in str(expected)
+    assert f"with 2 records 1 in 1,000 needs T = {math.floor(1000 * one) / 1000}" in str(expected)
     summary = json.loads(next((tmp_path / "store" / "runs").glob("*/run.json")).read_text())
     assert summary["wrong_joins"] == json.loads(json.dumps(dataclasses.asdict(expected)))
     assert runner(photos).wrong_joins is None  # nothing was decided

@@ -316,6 +316,7 @@ ORIGIN = "https://album.example.org"
 PLACE = {
     "--cors-origins": ORIGIN,
     "--trusted-proxies": "10.0.0.0/8, 127.0.0.1",
+    "--allowed-hosts": "album.example.org, localhost, 127.0.0.1",
     "--max-body-bytes": str(64 << 20),
     "--update-conflicts": "apply",
     "--object-scheme": "http",
@@ -383,6 +384,11 @@ def test_a_wrong_password_behind_a_proxy_locks_out_its_sender_alone(placed: Clie
     wrong = {"X-RPC-AUTHORIZATION": "bob:wrong"}
     assert [ask("198.51.100.1", wrong) for _ in range(12)][-1] == 429
     assert (ask("198.51.100.2", wrong), ask("198.51.100.2")) == (401, 200)
+
+
+def test_the_name_that_a_proxy_sends(placed: Client) -> None:
+    for host, status in (("album.example.org", 200), ("elsewhere.example.org", 421)):
+        assert placed.status("GET", f"{placed.base_url}/people", headers={**placed.headers, "Host": host}) == status
 
 
 # The page

@@ -108,7 +108,7 @@ def compare_report(report: dict[str, Any], night: Night, archive: Archive, model
         **lists,
         **{name: getattr(night, name) for name in ("vanished", "too_many_missing")},
         "images": night.new + len(night.changed_files),
-        "persons": len(model.people),
+        "persons": len(model.roots()),
         "new_persons": night.outcomes["inserted"],
         "faces": night.outcomes.total(),
         "statuses": dict(night.statuses),

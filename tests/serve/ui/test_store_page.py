@@ -23,7 +23,7 @@ def test_counts_and_what_to_expect(browser: Browser) -> None:
     store = browser.get("store")
     assert [store[key] for key in ("people", "hidden", "unnamed", "records", "photos")] == [2, 1, 1, 3, 6]
     assert store["faces"] == {"inserted": 3, "matched": 3, "rejected": 1}
-    assert store["directories"] == [{"name": "main", "identities": 3}]
+    assert store["directories"] == [{"name": "main", "identities": 2}]
     assert store["disk"]["picturesBytes"] > 0
     assert store["disk"]["freeBytes"] > 0
     assert (store["model"]["embedder"], store["model"]["encrypted"]) == ("coded", False)
