@@ -69,8 +69,13 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--identities", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=20.0, help="the owner's requests per second")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each turn")
-    parser.add_argument("--turns", type=int, default=2, help="quiet ones, and as many with guesses")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=90.0,
+        help="of each turn; when a window of the limit ends, the count begins again",
+    )
+    parser.add_argument("--turns", type=int, default=1, help="quiet ones, and as many with guesses")
     parser.add_argument("--connections", type=int, default=100)
     args = parser.parse_args()
     requests = round(args.rate * args.seconds)
