@@ -38,6 +38,7 @@ HEADER: Final = "X-RPC-AUTHORIZATION"
 VERIFIED_S: Final = 60.0  # how long verified credentials are trusted
 MAX_FAILURES: Final = 10  # failed attempts with one user id from one peer in a window
 WINDOW_S: Final = 60.0
+REFUSAL_S = 0.5  # how long a refusal waits, so that a crowd that goes on guessing costs the others little
 _QUEUE: Final = 128  # checks of one peer that may wait: more than most clients behind one address start at once
 _MAX_REMEMBERED: Final = 10_000  # verified credentials
 _MAX_OF_PEER: Final = 1_000  # users with failed checks of one peer in a window
@@ -141,7 +142,11 @@ class Authenticator:
     async def verified(self, user_id: str, password: str, peer: str) -> int:
         """The account of these credentials, which `peer` sent. Raises as `account`."""
         user = self._digest(user_id)
-        self._failures.refuse(peer, user)
+        try:
+            self._failures.refuse(peer, user)
+        except TooManyAttempts:
+            await asyncio.sleep(REFUSAL_S)
+            raise
         digest = self._digest(user_id, password, peer)
         remembered = self._remembered(digest)
         if remembered is not None:

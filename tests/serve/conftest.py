@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.extraction.extractor import BatchExtractor
+from pipeline.serve import auth
 from tests.forking import Forker
 from tests.remembering import remembering
 from tests.serve.conformance.client import Account, Server
@@ -50,6 +51,12 @@ def live_account(live: LiveServer) -> Iterator[Account]:
     server = Server.at(live.url)
     with server.http:
         yield Account(server, "alice", PASSWORD)
+
+
+@pytest.fixture
+def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who guessed too often is refused at once."""
+    monkeypatch.setattr(auth, "REFUSAL_S", 0.0)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.serve.asking import make_request
 
 PASSWORD = "pass:wörd"
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick_hashes")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick_hashes", "quick_refusals")]
 
 
 class Clock:

@@ -11,6 +11,8 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.serve.auth import MAX_FAILURES
 from tests.serve.live import LiveServer, credentials, live_server
 
+pytestmark = pytest.mark.usefixtures("quick_refusals")
+
 ATTACKER, USER = "198.51.100.1", "198.51.100.2"
 
 
