@@ -183,7 +183,7 @@ class Catalog:
         try:
             self._record_commit()
         except StoreError as exc:
-            raise CleanUpLeft(path=self.folder.root, detail=exc.fields["detail"]) from exc
+            raise CleanUpLeft(path=self.folder.root, detail=exc.fields.get("detail", exc)) from exc
         point(f"{name}.committed")
 
     def _record_commit(self) -> None:
