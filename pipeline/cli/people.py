@@ -21,7 +21,7 @@ from pipeline.config import Settings
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.jobs.people import People, PersonRow
+    from pipeline.jobs.people import LoggedCorrection, People, PersonRow
     from pipeline.store.records import CorrectionAnswer
 
 Opener = Callable[[], Any]
@@ -303,33 +303,72 @@ def forget(opened: Opener, who: str, yes: bool, as_json: bool) -> None:
 
 
 @people.command()
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@_options()
-def undo(opened: Opener, yes: bool, as_json: bool) -> None:
-    """Take back the last correction that is not taken back yet.
+@click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="How many to list.")
+@click.option(
+    "--before", type=click.IntRange(min=1), default=2**63 - 1, help="List those before the correction of this number."
+)
+@_options(reading=True, table=True)
+def log(opened: Opener, count: int, before: int, as_json: bool, as_csv: bool) -> None:
+    """List the last corrections: number, time, kind, origin, and the people whom they involve.
 
-    Shows which one that is and asks, unless --yes or --json is given: a `forget` takes the corrections along that show
-    the person, so it may be an older one than you think of.
+    Those of origin `user` were made by a command or on the page, those of origin `api` by requests to the server, and
+    those of origin `label` follow labels that changed. `people undo` takes the number.
 
     \b
     Example:
-      facepipe people undo --store ~/people
+      facepipe people log --store ~/people
     """
-    last = None
+    with opened() as directory:
+        rows = directory.log(count, before)
+    _emit_rows("corrections", [asdict(row) for row in rows], map(_log_line, rows), as_json, as_csv)
+
+
+@people.command()
+@click.argument("correction", type=click.IntRange(min=1), required=False)
+@click.option(
+    "--origin",
+    type=click.Choice(["user", "api", "label"]),
+    default="user",
+    show_default=True,
+    help="Without CORRECTION, undo the last change made by users, by requests to the server, or by changed labels.",
+)
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@_options()
+def undo(opened: Opener, correction: int | None, origin: str, yes: bool, as_json: bool) -> None:
+    """Undo CORRECTION, by its number, or the last one that is not undone.
+
+    Any correction can be undone while all that it changed is as it left it. An undo is a correction as well: undoing it
+    makes the first one again. Shows what would be undone and asks, unless --yes or --json is given: `forget` also
+    deletes the corrections that involve that person, so the last one may be older than you expect.
+
+    \b
+    Examples:
+      facepipe people undo --store ~/people
+      facepipe people undo 17 --store ~/people
+      facepipe people undo --origin api --store ~/people
+    """
     if not (yes or as_json):
         with opened() as directory:
-            shown = directory.undo(dry_run=True)
+            shown = directory.undo(correction, origin=origin, dry_run=True)
         for line in _lines(shown, "to undo: "):
             click.echo(printable(line), err=True)
         click.confirm("Take this back?", abort=True, err=True)  # others can use the store meanwhile
-        last = shown.correction_id
+        correction = shown.correction_id
     with opened() as directory:
-        _report(directory.undo(last), as_json, "undone: ")
+        _report(directory.undo(correction, origin=origin), as_json, "undone: ")
 
 
 def _line(row: PersonRow) -> str:
     notes = [f"{row.merged} merged"] * bool(row.merged) + ["hidden"] * row.hidden
     return "  ".join([row.person_id, row.name or "(no name)", f"{row.photos} photos", f"{row.faces} faces", *notes])
+
+
+def _log_line(row: LoggedCorrection) -> str:
+    kind = row.kind.replace("_", "-") + (f" {row.undoes}" if row.undoes is not None else "")
+    people = [row.names[person_id] or person_id for person_id in row.person_ids[:SHOWN]]
+    people += [f"and {len(row.person_ids) - SHOWN} more"] * (len(row.person_ids) > SHOWN)
+    notes = [f"{row.faces} face{'s' * (row.faces > 1)}"] * (row.faces > 0) + ["undone"] * row.undone
+    return "  ".join([f"{row.correction_id:>6}", f"{row.made_at:%F %T}", row.origin, kind, ", ".join(people), *notes])
 
 
 def _face_line(face: Mapping[str, Any]) -> str:
@@ -349,6 +388,8 @@ def _lines(answer: CorrectionAnswer, said: str) -> Iterator[str]:
             "" if answer.correction_id is None else f" (correction {answer.correction_id}, {answer.made_at:%F %T} UTC)"
         )
         yield f"{said}{answer.kind.replace('_', '-')}{made}"
+    if answer.undone_by is not None:
+        yield f"`people undo {answer.undone_by}` makes it again"
     if answer.faces:
         yield numbers(answer.faces)
     for word, persons in (("person", answer.persons), ("gone  ", answer.gone)):

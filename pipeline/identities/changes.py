@@ -7,16 +7,25 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipeline.config import REFUSE, ServeSettings
-from pipeline.errors import ExternalIdTaken, PersonHeadersRequired
+from pipeline.errors import PersonHeadersRequired
 from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.identities.decide import Decision, Sighting, gives_way, seen_again, updaters
 from pipeline.identities.directory import Directory
 from pipeline.identities.merging import merged
-from pipeline.identities.person_changes import changed, label_conflict
-from pipeline.identities.types import NO_CHANGE, Conflict, PersonChange, PostRequest, SimilarPerson
+from pipeline.identities.rules import broken_constraints, changed, label_conflict, members, require_free
+from pipeline.identities.types import Conflict, PostRequest, SimilarPerson
 from pipeline.matching.match import Matcher
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import NewReference, PersonRecord, PostedImage, ReferenceOrigin
+from pipeline.store.local import LocalStore
+from pipeline.store.records import (
+    NO_CHANGE,
+    NewReference,
+    PersonChange,
+    PersonRecord,
+    PostedImage,
+    ReferenceOrigin,
+    Rows,
+)
 
 
 @dataclass(frozen=True)
@@ -62,15 +71,17 @@ class Changes:
     records: dict[str, PersonRecord] = field(default_factory=dict)  # as they are afterwards
     inserted: list[str] = field(default_factory=list)
     references: list[NewReference] = field(default_factory=list)
-    conflicts: dict[int, Conflict] = field(default_factory=dict)  # by face: why it updates nobody
+    conflicts: dict[int, Conflict] = field(default_factory=dict)  # by face: why it updates nobody, or is not merged
     merged: set[str] = field(default_factory=set)  # the persons that a merge joins, and their roots
+    merge: tuple[Rows, Rows] | None = None  # before and after it
     account_updated: bool = False
 
 
 class ChangeRules:
     """Says what decided posts change, by the settings of the server."""
 
-    def __init__(self, settings: ServeSettings) -> None:
+    def __init__(self, client: LocalStore, settings: ServeSettings) -> None:
+        self._client = client
         self._settings = settings
 
     def changes(self, directory: Directory, post: Post, decided: DecidedPost) -> Changes:
@@ -96,13 +107,6 @@ class ChangeRules:
         new += [sighting for sighting in updating if _replaces(post, decided, sighting, utc_now())]
         return [(post.guids[s.ordinal], s.face.crop, MEDIA_TYPE) for s in new if s.face.crop]
 
-    def check_external_id(self, directory: Directory, external_id: str | None, owner_id: str | None) -> None:
-        """Raises ExternalIdTaken where ids are kept unique and somebody else than the owner has this one."""
-        if not self._settings.unique_external_ids or external_id is None:
-            return
-        if any(person.person_id != owner_id for person in directory.with_external_id(external_id)):
-            raise ExternalIdTaken
-
     def _conflicts(self, directory: Directory, post: Post, decided: DecidedPost) -> dict[int, Conflict]:
         """The faces that are not of the named person; else those that the headers call somebody else."""
         if post.request.update_person_id is not None:
@@ -127,7 +131,8 @@ class ChangeRules:
         required = self._settings.person_headers == "required" and sighting.ordinal == post.described
         if required and (said.name is None or said.external_id is None):
             raise PersonHeadersRequired
-        self.check_external_id(directory, said.external_id, None)
+        if self._settings.unique_external_ids:
+            require_free(directory, said.external_id, None)
         person_id, guid = sighting.new_id, post.guids[sighting.ordinal]
         changes.references.append(_new_reference(post, sighting))
         changes.inserted.append(person_id)
@@ -142,8 +147,8 @@ class ChangeRules:
         old = changes.records[person_id] if person_id in changes.records else directory.get(person_id)
         assert old is not None
         said = post.said_of(sighting)
-        if said.external_id not in (None, old.external_id):
-            self.check_external_id(directory, said.external_id, person_id)
+        if self._settings.unique_external_ids and said.external_id != old.external_id:
+            require_free(directory, said.external_id, person_id)
         record = changed(old, said)
         if _replaces(post, decided, sighting, changes.now):
             changes.references.append(_new_reference(post, sighting))
@@ -153,17 +158,26 @@ class ChangeRules:
             changes.account_updated = True
 
     def _merge(self, directory: Directory, with_id: str, decided: DecidedPost, changes: Changes) -> None:
-        """Makes the person of the face and another one person, as `PUT /merge` does. A conflict is no match."""
+        """Makes the person of the face and another one person, as `PUT /merge` does. A conflict is no match, and a
+        constraint that they are two people is one."""
         (sighting,) = decided.sightings
         if sighting.person_id is None or sighting.ordinal in changes.conflicts:
             return
         new = changes.records[sighting.person_id] if sighting.outcome == "inserted" else None
         changes.merged = {with_id, sighting.person_id}
-        for top in merged(directory, [with_id, sighting.person_id], changes.now, new):
+        tops = merged(directory, [with_id, sighting.person_id], changes.now, new)
+        parents = {top.person_id: top.parent_id for top in tops}
+        if broken_constraints(directory, parents, self._client.facts_about([], members(directory, parents))):
+            changes.conflicts[sighting.ordinal] = "stated-two-people"
+            return
+        for top in tops:
             record = changes.records.get(top.person_id, top)
             changes.records[top.person_id] = replace(record, parent_id=top.parent_id, modified_at=changes.now)
             changes.merged |= {top.person_id, str(top.parent_id)}
             changes.account_updated = True
+        if tops:
+            before = {top.person_id: {"parent_id": None} for top in tops}  # only who had none gets a parent
+            changes.merge = Rows(before), Rows({p: {"parent_id": parent_id} for p, parent_id in parents.items()})
 
 
 def _replaces(post: Post, decided: DecidedPost, sighting: Sighting, now: datetime) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown, PhotoUnknown
 from pipeline.identities.directory import Directory
+from pipeline.identities.rules import NOT_SAME, two_people
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.commits.correction import FACE_COLUMNS
 from pipeline.store.files.objects import FOLDER_DIGITS
@@ -18,7 +19,7 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import Correction, Fact, MediaLabel, PersonRecord, Rows, StoredFace
 from pipeline.types import FORGOTTEN
 
-IS, IS_NOT, NOBODY, NOT_SAME = "is", "is_not", "nobody", "not_same"  # kinds of facts
+IS, IS_NOT, NOBODY = "is", "is_not", "nobody"  # kinds of facts, beside NOT_SAME
 Columns: TypeAlias = Mapping[str, Any] | None  # of a person; None: there is none
 # The person, faces to choose from -> the id of one; None: nobody can be known by them.
 PickFace = Callable[[str, Sequence[StoredFace]], int | None]
@@ -112,10 +113,6 @@ class Plan:
     def reference_faces(self, person_ids: Sequence[str]) -> dict[str, int]:
         """person id -> face id, of those that have a reference."""
         return self._client.reference_faces(person_ids)
-
-    def last_correction(self) -> Correction | None:
-        """The directory's last one that is not undone."""
-        return self._client.last_correction(self.directory.account_id, self.directory.name)
 
     def movable(self, face_ids: Sequence[int]) -> list[StoredFace]:
         """These faces. Raises FaceUnknown, and CorrectionImpossible for one that was posted."""
@@ -289,11 +286,6 @@ def _same(old: PersonRecord, now: PersonRecord | None, *, whole: bool) -> bool:
 def has_name(record: PersonRecord) -> bool:
     """Whether there is more to the person than faces."""
     return any((record.name, record.first_name, record.last_name, record.external_id))
-
-
-def two_people(one: str, other: str) -> Fact:
-    """The fact that two persons are not the same."""
-    return Fact(NOT_SAME, None, min(one, other), max(one, other))
 
 
 def contradicts(known: Fact, new: Fact) -> bool:

@@ -21,34 +21,29 @@ import pyarrow as pa
 from pipeline.errors import ChangedSince, CorrectionImpossible, RequestError, StatedTwoPeople, UndoBlocked
 from pipeline.extraction.images.decode import Decoder
 from pipeline.identities import merging
-from pipeline.identities.correction_plan import (
-    IS,
-    IS_NOT,
-    NOBODY,
-    NOT_SAME,
-    FreePlan,
-    Plan,
-    has_name,
-    two_people,
-)
+from pipeline.identities.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
 from pipeline.identities.decide import commit_decided
 from pipeline.identities.directory import Directories, Directory
 from pipeline.identities.following import follow
 from pipeline.identities.labels import labels_followed
 from pipeline.identities.reference_pictures import PictureReader, Pictures
 from pipeline.identities.regroup import by_place, regrouped
+from pipeline.identities.rules import broken_constraints, changed, members, require_free, two_people
 from pipeline.identities.undo import undone
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.files.objects import Row
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
+    NO_CHANGE,
+    USER,
     CorrectionAnswer,
     CorrectionCommit,
     CorrectionRequest,
     DirectoryCommit,
     Fact,
     MediaLabel,
+    PersonChange,
     PersonRecord,
     Rows,
     StoredFace,
@@ -56,6 +51,7 @@ from pipeline.store.records import (
 
 Decide: TypeAlias = Callable[[LocalStore, Directory, CorrectionRequest, Pictures, PictureReader], FreePlan]
 LONG: Final = frozenset({"regroup", "label"})  # kinds that may change thousands of faces; so may the undo of one
+_FIELDS: Final = ("name", "first_name", "last_name", "external_id", "tags", "ignored", "metadata")  # of a PersonChange
 # Times one of them is decided without the directory's lock before that is done under it.
 _FREE_TRIES: Final = 5
 
@@ -71,11 +67,11 @@ class _Decided:
     vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of its references
     labels: Sequence[MediaLabel] = ()  # to be noted where nothing else changes
     free: FreePlan | None = None  # of one that is decided without the lock
-    corrections: int = 0  # that were made in the directory before it
+    corrections: int = 0  # `Directory.face_corrections` before it
     ahead: dict[str, Row] = field(default_factory=dict)  # its pictures that are written, from `images_ahead`
 
     def is_outdated(self) -> bool:
-        made = self.plan.directory.corrections
+        made = self.plan.directory.face_corrections
         return self.free is not None and (made != self.corrections or self.free.is_outdated())
 
 
@@ -89,10 +85,13 @@ class Corrections:
         decoder: Decoder,
         max_bytes: int,
         urgent: Executor | None = None,
+        *,
+        unique_external_ids: bool = False,
     ) -> None:
         """`max_bytes`: of a photo's file. `urgent`: as in `commit_decided`."""
         self._client = client
         self._directories = directories
+        self._unique_external_ids = unique_external_ids
         self._pictures = PictureReader(client, decoder, max_bytes)
         self._urgent = urgent
 
@@ -119,7 +118,7 @@ class Corrections:
             with self._directories.writing(opened):
                 self._refuse_if_changed(request)
                 plan = Plan(self._client, opened, utc_now())
-                _decide(plan, request, pictures)
+                _decide(plan, request, pictures, unique_external_ids=self._unique_external_ids)
                 if request.dry_run or not pictures.wanted:
                     return self._commit(self._decided(request, plan, pictures))
             pictures.find_wanted(partial(self._pictures.read, opened))
@@ -160,7 +159,7 @@ class Corrections:
         with ExitStack() as written:  # pictures that no commit took are removed
 
             def decided() -> _Decided:
-                made = directory.corrections
+                made = directory.face_corrections
                 self._refuse_if_changed(request)
                 free = decide(self._client, directory, request, pictures, self._pictures)
                 found = self._decided(request, free.plan, pictures)
@@ -195,7 +194,7 @@ class Corrections:
         commit = CorrectionCommit(
             account_id=request.account_id,
             directory=request.directory,
-            kind=kind,
+            kind=request.kind,
             origin=request.origin,
             before=before,
             after=after,
@@ -211,20 +210,17 @@ class Corrections:
     def _commit(self, decided: _Decided) -> CorrectionAnswer:
         """The transaction, and then the same in memory. Under the directory's lock."""
         plan, answer, commit = decided.plan, decided.answer, decided.commit
-        parents = {p: new["parent_id"] for p, new in decided.after.persons.items() if new and "parent_id" in new}
-        if (person_id := merging.below_itself(plan.directory, parents)) is not None:
-            if plan.undoes is None:
-                raise CorrectionImpossible(detail=f"The person {person_id} would be merged with one below it.")
-            detail = f"the person {parents[person_id]} was merged with the person {person_id}"
-            raise UndoBlocked(correction_id=plan.undoes.correction_id, kind=plan.undoes.kind, detail=detail)
+        _require_merges(plan)
         if commit is None:
             if decided.labels:
                 self._client.note_labels(decided.labels)
             return answer
         done = self._client.commit_correction(commit, decided.ahead)
-        plan.directory.corrections += 1
+        plan.directory.note_correction(of_faces=commit.is_of_faces)
         follow(plan.directory, commit, done, decided.vectors)
-        return answer if plan.undoes else replace(answer, correction_id=done.correction_id, made_at=done.at)
+        if plan.undoes:
+            return replace(answer, undone_by=done.correction_id)
+        return replace(answer, correction_id=done.correction_id, made_at=done.at)
 
     def _forget(self, directory: Directory, request: CorrectionRequest) -> CorrectionAnswer:
         """Deletes persons with all that is merged with them. Raises PersonUnknown."""
@@ -237,6 +233,31 @@ class Corrections:
             commit = DirectoryCommit(request.account_id, request.directory, deleted=gone, forget=True)
             directory.apply(self._client.commit_directory(commit), gone)
         return CorrectionAnswer(None, request.kind, gone=gone, faces=faces)
+
+
+def _require_merges(plan: Plan) -> None:
+    """Raises an error if the plan would merge a person with one below it, or people whom a constraint says to be two:
+    CorrectionImpossible or StatedTwoPeople; of an undo UndoBlocked."""
+    before, after = plan.rows()
+    parents = {p: new["parent_id"] for p, new in after.persons.items() if new and "parent_id" in new}
+    if not any(parents.values()):
+        return
+
+    def blocked(detail: str) -> UndoBlocked | None:
+        undone = plan.undoes
+        return UndoBlocked(correction_id=undone.correction_id, kind=undone.kind, detail=detail) if undone else None
+
+    if (person_id := merging.below_itself(plan.directory, parents)) is not None:
+        impossible = CorrectionImpossible(detail=f"The person {person_id} would be merged with one below it.")
+        raise blocked(f"the person {parents[person_id]} was merged with the person {person_id}") or impossible
+    known = [fact for fact in plan.facts(members(plan.directory, parents)) if fact not in before.facts]
+    for fact in broken_constraints(plan.directory, parents, [*known, *after.facts]):
+        detail = f"{fact.person_id} and {fact.other_id} were stated to be two people (correction {fact.correction_id})"
+        raise blocked(detail) or _stated_two_people(fact)
+
+
+def _stated_two_people(fact: Fact) -> StatedTwoPeople:
+    return StatedTwoPeople(**{name: value for name, value in vars(fact).items() if value is not None})
 
 
 def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswer:
@@ -261,20 +282,20 @@ def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswe
     )
 
 
-def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
+def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures, *, unique_external_ids: bool) -> None:
     """Collects what a correction of this kind changes. Raises RequestErrors."""
     persons = [plan.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
+    change, changing = request.change, persons
     match request.kind:
-        case "name":
-            _name(plan, persons, request.name or None)
+        case "name" | "update":
+            pass
         case "hide" | "unhide":
-            for person in persons:
-                plan.change(person, ignored=request.kind == "hide")
+            change = replace(change, ignored=request.kind == "hide")
         case "merge":
-            _merge(plan, persons, request.name, anyway=request.anyway)
+            _merge(plan, persons, request)
+            changing = [merging.root_of_merge(plan.directory, request.person_ids)]
         case "unmerge":
-            for record in merging.unmerged(plan.directory, request.person_ids, plan.now):
-                plan.change(plan.record(record.person_id), parent_id=None)
+            _unmerge(plan, request)
         case "not_same":
             _not_same(plan, persons)
         case "move":
@@ -286,13 +307,17 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
             plan.settle([face.person_id for face in faces if face.person_id is not None], pictures.pick)
         case _:
             raise CorrectionImpossible(detail=f"There is no correction {request.kind}.")
+    for person in changing if change != NO_CHANGE else []:
+        _change(plan, person, change, unique_external_ids=unique_external_ids)
 
 
-def _name(plan: Plan, persons: Sequence[PersonRecord], name: str | None) -> None:
-    for person in persons:
-        if plan.directory.reference_of(person.person_id)[1] is None and not has_name(replace(person, name=name)):
-            raise CorrectionImpossible(detail="The person has no face and would have no name: forget it instead.")
-        plan.change(person, name=name)
+def _change(plan: Plan, person: PersonRecord, change: PersonChange, *, unique_external_ids: bool) -> None:
+    new = changed(person, change)
+    if not has_name(new) and plan.directory.reference_of(person.person_id)[1] is None:
+        raise CorrectionImpossible(detail="The person has no face and would have no name: forget it instead.")
+    if unique_external_ids and new.external_id != person.external_id:
+        require_free(plan.directory, new.external_id, person.person_id)
+    plan.change(person, **{name: getattr(new, name) for name in _FIELDS})
 
 
 def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
@@ -301,23 +326,26 @@ def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
     return {members[0].person_id: {member.person_id for member in members} for members in sets}
 
 
-def _merge(plan: Plan, persons: Sequence[PersonRecord], name: str | None, *, anyway: bool) -> None:
-    """`name`: of who stands for them; None: their own."""
-    sets = _sets(plan, persons)
-    if len(sets) < 2:
+def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionRequest) -> None:
+    if request.origin == USER and len(_sets(plan, persons)) < 2:  # `PUT /merge` may say again what is so already
         raise CorrectionImpossible(detail="They are one person already.")
-    root_of = {member: root for root, members in sets.items() for member in members}
-    for fact in plan.facts(list(root_of)):
-        pair = {root_of.get(str(fact.person_id)), root_of.get(str(fact.other_id))}
-        if fact.kind == NOT_SAME and None not in pair and len(pair) > 1:
-            if not anyway:
-                raise StatedTwoPeople(**{name: value for name, value in vars(fact).items() if value is not None})
-            plan.withdraw([fact])
-    person_ids = [person.person_id for person in persons]
-    for record in merging.merged(plan.directory, person_ids, plan.now):
-        plan.change(plan.record(record.person_id), parent_id=record.parent_id)
-    if name is not None:
-        _name(plan, [merging.root_of_merge(plan.directory, person_ids)], name or None)
+    parents = {p.person_id: p.parent_id for p in merging.merged(plan.directory, request.person_ids, plan.now)}
+    for fact in broken_constraints(plan.directory, parents, plan.facts(members(plan.directory, parents))):
+        if not request.anyway:
+            raise _stated_two_people(fact)
+        plan.withdraw([fact])
+    for person_id, parent_id in parents.items():
+        plan.change(plan.record(person_id), parent_id=parent_id)
+
+
+def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
+    """A user who takes people apart states that they are two."""
+    roots = {}
+    for record in merging.unmerged(plan.directory, request.person_ids, plan.now):
+        roots[record.person_id] = plan.directory.merged_set(record.person_id)[0].person_id
+        plan.change(plan.record(record.person_id), parent_id=None)
+    if request.origin == USER:
+        plan.state([two_people(root, person_id) for person_id, root in roots.items()])
 
 
 def _not_same(plan: Plan, persons: Sequence[PersonRecord]) -> None:

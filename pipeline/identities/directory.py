@@ -63,7 +63,8 @@ class Directory:
         self.name = name
         self.lock = DirectoryLock()
         self.loaded = False
-        self.corrections = 0  # how many were made, deletions too: what is stated of faces may be another since
+        self.corrections = 0  # how many were made, deletions included
+        self.face_corrections = 0  # those that changed more than columns of persons: decisions rest on the rest
         self.in_doubt = False  # a change failed half-way: the store may hold more or less than this
         self._maps = threading.Lock()  # held briefly, while the maps are changed or read together
         self._new_index = partial(ReferenceIndex, embedding_size, device, quantized=quantized)
@@ -81,7 +82,7 @@ class Directory:
         index = self._new_index()
         order = np.array([person.seq for person in stored.persons], dtype=np.int64)
         index.append(stored.vectors, order, stored.image_hashes, stored.boxes)
-        self.corrections += 1  # one may be in that failed afterwards
+        self.note_correction()  # one may be committed that failed afterwards
         with self._maps:
             self._index = index
             self._number([person.person_id for person in stored.persons])
@@ -178,7 +179,8 @@ class Directory:
         """Follows a commit; `references` belong to persons among `records`, and those who `lost` theirs get no other.
         The caller has the lock."""
         records, deleted = list(records), list(deleted)
-        self.corrections += bool(deleted)
+        if deleted:
+            self.note_correction()
         with self._maps:
             self._change_index({record.person_id: record.seq for record in records}, [*deleted, *lost], references)
             for person_id in deleted:
@@ -189,6 +191,11 @@ class Directory:
             if self._index.worth_compacting:
                 self._compact()
             self._view = DirectoryView(self._index.view(), self._person_ids)
+
+    def note_correction(self, *, of_faces: bool = True) -> None:
+        """Counts one, of more than columns of persons unless not `of_faces`. The caller has the lock."""
+        self.corrections += 1
+        self.face_corrections += of_faces
 
     def clear(self) -> None:
         """Follows the deletion of the directory. The caller has the lock alone."""

@@ -208,6 +208,7 @@ class Poster:
             updated=[record for key, record in changes.records.items() if key not in changes.inserted],
             references=changes.references,
             image=post.image if changes.references else None,
+            merge=changes.merge,
         )
         with lock.released():
             committed = self._client.commit_directory(commit, ahead)

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.identities.correction_plan import NOT_SAME
 from pipeline.identities.directory import Directory, DirectoryView
+from pipeline.identities.rules import NOT_SAME
 from pipeline.matching.match import Matcher
 from pipeline.store.local import LocalStore
 

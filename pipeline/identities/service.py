@@ -6,9 +6,8 @@ directory that holds no identity is an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
@@ -23,12 +22,9 @@ from pipeline.identities.batcher import MicroBatcher
 from pipeline.identities.changes import ChangeRules
 from pipeline.identities.corrections import LONG, Corrections
 from pipeline.identities.directory import Directories, Directory, DirectoryView
-from pipeline.identities.person_changes import changed
 from pipeline.identities.posts import Poster
 from pipeline.identities.review import ReviewPage, review
 from pipeline.identities.types import (
-    NO_CHANGE,
-    PersonChange,
     PersonView,
     PostRequest,
     PostResult,
@@ -41,7 +37,15 @@ from pipeline.runtime.device import resolve_device
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionAnswer, CorrectionRequest, DirectoryCommit, PersonRecord
+from pipeline.store.records import (
+    API,
+    NO_CHANGE,
+    CorrectionAnswer,
+    CorrectionRequest,
+    DirectoryCommit,
+    PersonChange,
+    PersonRecord,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +72,17 @@ class IdentityService:
             max_pixels=settings.run.batch_pixels,
             queue_images=settings.serve.queue_images,
         )
-        self._rules = ChangeRules(settings.serve)
-        self._poster = Poster(client, self._directories, self._batcher, decoder, settings, self._rules)
+        rules = ChangeRules(client, settings.serve)
+        self._poster = Poster(client, self._directories, self._batcher, decoder, settings, rules)
         self._long_work = LongWork("corrections")
-        corrections = partial(Corrections, client, self._directories, decoder, settings.decode.max_bytes)
+        corrections = partial(
+            Corrections,
+            client,
+            self._directories,
+            decoder,
+            settings.decode.max_bytes,
+            unique_external_ids=settings.serve.unique_external_ids,
+        )
         self._corrections, self._long_corrections = corrections(), corrections(self._long_work.urgent)
         self._shards = ShardEnroller(client, self._directories, decoder, settings)
         self._housekeeper = Housekeeper(client)
@@ -193,61 +204,40 @@ class IdentityService:
     # Changing
 
     def update_person(self, account_id: int, directory: str, person_id: str, change: PersonChange) -> None:
-        """Raises PersonUnknown, ExternalIdTaken, MetadataTooLarge."""
-
-        def work(opened: Directory, now: datetime) -> DirectoryCommit:
-            return _updating(opened, self._changed(opened, _record(opened, person_id), change, now))
-
-        self._change(account_id, directory, work)
+        """Raises PersonUnknown, ExternalIdTaken, MetadataTooLarge, CorrectionImpossible."""
+        self.correct(CorrectionRequest(account_id, directory, "update", [person_id], change=change, origin=API))
 
     def delete_person(self, account_id: int, directory: str, person_id: str, *, recursive: bool = False) -> None:
         """Deletes this record, whose oldest child becomes root, or its whole merged set. Raises PersonUnknown."""
-
-        def work(opened: Directory, now: datetime) -> DirectoryCommit:
+        with self._directories.using(account_id, directory) as opened, self._directories.writing(opened):
             record = _record(opened, person_id)
+            deleted, orphans = [person_id], merging.orphaned(opened, record, utc_now())
             if recursive:
                 deleted, orphans = [person.person_id for person in opened.merged_set(person_id)], []
-            else:
-                deleted, orphans = [person_id], merging.orphaned(opened, record, now)
-            return replace(_updating(opened, orphans), deleted=deleted)
-
-        self._change(account_id, directory, work)
+            self._housekeeper.note_change()  # before: a commit that fails late may be durable
+            commit = DirectoryCommit(account_id, directory, updated=orphans, deleted=deleted)
+            opened.apply(self._client.commit_directory(commit), deleted)
 
     def merge(
-        self, account_id: int, directory: str, person_ids: Sequence[str], change: PersonChange = NO_CHANGE
+        self,
+        account_id: int,
+        directory: str,
+        person_ids: Sequence[str],
+        change: PersonChange = NO_CHANGE,
+        *,
+        override: bool = False,
     ) -> None:
-        """Makes several persons one, and changes the record that stands for them; see `merging`.
+        """Makes several persons one, and changes the record that stands for them; see `merging`. `override`: although a
+        constraint says that they are two.
 
-        Raises PersonUnknown, ExternalIdTaken, MetadataTooLarge.
+        Raises PersonUnknown, ExternalIdTaken, MetadataTooLarge, StatedTwoPeople.
         """
-
-        def work(opened: Directory, now: datetime) -> DirectoryCommit:
-            root = merging.root_of_merge(opened, person_ids)
-            records = merging.merged(opened, person_ids, now) + self._changed(opened, root, change, now)
-            return _updating(opened, records)
-
-        self._change(account_id, directory, work)
+        request = CorrectionRequest(account_id, directory, "merge", person_ids, change=change, origin=API)
+        self.correct(replace(request, anyway=override))
 
     def unmerge(self, account_id: int, directory: str, person_ids: Sequence[str]) -> None:
         """Undoes a merge; see `merging`. Raises PersonUnknown."""
-        self._change(account_id, directory, lambda d, now: _updating(d, merging.unmerged(d, person_ids, now)))
-
-    def _changed(
-        self, directory: Directory, record: PersonRecord, change: PersonChange, now: datetime
-    ) -> list[PersonRecord]:
-        """The record as it is after the change, unless it stays the same. Raises ExternalIdTaken, MetadataTooLarge."""
-        new = changed(record, change)
-        if new.external_id != record.external_id:
-            self._rules.check_external_id(directory, new.external_id, record.person_id)
-        return [replace(new, modified_at=now)] if new != record else []
-
-    def _change(self, account_id: int, directory: str, work: Callable[[Directory, datetime], DirectoryCommit]) -> None:
-        """Decides and commits what one request changes, in one step."""
-        with self._directories.using(account_id, directory) as opened, self._directories.writing(opened):
-            commit = work(opened, utc_now())
-            if commit.updated or commit.deleted:
-                self._housekeeper.note_change()  # before: a commit that fails late may be durable
-                opened.apply(self._client.commit_directory(commit), commit.deleted)
+        self.correct(CorrectionRequest(account_id, directory, "unmerge", person_ids, origin=API))
 
     def correct(self, request: CorrectionRequest, decoded: pa.Table | None = None) -> CorrectionAnswer:
         """Puts right whose a face is, or what a person is called; see `corrections`. Raises RequestError."""
@@ -261,8 +251,11 @@ class IdentityService:
         waits for no other."""
         if request.kind != "undo":
             return request.kind in LONG
-        last = None if request.dry_run else self._client.last_correction(request.account_id, request.directory)
-        return last is not None and last.kind in LONG
+        if request.dry_run:
+            return False
+        what = request.account_id, request.directory, request.correction_id, request.origin
+        undone = self._client.correction_to_undo(*what)
+        return undone is not None and undone.kind in LONG | {"undo"}
 
     def delete_directory(self, account_id: int, directory: str) -> int:
         """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""
@@ -302,7 +295,3 @@ def _record(directory: Directory, person_id: str) -> PersonRecord:
     if record is None:
         raise PersonUnknown
     return record
-
-
-def _updating(directory: Directory, records: Sequence[PersonRecord]) -> DirectoryCommit:
-    return DirectoryCommit(account_id=directory.account_id, directory=directory.name, updated=records)

@@ -87,7 +87,7 @@ class _Prepared:
 
     def is_outdated(self) -> bool:
         return (
-            any(directory.corrections != made for directory, made in self.corrections)
+            any(directory.face_corrections != made for directory, made in self.corrections)
             or any(decision.is_outdated() for decision in self.decisions)
             or any(photos.is_outdated() for photos, _ in self.changed)
         )
@@ -149,7 +149,7 @@ class Enroller:
     def _prepare(self, shard: _Shard) -> _Prepared:
         """Decides the shard and writes its files."""
         rows = shard.rows
-        corrections = [(directory, directory.corrections) for directory in shard.directories.values()]
+        corrections = [(directory, directory.face_corrections) for directory in shard.directories.values()]
         while True:
             sightings = self._sightings(shard)
             changed = self._changed_photos(shard)
@@ -369,7 +369,7 @@ class Enroller:
         changes = zip(prepared.changed, prepared.files.commit.settled, committed.settled, strict=True)
         for (photos, vectors), commit, done in changes:
             follow(photos.directory, commit, done, vectors)
-            photos.directory.corrections += 1  # faces are gone that others may have decided about
+            photos.directory.note_correction()  # faces are gone that others may have decided about
         return prepared.files
 
 

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from pipeline.extraction.rows import ExtractedFace
-from pipeline.store.records import PersonRecord
+from pipeline.store.records import NO_CHANGE, PersonChange, PersonRecord
 
-# What says that a face must not update the person: another external id or name; or the person named is another one.
-Conflict: TypeAlias = Literal["external-id", "name", "person"]
-
-
-@dataclass(frozen=True)
-class PersonChange:
-    """What a request says of a person: None leaves a field as it is, "" or an empty list removes it."""
-
-    name: str | None = None
-    first_name: str | None = None
-    last_name: str | None = None
-    external_id: str | None = None
-    tags: tuple[str, ...] | None = None
-    ignored: bool | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # further fields as JSON has them; None removes one
-    joined: bool = False  # no name was sent: it is the first and the last, as far as they were
-
-
-NO_CHANGE: Final = PersonChange()
+# Why a face does not update the person: another external id or name, or the named person is another one. Or why two
+# people are not merged: a constraint says that they are two.
+Conflict: TypeAlias = Literal["external-id", "name", "person", "stated-two-people"]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Taking the last correction of a directory back, if all is as it left it.
+"""Undoing a correction of a directory, if all of its rows are as it left them.
 
-That is decided without the directory's lock, as `regroup` is: the last one may have been of thousands of faces.
+It is decided without the directory's lock, as `regroup` is, because it may be about thousands of faces.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ from pipeline.identities.reference_pictures import PictureReader, Pictures
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.correction import FACE_COLUMNS
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionRequest, Rows
+from pipeline.store.records import USER, Correction, CorrectionRequest, Rows
 
 
 def undone(
     client: LocalStore, directory: Directory, request: CorrectionRequest, pictures: Pictures, reader: PictureReader
 ) -> FreePlan:
-    """The way back, if the last correction is the one that is wanted (None: any). Raises CorrectionImpossible,
-    UndoBlocked, PictureMissing."""
+    """The way back from the correction that is asked for, or from the last one of the origin. Raises
+    CorrectionImpossible, UndoBlocked, PictureMissing."""
     plan = Plan(client, directory, utc_now())
-    last = plan.undoes = plan.last_correction()
-    if last is None:
-        raise CorrectionImpossible(detail="There is no correction to undo.")
-    if request.correction_id not in (None, last.correction_id):
-        raise CorrectionImpossible(detail=f"The last one is by now the correction {last.correction_id} ({last.kind}).")
+    last = plan.undoes = _wanted(client, directory, request)
     known = {person_id: directory.get(person_id) for person_id in (*last.after.persons, *last.after.references)}
     for what in _changed_since(plan, last.before, last.after):
         raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
@@ -43,9 +39,29 @@ def undone(
         pictures.find_wanted(partial(reader.read, directory))
 
 
+def _wanted(client: LocalStore, directory: Directory, request: CorrectionRequest) -> Correction:
+    """The correction to undo. Raises CorrectionImpossible."""
+    number, origin = request.correction_id, request.origin
+    wanted = client.correction_to_undo(directory.account_id, directory.name, number, origin)
+    if wanted is None and number is None:
+        by = "" if origin == USER else f" of the origin {origin}"
+        raise CorrectionImpossible(detail=f"There is no correction to undo{by}.")
+    if wanted is None:
+        raise CorrectionImpossible(detail=f"There is no correction {number}: a deletion can't be undone.")
+    if wanted.undone_at is not None:
+        raise CorrectionImpossible(detail=f"The correction {number} was undone at {wanted.undone_at:%F %T} UTC.")
+    if wanted.merges_only:
+        raise CorrectionImpossible(detail=f"Somebody whom the correction {number} changed was deleted since.")
+    return wanted
+
+
 def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
-    """What is not as a correction left it."""
+    """What is not as a correction left it, or is needed to undo it and is missing."""
     changed = []
+    not_needed = {p for rows in (before, after) for p, columns in rows.persons.items() if columns is None}
+    for person_id in sorted(before.person_ids - not_needed):
+        if plan.directory.get(person_id) is None:
+            changed.append(f"the person {person_id} was deleted")
     for person_id, columns in after.persons.items():
         record = plan.directory.get(person_id)
         made = before.persons[person_id] is None
@@ -62,10 +78,18 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
         is_now = {name: getattr(face, name) for name in FACE_COLUMNS}
         if is_now != after.faces.get(face.face_id, is_now):
             changed.append(f"the face {face.face_id} was moved")
-    references = plan.reference_faces(list(after.references))
+    owners = {face_id: (before.faces[face_id]["person_id"], now["person_id"]) for face_id, now in after.faces.items()}
+    people = {person_id for pair in owners.values() for person_id in pair if person_id is not None}
+    references = plan.reference_faces(sorted(people | after.references.keys()))
     for person_id, face_id in after.references.items():
         if references.get(person_id) != face_id:
             changed.append(f"the person {person_id} got another reference")
+    for face in there:
+        old, new = owners.get(face.face_id, (None, None))
+        if new not in after.references and references.get(str(new)) == face.face_id:
+            changed.append(f"the face {face.face_id} became the reference of the person {new}")
+        if old and face.has_embedding and old not in before.references and old not in references:
+            changed.append(f"the person {old} lost its reference")
     faces = [fact.face_id for fact in after.facts if fact.face_id is not None]
     known = plan.facts([fact.person_id for fact in after.facts if fact.person_id is not None], faces)
     changed += [f'the fact "{fact.kind}" of it was replaced' for fact in after.facts if fact not in known]

@@ -22,7 +22,7 @@ from pipeline.errors import ManifestInvalid, PersonAmbiguous, PersonNotFound, Re
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.store.operations import Correct, Store, part_of_command
-from pipeline.store.records import CorrectionAnswer, CorrectionRequest, Seen
+from pipeline.store.records import NO_CHANGE, USER, CorrectionAnswer, CorrectionRequest, PersonChange, Seen
 from pipeline.store.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
@@ -45,6 +45,22 @@ class PersonRow:
     merged: int  # records that are merged with it
     hidden: bool
     added_at: datetime
+
+
+@dataclass(frozen=True)
+class LoggedCorrection:
+    """A correction as the log shows it."""
+
+    correction_id: int
+    made_at: datetime  # UTC
+    kind: str
+    origin: str  # user, api, label
+    undoes: int | None  # of an undo: what it undid
+    undone: bool
+    can_be_undone: bool  # as far as the log tells: a later change may be in the way
+    faces: int  # how many it changed
+    person_ids: Sequence[str]  # of everybody whom it involves
+    names: Mapping[str, str]  # theirs, as they are now
 
 
 class People:
@@ -118,11 +134,17 @@ class People:
                 raise PersonAmbiguous(who=who, count=len(roots), people=listed)
         raise PersonNotFound(who=who, directory=self._directory)
 
+    def log(self, count: int = 50, before: int = 2**63 - 1) -> list[LoggedCorrection]:
+        """The last corrections, or those before one by its number; the last first."""
+        rows = self._store.correction_history(self._account_id, self._directory, before, count).to_pylist()
+        names = self._store.names_of(sorted({person_id for row in rows for person_id in row["person_ids"]}))
+        return [LoggedCorrection(**row, names={p: names.get(p) or "" for p in row["person_ids"]}) for row in rows]
+
     # Correcting: each raises PersonNotFound, PersonAmbiguous and the RequestErrors of corrections; then nothing is done
 
     def name(self, who: str, name: str) -> CorrectionAnswer:
         """Names a person; an empty name takes it away."""
-        return self._correct("name", [who], name=name)
+        return self._correct("name", [who], change=PersonChange(name=name))
 
     def name_all(self, rows: Iterable[tuple[str, str]]) -> tuple[int, list[tuple[str, str, str]]]:
         """Names people, each (who, name), by a correction for each. Returns how many were done, and those that were
@@ -134,7 +156,7 @@ class People:
             try:
                 person_id = who if who in ids else self._found(records, who)
                 with part_of_command():
-                    self._store.correct(self._request("name", [person_id], name=name), here)
+                    self._store.correct(self._request("name", [person_id], change=PersonChange(name=name)), here)
                 done += 1
             except (UsageError, RequestError) as error:
                 left.append((who, name, str(error)))
@@ -217,12 +239,13 @@ class People:
     def _with_gate(self, gate: MatchSettings | None) -> Settings:
         return replace(self._settings, match=gate) if gate else self._settings
 
-    def undo(self, correction_id: int | None = None, *, dry_run: bool = False) -> CorrectionAnswer:
-        """Takes the last correction back that is not undone yet, or with `dry_run` only says which one it is. Raises
-        UndoBlocked where something changed since, and CorrectionImpossible where it is not `correction_id`."""
-        request = replace(self._request("undo", []), correction_id=correction_id, dry_run=dry_run)
+    def undo(self, correction_id: int | None = None, *, origin: str = USER, dry_run: bool = False) -> CorrectionAnswer:
+        """Undoes this correction, or the last one of the origin (`user`, `api`, `label`) that is not undone; with
+        `dry_run` only says which one that is. Raises UndoBlocked if something changed since, and CorrectionImpossible
+        if there is none or it is undone."""
+        request = replace(self._request("undo", []), correction_id=correction_id, origin=origin, dry_run=dry_run)
         answer = self._store.correct(request, self._here())
-        if answer.kind == "regroup" and not dry_run:  # vectors of faces that are rejected again leave the files
+        if answer.kind in ("regroup", "undo") and not dry_run:  # faces that are rejected again lose their vectors
             self._store.clean_up()
         return answer
 
@@ -232,11 +255,11 @@ class People:
         who: Sequence[str],
         *,
         faces: Sequence[int] = (),
-        name: str | None = None,
+        change: PersonChange = NO_CHANGE,
         anyway: bool = False,
     ) -> CorrectionAnswer:
         records = self._records() if who else []
-        return self.by_ids(kind, [self._found(records, one) for one in who], faces, name=name, anyway=anyway)
+        return self.by_ids(kind, [self._found(records, one) for one in who], faces, change=change, anyway=anyway)
 
     def by_ids(
         self,
@@ -244,14 +267,14 @@ class People:
         person_ids: Sequence[str],
         faces: Sequence[int] = (),
         *,
-        name: str | None = None,
+        change: PersonChange = NO_CHANGE,
         anyway: bool = False,
         seen: Seen | None = None,
         dry_run: bool = False,
     ) -> CorrectionAnswer:
-        """A correction of people who are given by their ids, of any kind that is a method here; a merge may name them.
-        `seen`: what its sender knows of them; then raises ChangedSince where that is no longer so."""
-        request = replace(self._request(kind, person_ids, faces, name, anyway), seen=seen, dry_run=dry_run)
+        """A correction of people who are given by their ids, of any kind that is a method here; a merge may change
+        their root. `seen`: what its sender knows of them; then raises ChangedSince where that is no longer so."""
+        request = replace(self._request(kind, person_ids, faces, change, anyway), seen=seen, dry_run=dry_run)
         return self._store.correct(request, self._here())
 
     def _request(
@@ -259,12 +282,12 @@ class People:
         kind: str,
         person_ids: Sequence[str],
         faces: Sequence[int] = (),
-        name: str | None = None,
+        change: PersonChange = NO_CHANGE,
         anyway: bool = False,
     ) -> CorrectionRequest:
-        if name is not None and not is_text(name):
+        if change.name is not None and not is_text(change.name):
             raise UsageError(message=f"The name cannot be kept: it must be UTF-8 of {TEXT_RULE}.")
-        return CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), name, anyway)
+        return CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), change, anyway)
 
     def _here(self) -> Correct:
         """Makes corrections in this process. The first reads the directory, so it is for one call of a method."""
@@ -302,7 +325,8 @@ def corrections_here(settings: Settings) -> Correct:
         from pipeline.identities.directory import Directories
 
         decode = settings_of_store(settings, store.identity, store.path).decode
-        return Corrections(store, Directories(store), Decoder(decode), decode.max_bytes)
+        unique = settings.serve.unique_external_ids
+        return Corrections(store, Directories(store), Decoder(decode), decode.max_bytes, unique_external_ids=unique)
 
     def correct(store: LocalStore, request: CorrectionRequest, decoded: pa.Table | None) -> CorrectionAnswer:
         answer = corrections(store).make(request, decoded)

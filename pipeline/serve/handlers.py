@@ -127,7 +127,8 @@ class Handlers:
         caller = await self._caller(request)
         body = await self._object(request, caller)
         ids, change = person_ids(body), person_change(body, ("personIds",))
-        return await self._accepted(lambda: self.service.merge(*caller, ids, change))
+        override = Query(request).flag("override", False)
+        return await self._accepted(lambda: self.service.merge(*caller, ids, change, override=override))
 
     async def unmerge(self, request: Request) -> Response:
         caller = await self._caller(request)

@@ -9,10 +9,10 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from pipeline.errors import BodyInvalid, HeaderInvalid
-from pipeline.identities.person_changes import joined_name
-from pipeline.identities.types import PersonChange
+from pipeline.identities.rules import joined_name
 from pipeline.serve.request_parsing import header_text, text_of
 from pipeline.serve.responses import json_bytes
+from pipeline.store.records import PersonChange
 from pipeline.store.texts import MAX_TEXT, TEXT_RULE, is_text
 
 NAME: Final = "X-RPC-PERSON-NAME"

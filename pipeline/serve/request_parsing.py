@@ -24,9 +24,10 @@ from pipeline.errors import (
     PersonUnknown,
 )
 from pipeline.extraction.images.files import SNIFF_BYTES, sniff
-from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.identities.types import PostRequest
 from pipeline.serve.responses import sent_path
 from pipeline.store.directory_names import directory_name as checked_name
+from pipeline.store.records import PersonChange
 
 DIRECTORY: Final = "X-RPC-DIRECTORY"
 THRESHOLD: Final = "X-RPC-FACES-GROUPING-THRESHOLD"

@@ -134,7 +134,7 @@ class LocalStore(CatalogThread, Store):
     forgotten_faces = Operation(forgotten.forgotten_faces)
     labelled_photos = Operation(files.labelled_photos)
     note_labels = Operation(files.note_labels)
-    last_correction = Operation(corrections.last_correction)
+    correction_to_undo = Operation(corrections.correction_to_undo)
     changes_since = Operation(corrections.changes_since)
     last_merges = Operation(corrections.last_merges)
     faces_to_regroup = Operation(corrections.faces_to_regroup)

@@ -174,6 +174,7 @@ class Store(RunFiles):
     person_records = Operation(people.person_records)
     people = Operation(people.people)
     rejected_faces = Operation(corrections.rejected_faces)
+    correction_history = Operation(corrections.history)
 
     # What a page shows
     totals = Operation(overview.totals)

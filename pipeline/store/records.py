@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ def _column(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
+USER, API, LABEL = "user", "api", "label"  # who asks for a correction
 QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
 
 MEDIA_SCHEMA = pa.schema(
@@ -364,6 +365,7 @@ class DirectoryCommit:
     forget: bool = False  # later runs leave out the faces of the deleted
     references: Sequence[NewReference] = ()
     image: PostedImage | None = None  # there when `references` are
+    merge: tuple[Rows, Rows] | None = None  # before and after it: logged as a correction of its own, from the API
 
 
 @dataclass(frozen=True)
@@ -477,18 +479,26 @@ class CorrectionCommit:
     account_id: int
     directory: str
     kind: str
-    origin: str  # user, label
+    origin: str  # user, api, label
     before: Rows
     after: Rows
     # Person id -> guid, bytes and media type of the reference, where there is a picture of it.
     pictures: Mapping[str, tuple[str, bytes, str]] = field(default_factory=dict)
     # Face id -> [d] float32, of faces that were rejected and are somebody's now.
     vectors: Mapping[int, FloatArray] = field(default_factory=dict)
-    undoes: int | None = None  # the correction whose rows these are, the other way round
+    undoes: int | None = None  # the correction whose rows these are, exchanged
     # Media of runs that go with their faces. Then it can't be undone, and is not noted.
     leaving: Sequence[int] = ()
     leaving_status: str = FORGOTTEN
     labels: Sequence[MediaLabel] = ()  # that are noted with it
+
+    @property
+    def is_of_faces(self) -> bool:
+        """Whether it changes more than columns of persons: whose faces are, what is stated, or who there is."""
+        rows = self.before, self.after
+        return bool(self.leaving) or any(
+            each.faces or each.references or each.facts or None in each.persons.values() for each in rows
+        )
 
     def prepare(self) -> None:
         """Makes the texts that are noted of it: for thousands of rows that takes as long as the transaction."""
@@ -502,9 +512,11 @@ class Correction:
 
     correction_id: int
     kind: str
-    made_at: datetime
+    made_at: datetime  # UTC
     before: Rows
     after: Rows
+    undone_at: datetime | None  # UTC
+    merges_only: bool  # a person whom it showed was deleted: its rows are not complete
 
 
 @dataclass(frozen=True)
@@ -528,22 +540,39 @@ class ChangeSince:
 
 
 @dataclass(frozen=True)
+class PersonChange:
+    """New values for the fields of a person: None leaves a field as it is, "" or an empty list removes it."""
+
+    name: str | None = None
+    first_name: str | None = None
+    last_name: str | None = None
+    external_id: str | None = None
+    tags: Sequence[str] | None = None
+    ignored: bool | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # further fields as JSON has them; None removes one
+    joined: bool = False  # no name was sent: it is the first and the last, as far as they were
+
+
+NO_CHANGE: Final = PersonChange()
+
+
+@dataclass(frozen=True)
 class CorrectionRequest:
     """What is to be put right. Each kind takes the persons and faces that its name says."""
 
     account_id: int
     directory: str
-    # name, merge, unmerge, split, move, not_same, hide, unhide, forget, forget_photos, regroup, label, undo
+    # name, update, hide, unhide, merge, unmerge, split, move, not_same, forget, forget_photos, regroup, label, undo
     kind: str
     person_ids: Sequence[str] = ()  # of a move: the person, or none
     face_ids: Sequence[int] = ()
-    name: str | None = None  # of name and merge
-    anyway: bool = False  # merges persons of whom it is stated that they are two
-    origin: str = "user"
+    change: PersonChange = NO_CHANGE  # of the persons; of a merge: of its root
+    anyway: bool = False  # merges persons although a constraint says that they are two
+    origin: str = USER
     gate: MatchSettings | None = None  # of regroup
     dry_run: bool = False  # of regroup and undo: only says what it would do
     decoded: str | None = None  # of regroup, to a server: the file with faces that were extracted again
-    correction_id: int | None = None  # of undo: this one or none
+    correction_id: int | None = None  # of undo; None: the last one of the origin that is not undone
     media_ids: Sequence[int] = ()  # of forget_photos
     labels: Sequence[LabelChange] = ()  # of label: what the source says now
     seen: Seen | None = None  # None: it is made whatever happened meanwhile
@@ -615,7 +644,7 @@ class FollowedLabels:
 class CorrectionAnswer:
     """What a correction changed."""
 
-    correction_id: int | None  # None: nothing changed, or it cannot be undone
+    correction_id: int | None  # None: nothing changed, or it cannot be undone; of an undo: what it undid
     kind: str
     persons: Sequence[str] = ()  # changed or new, the new one first; then the others whom its rows show
     gone: Sequence[str] = ()  # persons that are no more
@@ -624,6 +653,7 @@ class CorrectionAnswer:
     regrouping: Regrouping | None = None  # of regroup
     labels: FollowedLabels | None = None  # of label
     made_at: datetime | None = None  # UTC; of what is undone: when it was made
+    undone_by: int | None = None  # the correction that undid it; undoing that one makes it again
     names: Mapping[str, str] = field(default_factory=dict)  # of the persons, and of those who are gone
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 5  # of the tables; opening a store upgrades older ones
+SCHEMA_VERSION: Final = 6  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 # The columns of each table, with their types.
@@ -73,7 +73,8 @@ _COLUMNS: Final = {
     """,
     "corrections": """
         correction_id BIGINT, account_id INTEGER, directory_id INTEGER, kind VARCHAR, origin VARCHAR,
-        made_at TIMESTAMP, before VARCHAR, after VARCHAR, person_ids UUID[], undone_at TIMESTAMP, merges_only BOOLEAN
+        made_at TIMESTAMP, before VARCHAR, after VARCHAR, person_ids UUID[], undone_at TIMESTAMP, merges_only BOOLEAN,
+        undoes BIGINT
     """,
     "files": """
         source VARCHAR, account_id INTEGER, path VARCHAR, directory VARCHAR, media_id BIGINT, size BIGINT,

@@ -130,3 +130,22 @@ def test_an_undo_whose_answer_was_lost_shows(page: Opened, served: Served, one: 
     page.undo()
     page.expect(page.name).to_have_value("A")
     assert served.people.show(one).name == "A"
+
+
+def test_any_change_is_undone_in_the_list(page: Opened, one: str, served: Served) -> None:
+    name_as(page, "Grace")
+    served.people.hide(one)
+    page.go("changes")
+    rows = page.page.get_by_role("table").get_by_role("row")
+    rows.nth(2).wait_for()
+    assert "hiding" in rows.nth(1).inner_text()
+    assert "you" in rows.nth(2).inner_text()
+    rows.nth(2).get_by_role("button").click()
+    page.said("Undone: the name of")
+    page.done()
+    rows.nth(3).wait_for()
+    assert "undone" in rows.nth(3).inner_text()
+    assert (served.people.show(one).name, served.people.show(one).hidden) == (None, True)
+    rows.nth(1).get_by_role("button").click()  # the undo
+    rows.nth(4).wait_for()
+    assert served.people.show(one).name == "Grace"

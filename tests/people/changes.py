@@ -19,11 +19,11 @@ from coded_faces import Shown, photo
 
 from pipeline.config import MatchSettings
 from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.identities.types import PostRequest
 from pipeline.jobs.people import People
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store
-from pipeline.store.records import CorrectionRequest, ScanNotes, SourceMove
+from pipeline.store.records import API, NO_CHANGE, CorrectionRequest, PersonChange, ScanNotes, SourceMove
 from pipeline.store.schema import TABLES
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, serving, write_photo
 
@@ -50,16 +50,23 @@ class Change:
 
 
 # Faces by number: 1 to 3 are Ann's, 4 and 5 Berta's, 6 is of somebody without a name, 7 of Dora, who is hidden,
-# 8 of Eve and 9 of Fay, who are merged. The last correction made 10 nobody's, so 11 is the reference. 12 was posted.
+# 8 of Eve and 9 of Fay, whom the correction 6 merged. Number 8 undid that Berta is hidden. The last correction made 10
+# nobody's, so 11 is the reference. 12 was posted.
 CHANGES: Mapping[str, Change] = {
     "name": Change(lambda p: p.name("Ann", "Anna")),
     "hide": Change(lambda p: p.hide("Berta"), like="name"),
     "unhide": Change(lambda p: p.unhide("Dora"), like="name"),
     "merge": Change(lambda p: p.merge("Ann", "Berta"), like="name"),
     "merge with a name": Change(
-        lambda p: p.by_ids("merge", [p.find("Ann"), p.find("Berta")], name="Anna"), like="name"
+        lambda p: p.by_ids("merge", [p.find("Ann"), p.find("Berta")], change=PersonChange(name="Anna")), like="name"
     ),
-    "unmerge": Change(lambda p: p.unmerge("Eve"), like="name"),
+    "unmerge": Change(lambda p: p.unmerge("Eve"), like="not same"),
+    "update by a request": Change(
+        lambda p: request(p, "update", "Ann", change=PersonChange(tags=["a"], metadata={"b": 1})), like="name"
+    ),
+    "merge by a request": Change(lambda p: request(p, "merge", "Ann", "Berta"), like="name"),
+    "undo by number": Change(lambda p: p.undo(6)),
+    "undo of an undo": Change(lambda p: p.undo(8)),
     "not same": Change(lambda p: p.not_same("Ann", "Berta"), again=False),
     "move of a reference": Change(lambda p: p.move(1, "Berta"), again=False),
     "move of a last face": Change(lambda p: p.move(6, "Ann"), again=False),
@@ -75,6 +82,12 @@ CHANGES: Mapping[str, Change] = {
     "notes of a scan": Change(lambda p: note_scan(p._store)),
     "move of a source": Change(lambda p: move_source(p._store), like="notes of a scan"),
 }
+
+
+def request(people: People, kind: str, *who: str, change: PersonChange = NO_CHANGE) -> None:
+    """As a `PUT` does."""
+    ids = [people.find(one) for one in who]
+    people._store.correct(CorrectionRequest(1, "main", kind, ids, change=change, origin=API), people._here())
 
 
 def follow_labels(people: People, *said: tuple[int, str]) -> None:
@@ -116,7 +129,10 @@ def prepare(folder: Path) -> Path:
             service.post(1, "main", photo(POSTED), PostRequest(name="Gus"))
         with LocalStore.open(store, command="prepare") as opened:
             opened.note_scan(str(source), 1, ScanNotes(gone=[5]))
-            People(opened, SETTINGS).move(10, None)
+            prepared = People(opened, SETTINGS)
+            prepared.hide("Berta")
+            prepared.undo()
+            prepared.move(10, None)
             opened.references(1, "main")
             opened.fold()
     return store

@@ -12,7 +12,7 @@ from pipeline.identities.service import IdentityService
 from pipeline.identities.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionAnswer, CorrectionRequest
+from pipeline.store.records import CorrectionAnswer, CorrectionRequest, PersonChange
 from tests.people.coded_archive import SETTINGS, SIZE, CodedExtractor, Decoder
 
 LOOK = PostRequest(insert=False, update=False)
@@ -47,6 +47,8 @@ class People:
     def correct(self, kind: str, *persons: str, faces: tuple[int, ...] = (), **more: Any) -> CorrectionAnswer:
         if kind == "undo":  # it would take back what is wrong
             self.assert_whole()
+        if "name" in more:
+            more["change"] = PersonChange(name=more.pop("name"))
         return self.service.correct(CorrectionRequest(self.account, "main", kind, persons, faces, **more))
 
     def faces(self) -> list[Any]:

@@ -19,11 +19,11 @@ from pipeline.errors import (
     UndoBlocked,
 )
 from pipeline.identities import merging
-from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.identities.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionRequest
+from pipeline.store.records import CorrectionRequest, PersonChange
 from tests.people.coded_archive import run_over, write_photo
 from tests.people.correcting import People
 from tests.store.store_samples import execute
@@ -206,13 +206,6 @@ def _merged_and_renamed(people: People) -> None:
     people.service.update_person(people.account, "main", people.one, PersonChange(name="Anna"))
 
 
-def _merged_the_other_way(people: People) -> None:
-    people.correct("merge", people.one, people.two)
-    people.correct("unmerge", people.one)  # undone, two would be below one again
-    people.service.merge(people.account, "main", [people.two, people.three])
-    people.service.merge(people.account, "main", [people.one, people.two])
-
-
 def _came(people: People) -> None:
     new = people.correct("split", people.one, faces=(1,)).persons[0]
     execute(people.client, "UPDATE core.faces SET person_id = ?, outcome = 'matched' WHERE face_id = 7", [new])
@@ -230,7 +223,6 @@ def _replaced(people: People) -> None:
         (_tagged, "the tags of"),
         (_merged, "the parent_id of"),
         (_merged_and_renamed, "the name of"),
-        (_merged_the_other_way, "was merged with the person"),
         (_came, "the faces 7 came to"),
         (_replaced, "got another reference"),
     ],
@@ -240,6 +232,17 @@ def test_a_later_change_stands_in_the_way(people: People, change: Any, message: 
     before = people.state()
     with pytest.raises(UndoBlocked, match=message):
         people.correct("undo")
+    assert people.state() == before
+
+
+def test_no_undo_merges_persons_in_a_circle(people: People) -> None:
+    people.correct("merge", people.one, people.two)
+    people.service.unmerge(people.account, "main", [people.one])  # undone, two would be below one again
+    people.service.merge(people.account, "main", [people.two, people.three])
+    people.service.merge(people.account, "main", [people.one, people.two])
+    before = people.state()
+    with pytest.raises(UndoBlocked, match="was merged with the person"):
+        people.correct("undo", correction_id=2)
     assert people.state() == before
 
 
@@ -274,7 +277,7 @@ def test_what_cannot_be_is_said_and_nothing_is_done(people: People) -> None:
         with pytest.raises(FaceUnknown):
             people.service.correct(CorrectionRequest(*place, "move", [], [1]))
         with pytest.raises(PersonUnknown):
-            people.service.correct(CorrectionRequest(*place, "name", [people.one], name="x"))
+            people.service.correct(CorrectionRequest(*place, "name", [people.one], change=PersonChange(name="x")))
     people.correct("forget", posted.root.person_id)
     assert people.state() == before
     people.correct("merge", people.one, people.two)

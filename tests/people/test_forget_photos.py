@@ -15,11 +15,11 @@ from coded_faces import Shown, photo
 import pipeline
 from pipeline.errors import ImageMissing, ObjectUnknown, PhotoUnknown, StoreFull, UndoBlocked
 from pipeline.identities import reference_pictures
-from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.identities.types import PostRequest
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionRequest
+from pipeline.store.records import CorrectionRequest, PersonChange
 from tests.people.coded_archive import make_store, problems, run_over, serving, write_photo
 from tests.people.correcting import People
 from tests.store.store_samples import failing_at

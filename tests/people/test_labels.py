@@ -16,13 +16,14 @@ from coded_faces import Shown, photo
 from pipeline.identities import corrections
 from pipeline.identities.labels import labels_followed
 from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.identities.types import PostRequest
 from pipeline.jobs.dry_run import dry_run
 from pipeline.jobs.people import People
 from pipeline.jobs.run import RunRequest
 from pipeline.jobs.run_report import RunReport
 from pipeline.store.connect import open_store
 from pipeline.store.local import LocalStore
+from pipeline.store.records import PersonChange
 from pipeline.store.schema import TABLES
 from tests.people.coded_archive import SETTINGS, make_store, problems, run_over, serving, write_photo
 from tests.store.store_samples import failing_at
@@ -148,7 +149,7 @@ def test_a_folder_that_is_renamed_renames_its_person(nights: Nights, held: Ident
     if held is not None:
         with held._directories.using(1, "main") as opened:
             assert sorted(str(record.name) for record in opened.records()) == ["Berta", "Cid"]
-    assert nights.with_people(lambda people: people.undo()).kind == "label"
+    assert nights.with_people(lambda people: people.undo(origin="label")).kind == "label"
     assert nights.names() == {"a": "Anna", "b": "Anna", "c": "Cid"}
     assert nights.by_folders().labels_changed == 0
     assert nights.names()["a"] == "Anna"
@@ -211,7 +212,7 @@ def test_undone_all_is_as_it_was(nights: Nights) -> None:
     report = nights.say(a="Cid", b="Anna", c="Clara", d="Dora", e="Eve")
     assert ids(report) == (1, 2, 0)  # Cid is Clara now, so that this Cid is somebody new
     assert nights.names() == {"a": "Cid", "b": "Anna", "c": "Clara", "d": "Dora", "e": "Eve"}
-    nights.with_people(lambda people: people.undo())
+    nights.with_people(lambda people: people.undo(origin="label"))
     assert (nights.called(), nights.owners(), nights.facts()) == (*before, [])
     assert nights.say(a="Cid", b="Anna", c="Clara", d="Dora", e="Eve").labels_changed == 0
     assert problems(nights.store) == []
@@ -436,7 +437,7 @@ def _named_and_split(nights: Nights, said: dict[str, Said]) -> None:
 def _undone(nights: Nights, said: dict[str, Said]) -> None:
     """By that label the face was Anna's for a night."""
     nights.say(**said | {"z": "Anna"})
-    nights.with_people(lambda people: people.undo())
+    nights.with_people(lambda people: people.undo(origin="label"))
     nights.shows(z=Shown(2, 3))
     nights.say(**said | {"z": "Anna"})
     nights.with_people(lambda people: people.forget("Anna"))

@@ -147,19 +147,51 @@ def test_undo_says_which_correction_it_takes_back_and_asks(store: Path) -> None:
         shown = opened.people.undo(dry_run=True)
         assert (shown.correction_id, shown.names) == (1, {one: "Ann"})
         opened.people.hide(one)
-        with pytest.raises(CorrectionImpossible, match=r"by now the correction 3 \(hide\)"):
-            opened.people.undo(shown.correction_id)
-    done = facepipe("people", "undo", "--store", store, stdin="y\n")
-    assert done.exit_code == 0
-    assert "undone: hide (correction 3, " in done.stdout
-    undone = ask(store, "undo")
+        with pytest.raises(CorrectionImpossible, match="no correction 2: a deletion"):
+            opened.people.undo(2)
+    undone = ask(store, "undo", "1")  # not the last one
     assert {key: undone[key] for key in ("kind", "made_at", "persons", "names")} == {
         "kind": "name",
         "made_at": named["made_at"],
         "persons": [one],
         "names": {one: "Ann"},
     }
+    assert ask(store, "show", one)["name"] is None
+    assert ask(store, "undo", "1", exit_code=61)["message"].startswith(
+        "This correction can't be made: The correction 1 was"
+    )
+    done = facepipe("people", "undo", "--store", store, stdin="y\n")
+    assert done.exit_code == 0
+    assert "undone: hide (correction 3, " in done.stdout
+    assert "`people undo 5` makes it again\n" in done.stdout
     assert ask(store, "undo", "--yes", exit_code=61)["error"] == "correction-impossible"
+    assert ask(store, "undo", "5")["kind"] == "undo"
+    assert ask(store, "show", one)["hidden"]
+    assert ask(store, "undo", "--yes")["correction_id"] == 3
+
+
+@pytest.mark.usefixtures("served")
+def test_the_log_says_what_was_changed_and_by_whom(store: Path) -> None:
+    one, two, _ = (row["person_id"] for row in ask(store, "list")["people"])
+    assert ask(store, "log")["corrections"] == []
+    named = ask(store, "name", one, "Ann")
+    ask(store, "split", one, "1")
+    ask(store, "not-same", one, two)
+    ask(store, "undo", "2")
+    rows = ask(store, "log")["corrections"]
+    assert [(row["correction_id"], row["kind"], row["undoes"], row["undone"]) for row in rows] == [
+        (4, "undo", 2, False),
+        (3, "not_same", None, False),
+        (2, "split", None, True),
+        (1, "name", None, False),
+    ]
+    assert rows[3]["made_at"] == named["made_at"]
+    assert (rows[3]["person_ids"], rows[3]["names"], rows[3]["faces"]) == ([one], {one: "Ann"}, 0)
+    assert (rows[2]["faces"], rows[2]["can_be_undone"], rows[1]["can_be_undone"]) == (1, False, True)
+    shown = facepipe("people", "log", "--store", store, "--count", "2", "--before", "4").stdout.splitlines()
+    assert [line.split()[0] for line in shown] == ["3", "2"]
+    assert "user  not-same  Ann, " + two in shown[0] or f"user  not-same  {two}, Ann" in shown[0]
+    assert shown[1].endswith("1 face  undone")
 
 
 @pytest.mark.usefixtures("served")

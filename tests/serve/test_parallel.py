@@ -19,9 +19,10 @@ from PIL import Image
 
 from pipeline.errors import PersonUnknown
 from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PersonChange, PostRequest
+from pipeline.identities.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
+from pipeline.store.records import PersonChange
 from tests.forking import Forker
 from tests.serve.coded import SIZE, assert_memory_equals_catalog, client_of, empty_store, service_of
 from tests.serve.live import LiveServer

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import BodyInvalid, HeaderInvalid
-from pipeline.identities.types import NO_CHANGE, PersonChange
 from pipeline.serve.docs.openapi import description
 from pipeline.serve.person_parsing import person_change, person_headers
 from pipeline.serve.request_parsing import json_object
+from pipeline.store.records import NO_CHANGE, PersonChange
 from tests.serve.asking import make_request
 
 DEEP: list[Any] = []

@@ -14,7 +14,7 @@ from pipeline.errors import (
     ParameterInvalid,
     PersonUnknown,
 )
-from pipeline.identities.types import NO_CHANGE, PersonChange, PostRequest
+from pipeline.identities.types import PostRequest
 from pipeline.serve.handlers import EXTERNAL_PREFIX
 from pipeline.serve.request_parsing import (
     checked_person_id,
@@ -25,6 +25,7 @@ from pipeline.serve.request_parsing import (
     rest_of_path,
     threshold,
 )
+from pipeline.store.records import NO_CHANGE, PersonChange
 from tests.serve.asking import make_request
 
 ID = "8a1f0a5e-1c34-4f0e-9b8e-2b7d9f6d3a10"

@@ -308,7 +308,7 @@ def finish(client: LocalStore, run: RunRow) -> None:
 def of_version(version: int, folder: Path) -> Path:
     """A store with tables of an older version: an account, and a run of two photos with a person each; from
     version 2 on also A and B, who were posted. A has tags and a flag, and from version 3 on a first name and metadata.
-    B is merged with A, and had the reference replaced."""
+    B is merged with A, and had the reference replaced. Version 5 is another store: it has corrections, one undone."""
     with tarfile.open(Path(__file__).parent / "data" / f"store-v{version}.tar.gz") as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
         archive.extractall(folder / f"version-{version}")

@@ -13,7 +13,16 @@ import duckdb
 import numpy as np
 import pytest
 
-from pipeline.errors import StoreDamaged, StoreError, StoreMissing, StoreTooNew, StoreUnwritable
+from pipeline.config import load_settings
+from pipeline.errors import (
+    CorrectionImpossible,
+    StoreDamaged,
+    StoreError,
+    StoreMissing,
+    StoreTooNew,
+    StoreUnwritable,
+)
+from pipeline.jobs.people import People
 from pipeline.store.checks.check import check_store
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
@@ -289,6 +298,25 @@ def test_the_labels_of_a_store_of_version_4_are_known(tmp_path: Path) -> None:
         known = client.known_files("/photos", 1)
         assert known["media_id"].to_pylist() == [1, 2]
         assert known["label"].to_pylist() == [*client.digests_of_labels([("Ä\n", known["path"][0].as_py())]), ERASED]
+
+
+def test_the_corrections_of_a_store_of_version_5_can_be_undone(tmp_path: Path) -> None:
+    store = of_version(5, tmp_path)
+    assert version_of(store) == 5
+    with LocalStore.open(store, command="test") as client:
+        assert check_store(client).problems == []
+        kept = client.read("SELECT kind, undone_at IS NOT NULL AS undone, undoes FROM core.corrections").to_pylist()
+        assert [row["kind"] for row in kept if row["undone"]] == ["name"]
+        assert {row["undoes"] for row in kept} == {None}
+        people = People(client, load_settings(environ={}))
+        assert [people.undo().kind for _ in range(4)] == ["split", "unmerge", "merge", "not_same"]
+        with pytest.raises(CorrectionImpossible, match="The correction 2 was undone at"):
+            people.undo(2)
+        assert "not_same" not in client.view_table("facts")["kind"].to_pylist()
+        assert people.undo(10).kind == "undo"
+        assert client.view_table("facts")["kind"].to_pylist().count("not_same") == 1
+        assert check_store(client).problems == []
+    assert version_of(store) == SCHEMA_VERSION
 
 
 def test_a_new_store_has_a_key_of_its_own(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ _BODY_ERRORS: Final = {
 _STORE_ERRORS: Final = {507: "The server's disk is full; nothing was stored."}
 _NO_PERSON: Final = {404: "There is no such person in this directory."}
 _ID_IN_USE: Final = {409: "The external id is in use (only where the server keeps them unique); nothing was stored."}
+_TWO_PEOPLE: Final = "Or a user stated that two of them are two people, and `override` is not true; nothing was merged."
 _CHANGE_ERRORS: Final = _COMMON_ERRORS | _BODY_ERRORS | _STORE_ERRORS | _NO_PERSON
 
 
@@ -197,8 +198,10 @@ def _merge() -> Json:
         "Makes one person of several records: the one that is a root already is the root, else the oldest. All data "
         "stay with their records. Other fields of the body change the root, as in `PUT /people/{personId}`."
     )
+    override = _query("override", {"type": "boolean", "default": False}, "Also if they were stated to be two.", True)
     body = _json_body("Merge", examples.PERSON_IDS)
-    return _route("Merge", text, {"202": _accepted()}, _CHANGE_ERRORS | _ID_IN_USE, (), body)
+    errors = _CHANGE_ERRORS | {409: f"{_ID_IN_USE[409]} {_TWO_PEOPLE}"}
+    return _route("Merge", text, {"202": _accepted()}, errors, [override], body)
 
 
 def _unmerge() -> Json:

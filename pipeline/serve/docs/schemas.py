@@ -85,8 +85,9 @@ SCHEMAS: Final[dict[str, Json]] = {
         rejectionReasons={"type": "array", "items": _REASON},
         conflict={
             "type": "string",
-            "enum": ["external-id", "name", "person"],
-            "description": "Nobody was updated: the headers call the match somebody else, or it is not the one named.",
+            "enum": ["external-id", "name", "person", "stated-two-people"],
+            "description": "Nobody was updated: the headers call the match somebody else, or it is not the one named."
+            " Or `merge-with` merged nobody, because a user stated that these are two people.",
         },
     ),
     "Attributes": _object(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -13,11 +14,11 @@ from starlette.responses import Response
 
 from pipeline.errors import BodyInvalid, ConfirmationNeeded, CorrectionImpossible, NameTaken, UndoBlocked
 from pipeline.jobs.people import PersonRow
-from pipeline.serve.request_parsing import MAX_MERGED, checked_person_id
+from pipeline.serve.request_parsing import MAX_MERGED, Query, checked_person_id
 from pipeline.serve.ui.answers import people_json
-from pipeline.serve.ui.context import Context, Visitor, stamp
+from pipeline.serve.ui.context import Context, Visitor, count_of, stamp
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.records import CorrectionAnswer, Seen
+from pipeline.store.records import CorrectionAnswer, PersonChange, Seen
 from pipeline.store.texts import TEXT_RULE, is_text
 
 # Kind -> how many people it is about (at least, at most), and whether it takes faces.
@@ -38,6 +39,7 @@ _NAMING: Final = ("name", "merge")  # kinds that take a name; a merge without le
 # What a correction did, for people; {who} are those whom it shows.
 _TEXTS: Final = {
     "name": "the name of {who}",
+    "update": "a program's change of {who}",
     "merge": "merging {who}",
     "unmerge": "taking {who} apart",
     "split": "splitting {faces} off, of {who}",
@@ -48,7 +50,10 @@ _TEXTS: Final = {
     "forget": "forgetting {who}",
     "regroup": "grouping all faces anew",
     "label": "following changed labels",
+    "undo": "the undo of a change of {who}",
 }
+_LOG_COUNT: Final = 50
+_NEWEST: Final = 2**63 - 1  # no correction has this number
 _NAMED: Final = 3  # people that a text names
 
 
@@ -63,13 +68,19 @@ class Correcting:
         wish = _wish(body)
         return await self.context.answer(lambda: self._corrected(visitor, wish))
 
+    async def log(self, request: Request) -> Response:
+        """All corrections, the last first."""
+        visitor, query = self.context.visitor(request), Query(request)
+        count, before = count_of(query, _LOG_COUNT), query.whole("after", _NEWEST, 1)
+        return await self.context.answer(lambda: self._log(visitor, count, before))
+
     async def last(self, request: Request) -> Response:
         """What an undo would take back, whether this session made it, and what stands in its way."""
         visitor = self.context.visitor(request)
         return await self.context.answer(lambda: self._last(visitor))
 
     async def undo(self, request: Request) -> Response:
-        """Raises CorrectionImpossible where this is not the last correction, UndoBlocked, PictureMissing."""
+        """Raises CorrectionImpossible if there is no such correction or it is undone, UndoBlocked, PictureMissing."""
         visitor = self.context.visitor(request)
         body = await self.context.object(request, visitor.session.account_id)
         number = _whole(body.get("correction"), "correction")
@@ -94,8 +105,9 @@ class Correcting:
             own = sorted(visitor.session.corrections)
             seen = Seen(wish.as_of, [*wish.person_ids, *filter(None, [wish.shown_under])], own)
         people = self.context.people(visitor)
+        change = PersonChange(name=wish.name)
         make = partial(
-            people.by_ids, wish.kind, person_ids, wish.face_ids, name=wish.name, anyway=wish.anyway, seen=seen
+            people.by_ids, wish.kind, person_ids, wish.face_ids, change=change, anyway=wish.anyway, seen=seen
         )
         if wish.name and not wish.anyway and (taken := self._others_named(visitor, wish)):
             make(dry_run=True)  # what else is in the way is said first: `anyway` overrules that as well
@@ -105,6 +117,7 @@ class Correcting:
             self.context.lists.forget(visitor.place)  # an emptied directory counts its corrections anew
         if answer.correction_id is not None:
             visitor.session.corrections.add(answer.correction_id)
+            visitor.session.made.append(answer.correction_id)
         return _answer(answer)
 
     def _roots(self, visitor: Visitor, person_ids: Sequence[str]) -> list[str]:
@@ -118,15 +131,42 @@ class Correcting:
         others = [row for row in named if row.person_id not in own]
         return [] if wish.kind == "merge" and len(others) < len(named) else others
 
+    def _log(self, visitor: Visitor, count: int, before: int) -> dict[str, Any]:
+        rows = self.context.people(visitor).log(count + 1, before)
+        more = {"next": rows[count - 1].correction_id} if len(rows) > count else {}
+        corrections = [
+            {
+                "correction": row.correction_id,
+                "kind": row.kind,
+                "text": told(row.kind, list(row.names.values()), range(row.faces)),
+                "at": stamp(row.made_at),
+                "origin": row.origin,
+                "own": row.correction_id in visitor.session.corrections,
+                "undone": row.undone,
+                "canBeUndone": row.can_be_undone,
+                **({} if row.undoes is None else {"undoes": row.undoes}),
+            }
+            for row in rows[:count]
+        ]
+        return {"corrections": corrections, **more}
+
     def _last(self, visitor: Visitor) -> dict[str, Any]:
-        try:
-            last = _answer(self.context.people(visitor).undo(dry_run=True))
-        except UndoBlocked as blocked:
-            number, kind = blocked.fields["correction_id"], str(blocked.fields["kind"])
-            last = {"correction": number, "kind": kind, "text": told(kind, [], []), "blocked": str(blocked)}
-        except CorrectionImpossible:  # there is none
-            return {"correction": None}
-        return {**last, "own": last["correction"] in visitor.session.corrections}
+        """The last one of this session that is not undone; else the last one of any user."""
+        made = visitor.session.made
+        while True:
+            wanted = made[-1] if made else None
+            try:
+                last = _answer(self.context.people(visitor).undo(wanted, dry_run=True))
+            except UndoBlocked as blocked:
+                number, kind = blocked.fields["correction_id"], str(blocked.fields["kind"])
+                last = {"correction": number, "kind": kind, "text": told(kind, [], []), "blocked": str(blocked)}
+            except CorrectionImpossible:  # undone already, or there is none
+                if wanted is None:
+                    return {"correction": None}
+                with suppress(ValueError):
+                    made.remove(wanted)
+                continue
+            return {**last, "own": wanted is not None}
 
 
 @dataclass(frozen=True)

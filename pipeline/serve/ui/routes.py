@@ -37,6 +37,7 @@ def ui_routes(context: Context) -> list[tuple[str, str, Handler]]:
         ("GET", f"{_API}/people/{{person_id}}", browsing.person),
         ("GET", f"{_API}/people/{{person_id}}/faces", browsing.faces),
         ("POST", f"{_API}/corrections", correcting.correct),
+        ("GET", f"{_API}/corrections", correcting.log),
         ("GET", f"{_API}/corrections/last", correcting.last),
         ("POST", f"{_API}/corrections/undo", correcting.undo),
         ("GET", f"{_API}/review", Reviewing(context).pairs),

@@ -23,7 +23,8 @@ class Session:
     account_id: int
     ends: float  # as the clock says, like `used`
     used: float
-    corrections: set[int] = field(default_factory=set)  # that it made or took back
+    corrections: set[int] = field(default_factory=set)  # that it made or undid
+    made: list[int] = field(default_factory=list)  # corrections that it made, and that are not known to be undone
 
 
 class Sessions:

@@ -138,14 +138,37 @@ def pinned_faces(
     return pinned
 
 
-def last_correction(catalog: Catalog, account_id: int, directory: str) -> Correction | None:
-    """The directory's last correction that is not undone."""
+def correction_to_undo(
+    catalog: Catalog, account_id: int, directory: str, correction_id: int | None, origin: str
+) -> Correction | None:
+    """The directory's correction of this number, undone or not. Without a number: the last one of this origin that is
+    not undone, and is no undo."""
+    wanted = "correction_id = $2"
+    if correction_id is None:
+        wanted = "origin = $2 AND kind <> 'undo' AND undone_at IS NULL AND merges_only IS NULL"
     rows = catalog.rows(
-        "SELECT correction_id, kind, made_at, before, after FROM core.corrections"
-        " WHERE directory_id = ? AND undone_at IS NULL AND merges_only IS NULL ORDER BY correction_id DESC LIMIT 1",
-        [directory_id(catalog, account_id, directory)],
+        "SELECT correction_id, kind, made_at, before, after, undone_at, merges_only IS NOT NULL FROM core.corrections"
+        f" WHERE directory_id = $1 AND {wanted} ORDER BY correction_id DESC LIMIT 1",
+        [directory_id(catalog, account_id, directory), origin if correction_id is None else correction_id],
     )
-    return Correction(*rows[0][:3], *(rows_of_json(text) for text in rows[0][3:])) if rows else None
+    if not rows:
+        return None
+    number, kind, made_at, before, after, undone_at, merges_only = rows[0]
+    return Correction(number, kind, made_at, rows_of_json(before), rows_of_json(after), undone_at, merges_only)
+
+
+def history(catalog: Catalog, account_id: int, directory: str, before: int, count: int) -> pa.Table:
+    """The directory's last `count` corrections, those below the number `before`, the last first: correction_id,
+    made_at, kind, origin, undoes (the number of one), undone, can_be_undone, faces (how many), person_ids."""
+    return catalog.read(
+        """
+        SELECT correction_id, made_at, kind, origin, undoes, undone_at IS NOT NULL AS undone,
+            undone_at IS NULL AND merges_only IS NULL AS can_be_undone,
+            len(json_keys(after, '$.faces')) AS faces, person_ids::VARCHAR[] AS person_ids
+        FROM core.corrections WHERE directory_id = $1 AND correction_id < $2 ORDER BY correction_id DESC LIMIT $3
+        """,
+        [directory_id(catalog, account_id, directory), before, count],
+    )
 
 
 def changes_since(
@@ -157,6 +180,8 @@ def changes_since(
         SELECT correction_id, kind, coalesce(undone_at, made_at), undone_at IS NOT NULL FROM core.corrections
         WHERE directory_id = $1 AND (made_at > $2 OR undone_at > $2) AND NOT (made_at > $2 AND undone_at IS NOT NULL)
             AND list_has_any(person_ids, $3::UUID[]) AND correction_id NOT IN (SELECT unnest($4::BIGINT[]))
+            -- An undo is told by what it undid, unless it makes a correction again that was undone.
+            AND (kind <> 'undo' OR undoes IN (SELECT correction_id FROM core.corrections WHERE kind = 'undo'))
         ORDER BY 3
         """,
         [directory_id(catalog, account_id, directory), since, list(person_ids), list(own)],
@@ -170,7 +195,7 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
     found: dict[str, tuple[str, str | None, str | None]] = {}
     for kind, *texts in catalog.rows(
         "SELECT kind, before, after FROM core.corrections WHERE directory_id = ? AND undone_at IS NULL"
-        " AND contains(after, '\"parent_id\"') ORDER BY correction_id",
+        " AND kind <> 'undo' AND contains(after, '\"parent_id\"') ORDER BY correction_id",
         [directory_id(catalog, account_id, directory)],
     ):
         before, after = (json.loads(text)["persons"] for text in texts)
@@ -178,6 +203,40 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
             if columns and before[person_id] and "parent_id" in columns:
                 found[person_id] = kind, before[person_id]["parent_id"], columns["parent_id"]
     return found
+
+
+def keep(
+    catalog: Catalog,
+    number: int,
+    account_id: int,
+    directory: int,
+    kind: str,
+    origin: str,
+    now: datetime,
+    before: Rows,
+    after: Rows,
+    facts: Sequence[Fact] = (),
+    undoes: int | None = None,
+) -> None:
+    """Keeps what a correction changed; `facts` are those of `after` as they are stored. What it undoes is marked so,
+    and what that had undone is in force again."""
+    if undoes is not None:
+        undone = "UPDATE core.corrections SET undone_at = ? WHERE correction_id"
+        catalog.execute(f"{undone} = ?", [now, undoes])
+        catalog.execute(f"{undone} IN (SELECT undoes FROM core.corrections WHERE correction_id = ?)", [None, undoes])
+    row = {
+        "correction_id": number,
+        "account_id": account_id,
+        "directory_id": directory,
+        "kind": kind,
+        "origin": origin,
+        "made_at": now,
+        "before": to_json(before),
+        "after": to_json(after, facts),
+        "person_ids": sorted(before.person_ids | after.person_ids),
+        "undoes": undoes,
+    }
+    catalog.insert("corrections", [row])
 
 
 def to_json(rows: Rows, facts: Sequence[Fact] | None = None) -> str:

@@ -86,6 +86,8 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
         f"UPDATE core.files SET label = '{ERASED}' WHERE media_id IN"
         " (SELECT media_id FROM core.faces WHERE ordinal = 0 AND outcome = 'removed')",
     ),
+    # 6: an undo is a correction of its own, which names the one that it undoes.
+    5: ("ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS undoes BIGINT",),
 }
 
 

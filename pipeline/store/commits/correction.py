@@ -5,6 +5,7 @@ statements.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,9 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, files
+from pipeline.store.catalog import corrections, deletes, files
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.corrections import to_json
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.directory import person_row
@@ -63,7 +63,6 @@ def change_rows(
     else:
         directory = require_directory(catalog, commit.account_id, commit.directory)
     ((number, seq),) = catalog.rows("SELECT next_correction_id, next_person_seq FROM core.store")
-    number = number if commit.undoes is None else commit.undoes
     seqs = {p: s for s, p in enumerate((p for p in made if not _columns(after, p)["seq"]), seq)}
     after = _complete(after, seqs, Fact("", correction_id=number, origin=commit.origin, stated_at=now))
     _change_facts(catalog, before.facts, after.facts)
@@ -74,7 +73,8 @@ def change_rows(
     free = _change_references(catalog, commit, seqs, seq + len(seqs), objects)
     gone = [person_id for person_id, columns in after.persons.items() if columns is None]
     if not commit.leaving:
-        _note(catalog, commit, after.facts, number, directory, now)
+        said = commit.kind, commit.origin, now, commit.before, commit.after, after.facts, commit.undoes
+        corrections.keep(catalog, number, commit.account_id, directory, *said)
     elif gone:
         forget_corrections(catalog, directory, gone)
     if commit.labels:
@@ -144,7 +144,8 @@ def _change_persons(catalog: Catalog, directory: int, before: Rows, after: Rows,
             record = PersonRecord(**columns, image_guid=None)
             made.append(person_row(record, directory))
         else:
-            changed[tuple(columns)].append({"person_id": person_id, **columns, "modified_at": now})
+            tags = {"tags": json.dumps(columns["tags"]) if columns["tags"] else None} if "tags" in columns else {}
+            changed[tuple(columns)].append({"person_id": person_id, **columns, **tags, "modified_at": now})
     _insert(catalog, "persons", made)
     for names, rows in changed.items():
         _update(catalog, "persons", "person_id", (*names, "modified_at"), rows)
@@ -175,27 +176,6 @@ def _change_references(
     _insert(catalog, "reference_faces", rows)
     _insert(catalog, "objects", objects)
     return free
-
-
-def _note(
-    catalog: Catalog, commit: CorrectionCommit, facts: Sequence[Fact], number: int, directory: int, now: datetime
-) -> None:
-    """Keeps what it changed. Nobody asks it for the numbers that new persons got: these are not in it."""
-    if commit.undoes is not None:
-        catalog.execute("UPDATE core.corrections SET undone_at = ? WHERE correction_id = ?", [now, number])
-        return
-    row = {
-        "correction_id": number,
-        "account_id": commit.account_id,
-        "directory_id": directory,
-        "kind": commit.kind,
-        "origin": commit.origin,
-        "made_at": now,
-        "before": to_json(commit.before),
-        "after": to_json(commit.after, facts),
-        "person_ids": sorted(commit.before.person_ids | commit.after.person_ids),
-    }
-    catalog.insert("corrections", [row])
 
 
 def _insert(catalog: Catalog, table: str, rows: Sequence[Mapping[str, Any]]) -> None:

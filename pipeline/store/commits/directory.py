@@ -23,7 +23,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, forgotten, intents
+from pipeline.store.catalog import corrections, deletes, forgotten, intents
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.ids import PromisedIds
@@ -32,7 +32,7 @@ from pipeline.store.commits.removal import remove_persons, remove_references
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import Row, object_file, write_objects
 from pipeline.store.files.shards import vector_bytes
-from pipeline.store.records import QUALITIES, DirectoryCommit, PersonRecord
+from pipeline.store.records import API, QUALITIES, DirectoryCommit, PersonRecord
 from pipeline.types import OK
 
 _DETECTION = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
@@ -198,6 +198,11 @@ def _write(catalog: Catalog, numbered: Sequence[_Numbered], now: datetime) -> No
     for part in numbered:
         _update_persons(catalog, part.directory, part.updated)
         commit = part.change.commit
+        if commit.merge is not None:
+            ((number,),) = catalog.rows(
+                "UPDATE core.store SET next_correction_id = next_correction_id + 1 RETURNING next_correction_id - 1"
+            )
+            corrections.keep(catalog, number, commit.account_id, part.directory, "merge", API, now, *commit.merge)
         if commit.deleted:
             remembered = forgotten.PHOTOS | ({forgotten.FACE} if commit.forget else set())
             _delete_persons(catalog, commit.account_id, part.directory, commit.deleted, remembered)

@@ -221,15 +221,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "names-byte-by-byte": Mutant(
         "test_updates.py::test_parameters_names_are_compared_in_nfc[NFC]",
-        lambda: replaced("pipeline.identities.person_changes", "same_name", lambda _: lambda one, other: one == other),
+        lambda: replaced("pipeline.identities.rules", "same_name", lambda _: lambda one, other: one == other),
     ),
     "first-name-alone-is-the-name": Mutant(
         "test_updates.py::test_parameters_names_are_compared_like_with_like[names0-False]",
-        lambda: replaced("pipeline.identities.person_changes", "_said_name", lambda _: lambda _record, said: said.name),
+        lambda: replaced("pipeline.identities.rules", "_said_name", lambda _: lambda _record, said: said.name),
     ),
     "parts-of-names-ignored": Mutant(
         "test_updates.py::test_parameters_names_are_compared_like_with_like[names5-True]",
-        returning("pipeline.identities.person_changes", "_parts", ()),
+        returning("pipeline.identities.rules", "_parts", ()),
     ),
     "guards-ignored": Mutant(
         "test_requests.py::test_parameters_a_guard_is_refused_if_the_call_may_write[X-RPC-MAX-OCCLUSION]",

@@ -11,10 +11,12 @@ import httpx
 import pytest
 from coded_faces import Shown, photo
 
-from pipeline.config import MatchSettings
+from pipeline.config import MatchSettings, load_settings
+from pipeline.errors import StatedTwoPeople
 from pipeline.identities import corrections, regroup
 from pipeline.identities.correction_plan import FreePlan
 from pipeline.identities.types import PostRequest
+from pipeline.jobs.people import People
 from pipeline.store.records import CorrectionRequest
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import PAGE, Browser
@@ -272,13 +274,20 @@ def test_undo_takes_back_what_was_meant_or_nothing(browser: Browser, server: Liv
     other.sign_in()
     one, two, _ = ids(browser)
     first = correct(browser, "name", one, name="Ann")
-    correct(other, "name", two, name="Berta")
-    refused = browser.post("corrections/undo", {"correction": first["correction"]}, status=409)
-    assert refused["errorReason"] == "correction-impossible"
-    assert [each.get("corrections/last")["own"] for each in (browser, other)] == [False, True]
+    second = correct(other, "name", two, name="Berta")
+    last = [each.get("corrections/last") for each in (browser, other)]
+    assert [(each["correction"], each["own"]) for each in last] == [
+        (first["correction"], True),
+        (second["correction"], True),
+    ]
     for body in ({}, {"correction": "1"}, {"correction": None}):
         browser.post("corrections/undo", body, status=400)
-    assert [p["name"] for p in browser.people(show="named", sort="name")] == ["Ann", "Berta"]
+    browser.post("corrections/undo", {"correction": first["correction"]})
+    assert [p["name"] for p in browser.people(show="named", sort="name")] == ["Berta"]
+    last = browser.get("corrections/last")
+    assert (last["correction"], last["own"]) == (second["correction"], False)
+    refused = browser.post("corrections/undo", {"correction": first["correction"]}, status=409)
+    assert refused["errorReason"] == "correction-impossible"
 
 
 def test_what_stands_in_the_way_of_an_undo(browser: Browser, server: LiveServer) -> None:
@@ -291,6 +300,61 @@ def test_what_stands_in_the_way_of_an_undo(browser: Browser, server: LiveServer)
     assert "the name of the person" in last["blocked"]
     refused = browser.post("corrections/undo", {"correction": named["correction"]}, status=409)
     assert (refused["errorReason"], refused["message"]) == ("undo-blocked", last["blocked"])
+
+
+def test_the_list_of_changes(browser: Browser, server: LiveServer, browser_at: BrowserAt) -> None:
+    one, two, _ = ids(browser)
+    assert browser.get("corrections") == {"corrections": []}
+    correct(browser, "name", one, name="Ann")
+    correct(browser, "merge", one, two)
+    browser.post("corrections/undo", {"correction": 1})
+    headers = {"X-RPC-AUTHORIZATION": "ann:s3cret:päss".encode(), "X-RPC-DIRECTORY": b"main"}
+    httpx.put(f"{server.url}/people/{one}", json={"tags": ["a"]}, headers=headers).raise_for_status()
+    listed = browser.get("corrections", count=3)
+    assert [row["correction"] for row in listed["corrections"]] == [4, 3, 2]
+    assert browser.get("corrections", after=listed["next"])["corrections"][0]["undone"] is True
+    by_api, undo, merge = listed["corrections"]
+    assert (by_api["text"], by_api["origin"], by_api["own"]) == (
+        "a program's change of somebody without a name",
+        "api",
+        False,
+    )
+    assert (undo["undoes"], undo["kind"], merge["own"], merge["canBeUndone"]) == (1, "undo", True, True)
+    browser.get("corrections", after="x", status=400)
+    other = browser_at(server)
+    other.sign_in()
+    assert not any(row["own"] for row in other.get("corrections")["corrections"])
+    other.post("corrections/undo", {"correction": undo["correction"]})  # the name is back
+    assert [p["name"] for p in browser.people(show="named")] == ["Ann"]
+
+
+def test_a_request_follows_what_was_stated_on_the_page(browser: Browser, server: LiveServer) -> None:
+    one, two, three = ids(browser)
+    correct(browser, "not_same", one, two)
+    headers = {"X-RPC-AUTHORIZATION": "ann:s3cret:päss".encode(), "X-RPC-DIRECTORY": b"main"}
+
+    def put(path: str, *persons: str) -> httpx.Response:
+        return httpx.put(f"{server.url}/{path}", json={"personIds": persons}, headers=headers)
+
+    refused = put("merge", two, one)
+    assert (refused.status_code, refused.json()["errorReason"]) == (409, "stated-two-people")
+    assert all(person in refused.json()["message"] for person in (one, two))
+    sent = {"headers": {**headers, "Content-Type": b"image/png"}, "params": {"merge-with": two, "update": "false"}}
+    posted = httpx.post(f"{server.url}/people", content=photo(Shown(1)), **sent)
+    (face,) = posted.json()["identifiedFaces"]
+    assert (posted.status_code, face["personId"], face["conflict"]) == (201, one, "stated-two-people")
+    assert [person["id"] for person in browser.people()] == [one, two, three]
+    assert put("merge?override=maybe", one, two).status_code == 400
+    assert put("merge?override=true", one, two).status_code == 202
+    assert [person["id"] for person in browser.people()] == [one, three]
+    correct(browser, "unmerge", one)
+    assert put("merge", one, two).json()["errorReason"] == "stated-two-people"
+    assert put("merge", one, three).status_code == 202
+    people = People(server.client, load_settings(environ={}), "ann", service=lambda: server.service)
+    assert people.undo(origin="api").kind == "merge"
+    with pytest.raises(StatedTwoPeople):
+        people.merge(one, two)
+    assert [person["id"] for person in browser.people()] == [one, two, three]
 
 
 def test_beside_a_regroup_nobody_waits(browser: Browser, server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,11 +385,8 @@ def test_beside_a_regroup_nobody_waits(browser: Browser, server: LiveServer, mon
         made = regrouping.result()
     assert len(decided) == 2  # by whom the name is now
     assert (made.kind, made.names[two]) == ("regroup", "Berta")
-    refused = browser.post("corrections/undo", {"correction": named["correction"]}, status=409)
-    assert refused["errorReason"] == "correction-impossible"
-    assert browser.get("corrections/last")["own"] is False
-    browser.post("corrections/undo", {"correction": made.correction_id})
     assert browser.get("corrections/last")["own"] is True  # the name
+    browser.post("corrections/undo", {"correction": made.correction_id})
     assert browser.people()[1]["name"] == "Berta"
 
 

@@ -1,5 +1,6 @@
 // The page: who is signed in, and the view that the address names.
 import { directory, ended, findSession, session } from "./api.js";
+import { Changes } from "./changes.js";
 import { changed, findLast, forgetShown } from "./corrections.js";
 import { Asked, Dialog } from "./dialog.js";
 import { Gone, Top, UndoBar } from "./frame.js";
@@ -13,7 +14,7 @@ import { useRoute } from "./router.js";
 import { SignIn } from "./signin.js";
 import { Store } from "./store.js";
 
-const VIEWS = { people: People, person: Person, review: Review, recognise: Recognise, store: Store };
+const VIEWS = { people: People, person: Person, review: Review, recognise: Recognise, changes: Changes, store: Store };
 
 function View() {
   const route = useRoute();

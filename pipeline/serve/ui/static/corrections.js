@@ -80,6 +80,7 @@ async function once(path, json, where, isDone) {
       return await request("POST", path, { json, where, once: true });
     } catch (error) {
       if (broke && json.kind === "forget" && error.status === 404) return {};
+      if (broke && path === "corrections/undo" && error.reason === "correction-impossible") return {}; // undone already
       if (!(error instanceof Broken)) throw error;
       await serverIsBack();
       const found = await get("corrections/last", {}, where);
@@ -126,14 +127,28 @@ export async function undo() {
   });
 }
 
+// Undoes one of the list of changes, whoever made it.
+export function undoOne({ correction, text }) {
+  const where = directory.get();
+  return inTurn(async () => {
+    try {
+      await takeBack(correction, where);
+      say(`Undone: ${text}`);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      say(error.message, true);
+    }
+    await lookUpLast(where);
+  });
+}
+
 const isMeant = ({ text, at }) =>
   askWhich("Undo what was done elsewhere?", html`<p>This was not done here: <bdi>${text}</bdi>${at && `, ${new Date(at).toLocaleString("en-GB")}`}.</p>`, {
     undo: "Undo it",
   });
 
 async function takeBack(correction, where) {
-  // A later one than it: somebody else's, before which ours cannot be undone.
-  touch(await once("corrections/undo", { correction }, where, (found) => !(found.correction >= correction)));
+  touch(await once("corrections/undo", { correction }, where, () => false));
   const revert = reverts.get(correction) ?? showAnew; // another view may be on the page by now
   reverts.delete(correction);
   revert();

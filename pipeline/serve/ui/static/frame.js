@@ -5,7 +5,7 @@ import { html, useEffect } from "./html.js";
 import { useObservable } from "./observable.js";
 import { go, href, useRoute } from "./router.js";
 
-const VIEWS = { people: "People", review: "Review", recognise: "Recognise", store: "Store" };
+const VIEWS = { people: "People", review: "Review", recognise: "Recognise", changes: "Changes", store: "Store" };
 
 export function Top() {
   const route = useRoute();

@@ -1,17 +1,58 @@
-"""What a request says of a person: whether it is this one, and what becomes of the record."""
+"""The rules for changes of people that the page, the command line, the API and labels ask alike.
+
+Constraints say that two people are two; an external id may be one person's alone; a label may be somebody else's.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pipeline.errors import MetadataTooLarge
-from pipeline.identities.types import Conflict, PersonChange
-from pipeline.store.records import PersonRecord
+from pipeline.errors import ExternalIdTaken, MetadataTooLarge
+from pipeline.identities.directory import Directory
+from pipeline.identities.types import Conflict
+from pipeline.store.records import Fact, PersonChange, PersonRecord
 from pipeline.store.texts import same_name
 
+NOT_SAME: Final = "not_same"  # the kind of a constraint on two persons
 _MAX_METADATA_BYTES: Final = 8192
+
+
+def two_people(one: str, other: str) -> Fact:
+    """The constraint that two persons are two people."""
+    return Fact(NOT_SAME, None, min(one, other), max(one, other))
+
+
+def members(directory: Directory, parents: Mapping[str, str | None]) -> list[str]:
+    """The ids of all whom these new parents (id -> parent's id) may make one person."""
+    ids = {person_id for pair in parents.items() for person_id in pair if person_id is not None}
+    return sorted({record.person_id for one in ids for record in directory.merged_set(one)} | ids)
+
+
+def broken_constraints(
+    directory: Directory, parents: Mapping[str, str | None], constraints: Iterable[Fact]
+) -> list[Fact]:
+    """Those of the constraints whose two people these new parents (id -> parent's id) would make one."""
+
+    def root(person_id: str, changed: Mapping[str, str | None]) -> str:
+        passed = {person_id}
+        while True:
+            record = directory.get(person_id)
+            above = changed.get(person_id, record.parent_id if record is not None else None)
+            if above is None or above in passed:  # a circle is refused elsewhere
+                return person_id
+            passed.add(person_id := above)
+
+    pairs = [(f, str(f.person_id), str(f.other_id)) for f in constraints if f.kind == NOT_SAME]
+    return [f for f, one, two in pairs if root(one, parents) == root(two, parents) and root(one, {}) != root(two, {})]
+
+
+def require_free(directory: Directory, external_id: str | None, owner_id: str | None) -> None:
+    """Raises ExternalIdTaken if somebody else than the owner has this external id."""
+    if external_id is not None and any(p.person_id != owner_id for p in directory.with_external_id(external_id)):
+        raise ExternalIdTaken
 
 
 def joined_name(first: str | None, last: str | None) -> str | None:
@@ -36,7 +77,7 @@ def changed(record: PersonRecord, change: PersonChange) -> PersonRecord:
         first_name=_text(record.first_name, change.first_name),
         last_name=_text(record.last_name, change.last_name),
         external_id=_text(record.external_id, change.external_id),
-        tags=record.tags if change.tags is None else change.tags,
+        tags=record.tags if change.tags is None else tuple(change.tags),
         ignored=record.ignored if change.ignored is None else change.ignored,
         metadata=_metadata(record, change) if change.metadata else record.metadata,
     )
