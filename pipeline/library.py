@@ -23,11 +23,9 @@ from pipeline.jobs.stores import open_or_create_store, settings_of_store, unlock
 from pipeline.runtime.buckets import is_address
 from pipeline.store import connect
 from pipeline.store.catalog.opening import has_store
-from pipeline.store.directory_names import directory_name
-from pipeline.store.files.shards import boxes_of
 from pipeline.store.operations import Store
-from pipeline.store.records import QUALITIES
-from pipeline.types import ByteArray, DecodedImage, FloatArray, Progress, SilentProgress, Source
+from pipeline.texts import directory_name
+from pipeline.types import QUALITIES, ByteArray, DecodedImage, FloatArray, Progress, SilentProgress, Source, boxes_of
 
 if TYPE_CHECKING:
     from pipeline.evaluation.calibration import CalibrationReport

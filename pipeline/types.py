@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import torch
 
     from pipeline.errors import ImageRejected
@@ -44,6 +45,12 @@ Outcome: TypeAlias = Literal["inserted", "matched", "rejected", "recognised", "r
 CENTER_POSE: Final = "center-pose"
 SHARPNESS: Final = "sharpness"
 CONTRAST: Final = "contrast"
+QUALITIES: Final = ("center_pose_quality", "sharpness_quality", "contrast_quality")  # columns of a table of faces
+
+
+def boxes_of(faces: pa.Table) -> FloatArray:
+    """The boxes [n, 4] xyxy of a table of faces."""
+    return np.stack([faces[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
 
 
 # A folder or a manifest; or, as text, the address of a prefix of a bucket: s3://bucket/photos.

@@ -16,7 +16,7 @@ import click
 from pipeline.config import Settings, load_settings
 from pipeline.errors import UsageError
 from pipeline.runtime.buckets import is_address
-from pipeline.store.directory_names import directory_name
+from pipeline.texts import directory_name
 
 PATH = click.Path(path_type=Path)
 

@@ -25,8 +25,7 @@ from pipeline.extraction.stored_picture import cut_faces
 from pipeline.runtime.device import lack_of_memory, own_stream
 from pipeline.runtime.stage_times import JPEGS, StageTimes
 from pipeline.runtime.threads import own_threads
-from pipeline.store.files.shards import boxes_of
-from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage
+from pipeline.types import ByteArray, DecodedImage, DeviceImage, EncodedImage, boxes_of
 
 Batch = TypeVar("Batch")
 _DONE_PER_WORKER = 4  # finished batches that wait for an earlier one: they hold faces, no pixels

@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.store.records import QUALITIES
-from pipeline.types import FloatArray
+from pipeline.types import QUALITIES, FloatArray
 
 # What a run does with a manifest row.
 EXTRACT: Final = "extract"  # decode the image and find its faces

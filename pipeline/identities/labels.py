@@ -28,7 +28,7 @@ from pipeline.store.records import (
     PersonRecord,
     StoredFace,
 )
-from pipeline.store.texts import nfc, same_name
+from pipeline.texts import nfc, same_name
 
 _LISTED: Final = 1000  # of a kind
 # Why a label is not followed.

@@ -40,7 +40,7 @@ from pipeline.store.records import (
     PersonRecord,
     Regrouping,
 )
-from pipeline.store.texts import nfc
+from pipeline.texts import nfc
 from pipeline.types import FaceBatch
 
 # Faces that were extracted again: SHA-256 of the photo and place in it -> a row of DECODED_SCHEMA. None: not asked for.

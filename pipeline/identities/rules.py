@@ -14,7 +14,7 @@ from pipeline.errors import ExternalIdTaken, MetadataTooLarge
 from pipeline.identities.directory import Directory
 from pipeline.identities.types import Conflict
 from pipeline.store.records import Fact, PersonChange, PersonRecord
-from pipeline.store.texts import same_name
+from pipeline.texts import same_name
 
 NOT_SAME: Final = "not_same"  # the kind of a constraint on two persons
 _MAX_METADATA_BYTES: Final = 8192

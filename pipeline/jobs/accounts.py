@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from pipeline.errors import DirectoryUnknown, UsageError
-from pipeline.store.directory_names import directory_name
 from pipeline.store.operations import Store
 from pipeline.store.records import DirectoryRow
+from pipeline.texts import directory_name
 
 DEFAULT_ACCOUNT = "default"
 

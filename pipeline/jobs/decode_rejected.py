@@ -28,8 +28,8 @@ from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
 from pipeline.store.files.shards import vector_bytes
 from pipeline.store.operations import Store
-from pipeline.store.records import DECODED_SCHEMA, QUALITIES
-from pipeline.types import Progress
+from pipeline.store.records import DECODED_SCHEMA
+from pipeline.types import QUALITIES, Progress
 
 _PICTURE_BYTES: Final = 2**28  # of pictures that are kept; those of further faces are cut from the photos when needed
 _Photo: TypeAlias = tuple[str, str]  # SHA-256, path

@@ -23,7 +23,7 @@ from pipeline.jobs.plan_counts import SHORT_ID, listed
 from pipeline.matching.calibration import Calibration
 from pipeline.pages.sections import Bars, Cell, Picture, Row, Section, Sheet, Table
 from pipeline.store.operations import Store
-from pipeline.store.records import QUALITIES
+from pipeline.types import QUALITIES
 
 _PEOPLE: Final = 200  # that are shown, of whom
 _WITH_FACES: Final = 60  # get further faces beside their picture

@@ -23,7 +23,7 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.store.operations import Correct, Store, part_of_command
 from pipeline.store.records import NO_CHANGE, USER, CorrectionAnswer, CorrectionRequest, PersonChange, Seen
-from pipeline.store.texts import TEXT_RULE, is_text, nfc
+from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
 if TYPE_CHECKING:

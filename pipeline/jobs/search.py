@@ -21,7 +21,8 @@ from pipeline.matching.strength import strength, strong_score
 from pipeline.store.connect import open_store
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store
-from pipeline.store.records import QUALITIES, Candidate, FaceAnswer, SearchQuery
+from pipeline.store.records import Candidate, FaceAnswer, SearchQuery
+from pipeline.types import QUALITIES
 
 
 def search(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -13,28 +14,23 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 
-class CheckedKernels(Protocol):
-    """A module of Triton kernels."""
-
-    def self_check(self, device: torch.device) -> str | None:
-        """In what the kernels differ from torch's operations on the device, or None. May raise whatever Triton does."""
-
-
+# In what kernels differ from torch's operations on a device, or None. May raise whatever Triton does.
+SelfCheck: TypeAlias = "Callable[[torch.device], str | None]"
 # By device and the module that loads them: why Triton's kernels are not used, or None where they are.
 _outcomes: Final[dict[torch.device, dict[str, str | None]]] = {}
-Kernels = TypeVar("Kernels", bound=CheckedKernels)
 
 
-def if_checked(load: Callable[[], Kernels]) -> Callable[[torch.device], Kernels | None]:
-    """Makes of `load`, which imports a module of Triton kernels, a function that gives a device its kernels.
+def if_checked(load: Callable[[], tuple[ModuleType, SelfCheck]]) -> Callable[[torch.device], ModuleType | None]:
+    """Makes of `load`, which imports a module of Triton kernels and has their check, a function that gives a device its
+    kernels.
 
     They are None on a CPU. On CUDA they are compared with torch when a device first asks for them; without Triton, or
     where they differ, they are None, the log says why, and torch does the same more slowly. Raises DeviceFailed.
     """
-    found: dict[torch.device, Kernels | None] = {}
+    found: dict[torch.device, ModuleType | None] = {}
     lock = threading.Lock()
 
-    def kernels(device: torch.device) -> Kernels | None:
+    def kernels(device: torch.device) -> ModuleType | None:
         if device.type != "cuda":
             return None
         with lock:
@@ -51,18 +47,18 @@ def outcomes(device: torch.device) -> dict[str, str | None]:
     return dict(_outcomes.get(device, {}))
 
 
-def _checked(load: Callable[[], Kernels], device: torch.device) -> Kernels | None:
+def _checked(load: Callable[[], tuple[ModuleType, SelfCheck]], device: torch.device) -> ModuleType | None:
     from pipeline.runtime.device import is_lack_of_memory, raise_if_failed
 
     try:
-        module = load()
-        problem = module.self_check(device)
+        module, self_check = load()
+        problem = self_check(device)
     except Exception as exc:  # no Triton, no compiler for the host's part, a device that it does not know
         if is_lack_of_memory(exc):
             raise  # another time there may be room
         if not str(exc).startswith("Triton Error"):  # what Triton alone cannot do; if the device is lost, torch says so
             raise_if_failed(exc)
-        module, problem = None, f"{type(exc).__name__}: {exc}".split("\n", 1)[0]
+        problem = f"{type(exc).__name__}: {exc}".split("\n", 1)[0]
     _outcomes.setdefault(device, {})[load.__module__.rpartition(".")[2]] = problem
     if problem is None:
         return module

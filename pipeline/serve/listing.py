@@ -17,7 +17,7 @@ from pipeline.identities.views import epoch_ms
 from pipeline.serve.client_parameters import REFUSED_FILTERS
 from pipeline.serve.request_parsing import Query
 from pipeline.store.records import PersonRecord
-from pipeline.store.texts import MAX_TEXT, nfc, same_name
+from pipeline.texts import MAX_TEXT, nfc, same_name
 
 PEOPLE_COUNT: Final = 1_000  # on a page of `GET /people`, unless `count` says another number
 ROOTS_COUNT: Final = 100  # of `GET /rootpeople`

@@ -13,7 +13,7 @@ from pipeline.identities.rules import joined_name
 from pipeline.serve.request_parsing import header_text, text_of
 from pipeline.serve.responses import json_bytes
 from pipeline.store.records import PersonChange
-from pipeline.store.texts import MAX_TEXT, TEXT_RULE, is_text
+from pipeline.texts import MAX_TEXT, TEXT_RULE, is_text
 
 NAME: Final = "X-RPC-PERSON-NAME"
 FIRST_NAME: Final = "X-RPC-PERSON-FIRST-NAME"

@@ -26,8 +26,8 @@ from pipeline.errors import (
 from pipeline.extraction.images.files import SNIFF_BYTES, sniff
 from pipeline.identities.types import PostRequest
 from pipeline.serve.responses import sent_path
-from pipeline.store.directory_names import directory_name as checked_name
 from pipeline.store.records import PersonChange
+from pipeline.texts import directory_name as checked_name
 
 DIRECTORY: Final = "X-RPC-DIRECTORY"
 THRESHOLD: Final = "X-RPC-FACES-GROUPING-THRESHOLD"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.store.records import Label
-from pipeline.store.texts import nfc
+from pipeline.texts import nfc
 
 LABEL: Final = "label"
 ERASED: Final = ""  # in place of the digest of a label that named somebody who was deleted

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 import pyarrow as pa
 
 from pipeline.config import MatchSettings
-from pipeline.types import FORGOTTEN, FloatArray, IntArray
+from pipeline.types import FORGOTTEN, QUALITIES, FloatArray, IntArray
 
 
 def _column(name: str, kind: pa.DataType) -> pa.Field:
@@ -25,7 +25,6 @@ def _column(name: str, kind: pa.DataType) -> pa.Field:
 
 
 USER, API, LABEL = "user", "api", "label"  # who asks for a correction
-QUALITIES = ("center_pose_quality", "sharpness_quality", "contrast_quality")
 
 MEDIA_SCHEMA = pa.schema(
     [

@@ -16,7 +16,7 @@ from pipeline.extraction.images.decode import decode_image
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.store_identity import make_identity
 from pipeline.models.registry import REGISTRY, weight_set
-from pipeline.store.records import QUALITIES
+from pipeline.types import QUALITIES
 from tests.extraction.helpers import encode
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.extraction.detection.nms import on_host
 from tests.extraction.helpers import interpreted
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
@@ -25,7 +26,7 @@ def kernel() -> ModuleType:
 
 def test_the_kernel_passes(kernel: ModuleType, device: str) -> None:
     with interpreted(kernel) if device == "cpu" else nullcontext():
-        assert kernel.self_check(torch.device(device)) is None
+        assert kernel.self_check(torch.device(device), on_host) is None
 
 
 @triton.jit
@@ -57,7 +58,7 @@ def test_a_wrong_kernel_is_found(
 ) -> None:
     monkeypatch.setattr(kernel, "_above", mutant)
     with interpreted(kernel):
-        problem = kernel.self_check(torch.device("cpu"))
+        problem = kernel.self_check(torch.device("cpu"), on_host)
     assert problem is not None
     assert rule in problem
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs import device_trial
 from pipeline.jobs.device_trial import try_device
 from pipeline.jobs.doctor import FAIL, OK, WARN, Finding
-from pipeline.runtime.optional_triton import if_checked
+from pipeline.runtime.optional_triton import SelfCheck, if_checked
 from pipeline.types import DecodedImage
 
 CUDA = torch.device("cuda", 0)  # a name: nothing here touches the device
@@ -125,14 +126,6 @@ def test_little_memory_of_the_device_is_said(free: int, level: str, monkeypatch:
     assert ("run.batch_pixels" in (finding.cure or "")) == (level == WARN)
 
 
-class Kernels:
-    def __init__(self, problem: str | None) -> None:
-        self._problem = problem
-
-    def self_check(self, _: torch.device) -> str | None:
-        return self._problem
-
-
 @pytest.mark.parametrize(("problem", "level"), [(None, OK), ("crops differ by 3", WARN)])
 def test_kernels_of_triton_that_were_asked_for_are_named(
     problem: str | None, level: str, monkeypatch: pytest.MonkeyPatch
@@ -140,8 +133,8 @@ def test_kernels_of_triton_that_were_asked_for_are_named(
     monkeypatch.setattr("pipeline.runtime.optional_triton._outcomes", {})
     assert list(device_trial._kernels(CUDA)) == []
 
-    def load() -> Kernels:
-        return Kernels(problem)
+    def load() -> tuple[ModuleType, SelfCheck]:
+        return device_trial, lambda _: problem
 
     if_checked(load)(CUDA)
     (finding,) = device_trial._kernels(CUDA)

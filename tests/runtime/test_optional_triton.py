@@ -28,7 +28,7 @@ CUDA = torch.device("cuda", 0)  # a name: nothing here touches the device
 
 def test_kernels_are_compared_once_per_device_and_never_on_a_cpu() -> None:
     module = Checked(None)
-    kernels = if_checked(lambda: module)
+    kernels = if_checked(lambda: (module, module.self_check))
     assert kernels(torch.device("cpu")) is None
     assert module.checks == 0
     assert kernels(CUDA) is kernels(CUDA) is module
@@ -37,15 +37,18 @@ def test_kernels_are_compared_once_per_device_and_never_on_a_cpu() -> None:
     assert module.checks == 2
 
 
-def _no_triton() -> Checked:
+_does_not_compile = Checked(RuntimeError("Triton Error [CUDA]: PTX was compiled\nat line 3"))
+
+
+def _no_triton() -> object:
     raise ImportError("No module named 'triton'")
 
 
 @pytest.mark.parametrize(
     ("load", "reason"),
     [
-        (lambda: Checked("crops differ by up to 3"), "crops differ by up to 3"),
-        (lambda: Checked(RuntimeError("Triton Error [CUDA]: PTX was compiled\nat line 3")), "PTX was compiled"),
+        (lambda: (None, Checked("crops differ by up to 3").self_check), "crops differ by up to 3"),
+        (lambda: (None, _does_not_compile.self_check), "PTX was compiled"),
         (_no_triton, "No module named 'triton'"),
     ],
 )
@@ -62,7 +65,7 @@ def test_what_differs_fails_or_is_missing_is_done_without_and_logged_once(
 
 def test_where_there_is_no_memory_for_the_comparison_it_is_made_another_time() -> None:
     module = Checked(RuntimeError("Triton Error [CUDA]: out of memory"))
-    kernels = if_checked(lambda: module)
+    kernels = if_checked(lambda: (module, module.self_check))
     with pytest.raises(RuntimeError, match="out of memory"):
         kernels(CUDA)
     module.problem = None
@@ -70,6 +73,7 @@ def test_where_there_is_no_memory_for_the_comparison_it_is_made_another_time() -
 
 
 def test_an_error_after_which_nothing_works_on_the_device_ends_the_run() -> None:
-    kernels = if_checked(lambda: Checked(RuntimeError("CUDA error: an illegal memory access was encountered")))
+    module = Checked(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    kernels = if_checked(lambda: (module, module.self_check))
     with pytest.raises(DeviceFailed):
         kernels(CUDA)

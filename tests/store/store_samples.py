@@ -35,7 +35,6 @@ from pipeline.store.records import (
     FILES_SCHEMA,
     MEDIA_SCHEMA,
     PERSONS_SCHEMA,
-    QUALITIES,
     CorrectionCommit,
     DirectoryCommit,
     Fact,
@@ -49,6 +48,7 @@ from pipeline.store.records import (
     StoreIdentity,
 )
 from pipeline.store.schema import TABLES
+from pipeline.types import QUALITIES
 
 SIZE = 8
 SHARD_ROWS = 4

@@ -29,8 +29,8 @@ from pipeline.runtime.threads import thread_count
 from pipeline.store.connect import open_store
 from pipeline.store.files.shards import damaged_file, read_embeddings, vectors_of
 from pipeline.store.operations import Store
-from pipeline.store.records import QUALITIES, StoreIdentity
-from pipeline.types import BoolArray, DecodedImage, FloatArray, Progress
+from pipeline.store.records import StoreIdentity
+from pipeline.types import QUALITIES, BoolArray, DecodedImage, FloatArray, Progress
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,10 @@
-"""The compiled loops of the three networks, where numba is installed, and their weights: transformed, in the order in
-which the loops read them.
-
-This module does without numba.
-"""
+"""The compiled loops of the three networks, if numba is installed. This module does without it."""
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Final, cast
-
-import numpy as np
-import torch
-from torch import nn
 
 from pipeline.runtime.optional_numba import if_compiled
-from pipeline.types import FloatArray
-
-OUTPUTS: Final = 4  # output channels at a time
 
 
 @if_compiled
@@ -25,21 +13,3 @@ def load_kernels() -> ModuleType:
     from pipeline.extraction.detection import network_kernels
 
     return network_kernels
-
-
-def packed_layer(convolution: nn.Conv2d, activation: nn.PReLU) -> FloatArray:
-    """A convolution of 3 x 3 or 2 x 2 and its PReLU: [o / 4, 8 + 4 * c * k * 4] float32, o padded to a multiple of 4.
-
-    For each 4 output channels the biases and the slopes, then the weights of Winograd's four products of rows (see
-    `row_convolutions`), each by input channel and column. A convolution of two rows gets a third row of zeros.
-    """
-    parameters = (convolution.weight, cast(torch.Tensor, convolution.bias), activation.weight)
-    weights, bias, slope = (p.detach().numpy().astype(np.float64) for p in parameters)
-    outputs, channels, rows, columns = weights.shape
-    missing = -outputs % OUTPUTS
-    padded = np.pad(weights, [(0, missing), (0, 0), (0, 3 - rows), (0, 0)])
-    upper, middle, lower = padded[:, :, 0], padded[:, :, 1], padded[:, :, 2]
-    products = np.stack([(upper + middle + lower) / 2, (upper - middle + lower) / 2, upper, lower], axis=1)
-    by_four = products.reshape(-1, OUTPUTS, 4, channels, columns).transpose(0, 2, 3, 4, 1)
-    ends = (np.pad(p, (0, missing)).reshape(-1, OUTPUTS) for p in (bias, slope))
-    return np.concatenate([*ends, by_four.reshape(len(by_four), -1)], axis=1).astype(np.float32)

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.extraction.detection import kernels, row_convolutions
-from pipeline.extraction.detection.kernels import OUTPUTS
+from pipeline.extraction.detection import packing, row_convolutions
+from pipeline.extraction.detection.packing import OUTPUTS
 from pipeline.extraction.detection.row_convolutions import convolve_pair, four_products, row_room
 from pipeline.extraction.images import resampling_kernels
 from pipeline.extraction.images.resampling_kernels import average_row, bins, scratch_room
@@ -30,7 +30,7 @@ from pipeline.runtime.compiled import FUSED, compiled
 _CHANNELS1: Final = 10  # output channels of P-Net's first layer; its packed weights have 12
 _MARGIN: Final = 1e-3  # of logits: far more than their rounding
 _LANES: Final = 8  # crops at a time: one vector
-_INLINED: Final = (vector_code, resampling_kernels, kernels, row_convolutions)
+_INLINED: Final = (vector_code, resampling_kernels, packing, row_convolutions)
 
 
 @compiled(**FUSED)
@@ -133,7 +133,7 @@ def scan_level(
     """P-Net over one level of one image: returns the number of cells with a probability of at least `threshold`.
 
     `pixels` [height, width * 3] uint8; the level is the image resampled by area, at least 12 pixels on a side.
-    `layer1`, `layer2`, `layer3`: the convolutions, from `kernels.packed_layer`; `face` and `box`: weights
+    `layer1`, `layer2`, `layer3`: the convolutions, from `packing.packed_layer`; `face` and `box`: weights
     [2 or 4, 32] and bias. Fills `cells` [n, 2] with (row, column) and `answers` [n, 5] with the probability and box
     regression of each, row by row; n must be the number of all cells of the level.
     """

@@ -18,7 +18,7 @@ import torch
 from facenet_pytorch.models.mtcnn import ONet, PNet, RNet
 from torch import nn
 
-from pipeline.extraction.detection.kernels import packed_layer
+from pipeline.extraction.detection.packing import packed_layer
 from pipeline.runtime.threads import over_threads
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 
@@ -10,16 +11,16 @@ import numpy as np
 import torch
 from torchvision.ops import nms
 
-from pipeline.runtime.optional_triton import if_checked
+from pipeline.runtime.optional_triton import SelfCheck, if_checked
 from pipeline.types import FloatArray
 
 
 @if_checked
-def load_kernel() -> ModuleType:
+def load_kernel() -> tuple[ModuleType, SelfCheck]:
     """The suppression for CUDA."""
     from pipeline.extraction.detection import suppression_kernel
 
-    return suppression_kernel
+    return suppression_kernel, partial(suppression_kernel.self_check, by_torch=on_host)
 
 
 def suppress(

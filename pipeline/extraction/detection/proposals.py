@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipeline.extraction.detection.kernels import packed_layer
 from pipeline.extraction.detection.networks import CanvasPNet
+from pipeline.extraction.detection.packing import packed_layer
 from pipeline.extraction.detection.pyramid import Canvases, Level, Packing, TileTable, pack, paint_by_torch
 from pipeline.extraction.images.batch import ImageBatch
 from pipeline.runtime.device import prefers_few_shapes
-from pipeline.runtime.optional_triton import if_checked
+from pipeline.runtime.optional_triton import SelfCheck, if_checked
 from pipeline.runtime.stage_times import NetworkCounts
 from pipeline.runtime.threads import over_threads
 from pipeline.types import ByteArray, FloatArray
@@ -35,11 +35,11 @@ _LevelCells: TypeAlias = tuple[npt.NDArray[np.int32], FloatArray]
 
 
 @if_checked
-def load_painter() -> ModuleType:
+def load_painter() -> tuple[ModuleType, SelfCheck]:
     """The kernel that paints canvases on CUDA."""
     from pipeline.extraction.detection import canvas_kernel
 
-    return canvas_kernel
+    return canvas_kernel, canvas_kernel.self_check
 
 
 @dataclass(frozen=True)

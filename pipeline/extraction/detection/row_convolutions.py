@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from pipeline.extraction.detection.kernels import OUTPUTS
+from pipeline.extraction.detection.packing import OUTPUTS
 from pipeline.runtime.compiled import FUSED, compiled
 from pipeline.runtime.vector_code import Writer, cgutils, intrinsic, nothing
 
@@ -122,7 +122,7 @@ def convolve_pair(
 ) -> None:
     """Two rows of a convolution and its PReLU: fills the first `count` numbers of out[upper] and out[lower].
 
-    `products` [4, c, n] from `four_products`; `layer` from `kernels.packed_layer`, with `taps` columns that are
+    `products` [4, c, n] from `four_products`; `layer` from `packing.packed_layer`, with `taps` columns that are
     `step` numbers apart; `out` [rows, o, m]. n and m are at least `row_room` of the rows' lengths; the room behind them
     gets arbitrary values. Without the `fourth` product out[lower] lacks the third row of weights.
     """

@@ -9,14 +9,13 @@ Importing this module needs Triton, which comes with torch on Linux.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
-
-from pipeline.extraction.detection import nms
 
 _BLOCK: Final = 64  # this and the warps are not measured on a GPU yet
 _LAUNCH: Final = {"num_warps": 8, "enable_fp_fusion": False}  # fused, a product would not be rounded
@@ -35,11 +34,11 @@ def greedy(boxes: torch.Tensor, starts: torch.Tensor, limit: float, of_smaller: 
     return kept
 
 
-def self_check(device: torch.device) -> str | None:
-    """In what the kernel differs on the device from torchvision on the CPU, or None."""
+def self_check(device: torch.device, by_torch: Callable[..., torch.Tensor]) -> str | None:
+    """In what the kernel differs on the device from `nms.on_host`, or None."""
     for limit, of_smaller in RULES:
         boxes, starts = _sample(limit, of_smaller)
-        expected = nms.on_host(boxes, starts, limit, of_smaller)
+        expected = by_torch(boxes, starts, limit, of_smaller)
         different = (greedy(boxes.to(device), starts.to(device), limit, of_smaller).cpu() != expected).sum().item()
         if different:
             share = "the smaller area" if of_smaller else "the union"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import ModuleType
 from typing import cast
 
@@ -20,7 +21,7 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from pipeline.runtime.optional_numba import if_compiled
-from pipeline.runtime.optional_triton import if_checked
+from pipeline.runtime.optional_triton import SelfCheck, if_checked
 from pipeline.runtime.threads import over_threads, parts
 from pipeline.types import ByteArray
 
@@ -36,11 +37,11 @@ def load_kernels() -> ModuleType:
 
 
 @if_checked
-def load_triton() -> ModuleType:
+def load_triton() -> tuple[ModuleType, SelfCheck]:
     """The kernels that resample images on CUDA."""
     from pipeline.extraction.images import triton_kernels
 
-    return triton_kernels
+    return triton_kernels, partial(triton_kernels.self_check, batch_of=ImageBatch)
 
 
 class PixelMemory:

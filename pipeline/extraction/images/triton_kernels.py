@@ -125,12 +125,10 @@ def _crops(batch: ImageBatch, image: torch.Tensor, boxes: torch.Tensor, size: in
     return out
 
 
-def self_check(device: torch.device) -> str | None:
+def self_check(device: torch.device, batch_of: type[ImageBatch]) -> str | None:
     """In what crops of small pictures differ from those that torch cuts on the CPU, or None."""
-    from pipeline.extraction.images.batch import ImageBatch
-
     pictures = sample_pictures()
-    here, there = ImageBatch(pictures, device), ImageBatch(pictures)
+    here, there = batch_of(pictures, device), batch_of(pictures)
     corners = [(0, 0, 97, 83), (96, 82, 97, 83), (5, 7, 8, 80), (0, 0, 3, 41), (1, 40, 3, 41), (30, 2, 91, 49)]
     index, boxes = torch.tensor([0, 0, 0, 1, 1, 0]), torch.tensor(corners)
     cut = {

@@ -19,8 +19,7 @@ from typing import Any, Final, NoReturn
 
 from pipeline.errors import ManifestInvalid
 from pipeline.extraction.images.files import shown
-from pipeline.store.directory_names import directory_name
-from pipeline.store.texts import MAX_TEXT, is_unicode
+from pipeline.texts import MAX_TEXT, directory_name, is_unicode
 
 LOCATION_COLUMNS: Final = ("path", "uri")
 TEXT_COLUMNS: Final = ("name", "external_id", "directory")

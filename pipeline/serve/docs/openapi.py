@@ -12,7 +12,7 @@ from pipeline.serve.docs import examples, schemas
 from pipeline.serve.listing import EQUALITIES, MAX_PATTERN, PEOPLE_COUNT, ROOTS_COUNT, SORT_ORDERS
 from pipeline.serve.person_parsing import FURTHER_HEADERS, MAX_TAGS
 from pipeline.serve.request_parsing import MAX_DAYS, MAX_SIMILAR, MAX_SIZE_PX, MAX_WHOLE
-from pipeline.store.texts import MAX_TEXT
+from pipeline.texts import MAX_TEXT
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pipeline.serve.person_parsing import MAX_TAGS
 from pipeline.serve.request_parsing import MAX_MERGED
 from pipeline.serve.serializer import LANDMARK_NAMES
-from pipeline.store.texts import MAX_TEXT
+from pipeline.texts import MAX_TEXT
 
 Json = dict[str, Any]
 

@@ -25,8 +25,8 @@ from pipeline.serve.ui.people_list import PeopleList, PeopleLists
 from pipeline.serve.ui.photos import Photos
 from pipeline.serve.ui.same_site import check_same_site
 from pipeline.serve.ui.sessions import Session, Sessions
-from pipeline.store.directory_names import RULE, directory_name
 from pipeline.store.local import LocalStore
+from pipeline.texts import DIRECTORY_RULE, directory_name
 
 COOKIE: Final = "facepipe_page"
 # For whom the page asks, percent-encoded: all tabs have one cookie, and somebody else may have signed in in another.
@@ -86,7 +86,7 @@ class Context:
         try:
             return Visitor(session, directory_name(Query(request).text("directory") or "main"))
         except ValueError:
-            raise ParameterInvalid(name="directory", expected=RULE.removeprefix("must be ")) from None
+            raise ParameterInvalid(name="directory", expected=DIRECTORY_RULE.removeprefix("must be ")) from None
 
     def people(self, visitor: Visitor) -> People:
         """The operations of `facepipe people`, made by the service."""

@@ -19,7 +19,7 @@ from pipeline.serve.ui.answers import people_json
 from pipeline.serve.ui.context import Context, Visitor, count_of, stamp
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.records import CorrectionAnswer, PersonChange, Seen
-from pipeline.store.texts import TEXT_RULE, is_text
+from pipeline.texts import TEXT_RULE, is_text
 
 # Kind -> how many people it is about (at least, at most), and whether it takes faces.
 _KINDS: Final = {

@@ -21,7 +21,7 @@ from pipeline.errors import ParameterInvalid
 from pipeline.identities.service import IdentityService, Moment
 from pipeline.jobs.people import People, PersonRow
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.texts import nfc
+from pipeline.texts import nfc
 
 STALE_S: Final = 2.0
 _KEPT: Final = 16  # lists; one of 10,000 people takes about 10 MB

@@ -15,7 +15,7 @@ from pipeline.serve.ui.answers import gate_json
 from pipeline.serve.ui.context import COOKIE, Context
 from pipeline.serve.ui.same_site import PREFIX, check_same_site
 from pipeline.serve.ui.sessions import Session
-from pipeline.store.texts import is_unicode
+from pipeline.texts import is_unicode
 
 _MAX_BYTES: Final = 16 * 1024  # of a sign-in
 _NOBODY: Final = -1  # whose memory a body takes before it is known who sends it

@@ -13,7 +13,8 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.references import FaceVector, face_vectors
-from pipeline.store.records import QUALITIES, ChangeSince, Correction, FaceToRegroup, Fact, Rows, StoredFace
+from pipeline.store.records import ChangeSince, Correction, FaceToRegroup, Fact, Rows, StoredFace
+from pipeline.types import QUALITIES
 
 _TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
 _FACT = ", ".join(f"{f.name}::VARCHAR" if f.name in ("person_id", "other_id") else f.name for f in fields(Fact))

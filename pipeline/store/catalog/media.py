@@ -11,8 +11,8 @@ import pyarrow as pa
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import load_embeddings
 from pipeline.store.files.shards import embedding_rows
-from pipeline.store.records import QUALITIES, PhotoRecord
-from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK
+from pipeline.store.records import PhotoRecord
+from pipeline.types import DUPLICATE, DUPLICATE_ROW, NO_FACE, OK, QUALITIES
 
 _THESE_MEDIA = "media_id IN (SELECT unnest(?::BIGINT[]))"
 

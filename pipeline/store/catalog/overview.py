@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.records import QUALITIES
+from pipeline.types import QUALITIES
 
 # $1 is the generation, $2 the account, $3 the runs.
 _IN_RUNS: Final = "(len($3::VARCHAR[]) = 0 OR list_contains($3::VARCHAR[], m.run_id))"

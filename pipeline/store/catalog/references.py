@@ -15,9 +15,9 @@ from pipeline.errors import StoreDamaged
 from pipeline.store.catalog.connection import Catalog, check_cure
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.files import matrix
-from pipeline.store.files.shards import WrittenFile, boxes_of, read_embeddings, vectors_of_bytes
-from pipeline.store.records import QUALITIES, PersonRecord, ReferenceOrigin, References
-from pipeline.types import FloatArray, IntArray
+from pipeline.store.files.shards import WrittenFile, read_embeddings, vectors_of_bytes
+from pipeline.store.records import PersonRecord, ReferenceOrigin, References
+from pipeline.types import QUALITIES, FloatArray, IntArray, boxes_of
 
 _REFERENCES = """
     SELECT p.person_id::VARCHAR AS person_id, p.seq, p.name, p.first_name, p.last_name, p.external_id,

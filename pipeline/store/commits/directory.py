@@ -32,8 +32,8 @@ from pipeline.store.commits.removal import remove_persons, remove_references
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import Row, object_file, write_objects
 from pipeline.store.files.shards import vector_bytes
-from pipeline.store.records import API, QUALITIES, DirectoryCommit, PersonRecord
-from pipeline.types import OK
+from pipeline.store.records import API, DirectoryCommit, PersonRecord
+from pipeline.types import OK, QUALITIES
 
 _DETECTION = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
 _MOST: Final = 32  # changes in one transaction; more would delay the first

@@ -105,11 +105,6 @@ def embedding_rows(face_ids: Sequence[int] | IntArray, vectors: FloatArray) -> p
     return pa.table([pa.array(face_ids, pa.int64()), lists], schema=embeddings_schema(vectors.shape[1]))
 
 
-def boxes_of(faces: pa.Table) -> FloatArray:
-    """The boxes [n, 4] xyxy of a table of faces."""
-    return np.stack([faces[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
-
-
 def vectors_of(column: pa.ChunkedArray, size: int) -> FloatArray:
     """A fixed-size list column as an array [n, size] float32."""
     parts = [chunk.flatten().to_numpy() for chunk in column.chunks if len(chunk)]

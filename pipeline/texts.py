@@ -1,5 +1,5 @@
-"""Which texts a store keeps as a name, an external id or a tag, and when two names are the same: one rule for the
-server and the command line."""
+"""Which texts are kept as a name, an external id, a tag or the name of a directory, and when two names are the same:
+one rule for the server, manifests and the command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Final
 
 MAX_TEXT: Final = 1_000  # characters
 TEXT_RULE: Final = f"at most {MAX_TEXT:,} characters, none of them NUL"
+MAX_DIRECTORY_NAME: Final = 64  # code points
+DIRECTORY_RULE: Final = f'must be 1 to {MAX_DIRECTORY_NAME} printable characters without / and \\, and not "." or ".."'
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -30,3 +32,12 @@ def nfc(name: str) -> str:
 
 def same_name(one: str | None, other: str | None) -> bool:
     return nfc(one or "") == nfc(other or "")
+
+
+def directory_name(text: str) -> str:
+    """`text` as the name of a directory: without outer white space, in NFC. Raises ValueError with the rule."""
+    name = nfc(text.strip())
+    fits = 1 <= len(name) <= MAX_DIRECTORY_NAME and name.isprintable()
+    if not fits or {"/", "\\"} & set(name) or name in (".", ".."):
+        raise ValueError(DIRECTORY_RULE)
+    return name
