@@ -97,7 +97,7 @@ class RemoteStore(Store):
         self.generation = hello.generation
 
     def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast("T", self._call(operation.name, operation.answer, *operation.positional(*args, **kwargs)))
+        return cast("T", self._call(operation.name, operation.answer, *operation.arguments(*args, **kwargs)))
 
     def close(self) -> None:
         """The server keeps the store."""

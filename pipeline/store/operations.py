@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
 
 import pyarrow as pa
 
@@ -83,10 +83,11 @@ class Operation(Generic[P, T]):
         """The type of what it returns."""
         return get_type_hints(self.function)["return"]
 
-    def positional(self, *args: P.args, **kwargs: P.kwargs) -> list[object]:
-        """The arguments of a call in the order of the parameters."""
-        names = list(inspect.signature(self.function).parameters)
-        return [*args, *(kwargs[name] for name in names[1 + len(args) :] if name in kwargs)]
+    def arguments(self, *args: P.args, **kwargs: P.kwargs) -> list[object]:
+        """All arguments of a call in the order of the parameters but the catalog, defaults included."""
+        bound = inspect.signature(partial(self.function, cast("Catalog", None))).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return list(bound.arguments.values())
 
 
 def parameter_types(function: Callable[..., object]) -> list[Any]:

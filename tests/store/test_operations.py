@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.store.operations import operations
+from pipeline.store.operations import Operation, operations
 from pipeline.store.records import (
     Candidate,
     Checked,
@@ -21,6 +21,7 @@ from pipeline.store.records import (
     DirectoryRow,
     FaceAnswer,
     Fact,
+    PersonChange,
     Problem,
     RunRow,
 )
@@ -29,8 +30,20 @@ from pipeline.store.wire import decode, pack, unpack
 PACKAGE = Path(__file__).parents[2] / "pipeline"
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s")
 RUN = RunRow("r", "/photos", "folder", 1, "main", {"match": {"x": 0.5}}, "open", 4, 1, datetime(2026, 1, 2), None, None)
+CHANGE = PersonChange(name="ä", tags=["a"], ignored=False, metadata={"b": [1, None], "c": {"d": 0.5}})
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901)
 ANSWER = FaceAnswer((1.0, 2.0, 3.5, 4.0), 0.99, {"sharpness_quality": 0.1}, None, [Candidate("p", None, "x", 1.25)])
+
+
+def test_arguments_keep_their_places() -> None:
+    """Also those behind a default that is left out."""
+
+    def work(catalog: object, one: int, two: int = 2, three: int = 3) -> None:
+        """Takes a default in the middle."""
+
+    operation: Any = Operation(work)  # type: ignore[arg-type]
+    assert operation.arguments(1, three=7) == [1, 2, 7]
+    assert operation.arguments(three=7, one=1) == [1, 2, 7]
 
 
 def test_only_the_store_has_sql() -> None:
@@ -55,7 +68,9 @@ def test_only_the_store_has_sql() -> None:
         (b"\x00\xff", bytes | None),
         ([ANSWER], list[FaceAnswer]),
         (
-            CorrectionRequest(1, "main", "label", ["p"], [7], None, True, media_ids=[2], labels=[(7, None, "n", True)]),
+            CorrectionRequest(
+                1, "main", "label", ["p"], [7], CHANGE, True, media_ids=[2], labels=[(7, None, "n", True)]
+            ),
             CorrectionRequest,
         ),
         (CorrectionAnswer(3, "move", ["p"], [], [7], [Fact("is", 7, "p", None, 2, "user", NOW)]), CorrectionAnswer),
