@@ -24,7 +24,7 @@ from pipeline.identities import reference_pictures
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionRequest
+from pipeline.store.records import CorrectionRequest, PersonChange
 from tests.cli.report import facepipe
 from tests.people.changes import held
 from tests.people.coded_archive import (
@@ -547,7 +547,7 @@ def test_what_a_failed_run_was_replacing_the_next_command_erases(archive: Archiv
 
 
 def _renamed(service: Any, person: str) -> None:
-    service.correct(CorrectionRequest(1, "main", "name", [person], name="Ann"))
+    service.correct(CorrectionRequest(1, "main", "name", [person], change=PersonChange(name="Ann")))
 
 
 def _forgotten(service: Any, person: str) -> None:
