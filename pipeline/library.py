@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pipeline.evaluation.calibration import CalibrationReport
     from pipeline.evaluation.pairs.measures import PairsResult
     from pipeline.evaluation.report import Report
-    from pipeline.identities.service import IdentityService
     from pipeline.jobs.run_report import RunReport
     from pipeline.jobs.search import Recogniser
+    from pipeline.people.service import IdentityService
     from pipeline.store.records import FaceAnswer
 
 _COMMAND = "library"  # what another process is told that finds the store in use

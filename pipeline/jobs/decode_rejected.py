@@ -22,10 +22,10 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, ExtractedRow, read_rows
 from pipeline.extraction.stored_picture import HeldPictures, encode_reference_image
-from pipeline.identities.decide import failed_measures
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.shard_progress import ShardProgress
 from pipeline.matching.identical_images import SAME_FACE_IOU, box_iou
+from pipeline.people.decide import failed_measures
 from pipeline.store.files.shards import vector_bytes
 from pipeline.store.operations import Store
 from pipeline.store.records import DECODED_SCHEMA

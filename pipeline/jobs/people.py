@@ -27,8 +27,8 @@ from pipeline.texts import TEXT_RULE, is_text, nfc
 from pipeline.types import Progress, SilentProgress
 
 if TYPE_CHECKING:
-    from pipeline.identities.corrections import Corrections
-    from pipeline.identities.service import IdentityService
+    from pipeline.people.corrections import Corrections
+    from pipeline.people.service import IdentityService
     from pipeline.store.local import LocalStore
 
 
@@ -321,8 +321,8 @@ def corrections_here(settings: Settings) -> Correct:
     @cache
     def corrections(store: LocalStore) -> Corrections:
         from pipeline.extraction.images.decode import Decoder
-        from pipeline.identities.corrections import Corrections
-        from pipeline.identities.directory import Directories
+        from pipeline.people.corrections import Corrections
+        from pipeline.people.directory import Directories
 
         decode = settings_of_store(settings, store.identity, store.path).decode
         unique = settings.serve.unique_external_ids

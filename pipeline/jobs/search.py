@@ -11,13 +11,13 @@ from pathlib import Path
 
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import FaceResult, PersonView, PostRequest
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.strength import strength, strong_score
+from pipeline.people.service import IdentityService
+from pipeline.people.types import FaceResult, PersonView, PostRequest
 from pipeline.store.connect import open_store
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store

@@ -25,8 +25,6 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.stored_picture import HeldPictures
-from pipeline.identities.directory import Directories
-from pipeline.identities.shards import Enroller
 from pipeline.jobs.cluster.connection import settle_environment
 from pipeline.jobs.cluster.left_shards import Metadata, shard_folder, shard_metadata, take_left
 from pipeline.jobs.committer import Committer
@@ -34,6 +32,8 @@ from pipeline.jobs.models import load_extractor, work_of
 from pipeline.jobs.run_report import WorkDone
 from pipeline.jobs.session import Session
 from pipeline.jobs.shard_progress import ShardProgress
+from pipeline.people.directory import Directories
+from pipeline.people.shards import Enroller
 from pipeline.runtime.device import resolve_device
 from pipeline.runtime.stage_times import LOAD, WRITE
 from pipeline.runtime.threads import thread_count

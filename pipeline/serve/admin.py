@@ -30,8 +30,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.errors import BodyInvalid, BodyTooLarge, FacepipeError, Forbidden, MethodUnknown, StoreError
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.search import answers
+from pipeline.people.service import IdentityService
 from pipeline.serve.connections import Connections
 from pipeline.serve.hosts import is_loopback
 from pipeline.serve.limited_server import LimitedServer

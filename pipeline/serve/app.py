@@ -18,8 +18,8 @@ from starlette.types import Scope
 
 from pipeline.config import ServeSettings, Settings, listed
 from pipeline.errors import FacepipeError, MethodUnknown, RequestError, RouteUnknown, UsageError
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.expectation import calibration_warning
+from pipeline.people.service import IdentityService
 from pipeline.runtime.threads import usable_cores
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.body_budget import BodyBudget

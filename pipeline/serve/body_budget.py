@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipeline.errors import Overloaded
-from pipeline.identities.batcher import RETRY_AFTER_S
+from pipeline.people.batcher import RETRY_AFTER_S
 
 
 class BodyBudget:

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.errors import BodyInvalid, NotReady, ObjectUnknown, PersonUnknown
-from pipeline.identities.batcher import RETRY_AFTER_S
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PersonView, StoredImage
+from pipeline.people.batcher import RETRY_AFTER_S
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PersonView, StoredImage
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.client_parameters import REFUSED_IN_POSTS
 from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, Listing

@@ -12,8 +12,8 @@ from typing import Final
 import re2  # type: ignore[import-untyped]
 
 from pipeline.errors import ParameterInvalid
-from pipeline.identities.types import PersonView
-from pipeline.identities.views import epoch_ms
+from pipeline.people.types import PersonView
+from pipeline.people.views import epoch_ms
 from pipeline.serve.client_parameters import REFUSED_FILTERS
 from pipeline.serve.request_parsing import Query
 from pipeline.store.records import PersonRecord

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pipeline.identities.types import PostResult
+from pipeline.people.types import PostResult
 
 _LATENCY_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})

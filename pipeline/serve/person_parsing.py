@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from pipeline.errors import BodyInvalid, HeaderInvalid
-from pipeline.identities.rules import joined_name
+from pipeline.people.rules import joined_name
 from pipeline.serve.request_parsing import header_text, text_of
 from pipeline.serve.responses import json_bytes
 from pipeline.store.records import PersonChange

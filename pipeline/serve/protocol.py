@@ -15,7 +15,7 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from pipeline.identities.batcher import RETRY_AFTER_S
+from pipeline.people.batcher import RETRY_AFTER_S
 from pipeline.serve.connections import Place
 from pipeline.serve.hosts import is_health
 from pipeline.serve.responses import MEDIA_TYPE, SECURE, error_body, json_bytes

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import BodyTimeout, BodyTooLarge, Overloaded
-from pipeline.identities.batcher import RETRY_AFTER_S
+from pipeline.people.batcher import RETRY_AFTER_S
 from pipeline.serve.body_budget import Body, BodyBudget
 from pipeline.serve.peers import peer_of
 

@@ -24,7 +24,7 @@ from pipeline.errors import (
     PersonUnknown,
 )
 from pipeline.extraction.images.files import SNIFF_BYTES, sniff
-from pipeline.identities.types import PostRequest
+from pipeline.people.types import PostRequest
 from pipeline.serve.responses import sent_path
 from pipeline.store.records import PersonChange
 from pipeline.texts import directory_name as checked_name

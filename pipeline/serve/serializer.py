@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pipeline.config import ServeSettings
 from pipeline.errors import UsageError
-from pipeline.identities.types import FaceResult, PersonView, PostResult, SimilarPerson
-from pipeline.identities.views import epoch_ms
+from pipeline.people.types import FaceResult, PersonView, PostResult, SimilarPerson
+from pipeline.people.views import epoch_ms
 
 Json = dict[str, Any]
 

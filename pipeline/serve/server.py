@@ -23,9 +23,9 @@ from pipeline.config import ServeSettings, Settings
 from pipeline.errors import UsageError
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store, unlock_store
+from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.connections import PEER_SHARE, Connections, max_connections, raise_file_limit

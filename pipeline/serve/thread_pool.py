@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from pipeline.errors import Overloaded
-from pipeline.identities.batcher import RETRY_AFTER_S
+from pipeline.people.batcher import RETRY_AFTER_S
 
 T = TypeVar("T")
 

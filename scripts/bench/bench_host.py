@@ -47,11 +47,11 @@ from pipeline.extraction.rows import CROP, ExtractedRow, read_rows
 from pipeline.extraction.sources.folder import ScanCounts
 from pipeline.extraction.sources.scan import scan_source
 from pipeline.extraction.stored_picture import HeldPictures
-from pipeline.identities.directory import Directories
-from pipeline.identities.shards import Enroller
 from pipeline.jobs.plan import plan_run
 from pipeline.jobs.session import RunRequest, open_session
 from pipeline.jobs.stores import open_or_create_store
+from pipeline.people.directory import Directories
+from pipeline.people.shards import Enroller
 from pipeline.store.local import LocalStore
 from pipeline.types import FileState
 

@@ -44,9 +44,9 @@ from writer_model import SIZE, Model
 from pipeline.config import load_settings
 from pipeline.evaluation.bench.harness import Timing, timed
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities import decide
-from pipeline.identities.directory import Directories
-from pipeline.identities.shards import Enroller
+from pipeline.people import decide
+from pipeline.people.directory import Directories
+from pipeline.people.shards import Enroller
 from pipeline.store.local import LocalStore
 from pipeline.store.records import ShardCommit
 from pipeline.types import FaceBatch, FloatArray

@@ -12,9 +12,9 @@ from coded_store import PASSWORD, USER, Thresholds
 
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.people import People, PersonRow
 from pipeline.matching.calibration import Calibration
+from pipeline.people.service import IdentityService
 from pipeline.store.local import LocalStore
 from tests.people.coded_archive import SETTINGS, SIZE, run_over, write_photo
 from tests.serve.live import listening, live_settings

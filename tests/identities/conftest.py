@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.identities.directory import Directory
-from pipeline.identities.service import IdentityService
+from pipeline.people.directory import Directory
+from pipeline.people.service import IdentityService
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from tests.identities.planted import SIZE, PlantedExtractor, Poster, identity, put, service, somebody

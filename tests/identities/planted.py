@@ -16,10 +16,10 @@ from PIL import Image
 from pipeline.config import Settings, load_settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import CROP, face_schema
-from pipeline.identities.directory import Directory, ReferenceFace
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.matching.calibration import Calibration
+from pipeline.people.directory import Directory, ReferenceFace
+from pipeline.people.service import IdentityService
+from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonRecord, StoreIdentity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import StoreError, StoreUnwritable
-from pipeline.identities.background import Housekeeper
+from pipeline.people.background import Housekeeper
 from tests.identities.planted import Poster, service, somebody
 from tests.store.store_samples import failing_at
 from tests.waiting import until

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import DeviceOutOfMemory, Overloaded
-from pipeline.identities.batcher import MicroBatcher
+from pipeline.people.batcher import MicroBatcher
 from pipeline.runtime.stage_times import EMBED, PNET, RNET, StageTimes
 from pipeline.types import DecodedImage
 from tests.waiting import until

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.extraction.rows import ExtractedFace
-from pipeline.identities.decide import Decision, Sighting, decide_faces
-from pipeline.identities.directory import Directory
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
+from pipeline.people.decide import Decision, Sighting, decide_faces
+from pipeline.people.directory import Directory
 from pipeline.store.records import References
 from tests.identities.planted import BOX, SIZE, near, put, somebody
 

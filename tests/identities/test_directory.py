@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 
-from pipeline.identities.directory import Directories, Directory
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
+from pipeline.people.directory import Directories, Directory
 from pipeline.store.local import LocalStore
 from pipeline.store.records import References
 from tests.identities.planted import BOX, SIZE, person, put, somebody

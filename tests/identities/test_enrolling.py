@@ -12,9 +12,9 @@ import pytest
 from coded_faces import CodedExtractor, Shown, photo
 from coded_store import extracted_run, make_store
 
-import pipeline.identities.shards
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PostRequest
+import pipeline.people.shards
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.commits.shard import PreparedShard
 from pipeline.store.local import LocalStore
@@ -114,7 +114,7 @@ def test_the_matched_reference_is_replaced_meanwhile(enrolment: Enrolment) -> No
 
 def test_after_conflict_upon_conflict_a_shard_is_decided_under_the_lock(enrolment: Enrolment) -> None:
     """A post then waits, and finds the shard's identity."""
-    tries = pipeline.identities.shards._FREE_TRIES
+    tries = pipeline.people.shards._FREE_TRIES
     assert tries < len(FACES)
     posted: list[str] = []
     late = threading.Thread(target=lambda: posted.append(enrolment.post(Shown(len(FACES), 5))))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.identities.locks import DirectoryLock, Footprint
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
+from pipeline.people.locks import DirectoryLock, Footprint
 from tests.waiting import until
 
 MATCHER = Matcher(Calibration(), 0.54)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import PersonUnknown
-from pipeline.identities.directory import Directory, ReferenceFace
-from pipeline.identities.merging import merged, orphaned, unmerged
-from pipeline.identities.views import all_views, epoch_ms, person_view, root_view
+from pipeline.people.directory import Directory, ReferenceFace
+from pipeline.people.merging import merged, orphaned, unmerged
+from pipeline.people.views import all_views, epoch_ms, person_view, root_view
 from pipeline.store.records import PersonRecord
 
 NOW = datetime(2026, 1, 1)

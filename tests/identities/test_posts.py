@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 
 from pipeline.errors import ExternalIdTaken, ImageRejected, PersonHeadersRequired, PersonUnknown, TooManyDirectories
-from pipeline.identities.types import PersonView, PostRequest
 from pipeline.matching.score import similarity_score
+from pipeline.people.types import PersonView, PostRequest
 from pipeline.store.local import LocalStore
 from tests.identities.planted import Face, Poster, near, person_of, service, somebody
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, REUSE_MEDIA, REUSE_ROW, shard_schema
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import FaceResult, PostRequest
+from pipeline.people.service import IdentityService
+from pipeline.people.types import FaceResult, PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.types import DUPLICATE, NO_FACE, OK
 from tests.identities.planted import SIZE, Face, PlantedExtractor, near, settings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ExternalIdTaken, StoreUnwritable
-from pipeline.identities.types import FaceResult, PostRequest, PostResult
+from pipeline.people.types import FaceResult, PostRequest, PostResult
 from pipeline.store.files import faults
 from tests.identities.planted import SIZE, Face, Poster, near, person_of, somebody
 from tests.waiting import until

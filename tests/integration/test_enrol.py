@@ -13,7 +13,7 @@ from PIL import Image
 from pipeline.config import Settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.service import IdentityService
+from pipeline.people.service import IdentityService
 from pipeline.store.local import LocalStore
 from tests.integration.conftest import Runner
 from tests.integration.snapshot import assert_whole, occurrences, snapshot

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from coded_faces import Shown, photo
 
 from pipeline.config import MatchSettings
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PostRequest
 from pipeline.jobs.people import People
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.store.operations import Store
 from pipeline.store.records import API, NO_CHANGE, CorrectionRequest, PersonChange, ScanNotes, SourceMove

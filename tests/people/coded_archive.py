@@ -16,9 +16,9 @@ from coded_store import USER
 
 from pipeline.config import load_settings
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.run_report import RunReport
+from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore

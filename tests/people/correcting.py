@@ -8,8 +8,8 @@ from typing import Any
 
 from coded_faces import Shown, photo
 
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PostRequest
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionAnswer, CorrectionRequest, PersonChange

@@ -20,7 +20,7 @@ from coded_faces import SIDE, CodedExtractor, Shown, photo, pixels, shown
 from PIL import Image
 
 from pipeline.errors import StoreFull
-from pipeline.identities import reference_pictures
+from pipeline.people import reference_pictures
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore

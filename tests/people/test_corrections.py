@@ -18,8 +18,8 @@ from pipeline.errors import (
     StatedTwoPeople,
     UndoBlocked,
 )
-from pipeline.identities import merging
-from pipeline.identities.types import PostRequest
+from pipeline.people import merging
+from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore

@@ -21,10 +21,10 @@ import pipeline
 from pipeline.config import MatchSettings, Settings
 from pipeline.errors import Interrupted, StoreDamaged
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.identities.types import PostRequest
 from pipeline.jobs.decode_rejected import decode_rejected
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
+from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.commits import fold
 from pipeline.store.files.crypto import MasterKey

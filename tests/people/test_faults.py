@@ -15,10 +15,10 @@ from coded_faces import CodedExtractor
 from pipeline.config import MatchSettings
 from pipeline.errors import CleanUpLeft, StoreError, StoreFull, StoreUnwritable
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities import corrections, regroup
-from pipeline.identities.correction_plan import FreePlan
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.people import People
+from pipeline.people import corrections, regroup
+from pipeline.people.correction_plan import FreePlan
+from pipeline.people.service import IdentityService
 from pipeline.store.catalog import deletes
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore

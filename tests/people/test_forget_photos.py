@@ -14,8 +14,8 @@ from coded_faces import Shown, photo
 
 import pipeline
 from pipeline.errors import ImageMissing, ObjectUnknown, PhotoUnknown, StoreFull, UndoBlocked
-from pipeline.identities import reference_pictures
-from pipeline.identities.types import PostRequest
+from pipeline.people import reference_pictures
+from pipeline.people.types import PostRequest
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from coded_faces import Shown, photo
 
-from pipeline.identities import corrections
-from pipeline.identities.labels import labels_followed
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PostRequest
 from pipeline.jobs.dry_run import dry_run
 from pipeline.jobs.people import People
 from pipeline.jobs.run import RunRequest
 from pipeline.jobs.run_report import RunReport
+from pipeline.people import corrections
+from pipeline.people.labels import labels_followed
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PostRequest
 from pipeline.store.connect import open_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonChange

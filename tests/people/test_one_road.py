@@ -23,7 +23,7 @@ from pipeline.errors import (
     StoreError,
     UndoBlocked,
 )
-from pipeline.identities.types import FaceResult, PostRequest
+from pipeline.people.types import FaceResult, PostRequest
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionAnswer, PersonChange
 from tests.people.broken_disk import broken_at

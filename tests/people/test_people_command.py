@@ -15,8 +15,8 @@ from coded_faces import CodedExtractor, Shown, photo
 
 import pipeline
 from pipeline.errors import CorrectionImpossible
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PostRequest
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PostRequest
 from tests.cli.report import facepipe
 from tests.people.coded_archive import SIZE, problems, serving
 

@@ -18,10 +18,10 @@ from coded_faces import Shown, photo, vector
 import pipeline
 from pipeline.config import MatchSettings
 from pipeline.errors import CorrectionImpossible, UndoBlocked
-from pipeline.identities import corrections, regroup
-from pipeline.identities.correction_plan import FreePlan
-from pipeline.identities.types import PostRequest
-from pipeline.identities.undo import undone
+from pipeline.people import corrections, regroup
+from pipeline.people.correction_plan import FreePlan
+from pipeline.people.types import PostRequest
+from pipeline.people.undo import undone
 from pipeline.store.files.objects import FOLDER_DIGITS
 from pipeline.store.local import LocalStore
 from pipeline.store.records import CorrectionRequest, PersonChange, Regrouping

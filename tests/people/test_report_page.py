@@ -16,10 +16,10 @@ from coded_store import USER
 
 import pipeline
 from pipeline.errors import Interrupted, StoreFull
-from pipeline.identities.types import PostRequest
 from pipeline.jobs import doubtful_pairs, face_pictures, run_page
 from pipeline.jobs.run_report import RunReport
 from pipeline.matching.calibration import Calibration
+from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.local import LocalStore

@@ -15,9 +15,9 @@ from coded_faces import CodedExtractor, Shown, coded_identity, photo, vector
 from coded_store import AUTHORIZATION, PASSWORD, USER
 
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.directory import Directories
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PostRequest
+from pipeline.people.directory import Directories
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from tests.forking import Child

@@ -14,9 +14,9 @@ import httpx
 from pipeline.config import Settings, load_settings
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import open_or_create_store, settings_of_store
+from pipeline.people.service import IdentityService
 from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.limited_server import LimitedServer

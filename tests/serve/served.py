@@ -17,10 +17,10 @@ import torch
 import pipeline.jobs.shard_stages
 from pipeline.config import Settings
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
+from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from tests.forking import Order, answer_orders
 from tests.remembering import remembering

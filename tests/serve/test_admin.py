@@ -24,8 +24,8 @@ import pipeline.jobs.shard_stages
 from pipeline.errors import AccountExists, AccountUnknown, Interrupted, ServerUnreachable, StoreLocked
 from pipeline.evaluation.photos.portraits import stored_portraits
 from pipeline.extraction.extractor import BatchExtractor
-from pipeline.identities.types import PostRequest
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
+from pipeline.people.types import PostRequest
 from pipeline.store.connect import open_store
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ParameterInvalid
-from pipeline.identities.types import PersonView
+from pipeline.people.types import PersonView
 from pipeline.serve import listing as module
 from pipeline.serve.listing import Listing, Page
 from pipeline.serve.request_parsing import Query

@@ -18,8 +18,8 @@ from coded_store import USER, extracted_run, make_store
 from PIL import Image
 
 from pipeline.errors import PersonUnknown
-from pipeline.identities.service import IdentityService
-from pipeline.identities.types import PostRequest
+from pipeline.people.service import IdentityService
+from pipeline.people.types import PostRequest
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonChange

@@ -14,7 +14,7 @@ from pipeline.errors import (
     ParameterInvalid,
     PersonUnknown,
 )
-from pipeline.identities.types import PostRequest
+from pipeline.people.types import PostRequest
 from pipeline.serve.handlers import EXTERNAL_PREFIX
 from pipeline.serve.request_parsing import (
     checked_person_id,

@@ -11,8 +11,8 @@ import pytest
 from pipeline.config import ServeSettings
 from pipeline.errors import UsageError
 from pipeline.extraction.rows import ExtractedFace
-from pipeline.identities.types import FaceResult, PersonView, PostResult
-from pipeline.identities.views import epoch_ms
+from pipeline.people.types import FaceResult, PersonView, PostResult
+from pipeline.people.views import epoch_ms
 from pipeline.serve.serializer import DETECTION_VERSION, Serializer, image_prefix
 from tests.store.store_samples import person
 

@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"runtime"},
     {"models", "matching", "store"},
     {"extraction"},
-    {"identities", "pages"},
+    {"people", "pages"},
     {"jobs"},
     {"serve", "evaluation"},
     {"cli", "library"},
@@ -101,7 +101,7 @@ def test_every_module_is_in_a_layer() -> None:
     [
         ("errors", "import pipeline.types"),
         ("store", "from pipeline.matching.score import exact_dots"),
-        ("extraction", "from pipeline import identities"),
+        ("extraction", "from pipeline import people"),
         ("extraction", "from pipeline.store import records"),
         ("serve", "def late():\n    from pipeline.evaluation import pairs"),
         ("jobs", "import pipeline.cli.run as command"),

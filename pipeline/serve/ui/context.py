@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from pipeline.config import Settings
 from pipeline.errors import OtherAccount, ParameterInvalid
-from pipeline.identities.service import IdentityService
 from pipeline.jobs.people import People
+from pipeline.people.service import IdentityService
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.request_body import BodyReader
 from pipeline.serve.request_parsing import Query, json_object

@@ -18,8 +18,8 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from pipeline.errors import ParameterInvalid
-from pipeline.identities.service import IdentityService, Moment
 from pipeline.jobs.people import People, PersonRow
+from pipeline.people.service import IdentityService, Moment
 from pipeline.store.catalog.opening import utc_now
 from pipeline.texts import nfc
 

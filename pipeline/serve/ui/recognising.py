@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from pipeline.config import MAX_THRESHOLD
 from pipeline.errors import BodyInvalid
-from pipeline.identities.decide import failed_measures
-from pipeline.identities.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.matching.calibration import Calibration
+from pipeline.people.decide import failed_measures
+from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.serve.person_parsing import person_headers
 from pipeline.serve.request_parsing import Query, check_form, check_media_type
 from pipeline.serve.responses import json_response

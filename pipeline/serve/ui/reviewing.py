@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import ParameterInvalid
-from pipeline.identities.review import LikelyPair
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
+from pipeline.people.review import LikelyPair
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.ui.answers import face_json, people_json
 from pipeline.serve.ui.context import Context, Visitor, count_of, stamp

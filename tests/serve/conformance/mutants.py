@@ -33,7 +33,7 @@ def asked(**changes: Any) -> Callable[[], None]:
 
         return mutant
 
-    return lambda: replaced("pipeline.identities.service", "IdentityService.post", change)
+    return lambda: replaced("pipeline.people.service", "IdentityService.post", change)
 
 
 def answered(change_face: Callable[[Any], Any], order: Callable[[list[Any]], list[Any]] = list) -> Callable[[], None]:
@@ -46,7 +46,7 @@ def answered(change_face: Callable[[Any], Any], order: Callable[[list[Any]], lis
 
         return mutant
 
-    return lambda: replaced("pipeline.identities.service", "IdentityService.post", change)
+    return lambda: replaced("pipeline.people.service", "IdentityService.post", change)
 
 
 def returning(module: str, attribute: str, value: Any) -> Callable[[], None]:
@@ -81,7 +81,7 @@ def face_image_of_any_account() -> None:
 
         return mutant
 
-    replaced("pipeline.identities.service", "IdentityService.face_image", change)
+    replaced("pipeline.people.service", "IdentityService.face_image", change)
 
 
 def one_directory_for_all() -> None:
@@ -106,7 +106,7 @@ def stranger_gets_the_first_person() -> None:
 
         return mutant
 
-    replaced("pipeline.identities.service", "IdentityService.post", change)
+    replaced("pipeline.people.service", "IdentityService.post", change)
 
 
 def landmarks_of_the_image(face: dict[str, Any]) -> dict[str, Any]:
@@ -117,14 +117,14 @@ def landmarks_of_the_image(face: dict[str, Any]) -> dict[str, Any]:
 
 
 def recognised_as_the_child() -> None:
-    from pipeline.identities.views import root_view
+    from pipeline.people.views import root_view
 
     def mutant(directory: Any, person_id: str) -> Any:
         view = root_view(directory, person_id)
         child = directory.get(person_id)
         return view if view is None or child is None else dataclasses.replace(view, root=child)
 
-    replaced("pipeline.identities.posts", "root_view", lambda _: mutant)
+    replaced("pipeline.people.posts", "root_view", lambda _: mutant)
 
 
 def iv_at_the_end(stored: Any) -> Any:
@@ -137,7 +137,7 @@ def objects_in_the_clear() -> None:
             self, account_id, directory, guid, at_rest=False
         )
 
-    replaced("pipeline.identities.service", "IdentityService.stored_object", change)
+    replaced("pipeline.people.service", "IdentityService.stored_object", change)
 
 
 def created_is_ok() -> None:
@@ -177,7 +177,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "similar-reversed": Mutant(
         "test_recognition.py::test_4_3_rule_3_the_n_most_similar_highest_first",
-        around("pipeline.identities.posts", "most_similar", lambda ranked: [item[::-1] for item in ranked]),
+        around("pipeline.people.posts", "most_similar", lambda ranked: [item[::-1] for item in ranked]),
     ),
     "similar-limit-ignored": Mutant(
         "test_recognition.py::test_4_1_similar_limit_is_the_number_of_identities_for_each_face",
@@ -209,11 +209,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "conflicts-ignored": Mutant(
         "test_updates.py::test_identities_update_refuses_somebody_else[only a name]",
-        returning("pipeline.identities.changes", "label_conflict", None),
+        returning("pipeline.people.changes", "label_conflict", None),
     ),
     "every-other-name-conflicts": Mutant(
         "test_updates.py::test_identities_update_takes_the_same_person[another name with the same id]",
-        returning("pipeline.identities.changes", "label_conflict", "name"),
+        returning("pipeline.people.changes", "label_conflict", "name"),
     ),
     "anybody-is-the-named-person": Mutant(
         "test_named_person.py::test_parameters_a_forced_update_changes_the_named_person_alone",
@@ -221,15 +221,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "names-byte-by-byte": Mutant(
         "test_updates.py::test_parameters_names_are_compared_in_nfc[NFC]",
-        lambda: replaced("pipeline.identities.rules", "same_name", lambda _: lambda one, other: one == other),
+        lambda: replaced("pipeline.people.rules", "same_name", lambda _: lambda one, other: one == other),
     ),
     "first-name-alone-is-the-name": Mutant(
         "test_updates.py::test_parameters_names_are_compared_like_with_like[names0-False]",
-        lambda: replaced("pipeline.identities.rules", "_said_name", lambda _: lambda _record, said: said.name),
+        lambda: replaced("pipeline.people.rules", "_said_name", lambda _: lambda _record, said: said.name),
     ),
     "parts-of-names-ignored": Mutant(
         "test_updates.py::test_parameters_names_are_compared_like_with_like[names5-True]",
-        returning("pipeline.identities.rules", "_parts", ()),
+        returning("pipeline.people.rules", "_parts", ()),
     ),
     "guards-ignored": Mutant(
         "test_requests.py::test_parameters_a_guard_is_refused_if_the_call_may_write[X-RPC-MAX-OCCLUSION]",
@@ -283,7 +283,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "quality-not-checked": Mutant(
         "test_insertion.py::test_4_2_rule_4_insufficient_quality_is_rejected[contrast]",
-        returning("pipeline.identities.posts", "failed_measures", ()),
+        returning("pipeline.people.posts", "failed_measures", ()),
     ),
     "stranger-has-a-person-id": Mutant(
         "test_recognition.py::test_4_3_rule_2_only_an_identified_face_has_an_identity",
@@ -319,11 +319,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "delete-leaves-the-record": Mutant(
         "test_changes.py::test_delete_takes_everything_of_the_person",
-        returning("pipeline.identities.service", "IdentityService.delete_person", None),
+        returning("pipeline.people.service", "IdentityService.delete_person", None),
     ),
     "unmerge-leaves-the-merge": Mutant(
         "test_changes.py::test_identities_unmerge_restores_exactly",
-        returning("pipeline.identities.service", "IdentityService.unmerge", None),
+        returning("pipeline.people.service", "IdentityService.unmerge", None),
     ),
     "error-without-verb": Mutant(
         "test_requests.py::test_requests_every_error_has_the_one_shape",
@@ -335,7 +335,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "iv-at-the-end": Mutant(
         "test_images.py::test_4_6_rules_1_to_4_decrypt_the_image",
-        around("pipeline.identities.service", "IdentityService.stored_object", iv_at_the_end),
+        around("pipeline.people.service", "IdentityService.stored_object", iv_at_the_end),
         hosting="cloud",
     ),
     "one-iv-for-all": Mutant(

@@ -13,7 +13,7 @@ from coded_faces import CodedExtractor
 
 from pipeline.config import MatchSettings, ServeSettings, UiSettings
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.service import IdentityService
+from pipeline.people.service import IdentityService
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from tests.people.coded_archive import SETTINGS, SIZE, fill

@@ -13,10 +13,10 @@ from coded_faces import Shown, photo
 
 from pipeline.config import MatchSettings, load_settings
 from pipeline.errors import StatedTwoPeople
-from pipeline.identities import corrections, regroup
-from pipeline.identities.correction_plan import FreePlan
-from pipeline.identities.types import PostRequest
 from pipeline.jobs.people import People
+from pipeline.people import corrections, regroup
+from pipeline.people.correction_plan import FreePlan
+from pipeline.people.types import PostRequest
 from pipeline.store.records import CorrectionRequest
 from tests.serve.live import LiveServer
 from tests.serve.ui.browser import PAGE, Browser

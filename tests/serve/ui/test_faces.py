@@ -15,7 +15,7 @@ from coded_store import extracted_run
 from PIL import Image
 
 from pipeline.config import UiSettings
-from pipeline.identities.types import PostRequest
+from pipeline.people.types import PostRequest
 from pipeline.serve.ui.photos import Photos
 from pipeline.store.local import LocalStore
 from tests.people.coded_archive import SETTINGS, SIZE

@@ -11,8 +11,8 @@ import pytest
 from coded_faces import Shown, photo
 
 from pipeline.errors import ParameterInvalid
-from pipeline.identities.types import PostRequest
 from pipeline.jobs.people import PersonRow
+from pipeline.people.types import PostRequest
 from pipeline.serve.ui.people_list import PeopleList
 from tests.people.coded_archive import make_store
 from tests.serve.live import LiveServer

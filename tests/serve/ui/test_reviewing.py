@@ -12,9 +12,9 @@ import pytest
 from coded_faces import Shown, coded_identity, photo
 
 from pipeline.config import MatchSettings
-from pipeline.identities.types import PostRequest
 from pipeline.jobs.people import People
 from pipeline.matching.calibration import Calibration
+from pipeline.people.types import PostRequest
 from pipeline.store.local import LocalStore
 from tests.people.coded_archive import SETTINGS, SIZE, make_store, run_over, write_photo
 from tests.serve.live import LiveServer

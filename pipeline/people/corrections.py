@@ -20,16 +20,16 @@ import pyarrow as pa
 
 from pipeline.errors import ChangedSince, CorrectionImpossible, RequestError, StatedTwoPeople, UndoBlocked
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities import merging
-from pipeline.identities.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
-from pipeline.identities.decide import commit_decided
-from pipeline.identities.directory import Directories, Directory
-from pipeline.identities.following import follow
-from pipeline.identities.labels import labels_followed
-from pipeline.identities.reference_pictures import PictureReader, Pictures
-from pipeline.identities.regroup import by_place, regrouped
-from pipeline.identities.rules import broken_constraints, changed, members, require_free, two_people
-from pipeline.identities.undo import undone
+from pipeline.people import merging
+from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
+from pipeline.people.decide import commit_decided
+from pipeline.people.directory import Directories, Directory
+from pipeline.people.following import follow
+from pipeline.people.labels import labels_followed
+from pipeline.people.reference_pictures import PictureReader, Pictures
+from pipeline.people.regroup import by_place, regrouped
+from pipeline.people.rules import broken_constraints, changed, members, require_free, two_people
+from pipeline.people.undo import undone
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.files.objects import Row

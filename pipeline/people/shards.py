@@ -24,8 +24,10 @@ from pipeline.errors import ImageRejected
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import FACE_COLUMNS, REUSE_ROW, ExtractedFace, ExtractedRow, read_rows
 from pipeline.extraction.stored_picture import MEDIA_TYPE, HeldPictures, encode_reference_image, pictures_of_photo
-from pipeline.identities.changed_photos import ChangedPhotos
-from pipeline.identities.decide import (
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.match import Matcher
+from pipeline.people.changed_photos import ChangedPhotos
+from pipeline.people.decide import (
     Decision,
     Sighting,
     commit_decided,
@@ -34,13 +36,11 @@ from pipeline.identities.decide import (
     occurrences,
     seen_again,
 )
-from pipeline.identities.directory import Directories, Directory
-from pipeline.identities.duplicate_faces import DuplicateResolver, mark_changed
-from pipeline.identities.following import follow
-from pipeline.identities.reference_pictures import PictureReader
-from pipeline.identities.same_faces import place_bound
-from pipeline.matching.calibration import Calibration
-from pipeline.matching.match import Matcher
+from pipeline.people.directory import Directories, Directory
+from pipeline.people.duplicate_faces import DuplicateResolver, mark_changed
+from pipeline.people.following import follow
+from pipeline.people.reference_pictures import PictureReader
+from pipeline.people.same_faces import place_bound
 from pipeline.runtime.threads import over_threads
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.commits.shard import PreparedShard

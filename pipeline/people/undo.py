@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from pipeline.errors import CorrectionImpossible, UndoBlocked
-from pipeline.identities.correction_plan import FreePlan, Plan
-from pipeline.identities.directory import Directory
-from pipeline.identities.reference_pictures import PictureReader, Pictures
+from pipeline.people.correction_plan import FreePlan, Plan
+from pipeline.people.directory import Directory
+from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.correction import FACE_COLUMNS
 from pipeline.store.local import LocalStore

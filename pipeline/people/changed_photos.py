@@ -15,12 +15,12 @@ from typing import TypeAlias
 from pipeline.config import MatchSettings
 from pipeline.extraction.rows import ExtractedFace, ExtractedRow
 from pipeline.extraction.stored_picture import MEDIA_TYPE
-from pipeline.identities.correction_plan import Plan
-from pipeline.identities.decide import Sighting, failed_measures
-from pipeline.identities.directory import Directory
-from pipeline.identities.reference_pictures import PictureReader, Pictures
-from pipeline.identities.same_faces import Box, PlacedFace, same_faces
 from pipeline.matching.match import Matcher
+from pipeline.people.correction_plan import Plan
+from pipeline.people.decide import Sighting, failed_measures
+from pipeline.people.directory import Directory
+from pipeline.people.reference_pictures import PictureReader, Pictures
+from pipeline.people.same_faces import Box, PlacedFace, same_faces
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.keyed_digests import ERASED

@@ -1,4 +1,4 @@
-"""Identities: the persons of each directory in memory, and everything that recognises, inserts and changes them.
+"""People: the persons of each directory in memory, and everything that recognises, inserts and changes them.
 
 A shard of a run (`shards`, `duplicate_faces`) and a posted image (`posts`, `batcher`) become sightings of faces, which
 `decide` decides on a view of their `directory` and commits under its lock (`locks`). `changed_photos` says what the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pipeline.identities.directory import Directory, ReferenceFace
+from pipeline.people.directory import Directory, ReferenceFace
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.commits.correction import CommittedCorrection
 from pipeline.store.records import CorrectionCommit, PersonRecord

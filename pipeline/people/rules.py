@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from pipeline.errors import ExternalIdTaken, MetadataTooLarge
-from pipeline.identities.directory import Directory
-from pipeline.identities.types import Conflict
+from pipeline.people.directory import Directory
+from pipeline.people.types import Conflict
 from pipeline.store.records import Fact, PersonChange, PersonRecord
 from pipeline.texts import same_name
 

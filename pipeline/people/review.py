@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.identities.directory import Directory, DirectoryView
-from pipeline.identities.rules import NOT_SAME
 from pipeline.matching.match import Matcher
+from pipeline.people.directory import Directory, DirectoryView
+from pipeline.people.rules import NOT_SAME
 from pipeline.store.local import LocalStore
 
 WALKED: Final = 512  # people whose turn it is in one page, at most

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pipeline.errors import CorrectionImpossible, ImageRejected, ObjectUnknown, PictureMissing, StoreDamaged
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.stored_picture import MEDIA_TYPE, pictures_of_photo
-from pipeline.identities.correction_plan import Plan, best_first
-from pipeline.identities.directory import Directory
+from pipeline.people.correction_plan import Plan, best_first
+from pipeline.people.directory import Directory
 from pipeline.store.local import LocalStore
 from pipeline.store.records import StoredFace
 

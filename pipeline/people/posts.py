@@ -19,9 +19,11 @@ from pipeline.extraction.images.decode import Decoder, OpenedImage
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import ExtractedFace, faces_of_table
 from pipeline.extraction.stored_picture import cut_faces, encode_reference_image
-from pipeline.identities.batcher import MicroBatcher
-from pipeline.identities.changes import ChangeRules, Changes, DecidedPost, Post
-from pipeline.identities.decide import (
+from pipeline.matching.calibration import Calibration
+from pipeline.matching.match import Matcher
+from pipeline.people.batcher import MicroBatcher
+from pipeline.people.changes import ChangeRules, Changes, DecidedPost, Post
+from pipeline.people.decide import (
     Decision,
     Sighting,
     commit_decided,
@@ -29,13 +31,11 @@ from pipeline.identities.decide import (
     decide_person,
     failed_measures,
 )
-from pipeline.identities.directory import Directories, Directory
-from pipeline.identities.locks import Footprint, SharedLock
-from pipeline.identities.selection import select_faces
-from pipeline.identities.types import Conflict, FaceResult, PostRequest, PostResult
-from pipeline.identities.views import most_similar, root_view
-from pipeline.matching.calibration import Calibration
-from pipeline.matching.match import Matcher
+from pipeline.people.directory import Directories, Directory
+from pipeline.people.locks import Footprint, SharedLock
+from pipeline.people.selection import select_faces
+from pipeline.people.types import Conflict, FaceResult, PostRequest, PostResult
+from pipeline.people.views import most_similar, root_view
 from pipeline.runtime.threads import usable_cores
 from pipeline.store.catalog.references import reference_origins
 from pipeline.store.local import LocalStore

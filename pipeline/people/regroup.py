@@ -18,16 +18,16 @@ import pyarrow as pa
 
 from pipeline.config import MatchSettings, nearest_threshold
 from pipeline.errors import CorrectionImpossible
-from pipeline.identities.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
-from pipeline.identities.decide import failed_measures
-from pipeline.identities.directory import Directory
-from pipeline.identities.reference_pictures import PictureReader, Pictures
-from pipeline.identities.regrouping import Changes, ClusteredFace, Group, changes
-from pipeline.identities.rules import NOT_SAME
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import ReferenceIndex
+from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
+from pipeline.people.decide import failed_measures
+from pipeline.people.directory import Directory
+from pipeline.people.reference_pictures import PictureReader, Pictures
+from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
+from pipeline.people.rules import NOT_SAME
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.local import LocalStore

@@ -9,12 +9,12 @@ from datetime import datetime
 from pipeline.config import REFUSE, ServeSettings
 from pipeline.errors import PersonHeadersRequired
 from pipeline.extraction.stored_picture import MEDIA_TYPE
-from pipeline.identities.decide import Decision, Sighting, gives_way, seen_again, updaters
-from pipeline.identities.directory import Directory
-from pipeline.identities.merging import merged
-from pipeline.identities.rules import broken_constraints, changed, label_conflict, members, require_free
-from pipeline.identities.types import Conflict, PostRequest, SimilarPerson
 from pipeline.matching.match import Matcher
+from pipeline.people.decide import Decision, Sighting, gives_way, seen_again, updaters
+from pipeline.people.directory import Directory
+from pipeline.people.merging import merged
+from pipeline.people.rules import broken_constraints, changed, label_conflict, members, require_free
+from pipeline.people.types import Conflict, PostRequest, SimilarPerson
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (

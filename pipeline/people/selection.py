@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import SeveralFaces
 from pipeline.extraction.rows import ExtractedFace
-from pipeline.identities.types import PostRequest
+from pipeline.people.types import PostRequest
 
 
 @dataclass(frozen=True)

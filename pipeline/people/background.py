@@ -13,8 +13,8 @@ from typing import Final, ParamSpec, TypeVar
 
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities.directory import Directories
-from pipeline.identities.shards import Enroller
+from pipeline.people.directory import Directories
+from pipeline.people.shards import Enroller
 from pipeline.store.local import LocalStore
 
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from pipeline.errors import PersonUnknown
-from pipeline.identities.directory import Directory
+from pipeline.people.directory import Directory
 from pipeline.store.records import PersonRecord
 
 

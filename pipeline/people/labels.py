@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipeline.errors import CorrectionImpossible, PictureMissing
-from pipeline.identities.correction_plan import IS, NOBODY, FreePlan, Plan
-from pipeline.identities.directory import Directory
-from pipeline.identities.reference_pictures import PictureReader, Pictures
+from pipeline.people.correction_plan import IS, NOBODY, FreePlan, Plan
+from pipeline.people.directory import Directory
+from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore

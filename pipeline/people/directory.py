@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from pipeline.errors import InputError, RequestError
-from pipeline.identities.locks import DirectoryLock, SharedLock
 from pipeline.matching.references import IndexView, ReferenceIndex
+from pipeline.people.locks import DirectoryLock, SharedLock
 from pipeline.store.local import LocalStore
 from pipeline.store.records import PersonRecord, References
 from pipeline.types import FloatArray

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown, PhotoUnknown
-from pipeline.identities.directory import Directory
-from pipeline.identities.rules import NOT_SAME, two_people
+from pipeline.people.directory import Directory
+from pipeline.people.rules import NOT_SAME, two_people
 from pipeline.store.catalog.references import FaceVector
 from pipeline.store.commits.correction import FACE_COLUMNS
 from pipeline.store.files.objects import FOLDER_DIGITS

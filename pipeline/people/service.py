@@ -16,23 +16,23 @@ from pipeline.config import Settings
 from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreDamaged
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
-from pipeline.identities import merging
-from pipeline.identities.background import Housekeeper, LongWork, ShardEnroller
-from pipeline.identities.batcher import MicroBatcher
-from pipeline.identities.changes import ChangeRules
-from pipeline.identities.corrections import LONG, Corrections
-from pipeline.identities.directory import Directories, Directory, DirectoryView
-from pipeline.identities.posts import Poster
-from pipeline.identities.review import ReviewPage, review
-from pipeline.identities.types import (
+from pipeline.matching.match import Matcher
+from pipeline.people import merging
+from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
+from pipeline.people.batcher import MicroBatcher
+from pipeline.people.changes import ChangeRules
+from pipeline.people.corrections import LONG, Corrections
+from pipeline.people.directory import Directories, Directory, DirectoryView
+from pipeline.people.posts import Poster
+from pipeline.people.review import ReviewPage, review
+from pipeline.people.types import (
     PersonView,
     PostRequest,
     PostResult,
     ServiceStats,
     StoredImage,
 )
-from pipeline.identities.views import all_views, person_view
-from pipeline.matching.match import Matcher
+from pipeline.people.views import all_views, person_view
 from pipeline.runtime.device import resolve_device
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import utc_now

@@ -21,11 +21,11 @@ import numpy as np
 from pipeline.config import MatchSettings
 from pipeline.errors import PersonUnknown
 from pipeline.extraction.rows import ExtractedFace
-from pipeline.identities.directory import Directory, DirectoryView, ReferenceFace
-from pipeline.identities.types import PostRequest
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import changes_since, check_embeddings
+from pipeline.people.directory import Directory, DirectoryView, ReferenceFace
+from pipeline.people.types import PostRequest
 from pipeline.store.records import PersonRecord, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
 

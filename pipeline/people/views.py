@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.identities.decide import Decision
-from pipeline.identities.directory import Directory
-from pipeline.identities.types import PersonView, SimilarPerson
+from pipeline.people.decide import Decision
+from pipeline.people.directory import Directory
+from pipeline.people.types import PersonView, SimilarPerson
 from pipeline.store.records import PersonRecord
 
 _EPOCH: Final = datetime(1970, 1, 1)
