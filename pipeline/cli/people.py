@@ -328,13 +328,11 @@ def log(opened: Opener, count: int, before: int, as_json: bool, as_csv: bool) ->
 @click.option(
     "--origin",
     type=click.Choice(["user", "api", "label"]),
-    default="user",
-    show_default=True,
-    help="Without CORRECTION, undo the last change made by users, by requests to the server, or by changed labels.",
+    help="Undo the last change made by users (the default), by requests to the server, or by changed labels.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @_options()
-def undo(opened: Opener, correction: int | None, origin: str, yes: bool, as_json: bool) -> None:
+def undo(opened: Opener, correction: int | None, origin: str | None, yes: bool, as_json: bool) -> None:
     """Undo CORRECTION, by its number, or the last one that is not undone.
 
     Any correction can be undone while all that it changed is as it left it. An undo is a correction as well: undoing it
@@ -347,12 +345,15 @@ def undo(opened: Opener, correction: int | None, origin: str, yes: bool, as_json
       facepipe people undo 17 --store ~/people
       facepipe people undo --origin api --store ~/people
     """
+    if correction is not None and origin is not None:
+        raise UsageError(message="Give CORRECTION or --origin, not both.")
+    origin = origin or "user"
     if not (yes or as_json):
         with opened() as directory:
             shown = directory.undo(correction, origin=origin, dry_run=True)
         for line in _lines(shown, "to undo: "):
             click.echo(printable(line), err=True)
-        click.confirm("Take this back?", abort=True, err=True)  # others can use the store meanwhile
+        click.confirm("Undo this?", abort=True, err=True)  # others can use the store meanwhile
         correction = shown.correction_id
     with opened() as directory:
         _report(directory.undo(correction, origin=origin), as_json, "undone: ")
@@ -368,6 +369,7 @@ def _log_line(row: LoggedCorrection) -> str:
     people = [row.names[person_id] or person_id for person_id in row.person_ids[:SHOWN]]
     people += [f"and {len(row.person_ids) - SHOWN} more"] * (len(row.person_ids) > SHOWN)
     notes = [f"{row.faces} face{'s' * (row.faces > 1)}"] * (row.faces > 0) + ["undone"] * row.undone
+    notes += ["although they were stated to be two"] * (row.kind == "merge" and row.withdrawn > 0)
     return "  ".join([f"{row.correction_id:>6}", f"{row.made_at:%F %T}", row.origin, kind, ", ".join(people), *notes])
 
 

@@ -55,9 +55,10 @@ class LoggedCorrection:
     made_at: datetime  # UTC
     kind: str
     origin: str  # user, api, label
-    undoes: int | None  # of an undo: what it undid
+    undoes: int | None  # of an undo or a redo: the correction that it is about
     undone: bool
     can_be_undone: bool  # as far as the log tells: a later change may be in the way
+    withdrawn: int  # how many constraints it withdrew: those that a merge overrode, for one
     faces: int  # how many it changed
     person_ids: Sequence[str]  # of everybody whom it involves
     names: Mapping[str, str]  # theirs, as they are now
@@ -243,9 +244,9 @@ class People:
         """Undoes this correction, or the last one of the origin (`user`, `api`, `label`) that is not undone; with
         `dry_run` only says which one that is. Raises UndoBlocked if something changed since, and CorrectionImpossible
         if there is none or it is undone."""
-        request = replace(self._request("undo", []), correction_id=correction_id, origin=origin, dry_run=dry_run)
+        request = replace(self._request("undo", []), correction_id=correction_id, undo_origin=origin, dry_run=dry_run)
         answer = self._store.correct(request, self._here())
-        if answer.kind in ("regroup", "undo") and not dry_run:  # faces that are rejected again lose their vectors
+        if answer.kind in ("regroup", "undo", "redo") and not dry_run:  # vectors may have been removed
             self._store.clean_up()
         return answer
 

@@ -1,4 +1,4 @@
-"""Corrections: whose a face is, who is one person, what a person is called; and taking the last one back.
+"""Corrections: whose a face is, who is one person, what a person is called; and undoing them.
 
 Each is decided and committed in one step under its directory's lock, as a post is, and recognition follows at once. It
 writes the facts that it states, so that later runs hold to them, and what it changed, so that it can be undone. One
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -28,7 +28,7 @@ from pipeline.people.following import follow
 from pipeline.people.labels import labels_followed
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.regroup import by_place, regrouped
-from pipeline.people.rules import broken_constraints, changed, members, require_free, two_people
+from pipeline.people.rules import NOT_SAME, broken_constraints, changed, members, require_free, together, two_people
 from pipeline.people.undo import undone
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import FaceVector
@@ -51,7 +51,7 @@ from pipeline.store.records import (
 
 Decide: TypeAlias = Callable[[LocalStore, Directory, CorrectionRequest, Pictures, PictureReader], FreePlan]
 LONG: Final = frozenset({"regroup", "label"})  # kinds that may change thousands of faces; so may the undo of one
-_FIELDS: Final = ("name", "first_name", "last_name", "external_id", "tags", "ignored", "metadata")  # of a PersonChange
+_FIELDS: Final = tuple(field.name for field in fields(PersonChange) if field.name != "joined")  # columns of a person
 # Times one of them is decided without the directory's lock before that is done under it.
 _FREE_TRIES: Final = 5
 
@@ -118,7 +118,7 @@ class Corrections:
             with self._directories.writing(opened):
                 self._refuse_if_changed(request)
                 plan = Plan(self._client, opened, utc_now())
-                _decide(plan, request, pictures, unique_external_ids=self._unique_external_ids)
+                _decide(plan, request, pictures)
                 if request.dry_run or not pictures.wanted:
                     return self._commit(self._decided(request, plan, pictures))
             pictures.find_wanted(partial(self._pictures.read, opened))
@@ -194,13 +194,13 @@ class Corrections:
         commit = CorrectionCommit(
             account_id=request.account_id,
             directory=request.directory,
-            kind=request.kind,
+            kind="redo" if last is not None and last.kind == "undo" else request.kind,
             origin=request.origin,
             before=before,
             after=after,
             pictures=pictures.files(plan, chosen),
             vectors={face_id: vector.embedding for face_id, vector in plan.new_vectors().items()},
-            undoes=None if last is None else last.correction_id,
+            undoes=None if last is None else last.undoes or last.correction_id,
             leaving=plan.leaving,
             labels=plan.labels,
         )
@@ -210,7 +210,7 @@ class Corrections:
     def _commit(self, decided: _Decided) -> CorrectionAnswer:
         """The transaction, and then the same in memory. Under the directory's lock."""
         plan, answer, commit = decided.plan, decided.answer, decided.commit
-        _require_merges(plan)
+        _require_allowed(plan, unique_external_ids=self._unique_external_ids)
         if commit is None:
             if decided.labels:
                 self._client.note_labels(decided.labels)
@@ -235,25 +235,49 @@ class Corrections:
         return CorrectionAnswer(None, request.kind, gone=gone, faces=faces)
 
 
+def _require_allowed(plan: Plan, *, unique_external_ids: bool) -> None:
+    """Checks the rows of a correction or an undo as they will be: nobody is merged with one below, nor with somebody
+    whom a constraint says to be another; nobody is left without face and name; nobody gets the external id of somebody
+    else, if these are kept unique. Raises CorrectionImpossible, StatedTwoPeople, ExternalIdTaken; of an undo
+    UndoBlocked."""
+    try:
+        _require_merges(plan)
+        _, after = plan.rows()
+        for person_id in dict.fromkeys((*after.persons, *after.references)):
+            columns, known = after.persons.get(person_id, {}), plan.directory.get(person_id)
+            if columns is None or known is None:
+                continue
+            new = replace(known, **columns)
+            if unique_external_ids and new.external_id != known.external_id:
+                require_free(plan.directory, new.external_id, person_id)
+            has_reference = plan.directory.reference_of(person_id)[1] is not None
+            loses = has_name(known) if person_id not in after.references else plan.undoes is not None
+            if loses and not has_name(new) and after.references.get(person_id, has_reference or None) is None:
+                detail = f"The person {person_id} has no face and would have no name: forget it instead."
+                raise CorrectionImpossible(detail=detail)
+    except RequestError as exc:
+        if plan.undoes is None:
+            raise
+        detail = str(exc.fields.get("detail", exc))
+        if isinstance(exc, StatedTwoPeople):
+            two = "{person_id} and {other_id} were stated to be two people (correction {correction_id})"
+            detail = two.format_map(exc.fields)
+        raise UndoBlocked(correction_id=plan.undoes.correction_id, kind=plan.undoes.kind, detail=detail) from exc
+
+
 def _require_merges(plan: Plan) -> None:
-    """Raises an error if the plan would merge a person with one below it, or people whom a constraint says to be two:
-    CorrectionImpossible or StatedTwoPeople; of an undo UndoBlocked."""
     before, after = plan.rows()
     parents = {p: new["parent_id"] for p, new in after.persons.items() if new and "parent_id" in new}
-    if not any(parents.values()):
+    stated = [fact for fact in after.facts if fact.kind == NOT_SAME]
+    if not stated and not any(parents.values()):
         return
-
-    def blocked(detail: str) -> UndoBlocked | None:
-        undone = plan.undoes
-        return UndoBlocked(correction_id=undone.correction_id, kind=undone.kind, detail=detail) if undone else None
-
     if (person_id := merging.below_itself(plan.directory, parents)) is not None:
-        impossible = CorrectionImpossible(detail=f"The person {person_id} would be merged with one below it.")
-        raise blocked(f"the person {parents[person_id]} was merged with the person {person_id}") or impossible
-    known = [fact for fact in plan.facts(members(plan.directory, parents)) if fact not in before.facts]
-    for fact in broken_constraints(plan.directory, parents, [*known, *after.facts]):
-        detail = f"{fact.person_id} and {fact.other_id} were stated to be two people (correction {fact.correction_id})"
-        raise blocked(detail) or _stated_two_people(fact)
+        detail = f"The person {parents[person_id]} was merged with the person {person_id}, which is above it."
+        raise CorrectionImpossible(detail=detail)
+    withdrawn = set(before.facts)
+    known = [fact for fact in plan.facts(members(plan.directory, parents)) if fact not in withdrawn]
+    for fact in (*broken_constraints(plan.directory, parents, known), *together(plan.directory, parents, stated)):
+        raise _stated_two_people(fact)
 
 
 def _stated_two_people(fact: Fact) -> StatedTwoPeople:
@@ -282,7 +306,7 @@ def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswe
     )
 
 
-def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures, *, unique_external_ids: bool) -> None:
+def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
     """Collects what a correction of this kind changes. Raises RequestErrors."""
     persons = [plan.record(person_id) for person_id in dict.fromkeys(request.person_ids)]
     change, changing = request.change, persons
@@ -308,16 +332,8 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures, *, uniqu
         case _:
             raise CorrectionImpossible(detail=f"There is no correction {request.kind}.")
     for person in changing if change != NO_CHANGE else []:
-        _change(plan, person, change, unique_external_ids=unique_external_ids)
-
-
-def _change(plan: Plan, person: PersonRecord, change: PersonChange, *, unique_external_ids: bool) -> None:
-    new = changed(person, change)
-    if not has_name(new) and plan.directory.reference_of(person.person_id)[1] is None:
-        raise CorrectionImpossible(detail="The person has no face and would have no name: forget it instead.")
-    if unique_external_ids and new.external_id != person.external_id:
-        require_free(plan.directory, new.external_id, person.person_id)
-    plan.change(person, **{name: getattr(new, name) for name in _FIELDS})
+        new = changed(person, change)
+        plan.change(person, **{name: getattr(new, name) for name in _FIELDS})
 
 
 def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
@@ -340,12 +356,14 @@ def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionReque
 
 def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
     """A user who takes people apart states that they are two."""
-    roots = {}
+    two: dict[Fact, None] = {}
     for record in merging.unmerged(plan.directory, request.person_ids, plan.now):
-        roots[record.person_id] = plan.directory.merged_set(record.person_id)[0].person_id
-        plan.change(plan.record(record.person_id), parent_id=None)
+        person = plan.record(record.person_id)
+        root = plan.directory.merged_set(person.person_id)[0].person_id
+        two.update(dict.fromkeys(two_people(person.person_id, one) for one in (root, str(person.parent_id))))
+        plan.change(person, parent_id=None)
     if request.origin == USER:
-        plan.state([two_people(root, person_id) for person_id, root in roots.items()])
+        plan.state(list(two))
 
 
 def _not_same(plan: Plan, persons: Sequence[PersonRecord]) -> None:

@@ -212,6 +212,8 @@ class Poster:
         )
         with lock.released():
             committed = self._client.commit_directory(commit, ahead)
+        if changes.merge is not None:
+            directory.note_correction(of_faces=False)
         new = [decided.sightings[reference.ordinal].as_reference() for reference in changes.references]
         directory.apply(committed, references=new)
 

@@ -35,18 +35,23 @@ def broken_constraints(
     directory: Directory, parents: Mapping[str, str | None], constraints: Iterable[Fact]
 ) -> list[Fact]:
     """Those of the constraints whose two people these new parents (id -> parent's id) would make one."""
+    merged_already = set(together(directory, {}, constraints := list(constraints)))
+    return [fact for fact in together(directory, parents, constraints) if fact not in merged_already]
 
-    def root(person_id: str, changed: Mapping[str, str | None]) -> str:
+
+def together(directory: Directory, parents: Mapping[str, str | None], constraints: Iterable[Fact]) -> list[Fact]:
+    """Those of the constraints whose two people are one with these new parents (id -> parent's id)."""
+
+    def root(person_id: str) -> str:
         passed = {person_id}
         while True:
             record = directory.get(person_id)
-            above = changed.get(person_id, record.parent_id if record is not None else None)
+            above = parents.get(person_id, record.parent_id if record is not None else None)
             if above is None or above in passed:  # a circle is refused elsewhere
                 return person_id
             passed.add(person_id := above)
 
-    pairs = [(f, str(f.person_id), str(f.other_id)) for f in constraints if f.kind == NOT_SAME]
-    return [f for f, one, two in pairs if root(one, parents) == root(two, parents) and root(one, {}) != root(two, {})]
+    return [f for f in constraints if f.kind == NOT_SAME and root(str(f.person_id)) == root(str(f.other_id))]
 
 
 def require_free(directory: Directory, external_id: str | None, owner_id: str | None) -> None:

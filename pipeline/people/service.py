@@ -253,9 +253,9 @@ class IdentityService:
             return request.kind in LONG
         if request.dry_run:
             return False
-        what = request.account_id, request.directory, request.correction_id, request.origin
-        undone = self._client.correction_to_undo(*what)
-        return undone is not None and undone.kind in LONG | {"undo"}
+        which = request.account_id, request.directory, request.correction_id, request.undo_origin
+        undone = self._client.correction_to_undo(*which)
+        return undone is not None and undone.what in LONG
 
     def delete_directory(self, account_id: int, directory: str) -> int:
         """Deletes every person in it with everything of theirs; returns how many. Raises DirectoryUnknown."""

@@ -1,4 +1,4 @@
-"""Undoing a correction of a directory, if all of its rows are as it left them.
+"""Undoing a correction of a directory, if all of its rows are as it left them and nothing else is in the way.
 
 It is decided without the directory's lock, as `regroup` is, because it may be about thousands of faces.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pipeline.errors import CorrectionImpossible, UndoBlocked
-from pipeline.people.correction_plan import FreePlan, Plan
+from pipeline.people.correction_plan import FreePlan, Plan, contradicts
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.store.catalog.opening import utc_now
@@ -26,7 +26,7 @@ def undone(
     plan = Plan(client, directory, utc_now())
     last = plan.undoes = _wanted(client, directory, request)
     known = {person_id: directory.get(person_id) for person_id in (*last.after.persons, *last.after.references)}
-    for what in _changed_since(plan, last.before, last.after):
+    for what in (*_changed_since(plan, last.before, last.after), *_lost_vectors(last)):
         raise UndoBlocked(correction_id=last.correction_id, kind=last.kind, detail=what)
     wanted = [face_id for face_id in last.before.references.values() if face_id is not None]
     by_id = {face.face_id: face for face in plan.faces(wanted)}
@@ -41,13 +41,13 @@ def undone(
 
 def _wanted(client: LocalStore, directory: Directory, request: CorrectionRequest) -> Correction:
     """The correction to undo. Raises CorrectionImpossible."""
-    number, origin = request.correction_id, request.origin
+    number, origin = request.correction_id, request.undo_origin
     wanted = client.correction_to_undo(directory.account_id, directory.name, number, origin)
     if wanted is None and number is None:
         by = "" if origin == USER else f" of the origin {origin}"
         raise CorrectionImpossible(detail=f"There is no correction to undo{by}.")
     if wanted is None:
-        raise CorrectionImpossible(detail=f"There is no correction {number}: a deletion can't be undone.")
+        raise CorrectionImpossible(detail=f"There is no correction {number}. (What is deleted can't be undone.)")
     if wanted.undone_at is not None:
         raise CorrectionImpossible(detail=f"The correction {number} was undone at {wanted.undone_at:%F %T} UTC.")
     if wanted.merges_only:
@@ -90,10 +90,26 @@ def _changed_since(plan: Plan, before: Rows, after: Rows) -> list[str]:
             changed.append(f"the face {face.face_id} became the reference of the person {new}")
         if old and face.has_embedding and old not in before.references and old not in references:
             changed.append(f"the person {old} lost its reference")
-    faces = [fact.face_id for fact in after.facts if fact.face_id is not None]
-    known = plan.facts([fact.person_id for fact in after.facts if fact.person_id is not None], faces)
-    changed += [f'the fact "{fact.kind}" of it was replaced' for fact in after.facts if fact not in known]
+    both = (*before.facts, *after.facts)
+    people = {fact.person_id for fact in both if fact.person_id is not None}
+    known = plan.facts(sorted(people), sorted({fact.face_id for fact in both if fact.face_id is not None}))
+    changed += [f'the constraint "{fact.kind}" of it was replaced' for fact in after.facts if fact not in known]
+    others = [fact for fact in known if fact not in after.facts]
+    changed += [
+        f'the constraint "{old.kind}" (correction {old.correction_id}) was stated'
+        for old in others
+        if any(old.face_id == fact.face_id and contradicts(old, fact) for fact in before.facts)
+    ]
     return changed
+
+
+def _lost_vectors(last: Correction) -> list[str]:
+    """What a regroup cannot be made again with: undoing it deleted the vectors of the faces that it had admitted."""
+    if last.what != "regroup" or last.kind == "regroup":
+        return []
+    rejected = [face_id for face_id, now in last.after.faces.items() if now["outcome"] == "rejected"]
+    admitted = [face_id for face_id in rejected if last.before.faces[face_id]["outcome"] != "rejected"]
+    return [f"the vectors of {len(admitted)} faces were deleted: run `regroup --decode` again"] if admitted else []
 
 
 def _came_to(plan: Plan, person_ids: Sequence[str], after: Rows) -> list[str]:

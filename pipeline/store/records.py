@@ -485,7 +485,7 @@ class CorrectionCommit:
     pictures: Mapping[str, tuple[str, bytes, str]] = field(default_factory=dict)
     # Face id -> [d] float32, of faces that were rejected and are somebody's now.
     vectors: Mapping[int, FloatArray] = field(default_factory=dict)
-    undoes: int | None = None  # the correction whose rows these are, exchanged
+    undoes: int | None = None  # of the kinds undo and redo: the correction whose rows these are
     # Media of runs that go with their faces. Then it can't be undone, and is not noted.
     leaving: Sequence[int] = ()
     leaving_status: str = FORGOTTEN
@@ -511,6 +511,8 @@ class Correction:
 
     correction_id: int
     kind: str
+    undoes: int | None  # of an undo or a redo: the correction that it is about
+    what: str  # the kind of that one; else its own
     made_at: datetime  # UTC
     before: Rows
     after: Rows
@@ -561,7 +563,8 @@ class CorrectionRequest:
 
     account_id: int
     directory: str
-    # name, update, hide, unhide, merge, unmerge, split, move, not_same, forget, forget_photos, regroup, label, undo
+    # name, update, hide, unhide, merge, unmerge, split, move, not_same, forget, forget_photos, regroup, label, undo (of
+    # an undo: it is logged as a redo).
     kind: str
     person_ids: Sequence[str] = ()  # of a move: the person, or none
     face_ids: Sequence[int] = ()
@@ -571,7 +574,8 @@ class CorrectionRequest:
     gate: MatchSettings | None = None  # of regroup
     dry_run: bool = False  # of regroup and undo: only says what it would do
     decoded: str | None = None  # of regroup, to a server: the file with faces that were extracted again
-    correction_id: int | None = None  # of undo; None: the last one of the origin that is not undone
+    correction_id: int | None = None  # of undo; None: the last one of `undo_origin` that is in force
+    undo_origin: str = USER
     media_ids: Sequence[int] = ()  # of forget_photos
     labels: Sequence[LabelChange] = ()  # of label: what the source says now
     seen: Seen | None = None  # None: it is made whatever happened meanwhile

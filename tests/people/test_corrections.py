@@ -251,7 +251,7 @@ def test_no_correction_merges_persons_in_a_circle(people: People, monkeypatch: p
     before = people.state()
     above = replace(before["records"][0], parent_id=people.two)
     monkeypatch.setattr(merging, "merged", lambda *_: [above])
-    with pytest.raises(CorrectionImpossible, match="one below it"):
+    with pytest.raises(CorrectionImpossible, match="which is above it"):
         people.correct("merge", people.one, people.three)
     assert people.state() == before
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from coded_faces import Shown, photo
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from pipeline.config import MatchSettings
 from pipeline.errors import (
@@ -24,8 +25,9 @@ from pipeline.errors import (
     UndoBlocked,
 )
 from pipeline.people.types import FaceResult, PostRequest
+from pipeline.people.undo import _lost_vectors
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionAnswer, PersonChange
+from pipeline.store.records import Correction, CorrectionAnswer, PersonChange, Rows
 from tests.people.broken_disk import broken_at
 from tests.people.coded_archive import fill
 from tests.people.correcting import People
@@ -64,7 +66,7 @@ class TestConstraints:
         assert together(people) == {frozenset([people.one, people.two])}
         assert people.facts() == set()
         assert [(each["kind"], each["origin"]) for each in log(people)] == [("not_same", "user"), ("merge", "api")]
-        people.correct("undo", origin="api")
+        people.correct("undo", undo_origin="api")
         assert people.state() == before
 
     def test_they_bind_those_who_are_merged_with_others(self, people: People) -> None:
@@ -95,6 +97,15 @@ class TestConstraints:
         people.correct("merge", people.one, people.two, anyway=True)
         assert people.facts() == set()
 
+    def test_all_who_are_taken_apart_are_two(self, people: People) -> None:
+        """Also two who were merged with each other before they were with the root."""
+        people.service.merge(people.account, "main", [people.two, people.three])
+        people.service.merge(people.account, "main", [people.one, people.two])
+        people.correct("unmerge", people.two, people.three)
+        assert len(people.facts()) == 3 or people.facts() >= {("not_same", *sorted((people.two, people.three)))}
+        with pytest.raises(StatedTwoPeople):
+            people.service.merge(people.account, "main", [people.two, people.three])
+
     def test_a_request_that_takes_people_apart_binds_a_regroup_and_no_request(self, people: People) -> None:
         strict = MatchSettings(threshold=3.9)
         people.correct("regroup", gate=strict)
@@ -111,7 +122,7 @@ class TestConstraints:
         people.service.merge(people.account, "main", [people.one, people.two])
         people.service.unmerge(people.account, "main", [people.one])
         people.correct("not_same", people.one, people.two)
-        with pytest.raises(UndoBlocked, match="stated to be two people") as refused:
+        with pytest.raises(UndoBlocked, match="were stated to be two people") as refused:
             people.correct("undo", correction_id=2)
         assert people.one in str(refused.value)
         assert people.two in str(refused.value)
@@ -145,7 +156,7 @@ class TestRequests:
         ]
         with pytest.raises(CorrectionImpossible, match="no correction to undo"):
             people.correct("undo")  # of a user
-        merged = people.correct("undo", origin="api")
+        merged = people.correct("undo", undo_origin="api")
         assert (merged.kind, together(people)) == ("merge", set())
         for number, state in zip((3, 2, 1), reversed(states[:-1]), strict=True):
             people.correct("undo", correction_id=number)
@@ -160,8 +171,14 @@ class TestRequests:
             people.correct("undo")
         assert people.correct("undo", correction_id=1).kind == "hide"
         assert not people.service.person(people.account, "main", people.two).record.ignored
-        people.correct("undo", origin="api")
+        people.correct("undo", undo_origin="api")
         assert people.correct("undo").kind == "name"
+
+    def test_hiding_or_tagging_somebody_with_poor_faces_alone(self, people: People) -> None:
+        people.correct("move", people.three, faces=(7,))
+        people.correct("forget_photos", media_ids=[next(f.media_id for f in people.faces() if f.face_id == 6)])
+        people.service.update_person(people.account, "main", people.three, PersonChange(tags=["a"]))
+        assert people.correct("hide", people.three).correction_id is not None
 
     def test_a_person_without_a_face_keeps_a_name(self, people: People) -> None:
         people.correct("name", people.three, name="Cid")
@@ -172,7 +189,7 @@ class TestRequests:
     def test_a_merged_newcomer_is_taken_out_again(self, people: People) -> None:
         new = post_merging(people, Shown(9), people.one)
         assert together(people) == {frozenset([people.one, str(new.new_id)])}
-        people.correct("undo", origin="api")
+        people.correct("undo", undo_origin="api")
         assert together(people) == set()
         assert people.who(Shown(9)) == new.new_id
 
@@ -196,7 +213,9 @@ class TestRequests:
 
     def test_who_is_deleted_leaves_no_trace_in_the_log(self, people: People) -> None:
         people.service.update_person(people.account, "main", people.one, PersonChange(name="Ann"))
-        people.correct("undo", origin="api")
+        people.correct("undo", undo_origin="api")
+        people.correct("merge", people.two, people.three, people.one)
+        people.correct("undo")
         people.service.delete_person(people.account, "main", people.one)
         assert log(people) == []
 
@@ -223,10 +242,49 @@ class TestUndo:
         assert [(each["kind"], each["undoes"], each["undone"]) for each in log(people)] == [
             ("split", None, False),
             ("undo", 1, True),
-            ("undo", 2, False),
+            ("redo", 1, False),
         ]
-        assert people.correct("undo").correction_id == 1
+        assert people.correct("undo", correction_id=3).kind == "redo"  # as the split itself
         assert people.state() == before
+        assert [each["undone"] for each in log(people)] == [True, True, True, False]
+        people.correct("undo", correction_id=4)
+        assert people.correct("undo").correction_id == 1
+        assert [each["undone"] for each in log(people)] == [True] * 5 + [False]
+        assert people.state() == before
+
+    def test_it_is_the_user_s_whoever_made_what_it_undoes(self, people: People) -> None:
+        people.service.update_person(people.account, "main", people.one, PersonChange(name="Ann"))
+        people.correct("undo", undo_origin="api")
+        assert [each["origin"] for each in log(people)] == ["api", "user"]
+
+    def test_no_constraint_comes_back_that_contradicts_another(self, people: People) -> None:
+        people.correct("move", people.two, faces=(1,))
+        people.correct("undo")
+        people.correct("move", people.one, faces=(1,))  # states whose it is
+        with pytest.raises(UndoBlocked, match="was stated"):
+            people.correct("undo", correction_id=2)
+        people.correct("not_same", people.one, people.two)
+        again = people.correct("undo").undone_by
+        people.correct("merge", people.one, people.two)
+        with pytest.raises(UndoBlocked, match="were stated to be two people"):
+            people.correct("undo", correction_id=again)
+        people.correct("undo")
+        people.correct("not_same", people.one, people.two)
+        with pytest.raises(UndoBlocked, match="was stated"):
+            people.correct("undo", correction_id=again)
+
+    def test_nobody_is_left_without_face_and_name(self, people: People) -> None:
+        named = people.correct("name", people.three, name="Cid").correction_id
+        people.correct("move", people.one, faces=(6,))
+        with pytest.raises(UndoBlocked, match="no face and would have no name"):
+            people.correct("undo", correction_id=named)
+
+    def test_a_regroup_is_not_made_again_without_vectors(self) -> None:
+        admitted = Rows(faces={1: {"outcome": "inserted"}, 2: {"outcome": "matched"}})
+        rejected = Rows(faces={1: {"outcome": "rejected"}, 2: {"outcome": "recognised"}})
+        undo = Correction(2, "undo", 1, "regroup", datetime(2026, 1, 2), admitted, rejected, None, False)
+        assert _lost_vectors(undo) == ["the vectors of 1 faces were deleted: run `regroup --decode` again"]
+        assert _lost_vectors(replace(undo, kind="regroup", undoes=None, before=rejected, after=admitted)) == []
 
     def test_one_in_the_middle(self, people: People) -> None:
         people.correct("move", people.two, faces=(1,))
@@ -326,6 +384,29 @@ def test_undone_in_any_order_the_store_is_whole(template: Path, tmp_path: Path) 
             self._try(lambda: (service.unmerge if apart else service.merge)(account, "main", persons))
             self.made += [row["correction_id"] for row in log(self.people)[before:]]
 
+        @rule(name=st.sampled_from(["", "Ann"]), pick=st.integers(0, 5))
+        def change(self, name: str, pick: int) -> None:
+            ids, before = self._ids(), len(log(self.people))
+            change = PersonChange(name=name, tags=["a"] if pick % 2 else [])
+            self._try(lambda: self.people.service.update_person(1, "main", ids[pick % len(ids)], change))
+            self.made += [row["correction_id"] for row in log(self.people)[before:]]
+
+        @rule()
+        def undo_the_last(self) -> None:
+            if self.made:
+                self._try(lambda: self.people.correct("undo", correction_id=self.made[-1]))
+
+        @invariant()
+        def nobody_is_two_and_one(self) -> None:
+            for fact in self.people.facts():
+                if fact[0] == "not_same":
+                    sets = [self.people.service.merged_set(self.people.account, "main", one)[0] for one in fact[1:]]
+                    assert sets[0] != sets[1]
+            rows = log(self.people)
+            for row in rows:
+                about = [each for each in rows if each["undoes"] == row["correction_id"]]
+                assert row["undone"] == (bool(about) and about[-1]["kind"] == "undo") or row["undoes"] is not None
+
         @rule(pick=st.integers(0, 30))
         def undo(self, pick: int) -> None:
             if self.made:
@@ -333,10 +414,6 @@ def test_undone_in_any_order_the_store_is_whole(template: Path, tmp_path: Path) 
 
         def teardown(self) -> None:
             self.people.state()  # compares memory and store
-            for fact in self.people.facts():
-                if fact[0] == "not_same":
-                    sets = [self.people.service.merged_set(self.people.account, "main", one)[0] for one in fact[1:]]
-                    assert sets[0] != sets[1]
             self.people.close()
             shutil.rmtree(self.store.path)
 

@@ -258,13 +258,13 @@ def correct(client: LocalStore, account: int) -> None:
         )
     before, after = Rows({old.person_id: {"name": old.name}}), Rows({old.person_id: {"name": "Another"}})
     renaming = CorrectionCommit(account, "main", "name", "user", before, after)
-    last = client.last_correction(account, "main")
-    if client.read("SELECT count(*) AS n FROM core.corrections")["n"][0].as_py() == 1:
+    last = client.correction_to_undo(account, "main", None, "user")
+    if client.read("SELECT count(*) AS n FROM core.corrections WHERE undoes IS NULL")["n"][0].as_py() == 1:
         client.commit_correction(renaming)
-        last = client.last_correction(account, "main")
+        last = client.correction_to_undo(account, "main", None, "user")
     if last is not None and last.kind == "name":
-        undoing = dataclasses.replace(renaming, before=last.after, after=last.before, undoes=last.correction_id)
-        client.commit_correction(undoing)
+        rows = {"before": last.after, "after": last.before}
+        client.commit_correction(dataclasses.replace(renaming, kind="undo", undoes=last.correction_id, **rows))
 
 
 def play(path: Path, *, posts: bool = False) -> None:

@@ -41,6 +41,7 @@ _BODY_ERRORS: Final = {
 _STORE_ERRORS: Final = {507: "The server's disk is full; nothing was stored."}
 _NO_PERSON: Final = {404: "There is no such person in this directory."}
 _ID_IN_USE: Final = {409: "The external id is in use (only where the server keeps them unique); nothing was stored."}
+_NOBODY_LEFT: Final = "Or the person has no face and would have no name."
 _TWO_PEOPLE: Final = "Or a user stated that two of them are two people, and `override` is not true; nothing was merged."
 _CHANGE_ERRORS: Final = _COMMON_ERRORS | _BODY_ERRORS | _STORE_ERRORS | _NO_PERSON
 
@@ -178,7 +179,7 @@ def _put_person() -> Json:
         "record can be sent back; any other field is kept as it was sent, of all together at most 8 KB. Without a body "
         "the headers serve."
     )
-    errors = _CHANGE_ERRORS | _ID_IN_USE
+    errors = _CHANGE_ERRORS | {409: f"{_ID_IN_USE[409]} {_NOBODY_LEFT}"}
     body = _json_body("PersonChange", examples.PERSON_CHANGE, required=False)
     parameters = [_PERSON_ID, *_PERSON_HEADERS]
     return _route("Change a record", text, {"202": _accepted()}, errors, parameters, body)

@@ -1,4 +1,4 @@
-"""Correcting on the page: what the verbs of `facepipe people` do, and taking the last one back."""
+"""Correcting on the page: what the verbs of `facepipe people` do, the list of changes, and undo."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ _TEXTS: Final = {
     "regroup": "grouping all faces anew",
     "label": "following changed labels",
     "undo": "the undo of a change of {who}",
+    "redo": "a change of {who}, made again",
 }
 _LOG_COUNT: Final = 50
 _NEWEST: Final = 2**63 - 1  # no correction has this number
@@ -88,6 +89,8 @@ class Correcting:
         def work() -> dict[str, Any]:
             answer = self.context.people(visitor).undo(number)
             visitor.session.corrections.add(number)
+            if answer.undone_by is not None:
+                visitor.session.note(visitor.directory, answer.undone_by, undoable=answer.kind == "undo")
             return _answer(answer)
 
         return await self.context.answer(work)
@@ -116,8 +119,7 @@ class Correcting:
         if wish.kind == "forget":
             self.context.lists.forget(visitor.place)  # an emptied directory counts its corrections anew
         if answer.correction_id is not None:
-            visitor.session.corrections.add(answer.correction_id)
-            visitor.session.made.append(answer.correction_id)
+            visitor.session.note(visitor.directory, answer.correction_id, undoable=True)
         return _answer(answer)
 
     def _roots(self, visitor: Visitor, person_ids: Sequence[str]) -> list[str]:
@@ -141,9 +143,10 @@ class Correcting:
                 "text": told(row.kind, list(row.names.values()), range(row.faces)),
                 "at": stamp(row.made_at),
                 "origin": row.origin,
-                "own": row.correction_id in visitor.session.corrections,
+                "own": row.correction_id in visitor.session.own,
                 "undone": row.undone,
                 "canBeUndone": row.can_be_undone,
+                "overrode": row.kind == "merge" and row.withdrawn > 0,
                 **({} if row.undoes is None else {"undoes": row.undoes}),
             }
             for row in rows[:count]
@@ -152,9 +155,9 @@ class Correcting:
 
     def _last(self, visitor: Visitor) -> dict[str, Any]:
         """The last one of this session that is not undone; else the last one of any user."""
-        made = visitor.session.made
+        made = visitor.session.undoable.setdefault(visitor.directory, [])
         while True:
-            wanted = made[-1] if made else None
+            wanted = next(reversed(made), None)
             try:
                 last = _answer(self.context.people(visitor).undo(wanted, dry_run=True))
             except UndoBlocked as blocked:

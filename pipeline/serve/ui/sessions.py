@@ -23,8 +23,17 @@ class Session:
     account_id: int
     ends: float  # as the clock says, like `used`
     used: float
-    corrections: set[int] = field(default_factory=set)  # that it made or undid
-    made: list[int] = field(default_factory=list)  # corrections that it made, and that are not known to be undone
+    corrections: set[int] = field(default_factory=set)  # that it made, undos included, or undid
+    own: set[int] = field(default_factory=set)  # that it made, undos included
+    # By directory: those that it made, and that are not known to be undone.
+    undoable: dict[str, list[int]] = field(default_factory=dict)
+
+    def note(self, directory: str, correction: int, *, undoable: bool) -> None:
+        """It has made a correction."""
+        self.corrections.add(correction)
+        self.own.add(correction)
+        if undoable:
+            self.undoable.setdefault(directory, []).append(correction)
 
 
 class Sessions:

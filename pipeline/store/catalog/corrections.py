@@ -143,30 +143,36 @@ def correction_to_undo(
     catalog: Catalog, account_id: int, directory: str, correction_id: int | None, origin: str
 ) -> Correction | None:
     """The directory's correction of this number, undone or not. Without a number: the last one of this origin that is
-    not undone, and is no undo."""
-    wanted = "correction_id = $2"
+    in force, but no undo or redo."""
+    wanted = "c.correction_id = $2"
     if correction_id is None:
-        wanted = "origin = $2 AND kind <> 'undo' AND undone_at IS NULL AND merges_only IS NULL"
+        wanted = "c.origin = $2 AND c.undoes IS NULL AND c.undone_at IS NULL AND c.merges_only IS NULL"
     rows = catalog.rows(
-        "SELECT correction_id, kind, made_at, before, after, undone_at, merges_only IS NOT NULL FROM core.corrections"
-        f" WHERE directory_id = $1 AND {wanted} ORDER BY correction_id DESC LIMIT 1",
+        "SELECT c.correction_id, c.kind, c.undoes, coalesce(o.kind, c.kind), c.made_at, c.before, c.after, c.undone_at,"
+        " c.merges_only IS NOT NULL FROM core.corrections c LEFT JOIN core.corrections o ON o.correction_id = c.undoes"
+        f" WHERE c.directory_id = $1 AND {wanted} ORDER BY c.correction_id DESC LIMIT 1",
         [directory_id(catalog, account_id, directory), origin if correction_id is None else correction_id],
     )
     if not rows:
         return None
-    number, kind, made_at, before, after, undone_at, merges_only = rows[0]
-    return Correction(number, kind, made_at, rows_of_json(before), rows_of_json(after), undone_at, merges_only)
+    number, kind, undoes, what, made_at, before, after, undone_at, merges_only = rows[0]
+    was, is_now = rows_of_json(before), rows_of_json(after)
+    return Correction(number, kind, undoes, what, made_at, was, is_now, undone_at, merges_only)
 
 
 def history(catalog: Catalog, account_id: int, directory: str, before: int, count: int) -> pa.Table:
     """The directory's last `count` corrections, those below the number `before`, the last first: correction_id,
-    made_at, kind, origin, undoes (the number of one), undone, can_be_undone, faces (how many), person_ids."""
+    made_at, kind, origin, undoes (the number of one), undone, can_be_undone, withdrawn (how many constraints it
+    withdrew), faces (how many it changed), person_ids."""
     return catalog.read(
         """
+        WITH wanted AS MATERIALIZED (SELECT correction_id FROM core.corrections
+            WHERE directory_id = $1 AND correction_id < $2 ORDER BY correction_id DESC LIMIT $3)
         SELECT correction_id, made_at, kind, origin, undoes, undone_at IS NOT NULL AS undone,
             undone_at IS NULL AND merges_only IS NULL AS can_be_undone,
-            len(json_keys(after, '$.faces')) AS faces, person_ids::VARCHAR[] AS person_ids
-        FROM core.corrections WHERE directory_id = $1 AND correction_id < $2 ORDER BY correction_id DESC LIMIT $3
+            json_array_length(before, '$.facts')::BIGINT AS withdrawn, len(json_keys(after, '$.faces')) AS faces,
+            person_ids::VARCHAR[] AS person_ids
+        FROM core.corrections WHERE correction_id IN (SELECT correction_id FROM wanted) ORDER BY correction_id DESC
         """,
         [directory_id(catalog, account_id, directory), before, count],
     )
@@ -181,8 +187,7 @@ def changes_since(
         SELECT correction_id, kind, coalesce(undone_at, made_at), undone_at IS NOT NULL FROM core.corrections
         WHERE directory_id = $1 AND (made_at > $2 OR undone_at > $2) AND NOT (made_at > $2 AND undone_at IS NOT NULL)
             AND list_has_any(person_ids, $3::UUID[]) AND correction_id NOT IN (SELECT unnest($4::BIGINT[]))
-            -- An undo is told by what it undid, unless it makes a correction again that was undone.
-            AND (kind <> 'undo' OR undoes IN (SELECT correction_id FROM core.corrections WHERE kind = 'undo'))
+            AND kind <> 'undo'  -- which what it undid tells
         ORDER BY 3
         """,
         [directory_id(catalog, account_id, directory), since, list(person_ids), list(own)],
@@ -195,8 +200,12 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
     it and after it."""
     found: dict[str, tuple[str, str | None, str | None]] = {}
     for kind, *texts in catalog.rows(
-        "SELECT kind, before, after FROM core.corrections WHERE directory_id = ? AND undone_at IS NULL"
-        " AND kind <> 'undo' AND contains(after, '\"parent_id\"') ORDER BY correction_id",
+        """
+        SELECT kind, before, after FROM core.corrections c
+        WHERE directory_id = ? AND undone_at IS NULL AND undoes IS NULL AND contains(after, '"parent_id"')
+        ORDER BY coalesce((SELECT max(r.correction_id) FROM core.corrections r WHERE r.undoes = c.correction_id),
+            correction_id)  -- made again, it is later than what was made meanwhile
+        """,
         [directory_id(catalog, account_id, directory)],
     ):
         before, after = (json.loads(text)["persons"] for text in texts)
@@ -219,12 +228,12 @@ def keep(
     facts: Sequence[Fact] = (),
     undoes: int | None = None,
 ) -> None:
-    """Keeps what a correction changed; `facts` are those of `after` as they are stored. What it undoes is marked so,
-    and what that had undone is in force again."""
+    """Keeps what a correction changed; `facts` are those of `after` as they are stored. An undo, or a redo, says of the
+    correction that it `undoes` whether it is in force, and takes the place of the undos and redos of it before."""
     if undoes is not None:
-        undone = "UPDATE core.corrections SET undone_at = ? WHERE correction_id"
-        catalog.execute(f"{undone} = ?", [now, undoes])
-        catalog.execute(f"{undone} IN (SELECT undoes FROM core.corrections WHERE correction_id = ?)", [None, undoes])
+        sql = "UPDATE core.corrections SET undone_at = ? WHERE"
+        catalog.execute(f"{sql} undoes = ? AND undone_at IS NULL", [now, undoes])
+        catalog.execute(f"{sql} correction_id = ?", [now if kind == "undo" else None, undoes])
     row = {
         "correction_id": number,
         "account_id": account_id,

@@ -257,7 +257,8 @@ def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[st
     """Deletes the corrections whose rows show one of the persons: they could not be undone, and may name them. Of other
     persons' merges what they say stays: `regroup` asks who joined whom, and whom a user took apart."""
     shown = [directory, list(person_ids)]
-    made = catalog.rows(f"SELECT correction_id, before, after {_SHOWING} AND undone_at IS NULL", shown)
+    in_force = "AND undone_at IS NULL AND undoes IS NULL"
+    made = catalog.rows(f"SELECT correction_id, before, after {_SHOWING} {in_force}", shown)
     for number, old, new in made:
         before, after = _merges_of_others(rows_of_json(old), rows_of_json(new), set(person_ids))
         if after.persons:

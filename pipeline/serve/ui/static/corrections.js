@@ -80,13 +80,19 @@ async function once(path, json, where, isDone) {
       return await request("POST", path, { json, where, once: true });
     } catch (error) {
       if (broke && json.kind === "forget" && error.status === 404) return {};
-      if (broke && path === "corrections/undo" && error.reason === "correction-impossible") return {}; // undone already
+      if (broke && error.reason === "correction-impossible" && (await isUndone(json.correction, where))) return {};
       if (!(error instanceof Broken)) throw error;
       await serverIsBack();
       const found = await get("corrections/last", {}, where);
       if (isDone(found)) return found;
     }
   }
+}
+
+async function isUndone(number, where) {
+  if (number == null) return false;
+  const { corrections: [found] } = await get("corrections", { after: number + 1, count: 1 }, where);
+  return found?.correction === number && found.undone;
 }
 
 const share = (some = [], others = []) => some.some((one) => others.includes(one));
