@@ -35,6 +35,7 @@ from pipeline.store.catalog.references import FaceVector
 from pipeline.store.files.objects import Row
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
+    LABEL,
     NO_CHANGE,
     USER,
     CorrectionAnswer,
@@ -51,6 +52,7 @@ from pipeline.store.records import (
 
 Decide: TypeAlias = Callable[[LocalStore, Directory, CorrectionRequest, Pictures, PictureReader], FreePlan]
 LONG: Final = frozenset({"regroup", "label"})  # kinds that may change thousands of faces; so may the undo of one
+_NAMES: Final = frozenset({"name", "first_name", "last_name", "external_id"})
 _FIELDS: Final = tuple(field.name for field in fields(PersonChange) if field.name != "joined")  # columns of a person
 # Times one of them is decided without the directory's lock before that is done under it.
 _FREE_TRIES: Final = 5
@@ -210,7 +212,8 @@ class Corrections:
     def _commit(self, decided: _Decided) -> CorrectionAnswer:
         """The transaction, and then the same in memory. Under the directory's lock."""
         plan, answer, commit = decided.plan, decided.answer, decided.commit
-        _require_allowed(plan, unique_external_ids=self._unique_external_ids)
+        by_label = commit is not None and commit.origin == LABEL  # a run must not end for an id that is taken
+        _require_allowed(plan, unique_external_ids=self._unique_external_ids and not by_label)
         if commit is None:
             if decided.labels:
                 self._client.note_labels(decided.labels)
@@ -245,7 +248,7 @@ def _require_allowed(plan: Plan, *, unique_external_ids: bool) -> None:
         _, after = plan.rows()
         for person_id in dict.fromkeys((*after.persons, *after.references)):
             columns, known = after.persons.get(person_id, {}), plan.directory.get(person_id)
-            if columns is None or known is None:
+            if columns is None or known is None or (plan.undoes is None and columns.keys().isdisjoint(_NAMES)):
                 continue
             new = replace(known, **columns)
             if unique_external_ids and new.external_id != known.external_id:

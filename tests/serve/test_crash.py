@@ -39,11 +39,23 @@ from tests.serve.quick_hash import quick_hash
 INSERTIONS = 500
 CLIENTS = 16
 # The points that come after the transaction of a request.
-AFTER_THE_COMMIT = ("catalog.fsync_folder", "commits.", "directory_commit.committed", "unlink", "clear_deletes.")
+AFTER_THE_COMMIT = (
+    "catalog.fsync_folder",
+    "commits.",
+    "directory_commit.committed",
+    "correction.committed",
+    "unlink",
+    "clear_deletes.",
+)
+TRANSACTIONS = ("directory_commit", "correction", "clear_deletes", "fold")
 # What requests meet, and the end of a server, which folds what they left waiting.
 MET = (
     *(f"{kind}.{step}" for kind in ("object", "embeddings") for step in FILE_STEPS),
-    *(f"{name}.{step}" for name in ("directory_commit", "clear_deletes", "fold") for step in TRANSACTION_STEPS),
+    *(
+        f"{name}.{step}"
+        for name in ("directory_commit", "correction", "clear_deletes", "fold")
+        for step in TRANSACTION_STEPS
+    ),
     "catalog.fsync_folder",
     "commits.write",
     "commits.fsync",
@@ -124,6 +136,9 @@ STEPS: tuple[Step, ...] = (
     lambda c: c.post(Shown(1, 1)),  # replaces the reference
     lambda c: c.post(Shown(2, 2), update="false"),  # counts only
     lambda c: c.call("PUT", f"/people/{_id_of(c, '2')}", {"name": "two"}),
+    lambda c: c.post(Shown(5), **{"merge-with": _id_of(c, "two")}),
+    lambda c: c.call("PUT", "/unmerge", {"personIds": [_id_of(c, "two")]}),
+    lambda c: c.call("PUT", "/merge", {"personIds": [_id_of(c, "two"), _id_of(c, "5")], "tags": ["a"]}),
     lambda c: c.call("DELETE", f"/people/{_id_of(c, '1')}", expected=204),
     lambda c: c.post(Shown(4)),
 )
@@ -154,10 +169,13 @@ def contents(store: Path) -> list[tuple[Any, ...]]:
         files = sum(path.is_file() for path in (client.path / "objects").rglob("*"))
         assert files == len(pictures)
         rows = zip(stored.persons, stored.vectors, stored.image_hashes, pictures, strict=True)
-        return sorted(
-            (str(person.name), person.occurrence, vector.tobytes(), hashes, picture)
-            for person, vector, hashes, picture in rows
+        names = {person.person_id: str(person.name) for person in stored.persons}
+        people = sorted(
+            (str(p.name), names.get(p.parent_id or ""), p.tags, p.occurrence, vector.tobytes(), hashes, picture)
+            for p, vector, hashes, picture in rows
         )
+        logged = client.read("SELECT kind, origin FROM core.corrections ORDER BY correction_id").to_pylist()
+        return [*people, *((row["kind"], row["origin"]) for row in logged)]
 
 
 class Undisturbed:
