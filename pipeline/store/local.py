@@ -23,7 +23,7 @@ from pipeline.store.catalog import (
     replaced_images,
     runs,
 )
-from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.connection import Catalog, cleaning_up
 from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
@@ -33,7 +33,7 @@ from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME
 from pipeline.store.files.objects import Row, open_image, read_object
-from pipeline.store.operations import CommitShard, Correct, Operation, Store, cleaning_up
+from pipeline.store.operations import CommitShard, Correct, Operation, Store
 from pipeline.store.records import (
     Checked,
     CorrectionAnswer,

@@ -31,7 +31,7 @@ from pipeline.store.catalog import (
     people,
     runs,
 )
-from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.connection import Catalog, cleaning_up
 from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
@@ -94,17 +94,6 @@ def parameter_types(function: Callable[..., object]) -> list[Any]:
     """The types of a function's parameters, in their order."""
     types = get_type_hints(function)
     return [types[name] for name in inspect.signature(function).parameters]
-
-
-@contextmanager
-def cleaning_up(path: Path) -> Iterator[None]:
-    """For what follows a commit to the store at `path`. Raises CleanUpLeft if it fails."""
-    try:
-        yield
-    except CleanUpLeft:
-        raise
-    except StoreError as exc:
-        raise CleanUpLeft(path=path, detail=exc.fields.get("detail", exc)) from exc
 
 
 @contextmanager

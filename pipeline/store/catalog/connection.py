@@ -126,6 +126,17 @@ def _restore_cure(root: Path) -> str:
     )
 
 
+@contextmanager
+def cleaning_up(path: Path) -> Iterator[None]:
+    """For what follows a commit to the store at `path`. Raises CleanUpLeft if it fails."""
+    try:
+        yield
+    except CleanUpLeft:
+        raise
+    except StoreError as exc:
+        raise CleanUpLeft(path=path, detail=exc.fields.get("detail", exc)) from exc
+
+
 class Catalog:
     """An open catalog. Methods raise StoreDamaged, StoreFull and StoreUnwritable."""
 
@@ -180,10 +191,8 @@ class Catalog:
                 except duckdb.Error:
                     pass  # a failed COMMIT has rolled back already
                 raise
-        try:
+        with cleaning_up(self.folder.root):
             self._record_commit()
-        except StoreError as exc:
-            raise CleanUpLeft(path=self.folder.root, detail=exc.fields.get("detail", exc)) from exc
         point(f"{name}.committed")
 
     def _record_commit(self) -> None:
