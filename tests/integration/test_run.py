@@ -214,7 +214,7 @@ def test_pictures_are_made_of_new_references_only_and_are_the_same_however_they_
         made.append(1)
         return encode(pixels)
 
-    for module in ("extraction.engine", "identities.shards"):
+    for module in ("extraction.engine", "people.shards"):
         monkeypatch.setattr(f"pipeline.{module}.encode_reference_image", counted)
     report = runner(photos)
     assert sum(report.outcomes.values()) > len(made) == report.outcomes["inserted"] == 2

@@ -438,8 +438,12 @@ class Model:
 
         def change() -> None:
             below = [person] if person.parent is not None else [p for p in self.people if p.parent is person]
+            pairs = [(other, one) for one in below for other in (self.root(one), one.parent)]
             for one in below:
                 self.put_below(one, None, "unmerge")
+            for other, one in pairs:
+                assert other is not None
+                self._state_two(other, one)
 
         self.correct("unmerge", change)
 
