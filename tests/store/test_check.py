@@ -171,13 +171,16 @@ BROKEN_POSTED = {
     ),
     "INSERT INTO core.facts SELECT 0, unnest(['nobody', 'is']), 17, person_id, NULL, 'user', NULL FROM core.persons"
     " WHERE name = 'A'": "two facts that contradict each other",
-    "INSERT INTO core.corrections VALUES (1, 1, 1, 'name', 'user', NULL, '{}', '{}', [], NULL, NULL)": (
+    "INSERT INTO core.corrections VALUES (1, 1, 1, 'name', 'user', NULL, '{}', '{}', [], NULL, NULL, NULL)": (
         "next_correction_id is not above corrections.correction_id"
     ),
-    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'user', NULL, '{', '{}', [], NULL, NULL)": (
+    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'user', NULL, '{', '{}', [], NULL, NULL, NULL)": (
         "corrections.directory_id refers to a missing directories.directory_id"
     ),
-    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'user', NULL, '{', '{}', [], NULL, NULL)": "are not JSON",
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'user', NULL, '{', '{}', [], NULL, NULL, NULL)": "are not JSON",
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'undo', 'user', NULL, '{}', '{}', [], NULL, NULL, 7)": (
+        "corrections.undoes refers to a missing corrections.correction_id"
+    ),
     "INSERT INTO core.forgotten VALUES (7, 'path', '00', NULL)": "forgotten.account_id refers to a missing",
     "INSERT INTO core.files (account_id, media_id) VALUES (1, 99)": "files.media_id refers to a missing media.media_id",
     "DELETE FROM core.pending_embeddings": "a reference without embedding",

@@ -46,6 +46,7 @@ _REFERENCES = (
     ("facts.other_id", "persons.person_id"),
     ("corrections.account_id", "accounts.account_id"),
     ("corrections.directory_id", "directories.directory_id"),
+    ("corrections.undoes", "corrections.correction_id"),
     ("files.account_id", "accounts.account_id"),
     ("files.media_id", "media.media_id"),
     ("forgotten.account_id", "accounts.account_id"),
