@@ -177,7 +177,9 @@ BROKEN_POSTED = {
     "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'user', NULL, '{', '{}', [], NULL, NULL, NULL)": (
         "corrections.directory_id refers to a missing directories.directory_id"
     ),
-    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'user', NULL, '{', '{}', [], NULL, NULL, NULL)": "are not JSON",
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'user', NULL, '{', '{}', [], NULL, NULL, NULL)": (
+        "are not JSON"
+    ),
     "INSERT INTO core.corrections VALUES (0, 1, 1, 'undo', 'user', NULL, '{}', '{}', [], NULL, NULL, 7)": (
         "corrections.undoes refers to a missing corrections.correction_id"
     ),
