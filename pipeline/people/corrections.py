@@ -63,6 +63,7 @@ class _Decided:
     """What a correction comes to, and all that its commit needs."""
 
     plan: Plan
+    before: Rows
     after: Rows
     answer: CorrectionAnswer  # before it is made
     commit: CorrectionCommit | None = None  # None: nothing changes, or it was only asked
@@ -186,12 +187,13 @@ class Corrections:
         last = plan.undoes
         kind = request.kind if last is None else last.kind
         if before == after and not plan.leaving:
-            return _Decided(plan, after, CorrectionAnswer(None, kind), labels=() if request.dry_run else plan.labels)
+            labels = () if request.dry_run else plan.labels
+            return _Decided(plan, before, after, CorrectionAnswer(None, kind), labels=labels)
         answer = _answer(plan, kind, before, after)
         if last is not None:
             answer = replace(answer, correction_id=last.correction_id, made_at=last.made_at, replaced=())
         if request.dry_run:
-            return _Decided(plan, after, answer)
+            return _Decided(plan, before, after, answer)
         chosen = {person_id: face_id for person_id, face_id in after.references.items() if face_id is not None}
         commit = CorrectionCommit(
             account_id=request.account_id,
@@ -207,13 +209,14 @@ class Corrections:
             labels=plan.labels,
         )
         commit.prepare()
-        return _Decided(plan, after, answer, commit, plan.vectors(list(chosen.values())))
+        return _Decided(plan, before, after, answer, commit, plan.vectors(list(chosen.values())))
 
     def _commit(self, decided: _Decided) -> CorrectionAnswer:
         """The transaction, and then the same in memory. Under the directory's lock."""
         plan, answer, commit = decided.plan, decided.answer, decided.commit
         by_label = commit is not None and commit.origin == LABEL  # a run must not end for an id that is taken
-        _require_allowed(plan, unique_external_ids=self._unique_external_ids and not by_label)
+        unique = self._unique_external_ids and not by_label
+        _require_allowed(plan, decided.before, decided.after, unique_external_ids=unique)
         if commit is None:
             if decided.labels:
                 self._client.note_labels(decided.labels)
@@ -238,24 +241,25 @@ class Corrections:
         return CorrectionAnswer(None, request.kind, gone=gone, faces=faces)
 
 
-def _require_allowed(plan: Plan, *, unique_external_ids: bool) -> None:
+def _require_allowed(plan: Plan, before: Rows, after: Rows, *, unique_external_ids: bool) -> None:
     """Checks the rows of a correction or an undo as they will be: nobody is merged with one below, nor with somebody
     whom a constraint says to be another; nobody is left without face and name; nobody gets the external id of somebody
     else, if these are kept unique. Raises CorrectionImpossible, StatedTwoPeople, ExternalIdTaken; of an undo
     UndoBlocked."""
     try:
-        _require_merges(plan)
-        _, after = plan.rows()
+        _require_merges(plan, before, after)
         for person_id in dict.fromkeys((*after.persons, *after.references)):
             columns, known = after.persons.get(person_id, {}), plan.directory.get(person_id)
-            if columns is None or known is None or (plan.undoes is None and columns.keys().isdisjoint(_NAMES)):
+            if columns is None or known is None:
+                continue
+            loses_face = plan.undoes is not None and after.references.get(person_id, 0) is None
+            if not loses_face and columns.keys().isdisjoint(_NAMES):
                 continue
             new = replace(known, **columns)
             if unique_external_ids and new.external_id != known.external_id:
                 require_free(plan.directory, new.external_id, person_id)
-            has_reference = plan.directory.reference_of(person_id)[1] is not None
-            loses = has_name(known) if person_id not in after.references else plan.undoes is not None
-            if loses and not has_name(new) and after.references.get(person_id, has_reference or None) is None:
+            reference = after.references.get(person_id, plan.directory.reference_of(person_id)[1])
+            if reference is None and not has_name(new) and (loses_face or has_name(known)):
                 detail = f"The person {person_id} has no face and would have no name: forget it instead."
                 raise CorrectionImpossible(detail=detail)
     except RequestError as exc:
@@ -268,8 +272,7 @@ def _require_allowed(plan: Plan, *, unique_external_ids: bool) -> None:
         raise UndoBlocked(correction_id=plan.undoes.correction_id, kind=plan.undoes.kind, detail=detail) from exc
 
 
-def _require_merges(plan: Plan) -> None:
-    before, after = plan.rows()
+def _require_merges(plan: Plan, before: Rows, after: Rows) -> None:
     parents = {p: new["parent_id"] for p, new in after.persons.items() if new and "parent_id" in new}
     stated = [fact for fact in after.facts if fact.kind == NOT_SAME]
     if not stated and not any(parents.values()):
