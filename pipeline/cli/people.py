@@ -369,7 +369,7 @@ def _log_line(row: LoggedCorrection) -> str:
     people = [row.names[person_id] or person_id for person_id in row.person_ids[:SHOWN]]
     people += [f"and {len(row.person_ids) - SHOWN} more"] * (len(row.person_ids) > SHOWN)
     notes = [f"{row.faces} face{'s' * (row.faces > 1)}"] * (row.faces > 0) + ["undone"] * row.undone
-    notes += ["although they were stated to be two"] * (row.kind == "merge" and row.withdrawn > 0)
+    notes += ["although they were stated to be two"] * row.overrode
     return "  ".join([f"{row.correction_id:>6}", f"{row.made_at:%F %T}", row.origin, kind, ", ".join(people), *notes])
 
 

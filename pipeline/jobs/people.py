@@ -63,6 +63,11 @@ class LoggedCorrection:
     person_ids: Sequence[str]  # of everybody whom it involves
     names: Mapping[str, str]  # theirs, as they are now
 
+    @property
+    def overrode(self) -> bool:
+        """Whether it merged people who were stated to be two."""
+        return self.kind == "merge" and self.withdrawn > 0
+
 
 class People:
     """The people of one directory of an account (None: of the only one)."""

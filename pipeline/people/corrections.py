@@ -283,11 +283,7 @@ def _require_merges(plan: Plan, before: Rows, after: Rows) -> None:
     withdrawn = set(before.facts)
     known = [fact for fact in plan.facts(members(plan.directory, parents)) if fact not in withdrawn]
     for fact in (*broken_constraints(plan.directory, parents, known), *together(plan.directory, parents, stated)):
-        raise _stated_two_people(fact)
-
-
-def _stated_two_people(fact: Fact) -> StatedTwoPeople:
-    return StatedTwoPeople(**{name: value for name, value in vars(fact).items() if value is not None})
+        raise StatedTwoPeople(**{name: value for name, value in vars(fact).items() if value is not None})
 
 
 def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswer:
@@ -352,10 +348,8 @@ def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionReque
     if request.origin == USER and len(_sets(plan, persons)) < 2:  # `PUT /merge` may say again what is so already
         raise CorrectionImpossible(detail="They are one person already.")
     parents = {p.person_id: p.parent_id for p in merging.merged(plan.directory, request.person_ids, plan.now)}
-    for fact in broken_constraints(plan.directory, parents, plan.facts(members(plan.directory, parents))):
-        if not request.anyway:
-            raise _stated_two_people(fact)
-        plan.withdraw([fact])
+    if request.anyway:  # else they are refused with all others, before the commit
+        plan.withdraw(broken_constraints(plan.directory, parents, plan.facts(members(plan.directory, parents))))
     for person_id, parent_id in parents.items():
         plan.change(plan.record(person_id), parent_id=parent_id)
 

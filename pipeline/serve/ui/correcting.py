@@ -146,7 +146,7 @@ class Correcting:
                 "own": row.correction_id in visitor.session.own,
                 "undone": row.undone,
                 "canBeUndone": row.can_be_undone,
-                "overrode": row.kind == "merge" and row.withdrawn > 0,
+                "overrode": row.overrode,
                 **({} if row.undoes is None else {"undoes": row.undoes}),
             }
             for row in rows[:count]
