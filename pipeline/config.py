@@ -166,6 +166,7 @@ class ServeSettings:
     person_headers: str = "required"  # required | optional: name and external id of an insertion
     unique_external_ids: bool = False
     update_conflicts: str = REFUSE  # refuse | apply: an update of a person whom the headers call somebody else
+    changes: bool = False  # GET /changes answers an account's changes
     max_body_bytes: int = 32 * 2**20
     body_timeout_s: float = 30.0  # without a byte of a body
     queue_images: int = 64  # requests that may wait for the models; more get 503

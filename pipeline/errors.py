@@ -433,6 +433,12 @@ class ObjectReplaced(RequestError, http_status=410):
     """This image was replaced by a newer one. The person's record has its address."""
 
 
+class ChangesUnknown(RequestError, exit_code=65, http_status=410):
+    """The changes since {since} are not known: the store is of an earlier version, or a backup. Read all people again, then the changes since {start}."""  # noqa: E501
+
+    shown = ("start",)
+
+
 class RouteUnknown(RequestError, http_status=404):
     """There is nothing at this address."""
 

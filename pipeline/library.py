@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pipeline.jobs.run_report import RunReport
     from pipeline.jobs.search import Recogniser
     from pipeline.people.service import IdentityService
-    from pipeline.store.records import FaceAnswer
+    from pipeline.store.records import ChangesPage, FaceAnswer
 
 _COMMAND = "library"  # what another process is told that finds the store in use
 _PAGE_ROWS = 65_536
@@ -199,6 +199,19 @@ class OpenStore:
         1
         """
         return StorePeople(self._store, self._settings, service=self._service)
+
+    def changes(self, since: int = 0, *, account: str | None = None, limit: int = 1000) -> ChangesPage:
+        """The changes of people after the commit of this number, of one account or of all, for a reader that keeps a
+        copy: about `limit` entries, as a commit is never cut. `next` is the number to ask for next. Raises
+        ChangesUnknown if the store does not know all of them: then `start` in its fields is the number to start from.
+
+        >>> with open_store("people") as store:
+        ...     page = store.changes()
+        >>> [entry.kind for entry in page.entries][:2], page.more
+        (['insert', 'insert'], False)
+        """
+        account_id = None if account is None else self._store.account_id(account)
+        return self._store.changes(since, account_id, limit)
 
     def faces(self) -> pa.Table:
         """The detected faces, with box, landmarks, quality and person: the columns of `faces.parquet`.

@@ -99,6 +99,7 @@ _FLAGS = {
     "serve.person_headers": ("required|optional", "Whether an insertion needs name and id."),
     "serve.unique_external_ids": ("", "Refuse an external id in use with 409."),
     "serve.update_conflicts": ("refuse|apply", "Updates of a person by another name or id."),
+    "serve.changes": ("", "Answer GET /changes: an account's changes since a commit."),
     "serve.max_body_bytes": ("N", "Larger images are refused."),
     "serve.queue_images": ("N", "Images that may wait; more get 503."),
     "ui.photo_roots": ("LIST", "Folders of which the page at /ui shows an account's own photos."),

@@ -22,10 +22,9 @@ from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.same_faces import Box, PlacedFace, same_faces
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.catalog.references import FaceVector
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionCommit, FaceChange, Fact, PersonRecord, StoredFace
+from pipeline.store.records import RUN, Change, FaceChange, Fact, PersonRecord, StoredFace
 from pipeline.types import DUPLICATE, FORGOTTEN, NO_FACE, OK, REPLACED, FloatArray
 
 _Place: TypeAlias = tuple[int, int]  # of a face: number of its photo in the shard, ordinal
@@ -202,7 +201,7 @@ class ChangedPhotos:
         references = self._plan.rows()[1].references
         return {person_id: face_id for person_id, face_id in references.items() if face_id is not None}
 
-    def commit(self, guid_of: Callable[[int, Sighting | None], str], made: Mapping[str, bytes]) -> CorrectionCommit:
+    def change(self, guid_of: Callable[[int, Sighting | None], str], made: Mapping[str, bytes]) -> Change:
         """What the shard's transaction does with it. `guid_of`: the name of the picture of a face, with its sighting if
         it is new; `made`: the pictures of new faces, by name."""
         pictures = {}
@@ -212,24 +211,21 @@ class ChangedPhotos:
             if picture is not None:
                 pictures[person_id] = guid, picture, MEDIA_TYPE
         before, after = self._plan.rows()
-        return CorrectionCommit(
-            account_id=self.directory.account_id,
-            directory=self.directory.name,
-            kind="replace_photos",
-            origin="user",
-            before=before,
-            after=after,
+        chosen = self._chosen.values()
+        new = {face_id: self._new[face_id].vector for face_id in chosen if face_id in self._new}
+        return Change(
+            self.directory.account_id,
+            self.directory.name,
+            "replace_photos",
+            RUN,
+            before,
+            after,
+            seqs=self._plan.seqs(),
             pictures=pictures,
+            vectors={**self._client.face_vectors([face_id for face_id in chosen if face_id not in new]), **new},
             leaving=self._plan.leaving,
             leaving_status=REPLACED,
         )
-
-    def vectors(self) -> dict[int, FaceVector]:
-        """Of the faces by which persons are known from now on."""
-        chosen = self._chosen.values()
-        new = {face_id: self._new[face_id].as_reference() for face_id in chosen if face_id in self._new}
-        vectors = {face_id: FaceVector(r.embedding, r.image_hashes, r.box) for face_id, r in new.items()}
-        return {**self._client.face_vectors([face_id for face_id in chosen if face_id not in new]), **vectors}
 
 
 def replaced_by(row: ExtractedRow) -> Sequence[int]:

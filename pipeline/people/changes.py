@@ -5,24 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from pipeline.config import REFUSE, ServeSettings
 from pipeline.errors import PersonHeadersRequired
 from pipeline.extraction.stored_picture import MEDIA_TYPE
 from pipeline.matching.match import Matcher
-from pipeline.people.decide import Decision, Sighting, gives_way, seen_again, updaters
+from pipeline.people.decide import Decision, Sighting, gives_way, seen_of, updaters
 from pipeline.people.directory import Directory
-from pipeline.people.merging import merged
-from pipeline.people.rules import broken_constraints, changed, label_conflict, members, require_free
+from pipeline.people.merging import merged_parents
+from pipeline.people.rules import (
+    broken_constraints,
+    changed,
+    difference,
+    label_conflict,
+    members,
+    require_free,
+    row_of,
+)
 from pipeline.people.types import Conflict, PostRequest, SimilarPerson
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
+    INSERT,
+    MERGE,
     NO_CHANGE,
-    NewReference,
+    UPDATE,
+    Change,
     PersonChange,
     PersonRecord,
+    Picture,
+    PostedFace,
     PostedImage,
+    PostedPhoto,
     ReferenceOrigin,
     Rows,
 )
@@ -68,13 +83,48 @@ class Changes:
     """What a post changes, collected for its commit."""
 
     now: datetime
-    records: dict[str, PersonRecord] = field(default_factory=dict)  # as they are afterwards
-    inserted: list[str] = field(default_factory=list)
-    references: list[NewReference] = field(default_factory=list)
+    inserted: dict[str, PersonRecord] = field(default_factory=dict)  # new persons
+    updated: dict[str, dict[str, Any]] = field(default_factory=dict)  # columns of stored persons, as they will be
+    seen: Mapping[str, int] = field(default_factory=dict)  # stored persons whom the image shows again
+    references: list[Sighting] = field(default_factory=list)  # the faces that become references
     conflicts: dict[int, Conflict] = field(default_factory=dict)  # by face: why it updates nobody, or is not merged
     merged: set[str] = field(default_factory=set)  # the persons that a merge joins, and their roots
-    merge: tuple[Rows, Rows] | None = None  # before and after it
-    account_updated: bool = False
+    merge: bool = False
+
+    @property
+    def account_updated(self) -> bool:
+        return bool(self.inserted or self.updated)
+
+    @property
+    def person_ids(self) -> set[str]:
+        """Whom it changes."""
+        return {*self.inserted, *self.updated, *self.seen}
+
+    def change(self, directory: Directory, post: Post, ids: tuple[int, int]) -> Change:
+        """`ids`: the reserved media id of the image, and the first of its faces' ids."""
+        media_id, first_face_id = ids
+        faces = dict(enumerate(self.references, first_face_id))
+        stored = {person_id: directory.get(person_id) for person_id in {*self.updated, *self.seen}}
+        known = {person_id: record for person_id, record in stored.items() if record is not None}
+        columns = {p: {name: getattr(known[p], name) for name in new} for p, new in self.updated.items()}
+        kind = UPDATE if any(columns.values()) else INSERT
+        return Change(
+            directory.account_id,
+            directory.name,
+            MERGE if self.merge else kind,
+            before=Rows({**dict.fromkeys(self.inserted), **columns}),
+            after=Rows(
+                {**{p: row_of(record) for p, record in self.inserted.items()}, **self.updated},
+                references={str(s.person_id): face_id for face_id, s in faces.items()},
+            ),
+            seen=self.seen,
+            seqs={person_id: record.seq for person_id, record in known.items()},
+            photo=PostedPhoto(media_id, post.image, [_posted(n, s) for n, s in faces.items()]) if faces else None,
+            replaced=[str(s.person_id) for s in self.references if s.person_id not in self.inserted],
+            pictures={str(s.person_id): _picture(post, s) for s in self.references},
+            vectors={face_id: s.vector for face_id, s in faces.items()},
+            new_faces=faces.keys(),
+        )
 
 
 class ChangeRules:
@@ -87,12 +137,10 @@ class ChangeRules:
     def changes(self, directory: Directory, post: Post, decided: DecidedPost) -> Changes:
         """All that it changes. Raises PersonHeadersRequired, ExternalIdTaken, MetadataTooLarge, PersonUnknown; then
         nothing is changed."""
-        changes = Changes(utc_now())
+        changes = Changes(utc_now(), seen=seen_of(directory, decided.decision.occurrences()))
         for sighting in decided.sightings:
             if sighting.outcome == "inserted":
                 self._insert(directory, post, sighting, changes)
-        seen = seen_again(directory, decided.decision.occurrences(), changes.now)
-        changes.records.update((record.person_id, record) for record in seen)
         changes.conflicts = self._conflicts(directory, post, decided)
         for sighting in self._updating(post, decided, changes.conflicts):
             self._update(directory, post, decided, sighting, changes)
@@ -100,12 +148,12 @@ class ChangeRules:
             self._merge(directory, post.request.merge_with, decided, changes)
         return changes
 
-    def new_pictures(self, directory: Directory, post: Post, decided: DecidedPost) -> list[tuple[str, bytes, str]]:
-        """(guid, bytes, media type) of the faces that become references if nothing comes in meanwhile."""
+    def new_pictures(self, directory: Directory, post: Post, decided: DecidedPost) -> list[Picture]:
+        """Of the faces that become references if nothing is committed meanwhile."""
         new = [sighting for sighting in decided.sightings if sighting.outcome == "inserted"]
         updating = self._updating(post, decided, self._conflicts(directory, post, decided))
         new += [sighting for sighting in updating if _replaces(post, decided, sighting, utc_now())]
-        return [(post.guids[s.ordinal], s.face.crop, MEDIA_TYPE) for s in new if s.face.crop]
+        return [_picture(post, sighting) for sighting in new]
 
     def _conflicts(self, directory: Directory, post: Post, decided: DecidedPost) -> dict[int, Conflict]:
         """The faces that are not of the named person; else those that the headers call somebody else."""
@@ -133,51 +181,46 @@ class ChangeRules:
             raise PersonHeadersRequired
         if self._settings.unique_external_ids:
             require_free(directory, said.external_id, None)
-        person_id, guid = sighting.new_id, post.guids[sighting.ordinal]
-        changes.references.append(_new_reference(post, sighting))
-        changes.inserted.append(person_id)
-        changes.records[person_id] = changed(PersonRecord.new(person_id, None, None, guid, changes.now), said)
-        changes.account_updated = True
+        record = PersonRecord.new(sighting.new_id, None, None, "", changes.now)
+        changes.inserted[sighting.new_id] = changed(record, said)
+        changes.references.append(sighting)
 
     def _update(
         self, directory: Directory, post: Post, decided: DecidedPost, sighting: Sighting, changes: Changes
     ) -> None:
         """Replaces the reference of the matched record, and the name and id where the headers give some."""
-        person_id = str(sighting.person_id)
-        old = changes.records[person_id] if person_id in changes.records else directory.get(person_id)
+        old = directory.get(str(sighting.person_id))
         assert old is not None
         said = post.said_of(sighting)
         if self._settings.unique_external_ids and said.external_id != old.external_id:
-            require_free(directory, said.external_id, person_id)
-        record = changed(old, said)
-        if _replaces(post, decided, sighting, changes.now):
-            changes.references.append(_new_reference(post, sighting))
-            record = replace(record, image_guid=post.guids[sighting.ordinal])
-        if record != old:
-            changes.records[person_id] = replace(record, modified_at=changes.now)
-            changes.account_updated = True
+            require_free(directory, said.external_id, old.person_id)
+        columns = difference(old, changed(old, said))
+        replaces = _replaces(post, decided, sighting, changes.now)
+        if replaces:
+            changes.references.append(sighting)
+        if columns or replaces:
+            changes.updated[old.person_id] = columns
 
     def _merge(self, directory: Directory, with_id: str, decided: DecidedPost, changes: Changes) -> None:
         """Makes the person of the face and another one person, as `PUT /merge` does. A conflict is no match, and a
         constraint that they are two people is one."""
         (sighting,) = decided.sightings
-        if sighting.person_id is None or sighting.ordinal in changes.conflicts:
+        person_id = sighting.person_id
+        if person_id is None or sighting.ordinal in changes.conflicts:
             return
-        new = changes.records[sighting.person_id] if sighting.outcome == "inserted" else None
-        changes.merged = {with_id, sighting.person_id}
-        tops = merged(directory, [with_id, sighting.person_id], changes.now, new)
-        parents = {top.person_id: top.parent_id for top in tops}
+        new = changes.inserted.get(person_id)
+        changes.merged = {with_id, person_id}
+        parents = merged_parents(directory, [with_id, person_id], new)
         if broken_constraints(directory, parents, self._client.facts_about([], members(directory, parents))):
             changes.conflicts[sighting.ordinal] = "stated-two-people"
             return
-        for top in tops:
-            record = changes.records.get(top.person_id, top)
-            changes.records[top.person_id] = replace(record, parent_id=top.parent_id, modified_at=changes.now)
-            changes.merged |= {top.person_id, str(top.parent_id)}
-            changes.account_updated = True
-        if tops:
-            before = {top.person_id: {"parent_id": None} for top in tops}  # only who had none gets a parent
-            changes.merge = Rows(before), Rows({p: {"parent_id": parent_id} for p, parent_id in parents.items()})
+        for child, parent_id in parents.items():
+            if child in changes.inserted:
+                changes.inserted[child] = replace(changes.inserted[child], parent_id=parent_id)
+            else:
+                changes.updated.setdefault(child, {})["parent_id"] = parent_id
+            changes.merged |= {child, str(parent_id)}
+        changes.merge = bool(parents)
 
 
 def _replaces(post: Post, decided: DecidedPost, sighting: Sighting, now: datetime) -> bool:
@@ -190,18 +233,18 @@ def _replaces(post: Post, decided: DecidedPost, sighting: Sighting, now: datetim
     return origin is not None and gives_way(origin, sighting.face, post.request, now)
 
 
-def _new_reference(post: Post, sighting: Sighting) -> NewReference:
-    face = sighting.face
-    assert face.crop is not None
+def _posted(face_id: int, sighting: Sighting) -> PostedFace:
     assert sighting.score is not None
-    return NewReference(
+    return PostedFace(
+        face_id=face_id,
         person_id=str(sighting.person_id),
         ordinal=sighting.ordinal,
         outcome=sighting.outcome,
         similarity_score=sighting.score,
-        fields=face.fields,
-        embedding=face.embedding,
-        image_guid=post.guids[sighting.ordinal],
-        image=face.crop,
-        media_type=MEDIA_TYPE,
+        fields=sighting.face.fields,
     )
+
+
+def _picture(post: Post, sighting: Sighting) -> Picture:
+    assert sighting.face.crop is not None
+    return post.guids[sighting.ordinal], sighting.face.crop, MEDIA_TYPE

@@ -5,18 +5,17 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from pipeline.errors import CorrectionImpossible, FaceUnknown, PersonUnknown, PhotoUnknown
 from pipeline.people.directory import Directory
-from pipeline.people.rules import NOT_SAME, two_people
-from pipeline.store.catalog.references import FaceVector
-from pipeline.store.commits.correction import FACE_COLUMNS
+from pipeline.people.rules import NOT_SAME, row_of, two_people
+from pipeline.store.commits.commit import FACE_COLUMNS
 from pipeline.store.files.objects import FOLDER_DIGITS
 from pipeline.store.local import LocalStore
-from pipeline.store.records import Correction, Fact, MediaLabel, PersonRecord, Rows, StoredFace
+from pipeline.store.records import Correction, FaceVector, Fact, MediaLabel, PersonRecord, Rows, StoredFace
 from pipeline.types import FORGOTTEN
 
 IS, IS_NOT, NOBODY = "is", "is_not", "nobody"  # kinds of facts, beside NOT_SAME
@@ -28,11 +27,6 @@ PickFace = Callable[[str, Sequence[StoredFace]], int | None]
 def best_first(faces: Iterable[StoredFace]) -> list[StoredFace]:
     """Those that can be a reference: by the product of their qualities, then by size, then the earlier."""
     return sorted((f for f in faces if f.has_embedding), key=lambda f: (-f.quality, -f.area, f.face_id))
-
-
-def row_of(record: PersonRecord) -> dict[str, Any]:
-    """A person as the rows of a correction have it."""
-    return {name: value for name, value in asdict(record).items() if name != "image_guid"}
 
 
 class Plan:
@@ -61,8 +55,9 @@ class Plan:
         self.undoes: Correction | None = None  # its rows are the plan's, the other way round
         self._guids: dict[int, str] = {}  # of the pictures of faces that are to be references
         self._folder = str(uuid.uuid4())[:FOLDER_DIGITS]  # one folder holds them all, made and synced once
-        self.leaving: list[int] = []  # media that go
-        self.gone_faces: set[int] = set()  # with them
+        self.leaving: list[int] = []  # media that are deleted
+        self.gone_faces: set[int] = set()  # with them, or with their persons
+        self.deleted: list[str] = []  # persons, with all of theirs
         self.labels: list[MediaLabel] = []  # that are noted with it
         self._new_faces: list[StoredFace] = []  # that come with the same commit
 
@@ -76,6 +71,12 @@ class Plan:
         )
         after = Rows({p: a for p, (_, a) in persons}, {f: a for f, (_, a) in faces}, {p: a for p, (_, a) in references})
         return replace(before, facts=list(self._withdrawn)), replace(after, facts=self._stated)
+
+    def seqs(self) -> dict[str, int]:
+        """Sequence numbers of the stored persons that it changes."""
+        _, after = self.rows()
+        records = map(self.directory.get, after.persons)
+        return {record.person_id: record.seq for record in records if record is not None}
 
     def record(self, person_id: str) -> PersonRecord:
         """Raises PersonUnknown."""
@@ -160,6 +161,10 @@ class Plan:
 
     def withdraw(self, facts: Iterable[Fact]) -> None:
         self._withdrawn.update(dict.fromkeys(facts))
+
+    def delete(self, person_ids: Sequence[str]) -> None:
+        """Deletes persons with everything of theirs."""
+        self.deleted = list(dict.fromkeys(person_ids))
 
     def forget_photos(self, media_ids: Sequence[int]) -> list[StoredFace]:
         """The photos go, but for those that are forgotten already; returns their faces. Raises PhotoUnknown."""

@@ -9,7 +9,7 @@ pictures that new references need are cut from the photos without the lock, too.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -24,24 +24,22 @@ from pipeline.people import merging
 from pipeline.people.correction_plan import IS, IS_NOT, NOBODY, FreePlan, Plan, has_name
 from pipeline.people.decide import commit_decided
 from pipeline.people.directory import Directories, Directory
-from pipeline.people.following import follow
 from pipeline.people.labels import labels_followed
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.regroup import by_place, regrouped
 from pipeline.people.rules import NOT_SAME, broken_constraints, changed, members, require_free, together, two_people
 from pipeline.people.undo import undone
+from pipeline.store.catalog import forgotten
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.catalog.references import FaceVector
 from pipeline.store.files.objects import Row
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     LABEL,
     NO_CHANGE,
     USER,
+    Change,
     CorrectionAnswer,
-    CorrectionCommit,
     CorrectionRequest,
-    DirectoryCommit,
     Fact,
     MediaLabel,
     PersonChange,
@@ -52,6 +50,11 @@ from pipeline.store.records import (
 
 Decide: TypeAlias = Callable[[LocalStore, Directory, CorrectionRequest, Pictures, PictureReader], FreePlan]
 LONG: Final = frozenset({"regroup", "label"})  # kinds that may change thousands of faces; so may the undo of one
+# What runs leave out after a deletion: photos that showed nobody else; after a `forget` also the faces.
+_REMEMBERED: Final = {
+    **dict.fromkeys(("delete", "delete_merged"), forgotten.PHOTOS),
+    "forget": forgotten.PHOTOS | {forgotten.FACE},
+}
 _NAMES: Final = frozenset({"name", "first_name", "last_name", "external_id"})
 _FIELDS: Final = tuple(field.name for field in fields(PersonChange) if field.name != "joined")  # columns of a person
 # Times one of them is decided without the directory's lock before that is done under it.
@@ -66,8 +69,7 @@ class _Decided:
     before: Rows
     after: Rows
     answer: CorrectionAnswer  # before it is made
-    commit: CorrectionCommit | None = None  # None: nothing changes, or it was only asked
-    vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of its references
+    change: Change | None = None  # None: nothing changes, or it was only asked
     labels: Sequence[MediaLabel] = ()  # to be noted where nothing else changes
     free: FreePlan | None = None  # of one that is decided without the lock
     corrections: int = 0  # `Directory.face_corrections` before it
@@ -107,8 +109,6 @@ class Corrections:
         return answer
 
     def _make(self, opened: Directory, request: CorrectionRequest, decoded: pa.Table | None) -> CorrectionAnswer:
-        if request.kind == "forget":
-            return self._forget(opened, request)
         pictures = Pictures(required=request.kind != "forget_photos")
         match request.kind:
             case "regroup":
@@ -166,7 +166,7 @@ class Corrections:
                 self._refuse_if_changed(request)
                 free = decide(self._client, directory, request, pictures, self._pictures)
                 found = self._decided(request, free.plan, pictures)
-                images = list(found.commit.pictures.values()) if found.commit is not None else []
+                images = list(found.change.pictures.values()) if found.change is not None else []
                 ahead = written.enter_context(self._client.images_ahead(directory.account_id, images))
                 answer = replace(found.answer, **free.said)
                 return replace(found, answer=answer, free=free, corrections=made, ahead=ahead)
@@ -186,7 +186,7 @@ class Corrections:
         before, after = plan.rows()
         last = plan.undoes
         kind = request.kind if last is None else last.kind
-        if before == after and not plan.leaving:
+        if before == after and not (plan.leaving or plan.deleted):
             labels = () if request.dry_run else plan.labels
             return _Decided(plan, before, after, CorrectionAnswer(None, kind), labels=labels)
         answer = _answer(plan, kind, before, after)
@@ -195,50 +195,41 @@ class Corrections:
         if request.dry_run:
             return _Decided(plan, before, after, answer)
         chosen = {person_id: face_id for person_id, face_id in after.references.items() if face_id is not None}
-        commit = CorrectionCommit(
-            account_id=request.account_id,
-            directory=request.directory,
-            kind="redo" if last is not None and last.kind == "undo" else request.kind,
-            origin=request.origin,
-            before=before,
-            after=after,
+        change = Change(
+            request.account_id,
+            request.directory,
+            "redo" if last is not None and last.kind == "undo" else request.kind,
+            request.origin,
+            before,
+            after,
+            seqs=plan.seqs(),
             pictures=pictures.files(plan, chosen),
-            vectors={face_id: vector.embedding for face_id, vector in plan.new_vectors().items()},
+            vectors=plan.vectors(list(chosen.values())),
+            admitted={face_id: vector.embedding for face_id, vector in plan.new_vectors().items()},
             undoes=None if last is None else last.undoes or last.correction_id,
+            deleted=plan.deleted,
+            remembered=_REMEMBERED.get(request.kind, frozenset()),
             leaving=plan.leaving,
             labels=plan.labels,
         )
-        commit.prepare()
-        return _Decided(plan, before, after, answer, commit, plan.vectors(list(chosen.values())))
+        change.prepare()
+        return _Decided(plan, before, after, answer, change)
 
     def _commit(self, decided: _Decided) -> CorrectionAnswer:
         """The transaction, and then the same in memory. Under the directory's lock."""
-        plan, answer, commit = decided.plan, decided.answer, decided.commit
-        by_label = commit is not None and commit.origin == LABEL  # a run must not end for an id that is taken
+        plan, answer, change = decided.plan, decided.answer, decided.change
+        by_label = change is not None and change.origin == LABEL  # a run must not end for an id that is taken
         unique = self._unique_external_ids and not by_label
         _require_allowed(plan, decided.before, decided.after, unique_external_ids=unique)
-        if commit is None:
+        if change is None:
             if decided.labels:
                 self._client.note_labels(decided.labels)
             return answer
-        done = self._client.commit_correction(commit, decided.ahead)
-        plan.directory.note_correction(of_faces=commit.is_of_faces)
-        follow(plan.directory, commit, done, decided.vectors)
+        done = self._client.commit(change, decided.ahead)
+        plan.directory.apply(change, done)
         if plan.undoes:
             return replace(answer, undone_by=done.correction_id)
-        return replace(answer, correction_id=done.correction_id, made_at=done.at)
-
-    def _forget(self, directory: Directory, request: CorrectionRequest) -> CorrectionAnswer:
-        """Deletes persons with all that is merged with them. Raises PersonUnknown."""
-        with self._directories.writing(directory):
-            self._refuse_if_changed(request)
-            plan = Plan(self._client, directory, utc_now())
-            roots = [plan.record(person_id).person_id for person_id in request.person_ids]
-            gone = list(dict.fromkeys(r.person_id for root in roots for r in directory.merged_set(root)))
-            faces = [face.face_id for face in plan.faces(person_ids=gone)]
-            commit = DirectoryCommit(request.account_id, request.directory, deleted=gone, forget=True)
-            directory.apply(self._client.commit_directory(commit), gone)
-        return CorrectionAnswer(None, request.kind, gone=gone, faces=faces)
+        return replace(answer, correction_id=done.correction_id if change.can_be_undone else None, made_at=done.at)
 
 
 def _require_allowed(plan: Plan, before: Rows, after: Rows, *, unique_external_ids: bool) -> None:
@@ -291,7 +282,7 @@ def _answer(plan: Plan, kind: str, before: Rows, after: Rows) -> CorrectionAnswe
     owners = [row["person_id"] for row in after.faces.values() if row["person_id"]]
     others = sorted(before.person_ids | after.person_ids)
     mentioned = dict.fromkeys([*owners, *after.persons, *after.references, *others])
-    gone = {person_id: None for person_id, columns in after.persons.items() if columns is None}
+    gone = dict.fromkeys((*plan.deleted, *(p for p, columns in after.persons.items() if columns is None)))
     names = {}
     for person_id in mentioned:
         known = plan.directory.get(person_id)
@@ -328,6 +319,15 @@ def _decide(plan: Plan, request: CorrectionRequest, pictures: Pictures) -> None:
             _move(plan, plan.movable(request.face_ids), persons, pictures)
         case "split":
             _split(plan, persons, plan.movable(request.face_ids), pictures)
+        case "delete":
+            for child, parent_id in merging.orphaned(plan.directory, persons[0]).items():
+                plan.change(plan.record(child), parent_id=parent_id)
+            plan.delete([persons[0].person_id])
+        case "delete_merged":
+            plan.delete([member for members in _sets(plan, persons).values() for member in sorted(members)])
+        case "forget":
+            plan.delete([member for members in _sets(plan, persons).values() for member in sorted(members)])
+            plan.gone_faces = {face.face_id for face in plan.faces(person_ids=plan.deleted)}
         case "forget_photos":
             faces = plan.forget_photos(request.media_ids)
             plan.settle([face.person_id for face in faces if face.person_id is not None], pictures.pick)
@@ -347,7 +347,7 @@ def _sets(plan: Plan, persons: Sequence[PersonRecord]) -> dict[str, set[str]]:
 def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionRequest) -> None:
     if request.origin == USER and len(_sets(plan, persons)) < 2:  # `PUT /merge` may say again what is so already
         raise CorrectionImpossible(detail="They are one person already.")
-    parents = {p.person_id: p.parent_id for p in merging.merged(plan.directory, request.person_ids, plan.now)}
+    parents = merging.merged_parents(plan.directory, request.person_ids)
     if request.anyway:  # else they are refused with all others, before the commit
         plan.withdraw(broken_constraints(plan.directory, parents, plan.facts(members(plan.directory, parents))))
     for person_id, parent_id in parents.items():
@@ -357,7 +357,7 @@ def _merge(plan: Plan, persons: Sequence[PersonRecord], request: CorrectionReque
 def _unmerge(plan: Plan, request: CorrectionRequest) -> None:
     """A user who takes people apart states that they are two."""
     two: dict[Fact, None] = {}
-    for record in merging.unmerged(plan.directory, request.person_ids, plan.now):
+    for record in merging.unmerged(plan.directory, request.person_ids):
         person = plan.record(record.person_id)
         root = plan.directory.merged_set(person.person_id)[0].person_id
         two.update(dict.fromkeys(two_people(person.person_id, one) for one in (root, str(person.parent_id))))

@@ -24,9 +24,9 @@ from pipeline.extraction.rows import ExtractedFace
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher
 from pipeline.matching.references import changes_since, check_embeddings
-from pipeline.people.directory import Directory, DirectoryView, ReferenceFace
+from pipeline.people.directory import Directory, DirectoryView
 from pipeline.people.types import PostRequest
-from pipeline.store.records import PersonRecord, ReferenceOrigin
+from pipeline.store.records import FaceVector, ReferenceOrigin
 from pipeline.types import CENTER_POSE, CONTRAST, SHARPNESS, FaceBatch, IntArray, Outcome
 
 
@@ -62,9 +62,9 @@ class Sighting:
         poor = self.settled and bool(self.failed) and self.outcome == "matched"
         return self.outcome not in ("rejected", "removed") and not poor
 
-    def as_reference(self) -> ReferenceFace:
-        """The face as the reference of its person."""
-        return ReferenceFace(str(self.person_id), self.face.embedding, self.image_hashes, self.face.box)
+    @property
+    def vector(self) -> FaceVector:
+        return FaceVector(self.face.embedding, self.image_hashes, self.face.box)
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,9 @@ def gives_way(reference: ReferenceOrigin, face: ExtractedFace, request: PostRequ
     return not days or now - reference.added_at > timedelta(days=days)
 
 
-def seen_again(directory: Directory, occurrences: Mapping[str, int], at: datetime) -> list[PersonRecord]:
-    """Records of the directory whose counters `occurrences` raises, as they are afterwards."""
-    seen = ((directory.get(person_id), count) for person_id, count in occurrences.items())
-    return [replace(r, occurrence=r.occurrence + count, last_occurrence_at=at) for r, count in seen if r is not None]
+def seen_of(directory: Directory, occurrences: Mapping[str, int]) -> dict[str, int]:
+    """Those of the counts that are of stored persons of the directory."""
+    return {person_id: count for person_id, count in occurrences.items() if directory.get(person_id) is not None}
 
 
 class Decided(Protocol):

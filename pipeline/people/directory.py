@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -21,9 +21,9 @@ import torch
 from pipeline.errors import InputError, RequestError
 from pipeline.matching.references import IndexView, ReferenceIndex
 from pipeline.people.locks import DirectoryLock, SharedLock
+from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
-from pipeline.store.records import PersonRecord, References
-from pipeline.types import FloatArray
+from pipeline.store.records import Change, Committed, FaceVector, PersonRecord, References
 
 _BYTES_PER_PERSON: Final = 1200  # of the Python objects of one identity, measured
 
@@ -34,16 +34,6 @@ class DirectoryView:
 
     index: IndexView
     person_ids: Sequence[str]  # of each position of the index
-
-
-@dataclass(frozen=True)
-class ReferenceFace:
-    """The face that now stands for a person: its vector [d], the hashes of its image, its box (xyxy, pixels)."""
-
-    person_id: str
-    embedding: FloatArray
-    image_hashes: tuple[str, ...]
-    box: tuple[float, float, float, float]
 
 
 class Directory:
@@ -167,30 +157,47 @@ class Directory:
             records = [self._persons[child_id] for child_id in self._children.get(person_id, ())]
         return _by_age(records)
 
-    # Following a commit
+    # Applying a change
 
-    def apply(
-        self,
-        records: Iterable[PersonRecord] = (),
-        deleted: Iterable[str] = (),
-        references: Sequence[ReferenceFace] = (),
-        lost: Iterable[str] = (),
-    ) -> None:
-        """Follows a commit; `references` belong to persons among `records`, and those who `lost` theirs get no other.
-        The caller has the lock."""
-        records, deleted = list(records), list(deleted)
-        if deleted:
-            self.note_correction()
+    def apply(self, change: Change, committed: Committed) -> None:
+        """Brings the directory to its state after a committed change. The caller has the lock."""
+        after, gone = change.after, change.gone
         with self._maps:
-            self._change_index({record.person_id: record.seq for record in records}, [*deleted, *lost], references)
-            for person_id in deleted:
+            records = self._changed_records(change, committed)
+            chosen = {p: change.vectors[face] for p, face in after.references.items() if face is not None}
+            lost = [person_id for person_id, face in after.references.items() if face is None]
+            seqs = {person_id: records[person_id].seq for person_id in chosen}
+            self._change_index(seqs, [*gone, *(person_id for person_id in lost if person_id not in gone)], chosen)
+            for person_id in gone:
                 self._forget_maps(person_id)
                 del self._persons[person_id]
-            for record in records:
+            for record in records.values():
                 self._put(record)
             if self._index.worth_compacting:
                 self._compact()
             self._view = DirectoryView(self._index.view(), self._person_ids)
+        if change.is_logged:
+            self.note_correction(of_faces=change.is_of_faces)
+
+    def _changed_records(self, change: Change, committed: Committed) -> dict[str, PersonRecord]:
+        after, records = change.after, dict[str, PersonRecord]()
+        for person_id in dict.fromkeys((*after.persons, *after.references, *change.seen)):
+            columns = after.persons.get(person_id, {})
+            if columns is None:
+                continue
+            new = {"modified_at": committed.at, **columns} if person_id in after.persons else {}
+            if person_id in after.references:
+                new["image_guid"], *_ = change.pictures.get(person_id, (None,))
+            known = self._persons.get(person_id)
+            if known is None:
+                seq = committed.seqs.get(person_id, columns.get("seq"))
+                records[person_id] = PersonRecord(**{"image_guid": None, **new, "seq": seq})
+                continue
+            if person_id in change.seen:
+                new["occurrence"] = known.occurrence + change.seen[person_id]
+                new["last_occurrence_at"] = committed.at
+            records[person_id] = replace(known, **new)
+        return records
 
     def note_correction(self, *, of_faces: bool = True) -> None:
         """Counts one, of more than columns of persons unless not `of_faces`. The caller has the lock."""
@@ -199,7 +206,8 @@ class Directory:
 
     def clear(self) -> None:
         """Follows the deletion of the directory. The caller has the lock alone."""
-        self.apply(deleted=list(self._persons))
+        deletion = Change(self.account_id, self.name, "delete_directory", deleted=list(self._persons))
+        self.apply(deletion, Committed(utc_now(), {}, None))
 
     def _put(self, record: PersonRecord) -> None:
         self._forget_maps(record.person_id)
@@ -223,27 +231,27 @@ class Directory:
                 if not mapping[key]:
                     del mapping[key]
 
-    def _change_index(self, seqs: Mapping[str, int], lost: Sequence[str], references: Sequence[ReferenceFace]) -> None:
+    def _change_index(self, seqs: Mapping[str, int], lost: Sequence[str], new: Mapping[str, FaceVector]) -> None:
         """Makes all changes in one step, because each step copies the list of removed positions. `lost`: the persons
-        who have no reference any more, or had none."""
-        former = [p for p in (*lost, *(r.person_id for r in references)) if p in self._positions]
+        who have no reference any more, or had none. `new`: references by person."""
+        former = [person_id for person_id in (*lost, *new) if person_id in self._positions]
         removed = np.array([self._positions[person_id] for person_id in former], dtype=np.int64)
         start = len(self._index)
-        if references:
+        if new:
             self._index.replace(
                 removed,
-                np.stack([r.embedding for r in references]),
-                np.array([seqs[r.person_id] for r in references], dtype=np.int64),
-                [r.image_hashes for r in references],
-                np.array([r.box for r in references], dtype=np.float32),
+                np.stack([face.embedding for face in new.values()]),
+                np.array([seqs[person_id] for person_id in new], dtype=np.int64),
+                [face.image_hashes for face in new.values()],
+                np.array([face.box for face in new.values()], dtype=np.float32),
             )
         elif len(removed):
             self._index.remove(removed)
         for person_id in former:
             del self._positions[person_id]
-        for position, reference in enumerate(references, start):
-            self._person_ids.append(reference.person_id)
-            self._positions[reference.person_id] = position
+        for position, person_id in enumerate(new, start):
+            self._person_ids.append(person_id)
+            self._positions[person_id] = position
 
     def _compact(self) -> None:
         """Makes a new index without the removed rows; older views keep the old one."""

@@ -7,8 +7,6 @@ the same ids where one was a child already, it takes that one out of its set too
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
 
 from pipeline.errors import PersonUnknown
 from pipeline.people.directory import Directory
@@ -42,29 +40,23 @@ def _root_among(directory: Directory, persons: Sequence[PersonRecord]) -> Person
     return root or _root(directory, persons[0])
 
 
-def merged(
-    directory: Directory, person_ids: Sequence[str], now: datetime, new: PersonRecord | None = None
-) -> list[PersonRecord]:
-    """The records that a merge changes, as they are afterwards; its root is not one of them. `new`: one of the persons,
-    who is being inserted. Raises PersonUnknown."""
+def merged_parents(
+    directory: Directory, person_ids: Sequence[str], new: PersonRecord | None = None
+) -> dict[str, str | None]:
+    """The parents that a merge sets, by person; its root gets none. `new`: one of the persons, who is being inserted.
+    Raises PersonUnknown."""
     persons = _records(directory, person_ids, new)
     root = _root_among(directory, persons)
-    tops = {top.person_id: top for top in (_root(directory, person) for person in persons)}
-    return [
-        replace(top, parent_id=root.person_id, modified_at=now)
-        for top in tops.values()
-        if top.person_id != root.person_id
-    ]
+    tops = dict.fromkeys(_root(directory, person).person_id for person in persons)
+    return {top: root.person_id for top in tops if top != root.person_id}
 
 
-def unmerged(directory: Directory, person_ids: Sequence[str], now: datetime) -> list[PersonRecord]:
-    """The records that an unmerge changes, as they are afterwards: these persons lose their parents; if all are roots,
-    their children do. Raises PersonUnknown."""
+def unmerged(directory: Directory, person_ids: Sequence[str]) -> list[PersonRecord]:
+    """The records that lose their parent by an unmerge: these persons; if all are roots, their children. Raises
+    PersonUnknown."""
     persons = _records(directory, person_ids)
     changed = [person for person in persons if person.parent_id is not None]
-    if not changed:
-        changed = [child for person in persons for child in directory.children(person.person_id)]
-    return [replace(person, parent_id=None, modified_at=now) for person in changed]
+    return changed or [child for person in persons for child in directory.children(person.person_id)]
 
 
 def below_itself(directory: Directory, parents: Mapping[str, str | None]) -> str | None:
@@ -81,11 +73,9 @@ def below_itself(directory: Directory, parents: Mapping[str, str | None]) -> str
     return None
 
 
-def orphaned(directory: Directory, person: PersonRecord, now: datetime) -> list[PersonRecord]:
-    """The records that change when `person` is deleted: its children go to its parent; if it is a root, the oldest
-    child becomes the root of the others."""
-    children = directory.children(person.person_id)
-    if not children:
-        return []
-    heir = person.parent_id or children[0].person_id
-    return [replace(child, parent_id=None if child.person_id == heir else heir, modified_at=now) for child in children]
+def orphaned(directory: Directory, person: PersonRecord) -> dict[str, str | None]:
+    """The parents that change if the person is deleted, by child: its children go to its parent; if it is a root, the
+    oldest child becomes the root of the others."""
+    children = [child.person_id for child in directory.children(person.person_id)]
+    heir = person.parent_id or next(iter(children), None)
+    return {child: None if child == heir else heir for child in children}

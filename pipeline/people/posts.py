@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -38,8 +37,9 @@ from pipeline.people.types import Conflict, FaceResult, PostRequest, PostResult
 from pipeline.people.views import most_similar, root_view
 from pipeline.runtime.threads import usable_cores
 from pipeline.store.catalog.references import reference_origins
+from pipeline.store.files.objects import Row
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit, PostedImage, ReferenceOrigin
+from pipeline.store.records import PostedImage, ReferenceOrigin
 from pipeline.types import DecodedImage
 
 
@@ -129,7 +129,7 @@ class Poster:
             return _results(self._decide(directory, post), {}), False
 
         @contextmanager
-        def lock(decided: DecidedPost) -> Iterator[tuple[SharedLock, dict[str, Any]]]:
+        def lock(decided: DecidedPost) -> Iterator[tuple[SharedLock, dict[str, Row]]]:
             pictures = self._rules.new_pictures(directory, post, decided)
             with (
                 self._client.images_ahead(directory.account_id, pictures) as ahead,
@@ -138,14 +138,14 @@ class Poster:
                 yield shared, ahead
 
         def commit(
-            decided: DecidedPost, guard: tuple[SharedLock, dict[str, Any]]
+            decided: DecidedPost, guard: tuple[SharedLock, dict[str, Row]]
         ) -> tuple[list[FaceResult], bool] | None:
             shared, ahead = guard
             changes = self._rules.changes(directory, post, decided)
-            if changes.records:
+            if changes.person_ids:
                 if not shared.register(self._footprint(post, decided, changes)):
                     return None
-                self._commit(shared, directory, post, decided, changes, ahead)
+                self._commit(shared, directory, post, changes, ahead)
             return _results(decided, changes.conflicts), changes.account_updated
 
         return commit_decided(lambda: self._decide(directory, post), lock, commit)
@@ -182,40 +182,28 @@ class Poster:
 
     def _footprint(self, post: Post, decided: DecidedPost, changes: Changes) -> Footprint:
         matched = {sighting.person_id for sighting in decided.sightings if sighting.person_id is not None}
-        external_ids = {record.external_id for record in changes.records.values() if record.external_id is not None}
+        said = (record.external_id for record in changes.inserted.values())
+        known = (decided.decision.directory.get(person_id) for person_id in {*changes.updated, *changes.seen})
+        kept = (record.external_id for record in known if record is not None)
+        given = (columns.get("external_id") for columns in changes.updated.values())
+        external_ids = {external_id for external_id in (*said, *kept, *given) if external_id is not None}
         return Footprint(
-            person_ids=frozenset(matched | set(changes.records) | changes.merged),
+            person_ids=frozenset(matched | changes.person_ids | changes.merged),
             external_ids=frozenset(external_ids if self._unique_external_ids else ()),
             image_hashes=frozenset(decided.sightings[0].image_hashes),
             faces=decided.decision.faces.embeddings,
-            new_references=[reference.ordinal for reference in changes.references],
+            new_references=[sighting.ordinal for sighting in changes.references],
             matcher=post.matcher,
         )
 
     def _commit(
-        self,
-        lock: SharedLock,
-        directory: Directory,
-        post: Post,
-        decided: DecidedPost,
-        changes: Changes,
-        ahead: dict[str, Any],
+        self, lock: SharedLock, directory: Directory, post: Post, changes: Changes, ahead: dict[str, Row]
     ) -> None:
-        commit = DirectoryCommit(
-            account_id=directory.account_id,
-            directory=directory.name,
-            inserted=[changes.records[person_id] for person_id in changes.inserted],
-            updated=[record for key, record in changes.records.items() if key not in changes.inserted],
-            references=changes.references,
-            image=post.image if changes.references else None,
-            merge=changes.merge,
-        )
+        ids = self._client.reserve_ids(bool(changes.references), len(changes.references))
+        change = changes.change(directory, post, ids)
         with lock.released():
-            committed = self._client.commit_directory(commit, ahead)
-        if changes.merge is not None:
-            directory.note_correction(of_faces=False)
-        new = [decided.sightings[reference.ordinal].as_reference() for reference in changes.references]
-        directory.apply(committed, references=new)
+            committed = self._client.commit(change, ahead)
+        directory.apply(change, committed)
 
 
 def _require_persons(directory: Directory, request: PostRequest) -> None:

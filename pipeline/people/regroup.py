@@ -29,12 +29,12 @@ from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.people.regrouping import Changes, ClusteredFace, Group, changes
 from pipeline.people.rules import NOT_SAME
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.catalog.references import FaceVector
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     CorrectionRequest,
     FaceMove,
     FaceToRegroup,
+    FaceVector,
     KeptApart,
     NotDecoded,
     PersonRecord,

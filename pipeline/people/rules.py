@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Final
+from dataclasses import asdict, replace
+from typing import Any, Final
 
 from pipeline.errors import ExternalIdTaken, MetadataTooLarge
 from pipeline.people.directory import Directory
@@ -86,6 +86,16 @@ def changed(record: PersonRecord, change: PersonChange) -> PersonRecord:
         ignored=record.ignored if change.ignored is None else change.ignored,
         metadata=_metadata(record, change) if change.metadata else record.metadata,
     )
+
+
+def difference(old: PersonRecord, new: PersonRecord) -> dict[str, Any]:
+    """The columns of a person in which the new record differs."""
+    return {name: getattr(new, name) for name in row_of(old) if getattr(new, name) != getattr(old, name)}
+
+
+def row_of(record: PersonRecord) -> dict[str, Any]:
+    """A person as the rows of a change have it."""
+    return {name: value for name, value in asdict(record).items() if name != "image_guid"}
 
 
 def _parts(record: PersonRecord, said: PersonChange) -> tuple[tuple[str | None, str | None], ...]:

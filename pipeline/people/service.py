@@ -17,7 +17,6 @@ from pipeline.errors import ObjectReplaced, ObjectUnknown, PersonUnknown, StoreD
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.matching.match import Matcher
-from pipeline.people import merging
 from pipeline.people.background import Housekeeper, LongWork, ShardEnroller
 from pipeline.people.batcher import MicroBatcher
 from pipeline.people.changes import ChangeRules
@@ -35,14 +34,13 @@ from pipeline.people.types import (
 from pipeline.people.views import all_views, person_view
 from pipeline.runtime.device import resolve_device
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.catalog.opening import utc_now
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     API,
     NO_CHANGE,
+    ChangesPage,
     CorrectionAnswer,
     CorrectionRequest,
-    DirectoryCommit,
     PersonChange,
     PersonRecord,
 )
@@ -201,6 +199,10 @@ class IdentityService:
             raise ObjectUnknown
         return key
 
+    def changes(self, account_id: int | None, since: int, limit: int) -> ChangesPage:
+        """The changes of an account, or of all, since a commit. Raises ChangesUnknown."""
+        return self._client.changes(since, account_id, limit)
+
     # Changing
 
     def update_person(self, account_id: int, directory: str, person_id: str, change: PersonChange) -> None:
@@ -209,14 +211,8 @@ class IdentityService:
 
     def delete_person(self, account_id: int, directory: str, person_id: str, *, recursive: bool = False) -> None:
         """Deletes this record, whose oldest child becomes root, or its whole merged set. Raises PersonUnknown."""
-        with self._directories.using(account_id, directory) as opened, self._directories.writing(opened):
-            record = _record(opened, person_id)
-            deleted, orphans = [person_id], merging.orphaned(opened, record, utc_now())
-            if recursive:
-                deleted, orphans = [person.person_id for person in opened.merged_set(person_id)], []
-            self._housekeeper.note_change()  # before: a commit that fails late may be durable
-            commit = DirectoryCommit(account_id, directory, updated=orphans, deleted=deleted)
-            opened.apply(self._client.commit_directory(commit), deleted)
+        kind = "delete_merged" if recursive else "delete"
+        self.correct(CorrectionRequest(account_id, directory, kind, [person_id], origin=API))
 
     def merge(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -34,15 +33,14 @@ from pipeline.people.decide import (
     decide_faces,
     failed_measures,
     occurrences,
-    seen_again,
 )
 from pipeline.people.directory import Directories, Directory
 from pipeline.people.duplicate_faces import DuplicateResolver, mark_changed
-from pipeline.people.following import follow
 from pipeline.people.reference_pictures import PictureReader
+from pipeline.people.rules import row_of
 from pipeline.people.same_faces import place_bound
 from pipeline.runtime.threads import over_threads
-from pipeline.store.catalog.references import FaceVector
+from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.shard import PreparedShard
 from pipeline.store.files.objects import FOLDER_DIGITS
 from pipeline.store.files.shards import embedding_rows
@@ -50,8 +48,10 @@ from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     FACES_SCHEMA,
     FILES_SCHEMA,
+    INSERT,
     MEDIA_SCHEMA,
-    PERSONS_SCHEMA,
+    RUN,
+    Change,
     PersonRecord,
     RunRow,
     ShardCommit,
@@ -80,16 +80,15 @@ class _Prepared:
     """A decided shard whose files are written."""
 
     decisions: Sequence[Decision]  # one for each directory
-    persons: Sequence[Mapping[str, Any]]  # the new ones, as PERSONS_SCHEMA, in the order of insertion
     files: PreparedShard
     corrections: Sequence[tuple[Directory, int]]  # each directory, and how many were made before it was decided
-    changed: Sequence[tuple[ChangedPhotos, Mapping[int, FaceVector]]]  # with the vectors of those known by others now
+    changed: Sequence[ChangedPhotos]
 
     def is_outdated(self) -> bool:
         return (
             any(directory.face_corrections != made for directory, made in self.corrections)
             or any(decision.is_outdated() for decision in self.decisions)
-            or any(photos.is_outdated() for photos, _ in self.changed)
+            or any(photos.is_outdated() for photos in self.changed)
         )
 
 
@@ -129,9 +128,9 @@ class Enroller:
     def commit(self, shard: int, manifest: pa.Table, extracted: pa.Table) -> None:
         """Decides the faces of one shard and commits it. Raises StoreError."""
         rows = read_rows(manifest, extracted)
-        media_id = self._client.promise_ids(len(rows), 0).next_media_id
+        media_id, _ = self._client.reserve_ids(len(rows), 0)
         self._duplicates.resolve(rows, media_id)
-        face_id = self._client.promise_ids(0, sum(len(row.faces) for row in rows)).next_face_id
+        _, face_id = self._client.reserve_ids(0, sum(len(row.faces) for row in rows))
         names = {_directory_of(row) for row in rows}
         with self._directories.using_all(self._run.account_id, names) as directories:
             folder = self._uuid_of(f"folder:{shard}")[:FOLDER_DIGITS]
@@ -172,17 +171,19 @@ class Enroller:
                 for row in gone.rows:
                     mark_changed(row)
         made = {guid: picture for guid, picture, _ in objects}
-        settled = [photos.commit(partial(self._reference_guid, shard), made) for photos in changed]
-        others = {picture[0]: picture for commit in settled for picture in commit.pictures.values()}
-        seen = Counter[str]()
-        for name, directory in shard.directories.items():
-            seen += occurrences(directory, [s for s in sightings if _directory_of(rows[s.photo]) == name])
         unnamed = {photo for photos in changed for photo in photos.unnamed}
-        persons = self._persons(shard, sightings, face_ids, seen, unnamed)
-        media = [_media_row(row, media_id) for media_id, row in enumerate(rows, shard.media_id)]
-        faces = [
-            _face_row(s, face_id, shard.media_id + s.photo) for s, face_id in zip(sightings, face_ids, strict=True)
+        replaced = {
+            photos.directory.name: photos.change(partial(self._reference_guid, shard), made) for photos in changed
+        }
+        numbered = list(zip(face_ids, sightings, strict=True))
+        changes = [
+            self._change(shard, directory, numbered, made, unnamed, replaced.get(name))
+            for name, directory in shard.directories.items()
         ]
+        changes = [change for change in changes if change.persons or change.leaving]
+        changes.sort(key=lambda change: min(change.new_faces, default=shard.face_id))  # directories by their first face
+        media = [_media_row(row, media_id) for media_id, row in enumerate(rows, shard.media_id)]
+        faces = [_face_row(s, face_id, shard.media_id + s.photo) for face_id, s in numbered]
         files = self._client.prepare_shard(
             ShardCommit(
                 run_id=self._run.run_id,
@@ -191,16 +192,13 @@ class Enroller:
                 media=pa.Table.from_pylist(media, MEDIA_SCHEMA),
                 faces=pa.Table.from_pylist(faces, FACES_SCHEMA),
                 embeddings=self._embeddings(sightings, face_ids),
-                persons=pa.Table.from_pylist(persons, PERSONS_SCHEMA),
                 files=pa.Table.from_pylist([_file_row(r, n) for n, r in enumerate(rows, shard.media_id)], FILES_SCHEMA),
-                objects=[*objects, *(picture for guid, picture in others.items() if guid not in made)],
-                occurrences=seen,
+                changes=changes,
                 finished_run_shards=self._duplicates.finished_by(shard.number),
-                settled=settled,
                 face_changes=[person for photos in changed for person in photos.face_changes()],
             )
         )
-        return _Prepared(decisions, persons, files, corrections, [(photos, photos.vectors()) for photos in changed])
+        return _Prepared(decisions, files, corrections, changed)
 
     def _changed_photos(self, shard: _Shard) -> list[ChangedPhotos]:
         """Of each directory in which photos are replaced."""
@@ -277,35 +275,47 @@ class Enroller:
             return self._image_guid(shard, sighting)
         return shard.folder + self._uuid_of(f"image of face {face_id}")[FOLDER_DIGITS:]
 
-    def _persons(
+    def _change(
         self,
         shard: _Shard,
-        sightings: Sequence[Sighting],
-        face_ids: range,
-        occurrences: Counter[str],
+        directory: Directory,
+        numbered: Sequence[tuple[int, Sighting]],
+        made: Mapping[str, bytes],
         unnamed: Set[int],
-    ) -> list[dict[str, Any]]:
-        """The new persons, numbered from 0: the store draws their sequence numbers in this order. Takes the new
-        persons' counts out of `occurrences`, which leaves those of stored persons. `unnamed`: photos whose labels name
-        nobody."""
-        persons: list[dict[str, Any]] = []
-        for sighting, face_id in zip(sightings, face_ids, strict=True):
-            if sighting.outcome == "inserted":
-                row = shard.rows[sighting.photo]
-                label = {} if sighting.photo in unnamed else row.manifest  # a named row inserts its largest face only
-                persons.append(
-                    {
-                        "person_id": sighting.person_id,
-                        "seq": len(persons),
-                        "directory": _directory_of(row),
-                        "name": label.get("name"),
-                        "external_id": label.get("external_id"),
-                        "face_id": face_id,
-                        "image_guid": self._image_guid(shard, sighting),
-                        "occurrence": 1 + occurrences.pop(sighting.new_id, 0),
-                    }
-                )
-        return persons
+        replaced: Change | None,
+    ) -> Change:
+        """What the shard changes in a directory: new persons, in the order of the manifest, and who was seen again;
+        with what follows from `replaced` photos. `unnamed`: photos whose labels name nobody."""
+        own = [(n, s) for n, s in numbered if _directory_of(shard.rows[s.photo]) == directory.name]
+        new = {n: s for n, s in own if s.outcome == "inserted"}
+        seen = occurrences(directory, [s for _, s in own])
+        persons, pictures, now = {}, {}, utc_now()
+        for s in new.values():
+            row, guid = shard.rows[s.photo], self._image_guid(shard, s)
+            label = {} if s.photo in unnamed else row.manifest  # a named row inserts its largest face only
+            count = 1 + seen.pop(s.new_id, 0)
+            record = PersonRecord.new(
+                s.new_id, label.get("name"), label.get("external_id"), guid, now, occurrence=count
+            )
+            persons[s.new_id] = row_of(record)
+            pictures[s.new_id] = guid, made[guid], MEDIA_TYPE
+        known = {person_id: directory.get(person_id) for person_id in seen}
+        change = replaced or Change(directory.account_id, directory.name, INSERT, RUN)
+        before, after = change.before, change.after
+        return replace(
+            change,
+            before=replace(before, persons={**before.persons, **dict.fromkeys(persons)}),
+            after=replace(
+                after,
+                persons={**after.persons, **persons},
+                references={**after.references, **{s.new_id: face_id for face_id, s in new.items()}},
+            ),
+            seen=seen,
+            seqs={**change.seqs, **{p: record.seq for p, record in known.items() if record is not None}},
+            pictures={**change.pictures, **pictures},
+            vectors={**change.vectors, **{face_id: s.vector for face_id, s in new.items()}},
+            new_faces=new.keys(),
+        )
 
     def _pictures(self, shard: _Shard, inserted: Sequence[Sighting]) -> list[tuple[str, bytes, str]]:
         """(guid, bytes, media type) of the picture to store of each face; faces of a photo follow one another. Raises
@@ -349,27 +359,9 @@ class Enroller:
     def _commit(self, prepared: _Prepared) -> PreparedShard:
         """The transaction, and then the same in memory. Under the directories' locks."""
         committed = self._client.commit_prepared(prepared.files)
-        records = {
-            person["person_id"]: PersonRecord.new(
-                person["person_id"],
-                person["name"],
-                person["external_id"],
-                person["image_guid"],
-                committed.at,
-                seq=committed.first_seq + person["seq"],
-                occurrence=person["occurrence"],
-            )
-            for person in prepared.persons
-        }
-        for directory, _ in prepared.corrections:
-            directory.apply(seen_again(directory, prepared.files.commit.occurrences, committed.at))
-        for decision in prepared.decisions:
-            new = [sighting for sighting in decision.sightings if sighting.outcome == "inserted"]
-            decision.directory.apply([records[s.new_id] for s in new], references=[s.as_reference() for s in new])
-        changes = zip(prepared.changed, prepared.files.commit.settled, committed.settled, strict=True)
-        for (photos, vectors), commit, done in changes:
-            follow(photos.directory, commit, done, vectors)
-            photos.directory.note_correction()  # faces are gone that others may have decided about
+        directories = {directory.name: directory for directory, _ in prepared.corrections}
+        for change, done in zip(prepared.files.commit.changes, committed, strict=True):
+            directories[change.directory].apply(change, done)
         return prepared.files
 
 

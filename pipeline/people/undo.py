@@ -13,7 +13,7 @@ from pipeline.people.correction_plan import FreePlan, Plan, contradicts
 from pipeline.people.directory import Directory
 from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.store.catalog.opening import utc_now
-from pipeline.store.commits.correction import FACE_COLUMNS
+from pipeline.store.commits.commit import FACE_COLUMNS
 from pipeline.store.local import LocalStore
 from pipeline.store.records import USER, Correction, CorrectionRequest, Rows
 

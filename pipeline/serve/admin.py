@@ -36,6 +36,8 @@ from pipeline.serve.connections import Connections
 from pipeline.serve.hosts import is_loopback
 from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.protocol import LimitedProtocol
+from pipeline.serve.request_parsing import Query
+from pipeline.serve.serializer import MAX_CHANGES, changes_json
 from pipeline.store.connect import Hello
 from pipeline.store.files.handover import read_handed_over
 from pipeline.store.files.lock import make_token, remove_token
@@ -67,6 +69,7 @@ def open_admin_port(
     calls = _Calls(store, service, password_changed)
     routes = [
         Route("/admin/hello", _endpoint(calls.hello), methods=["GET"]),
+        Route("/changes", _endpoint(calls.changes), methods=["GET"]),
         Route("/admin/call/{name}", _endpoint(calls.call), methods=["POST"]),
     ]
     app = _Guard(Starlette(routes=routes), make_token(store.folder))
@@ -130,6 +133,12 @@ class _Calls:
     def hello(self, _request: Request, _body: bytes) -> Hello:
         """Which store this is."""
         return Hello(version("facepipe"), self._store.path, self._store.identity, self._store.generation)
+
+    def changes(self, request: Request, _body: bytes) -> object:
+        """What changed in all accounts since a commit."""
+        query = Query(request)
+        since, limit = query.whole("since", 0, 0), query.whole("limit", 1000, 1, MAX_CHANGES)
+        return changes_json(self._service.changes(None, since, limit))
 
     def call(self, request: Request, body: bytes) -> object:
         """The answer of an operation of the store to a JSON list of arguments."""

@@ -96,7 +96,7 @@ def make_app(
             pool.close()
 
     app = Starlette(
-        routes=_routes([*_contract(handlers), *(page if settings.ui.enabled else ())]),
+        routes=_routes([*_contract(handlers, serve), *(page if settings.ui.enabled else ())]),
         middleware=[
             Middleware(RequestMiddleware, metrics=metrics),
             Middleware(PageHeaders),
@@ -127,7 +127,7 @@ def _cors(settings: ServeSettings) -> list[Middleware]:
     ]
 
 
-def _contract(handlers: Handlers) -> list[tuple[str, str, Handler]]:
+def _contract(handlers: Handlers, settings: ServeSettings) -> list[tuple[str, str, Handler]]:
     """Method, path and handler of each route of the contract, and of the server's health."""
     docs = Docs()
     return [
@@ -144,6 +144,7 @@ def _contract(handlers: Handlers) -> list[tuple[str, str, Handler]]:
         ("GET", "/obj/imagekey", handlers.image_key),  # before /obj/{guid}: the name is reserved
         ("GET", "/imagekey", handlers.image_key),
         ("GET", "/obj/{guid}", handlers.object),
+        *([("GET", "/changes", handlers.changes)] if settings.changes else ()),
         ("GET", "/healthz", handlers.healthz),
         ("GET", "/readyz", handlers.readyz),
         ("GET", "/metrics", handlers.scrape),

@@ -35,7 +35,7 @@ from pipeline.serve.request_parsing import (
     rest_of_path,
 )
 from pipeline.serve.responses import encoded_response, json_bytes, json_response, request_id, tagged_response
-from pipeline.serve.serializer import Serializer
+from pipeline.serve.serializer import MAX_CHANGES, Serializer, changes_json
 from pipeline.serve.thread_pool import BoundedThreadPool
 
 EXTERNAL_PREFIX: Final = "/people/external/"
@@ -134,6 +134,12 @@ class Handlers:
         caller = await self._caller(request)
         ids = person_ids(await self._object(request, caller))
         return await self._accepted(lambda: self.service.unmerge(*caller, ids))
+
+    async def changes(self, request: Request) -> Response:
+        caller = await self._caller(request)
+        query = Query(request)
+        since, limit = query.whole("since", 0, 0), query.whole("limit", 1000, 1, MAX_CHANGES)
+        return await self._json(lambda: changes_json(self.service.changes(caller.account_id, since, limit)))
 
     # Images
 

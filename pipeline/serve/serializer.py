@@ -11,6 +11,7 @@ from pipeline.config import ServeSettings
 from pipeline.errors import UsageError
 from pipeline.people.types import FaceResult, PersonView, PostResult, SimilarPerson
 from pipeline.people.views import epoch_ms
+from pipeline.store.records import ChangesPage
 
 Json = dict[str, Any]
 
@@ -24,6 +25,7 @@ LANDMARK_NAMES: Final = (
     "right-mouth-corner",
 )
 CLOUD: Final = "cloud"
+MAX_CHANGES: Final = 10_000  # entries in one answer
 
 
 def image_prefix(settings: ServeSettings) -> str:
@@ -176,3 +178,26 @@ def _similar(similar: SimilarPerson) -> Json:
 
 def _present(**values: Any) -> Json:
     return {key: value for key, value in values.items() if value is not None}
+
+
+def changes_json(page: ChangesPage) -> Json:
+    """Changes since a commit."""
+    return {
+        "changes": [
+            {
+                "commit": entry.commit,
+                "position": entry.position,
+                "kind": entry.kind,
+                **({"origin": entry.origin} if entry.origin is not None else {}),
+                **({"at": epoch_ms(entry.at)} if entry.at is not None else {}),
+                "account": entry.account,
+                **({"directory": entry.directory} if entry.directory is not None else {}),
+                "persons": list(entry.persons),
+                "gone": list(entry.gone),
+                **({"undoes": dict(zip(("commit", "position"), entry.undoes, strict=True))} if entry.undoes else {}),
+            }
+            for entry in page.entries
+        ],
+        "next": page.next,
+        "more": page.more,
+    }

@@ -122,6 +122,9 @@ class RemoteStore(Store):
                 request = replace(request, decoded=stack.enter_context(handed_over(self.folder, decoded, key)))
             return cast("CorrectionAnswer", self._call("correct", CorrectionAnswer, request))
 
+    def delete_directory(self, account_id: int, name: str) -> int:
+        return cast("int", self._call("delete_directory", int, account_id, name))
+
     def check(self, *, repair: bool = False, progress: object = None) -> Checked:  # noqa: ARG002
         return cast("Checked", self._call("check", Checked, repair))
 

@@ -14,6 +14,7 @@ from pipeline.store.catalog import (
     accounts,
     corrections,
     deletes,
+    directories,
     files,
     forgotten,
     media,
@@ -24,10 +25,10 @@ from pipeline.store.catalog import (
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up
-from pipeline.store.catalog.ids import PromisedIds, counters
+from pipeline.store.catalog.ids import ReservedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.commits import correction, directory, fold, shard
+from pipeline.store.commits import commit, fold, shard
 from pipeline.store.export import export_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
@@ -35,14 +36,14 @@ from pipeline.store.files.lock import LOCK_NAME
 from pipeline.store.files.objects import Row, open_image, read_object
 from pipeline.store.operations import CommitShard, Correct, Operation, Store
 from pipeline.store.records import (
+    USER,
+    Change,
     Checked,
+    Committed,
     CorrectionAnswer,
-    CorrectionCommit,
     CorrectionRequest,
-    Counters,
-    DirectoryCommit,
     FaceAnswer,
-    PersonRecord,
+    Picture,
     RunRow,
     SearchQuery,
     ShardCommit,
@@ -70,8 +71,8 @@ class LocalStore(CatalogThread, Store):
         Store.__init__(self, self.folder)
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
-        self._ids = PromisedIds()
-        self._group = directory.GroupCommit()
+        self._ids = ReservedIds(self.counters())
+        self._group = commit.GroupCommit()
 
     @classmethod
     def open(cls, path: Path | str, *, command: str, repair: bool = False, reading: bool = False) -> LocalStore:
@@ -153,6 +154,12 @@ class LocalStore(CatalogThread, Store):
     def correct(self, request: CorrectionRequest, here: Correct, decoded: pa.Table | None = None) -> CorrectionAnswer:
         return here(self, request, decoded)
 
+    def delete_directory(self, account_id: int, name: str) -> int:
+        """Its photos may go into another directory: later runs are told nothing. The caller has its lock, if any."""
+        ids = self.submit(lambda catalog: directories.person_ids(catalog, account_id, name))
+        self.commit(Change(account_id, name, "delete_directory", USER, deleted=ids))
+        return len(ids)
+
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
         unfinished = self.submit(fold.left_to_erase)
         if unfinished and not self._catalog.read_only:
@@ -230,27 +237,26 @@ class LocalStore(CatalogThread, Store):
 
     # Committing
 
-    def promise_ids(self, media: int, faces: int) -> Counters:
-        """The first of so many media and face ids for a shard that is being prepared: no other commit gets them."""
-        return self.submit(lambda catalog: self._ids.promise(catalog, media, faces))
+    def reserve_ids(self, media: int, faces: int) -> tuple[int, int]:
+        """The first of so many media ids, and of so many face ids: no other commit gets them."""
+        return self._ids.take(media, faces)
 
-    def prepare_shard(self, commit: ShardCommit) -> shard.PreparedShard:
+    def prepare_shard(self, shard_commit: ShardCommit) -> shard.PreparedShard:
         """Checks a shard and writes its files, for `commit_prepared`; other commits may come between the two.
 
-        Raises StoreError for a shard that is in already, ids that are taken, and columns that don't fit.
+        Raises StoreError for a shard that is committed already, ids that are taken, and columns that don't fit.
         """
-        tables = shard.conform(commit, self.identity.embedding_size)
-        self.submit(lambda catalog: shard.check_new(catalog, commit, tables, self._ids))
-        key = self.image_key(commit.account_id)
-        return shard.write_files(self.folder, self.identity, self.generation, commit, tables, key)
+        tables = shard.conform(shard_commit, self.identity.embedding_size)
+        self.submit(lambda catalog: shard.check_new(catalog, shard_commit, tables))
+        key = self.image_key(shard_commit.account_id)
+        return shard.write_files(self.folder, self.identity, self.generation, shard_commit, tables, key)
 
-    def commit_prepared(self, prepared: shard.PreparedShard) -> shard.CommittedShard:
-        """Commits a prepared shard durably, or nothing of it. Its persons get the next sequence numbers, in the order
-        of the numbers that they were prepared with.
+    def commit_prepared(self, prepared: shard.PreparedShard) -> list[Committed]:
+        """Commits a prepared shard durably, or nothing of it; returns what each of its changes drew.
 
         Raises StoreError, and TooManyDirectories where the account would hold identities in more than MAX_DIRECTORIES.
         """
-        return self.submit(lambda catalog: shard.commit_rows(catalog, prepared, self._ids))
+        return self.submit(lambda catalog: shard.commit_rows(catalog, prepared))
 
     def settle_shard(self, prepared: shard.PreparedShard) -> None:
         """What follows from a committed shard: files are deleted, reference matrices grow. In pieces, so that requests
@@ -258,22 +264,21 @@ class LocalStore(CatalogThread, Store):
         self.unlink_needless()
         shard.grow_matrices(self.submit, prepared)
 
-    def commit_shard(self, commit: ShardCommit) -> shard.CommittedShard:
+    def commit_shard(self, shard_commit: ShardCommit) -> list[Committed]:
         """`prepare_shard`, `commit_prepared` and `settle_shard` in one."""
         with self.embeddings_lock:
-            prepared = self.prepare_shard(commit)
+            prepared = self.prepare_shard(shard_commit)
             committed = self.commit_prepared(prepared)
             self.settle_shard(prepared)
             return committed
 
     @contextmanager
-    def images_ahead(self, account_id: int, images: Sequence[tuple[str, bytes, str]]) -> Iterator[dict[str, Row]]:
-        """For the block these images (guid, bytes, media type) are on disk, for `commit_directory` and
-        `commit_correction`: writing them takes longer than the transaction, and should not be done under a lock. Those
-        that no commit takes are removed."""
+    def images_ahead(self, account_id: int, images: Sequence[Picture]) -> Iterator[dict[str, Row]]:
+        """For the block these pictures are on disk, for `commit`: writing them takes longer than the transaction, and
+        should not be done under a lock. Those that no commit takes are removed."""
         key = self.image_key(account_id)
         try:
-            ahead = directory.write_images(self.folder, images, key)
+            ahead = commit.write_pictures(self.folder, images, key)
         except BaseException:
             self._discard([guid for guid, _, _ in images])
             raise
@@ -283,34 +288,19 @@ class LocalStore(CatalogThread, Store):
             if ahead:
                 self._discard(list(ahead))
 
-    def commit_directory(self, commit: DirectoryCommit, ahead: dict[str, Row] | None = None) -> list[PersonRecord]:
-        """Commits what a request changes in a directory, durably or not at all; returns the inserted and updated
-        persons as they are afterwards. `ahead`: from `images_ahead`; it loses the images that the commit takes. Calls
-        of several threads share a transaction where they can; each succeeds or fails by itself.
+    def commit(self, change: Change, ahead: dict[str, Row] | None = None) -> Committed:
+        """Commits a change of a directory durably, or nothing of it; `unlink_needless` is to follow. `ahead`: from
+        `images_ahead`; it loses the pictures that the commit takes. Calls of several threads share a transaction where
+        they can; each succeeds or fails by itself.
 
-        Raises StoreError where something does not fit, and TooManyDirectories.
+        Raises StoreError where something does not fit, DirectoryUnknown and TooManyDirectories.
         """
-        directory.check_commit(commit, self.identity.embedding_size)
-        images = directory.images_of(commit)
+        pictures = list(change.pictures.values())
         try:
-            change = directory.Change(commit, self._written(commit.account_id, images, ahead))
-            return self._group.commit(change, lambda: self.begin(lambda c: self._group.commit_next(c, self._ids)))
+            rows = self._written(change.account_id, pictures, ahead)
+            return self._group.commit(change, rows, lambda: self.begin(self._group.commit_next))
         except BaseException:
-            self._discard([guid for guid, _, _ in images])
-            raise
-
-    def commit_correction(
-        self, commit: CorrectionCommit, ahead: dict[str, Row] | None = None
-    ) -> correction.CommittedCorrection:
-        """Commits a correction, or the undoing of one, durably or not at all; `unlink_needless` is to follow. Nobody
-        else changes the directory meanwhile. `ahead` as in `commit_directory`. Raises StoreError where something does
-        not fit."""
-        images = list(commit.pictures.values())
-        try:
-            rows = self._written(commit.account_id, images, ahead)
-            return self.submit(lambda catalog: correction.commit_correction(catalog, commit, rows))
-        except BaseException:
-            self._discard([guid for guid, _, _ in images])
+            self._discard([guid for guid, _, _ in pictures])
             raise
 
     def unlink_needless(self) -> None:
@@ -324,18 +314,16 @@ class LocalStore(CatalogThread, Store):
         with cleaning_up(self.path):
             self.submit(deletes.replay)
 
-    def _written(
-        self, account_id: int, images: Sequence[tuple[str, bytes, str]], ahead: dict[str, Row] | None
-    ) -> list[Row]:
+    def _written(self, account_id: int, images: Sequence[Picture], ahead: dict[str, Row] | None) -> list[Row]:
         """The rows of images, those `ahead` taken from there, and the others written."""
         rows = {guid: ahead.pop(guid) for guid, _, _ in images if ahead and guid in ahead}
         unwritten = [image for image in images if image[0] not in rows]
-        rows |= directory.write_images(self.folder, unwritten, self.image_key(account_id))
+        rows |= commit.write_pictures(self.folder, unwritten, self.image_key(account_id))
         return [rows[guid] for guid, _, _ in images]
 
     def _discard(self, guids: Sequence[str]) -> None:
         with suppress(StoreError):  # what stays is removed at closing, or at the next opening
-            self.submit(lambda catalog: directory.discard_images(catalog, guids))
+            self.submit(lambda catalog: commit.discard_pictures(catalog, guids))
 
 
 def _object_row(catalog: Catalog, guid: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from pipeline.errors import CleanUpLeft, StoreError, StoreUnwritable
 from pipeline.store import export
 from pipeline.store.catalog import (
     accounts,
+    changes,
     corrections,
     directories,
     files,
@@ -32,7 +33,6 @@ from pipeline.store.catalog import (
     runs,
 )
 from pipeline.store.catalog.connection import Catalog, cleaning_up
-from pipeline.store.commits import directory
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.run_files import RunFiles
@@ -129,7 +129,6 @@ class Store(RunFiles):
     set_password = Operation(accounts.set_password)
     accounts = Operation(accounts.user_ids)
     directories = Operation(directories.directories)
-    delete_directory = Operation(directory.delete_directory)
 
     # Runs
     begin_run = Operation(runs.begin_run)
@@ -165,6 +164,7 @@ class Store(RunFiles):
     people = Operation(people.people)
     rejected_faces = Operation(corrections.rejected_faces)
     correction_history = Operation(corrections.history)
+    changes = Operation(changes.changes)
 
     # What a page shows
     totals = Operation(overview.totals)
@@ -245,6 +245,10 @@ class Store(RunFiles):
         """Puts right whose a face is, or what a person is called: by what `here` does, or the server, whose requests
         are answered accordingly from then on. `decoded`: of a regroup, DECODED_SCHEMA. Raises RequestError where it
         can't be done; then nothing was."""
+
+    @abstractmethod
+    def delete_directory(self, account_id: int, name: str) -> int:
+        """Deletes every person of a directory with everything of theirs; returns how many. Raises DirectoryUnknown."""
 
     @abstractmethod
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:

@@ -8,7 +8,7 @@ directories are given by name and belong to the account of the commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -24,7 +24,9 @@ def _column(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
-USER, API, LABEL = "user", "api", "label"  # who asks for a correction
+USER, API, LABEL, RUN = "user", "api", "label", "run"  # the origin of a change
+INSERT, UPDATE, MERGE = "insert", "update", "merge"  # kinds of changes; INSERT: that only inserts and counts
+COUNTERS: Final = ("occurrence", "last_occurrence_at")  # columns of a person that say how often it was seen
 
 MEDIA_SCHEMA = pa.schema(
     [
@@ -59,19 +61,6 @@ FACES_SCHEMA = pa.schema(
         *(_column(name, pa.float32()) for name in ("x1", "y1", "x2", "y2")),
         _column("landmarks", pa.list_(pa.float32(), 10)),  # five points, x and y
         *(_column(name, pa.float32()) for name in ("confidence", *QUALITIES)),
-    ]
-)
-
-PERSONS_SCHEMA = pa.schema(
-    [
-        _column("person_id", pa.string()),  # UUID text
-        _column("seq", pa.int64()),
-        _column("directory", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("external_id", pa.string()),
-        _column("face_id", pa.int64()),  # of the reference
-        _column("image_guid", pa.string()),
-        _column("occurrence", pa.int64()),
     ]
 )
 
@@ -338,33 +327,33 @@ class ReferenceOrigin:
 
 
 @dataclass(frozen=True)
-class NewReference:
-    """A face that becomes the reference of a person: a new one's first, or in place of an older one."""
+class PostedFace:
+    """A face of a posted image that becomes the reference of a person."""
 
+    face_id: int
     person_id: str
     ordinal: int  # in the posted image, from the largest face, from 0
     outcome: str  # "inserted", or "matched": it replaces the person's reference
     similarity_score: float
     fields: Mapping[str, Any]  # x1 y1 x2 y2, landmarks, confidence and the three qualities, as in FACES_SCHEMA
-    embedding: FloatArray  # [d] float32
-    image_guid: str
-    image: bytes  # the picture to store, not encrypted
-    media_type: str
 
 
 @dataclass(frozen=True)
-class DirectoryCommit:
-    """Everything that one request changes in a directory, committed as a whole or not at all."""
+class PostedPhoto:
+    """A posted image, and the faces that are stored of it."""
 
-    account_id: int
-    directory: str
-    inserted: Sequence[PersonRecord] = ()  # each with its NewReference
-    updated: Sequence[PersonRecord] = ()  # each as it is afterwards
-    deleted: Sequence[str] = ()  # person ids: their references, images, faces and embeddings go too
-    forget: bool = False  # later runs leave out the faces of the deleted
-    references: Sequence[NewReference] = ()
-    image: PostedImage | None = None  # there when `references` are
-    merge: tuple[Rows, Rows] | None = None  # before and after it: logged as a correction of its own, from the API
+    media_id: int
+    image: PostedImage
+    faces: Sequence[PostedFace]
+
+
+@dataclass(frozen=True)
+class FaceVector:
+    """What a face is recognised by."""
+
+    embedding: FloatArray  # [d] float32
+    image_hashes: tuple[str, ...]  # of its image: SHA-256 of the bytes, hash of the pixels
+    box: tuple[float, float, float, float]  # xyxy in pixels of the upright image
 
 
 @dataclass(frozen=True)
@@ -471,38 +460,94 @@ class Rows:
         return {person_id for person_id in shown if person_id is not None}
 
 
+NO_ROWS: Final = '{"persons": {}, "faces": {}, "references": {}, "facts": []}'  # as core.corrections has them
+Picture: TypeAlias = tuple[str, bytes, str]  # guid, bytes and media type
+
+
 @dataclass(frozen=True)
-class CorrectionCommit:
-    """A correction of a directory, or the undoing of one, committed as a whole or not at all."""
+class Change:
+    """A change of one directory by a request, a correction or a shard. It is committed as a whole or not at all."""
 
     account_id: int
     directory: str
-    kind: str
-    origin: str  # user, api, label
-    before: Rows
-    after: Rows
-    # Person id -> guid, bytes and media type of the reference, where there is a picture of it.
-    pictures: Mapping[str, tuple[str, bytes, str]] = field(default_factory=dict)
-    # Face id -> [d] float32, of faces that were rejected and are somebody's now.
-    vectors: Mapping[int, FloatArray] = field(default_factory=dict)
-    undoes: int | None = None  # of the kinds undo and redo: the correction whose rows these are
-    # Media of runs that go with their faces. Then it can't be undone, and is not noted.
-    leaving: Sequence[int] = ()
+    kind: str = INSERT  # as `CorrectionRequest.kind`; update or merge: what a post changes beside; replace_photos
+    origin: str = API
+    before: Rows = Rows()
+    after: Rows = Rows()
+    seen: Mapping[str, int] = field(default_factory=dict)  # person id -> how many more photos show the person
+    seqs: Mapping[str, int] = field(default_factory=dict)  # of persons that are stored: their rows are found by it
+    photo: PostedPhoto | None = None
+    replaced: Sequence[str] = ()  # persons whose reference is deleted for good, because `photo` has another
+    pictures: Mapping[str, Picture] = field(default_factory=dict)  # by person, of new references that have one
+    vectors: Mapping[int, FaceVector] = field(default_factory=dict)  # of new references, by face id
+    new_faces: Set[int] = frozenset()  # those of them that are stored with the change
+    admitted: Mapping[int, FloatArray] = field(default_factory=dict)  # vectors of faces that were rejected, by face id
+    undoes: int | None = None  # of the kinds undo and redo: the correction that is undone or redone
+    deleted: Sequence[str] = ()  # persons that are deleted with all their faces
+    remembered: Set[str] = frozenset()  # kinds of digests that are kept of them, see `catalog.forgotten`
+    leaving: Sequence[int] = ()  # media of runs that are deleted with their faces
     leaving_status: str = FORGOTTEN
     labels: Sequence[MediaLabel] = ()  # that are noted with it
 
+    @cached_property
+    def persons(self) -> set[str]:
+        """The ids of all persons whose rows it writes."""
+        return {*self.after.persons, *self.after.references, *self.seen, *self.replaced, *self.deleted}
+
+    @property
+    def gone(self) -> list[str]:
+        """The persons that are deleted."""
+        return [*self.deleted, *(person_id for person_id, columns in self.after.persons.items() if columns is None)]
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether it is more than insertions and counts."""
+        return self.kind != INSERT
+
+    @property
+    def can_be_undone(self) -> bool:
+        return self.is_logged and not (self.deleted or self.leaving)
+
     @property
     def is_of_faces(self) -> bool:
-        """Whether it changes more than columns of persons: whose faces are, what is stated, or who there is."""
-        rows = self.before, self.after
-        return bool(self.leaving) or any(
+        """Whether it changes what earlier faces were decided by: whose a face is, what is stated, or who there is."""
+        rows = self.logged
+        return bool(self.leaving or self.deleted) or any(
             each.faces or each.references or each.facts or None in each.persons.values() for each in rows
         )
 
+    @cached_property
+    def logged(self) -> tuple[Rows, Rows]:
+        """The rows before and after it that the log keeps for an undo. A new person stays when a post is undone, and so
+        does a reference that it replaced."""
+        if not self.can_be_undone:
+            return Rows(), Rows()
+        if self.photo is None:
+            return self.before, self.after
+        before, after = {}, {}
+        for person_id, new in self.after.persons.items():
+            old = self.before.persons[person_id]
+            if old is None:
+                old, new = {"parent_id": None}, {"parent_id": (new or {}).get("parent_id")}
+            names = [name for name in old if name != "modified_at" and old[name] != (new or {})[name]]
+            if names:
+                before[person_id] = {name: old[name] for name in names}
+                after[person_id] = {name: (new or {})[name] for name in names}
+        return Rows(before), Rows(after)
+
     def prepare(self) -> None:
-        """Makes the texts that are noted of it: for thousands of rows that takes as long as the transaction."""
-        for rows in (self.before, self.after):
+        """Makes the texts of the log: for thousands of rows that takes as long as the transaction."""
+        for rows in self.logged:
             _ = rows.texts, rows.person_ids
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What the commit of a change drew."""
+
+    at: datetime  # UTC
+    seqs: Mapping[str, int]  # of new persons
+    correction_id: int | None  # of its row in the log; None: it has none
 
 
 @dataclass(frozen=True)
@@ -517,7 +562,7 @@ class Correction:
     before: Rows
     after: Rows
     undone_at: datetime | None  # UTC
-    merges_only: bool  # a person whom it showed was deleted: its rows are not complete
+    merges_only: bool  # its rows are not complete: it deleted somebody, or somebody whom it showed was deleted later
 
 
 @dataclass(frozen=True)
@@ -538,6 +583,31 @@ class ChangeSince:
     kind: str
     at: datetime  # UTC
     undone: bool
+
+
+@dataclass(frozen=True)
+class ChangeEntry:
+    """A change of people, for readers that keep a copy of them."""
+
+    commit: int
+    position: int  # in the commit
+    kind: str  # insert, reference (it was replaced), or as in the log: merge, undo, forget, replace_photos, ...
+    origin: str | None  # user, api, label, run; None of insertions and references
+    at: datetime | None  # UTC; None of references
+    account: str  # user id
+    directory: str | None  # None: it was deleted
+    persons: Sequence[str]  # ids of those who changed, or are another's now; what they are now is to be asked
+    gone: Sequence[str]  # ids of those who were deleted: a reader drops them
+    undoes: tuple[int, int] | None  # commit and position of the change that this one undoes or redoes
+
+
+@dataclass(frozen=True)
+class ChangesPage:
+    """Changes in their order."""
+
+    entries: Sequence[ChangeEntry]
+    next: int  # what to ask for next, as `since`
+    more: bool  # whether there are more now
 
 
 @dataclass(frozen=True)
@@ -738,10 +808,10 @@ class FaceChange(TypedDict):
 
 @dataclass(frozen=True)
 class ShardCommit:
-    """Everything that one shard of a run brings, committed as a whole or not at all.
+    """A shard of a run. It is committed as a whole or not at all.
 
-    The caller chooses ids (from `promise_ids` or `counters`) and object names. With the same names after a crash the
-    store overwrites the same files, so nothing is orphaned.
+    The caller chooses ids (from `reserve_ids`) and names of pictures. With the same names after a crash the store
+    overwrites the same files.
     """
 
     run_id: str
@@ -750,14 +820,15 @@ class ShardCommit:
     media: pa.Table  # MEDIA_SCHEMA
     faces: pa.Table  # FACES_SCHEMA
     embeddings: pa.Table  # embeddings_schema(d): of the faces that are not rejected
-    persons: pa.Table  # PERSONS_SCHEMA: the new ones
     files: pa.Table  # FILES_SCHEMA: of the media
-    objects: Sequence[tuple[str, bytes, str]] = ()  # (guid, bytes, media type)
-    occurrences: Mapping[str, int] = field(default_factory=dict)  # of persons of earlier commits: how many to add
-    # What follows in its directories from photos that leave because their files changed; pictures are among `objects`.
-    settled: Sequence[CorrectionCommit] = ()
+    changes: Sequence[Change] = ()  # one for each directory
     finished_run_shards: Sequence[int] = ()  # whose run shard files are no longer needed
     face_changes: Sequence[FaceChange] = ()
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """Each once."""
+        return list({picture[0]: picture for change in self.changes for picture in change.pictures.values()}.values())
 
 
 @dataclass(frozen=True)

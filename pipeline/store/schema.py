@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_VERSION: Final = 1  # of the folder's layout: raised when an older reader would go wrong
-SCHEMA_VERSION: Final = 6  # of the tables; opening a store upgrades older ones
+SCHEMA_VERSION: Final = 7  # of the tables; opening a store upgrades older ones
 MAX_DIRECTORIES: Final = 10  # of an account, that hold an identity
 
 # The columns of each table, with their types.
@@ -21,7 +21,7 @@ _COLUMNS: Final = {
         preprocessing VARCHAR, calibration VARCHAR, output_settings VARCHAR, output_hash VARCHAR,
         encrypted BOOLEAN, master_key_id VARCHAR, pixel_key VARCHAR,
         next_media_id BIGINT, next_face_id BIGINT, next_person_seq BIGINT,
-        next_correction_id BIGINT, fact_key VARCHAR
+        next_correction_id BIGINT, fact_key VARCHAR, changes_from BIGINT
     """,
     "accounts": """
         account_id INTEGER, user_id VARCHAR, password_hash VARCHAR, image_key VARCHAR, added_at TIMESTAMP
@@ -60,10 +60,11 @@ _COLUMNS: Final = {
         person_id UUID, seq BIGINT, directory_id INTEGER, parent_id UUID,
         name VARCHAR, first_name VARCHAR, last_name VARCHAR, external_id VARCHAR,
         tags VARCHAR, metadata VARCHAR, ignored BOOLEAN,
-        occurrence BIGINT, last_occurrence_at TIMESTAMP, added_at TIMESTAMP, modified_at TIMESTAMP
+        occurrence BIGINT, last_occurrence_at TIMESTAMP, added_at TIMESTAMP, modified_at TIMESTAMP,
+        commit_number BIGINT
     """,
     "reference_faces": """
-        generation INTEGER, person_id UUID, face_id BIGINT, image_guid VARCHAR, seq BIGINT
+        generation INTEGER, person_id UUID, face_id BIGINT, image_guid VARCHAR, seq BIGINT, commit_number BIGINT
     """,
     "objects": "image_guid VARCHAR, bytes BIGINT, sha256 VARCHAR, media_type VARCHAR, encrypted BOOLEAN",
     "replaced_images": "image_guid VARCHAR, person_id UUID, replaced_at TIMESTAMP",
@@ -74,7 +75,7 @@ _COLUMNS: Final = {
     "corrections": """
         correction_id BIGINT, account_id INTEGER, directory_id INTEGER, kind VARCHAR, origin VARCHAR,
         made_at TIMESTAMP, before VARCHAR, after VARCHAR, person_ids UUID[], undone_at TIMESTAMP, merges_only BOOLEAN,
-        undoes BIGINT
+        undoes BIGINT, commit_number BIGINT, position BIGINT, gone UUID[]
     """,
     "files": """
         source VARCHAR, account_id INTEGER, path VARCHAR, directory VARCHAR, media_id BIGINT, size BIGINT,

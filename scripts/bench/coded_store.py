@@ -22,14 +22,19 @@ from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.pixel_hash import PixelHash
 from pipeline.extraction.rows import EXTRACT, MANIFEST_SCHEMA, fixed_lists, shard_schema
 from pipeline.matching.calibration import Calibration
+from pipeline.people.rules import row_of
 from pipeline.store.catalog.accounts import hash_password
+from pipeline.store.catalog.opening import utc_now
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
     FACES_SCHEMA,
     FILES_SCHEMA,
     MEDIA_SCHEMA,
-    PERSONS_SCHEMA,
+    RUN,
+    Change,
+    PersonRecord,
+    Rows,
     RunRow,
     ShardCommit,
     embeddings_schema,
@@ -82,17 +87,22 @@ def plant(client: LocalStore, count: int, directory: str = "main", *, one: bool 
     client.finish_run(run.run_id, {})
 
 
+class _WithoutPictures(ShardCommit):
+    pictures = ()  # type: ignore[assignment]
+
+
 def _planted(
     client: LocalStore, run: RunRow, shard: int, persons: Sequence[int], directory: str, *, one: bool
 ) -> ShardCommit:
-    size, counters = client.identity.embedding_size, client.counters()
+    size = client.identity.embedding_size
+    first_media_id, first_face_id = client.reserve_ids(len(persons), len(persons))
     guids = [str(uuid.uuid5(uuid.NAMESPACE_OID, f"image-{person}")) for person in persons]
     for guid in guids:
         client.folder.path(object_file(guid)).parent.mkdir(parents=True, exist_ok=True)
     faces = CodedExtractor(size).table([Shown(persons[0])]).drop_columns(["embedding", "crop"]).to_pylist()[0]
-    media, found, made = [], [], []
+    media, found, made, references, pictures = [], [], {}, {}, {}
     for place, person in enumerate(persons):
-        media_id, face_id = counters.next_media_id + place, counters.next_face_id + place
+        media_id, face_id = first_media_id + place, first_face_id + place
         known = {"media_id": media_id, "row": person, "path": f"{person}.png", "directory": directory, "status": OK}
         hashes = {name: _sha256(f"{name} {person}") for name in ("sha256", "pixel_hash")}
         media.append({**dict.fromkeys(MEDIA_SCHEMA.names), **known, **hashes, "width": SIDE, "height": SIDE})
@@ -101,18 +111,28 @@ def _planted(
         found.append({**owner, **faces, "media_id": media_id, "ordinal": 0, "outcome": outcome})
         if outcome == "matched":
             continue
-        made.append({**owner, "seq": place, "directory": directory, "image_guid": guids[place], "occurrence": 1})
-    vectors = fixed_lists(np.stack([vector(Shown(person), size) for person in persons]))
+        known_as = str(owner["person_id"])
+        made[known_as] = row_of(PersonRecord.new(known_as, None, None, guids[place], utc_now()))
+        references[known_as], pictures[known_as] = face_id, (guids[place], b"", "")
+    vectors = np.stack([vector(Shown(person), size) for person in persons])
+    change = Change(
+        run.account_id,
+        directory,
+        origin=RUN,
+        before=Rows(dict.fromkeys(made)),
+        after=Rows(made, references=references),
+        pictures=pictures,
+    )
     ids = pa.array([row["face_id"] for row in found], pa.int64())
-    return ShardCommit(
+    return _WithoutPictures(
         run_id=run.run_id,
         shard=shard,
         account_id=run.account_id,
         media=pa.Table.from_pylist(media, MEDIA_SCHEMA),
         faces=pa.Table.from_pylist(found, FACES_SCHEMA),
-        embeddings=pa.table([ids, vectors], schema=embeddings_schema(size)),
-        persons=pa.Table.from_pylist(made, PERSONS_SCHEMA),
+        embeddings=pa.table([ids, fixed_lists(vectors)], schema=embeddings_schema(size)),
         files=pa.Table.from_pylist([{"media_id": row["media_id"]} for row in media], FILES_SCHEMA),
+        changes=[change] if made else [],
     )
 
 

@@ -15,7 +15,7 @@ from pipeline.store.files.crypto import MasterKey
 from pipeline.store.local import LocalStore
 from tests.cli.report import answer, facepipe, report_of
 from tests.cli.test_commands import IDENTITY
-from tests.store.store_samples import SIZE, insertion
+from tests.store.store_samples import SIZE, commit, insertion
 
 pytestmark = pytest.mark.usefixtures("quick_hashes")
 MASTER = MasterKey(bytes(range(40, 72)), "a test")
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Path:
         ann, bob = client.create_account("ann", "scrypt$x"), client.create_account("bob", "scrypt$y")
         client.create_account("cid", None)
         for seed, (account, directory) in enumerate([(ann, "main"), (ann, "main"), (ann, "vip"), (bob, "main")]):
-            client.commit_directory(insertion(account, directory, seed, f"P{seed}"))
+            commit(client, insertion(account, directory, seed, f"P{seed}"))
     return path
 
 

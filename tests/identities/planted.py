@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -17,12 +17,13 @@ from pipeline.config import Settings, load_settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.rows import CROP, face_schema
 from pipeline.matching.calibration import Calibration
-from pipeline.people.directory import Directory, ReferenceFace
+from pipeline.people.directory import Directory
+from pipeline.people.rules import row_of
 from pipeline.people.service import IdentityService
 from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.runtime.stage_times import StageTimes
 from pipeline.store.local import LocalStore
-from pipeline.store.records import PersonRecord, StoreIdentity
+from pipeline.store.records import Change, Committed, FaceVector, PersonRecord, Rows, StoreIdentity
 from pipeline.types import DecodedImage
 from tests.store import store_samples
 
@@ -126,12 +127,35 @@ def person(number: int, **changed: object) -> PersonRecord:
     return replace(record, **changed)
 
 
+def apply(
+    directory: Directory,
+    records: Iterable[PersonRecord] = (),
+    references: Mapping[str, FaceVector] | None = None,
+    deleted: Sequence[str] = (),
+) -> None:
+    """Makes these changes in memory, as a commit of them would."""
+    records, faces = list(records), dict(enumerate((references or {}).values()))
+    change = Change(
+        directory.account_id,
+        directory.name,
+        "delete" if deleted else "insert",
+        after=Rows(
+            {record.person_id: row_of(record) for record in records},
+            references=dict(zip(references or (), faces, strict=True)),
+        ),
+        pictures={record.person_id: (record.image_guid, b"", "") for record in records if record.image_guid},
+        vectors=faces,
+        deleted=deleted,
+    )
+    directory.apply(change, Committed(NOW, {}, None))
+
+
 def put(directory: Directory, number: int, vector: np.ndarray, *hashes: str) -> None:
     """Gives the person "p<number>", who is new or not, this reference."""
     person_id = f"p{number}"
     record = directory.get(person_id) or person(number)
     record = replace(record, image_guid=f"{person_id}-{len(directory.view().index)}")
-    directory.apply([record], references=[ReferenceFace(person_id, vector, hashes, BOX)])
+    apply(directory, [record], {person_id: FaceVector(vector, hashes, BOX)})
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pipeline.matching.match import Matcher
 from pipeline.people.decide import Decision, Sighting, decide_faces
 from pipeline.people.directory import Directory
 from pipeline.store.records import References
-from tests.identities.planted import BOX, SIZE, near, put, somebody
+from tests.identities.planted import BOX, SIZE, apply, near, put, somebody
 
 MATCHER = Matcher(Calibration(), 0.54)
 
@@ -49,9 +49,9 @@ def test_when_a_decision_must_be_made_again(directory: Directory, change: str, o
     if change == "somebody else came":
         put(directory, 9, somebody(9))
     elif change == "somebody else went":
-        directory.apply(deleted=["p2"])
+        apply(directory, deleted=["p2"])
     elif change == "the match went":
-        directory.apply(deleted=["p0"])
+        apply(directory, deleted=["p0"])
     elif change == "the match has a new reference":
         put(directory, 0, somebody(9))
     elif change == "a nearer one came":
@@ -77,7 +77,7 @@ def follow(directory: Directory, change: tuple[int, tuple[int, str] | None]) -> 
     if reference is not None:
         put(directory, number, _VECTORS[reference[0]], reference[1])
     elif directory.get(f"p{number}") is not None:
-        directory.apply(deleted=[f"p{number}"])
+        apply(directory, deleted=[f"p{number}"])
 
 
 @settings(max_examples=200, deadline=None)

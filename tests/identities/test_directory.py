@@ -12,7 +12,7 @@ from pipeline.matching.match import Matcher
 from pipeline.people.directory import Directories, Directory
 from pipeline.store.local import LocalStore
 from pipeline.store.records import References
-from tests.identities.planted import BOX, SIZE, person, put, somebody
+from tests.identities.planted import BOX, SIZE, apply, person, put, somebody
 
 MATCHER = Matcher(Calibration(), 0.54)
 
@@ -27,7 +27,7 @@ def test_a_view_never_changes(directory: Directory) -> None:
     view = directory.view()
     put(directory, 1, somebody(7))
     put(directory, 9, somebody(9))
-    directory.apply(deleted=["p0"])
+    apply(directory, deleted=["p0"])
     nearest = MATCHER.nearest(view.index, np.stack([somebody(k) for k in range(3)]), 1)
     person_ids = [view.person_ids[p] for p in nearest.positions[:, 0]]
     assert person_ids == ["p0", "p1", "p2"]
@@ -48,7 +48,7 @@ def test_many_dead_references_are_dropped(directory: Directory) -> None:
     for _ in range(1200):
         vector = rng.normal(size=SIZE).astype(np.float32)
         put(directory, int(rng.integers(10, 50)), vector / np.linalg.norm(vector))
-    directory.apply(deleted=[f"p{number}" for number in range(10, 50)])
+    apply(directory, deleted=[f"p{number}" for number in range(10, 50)])
     assert len(directory.view().index) < 300
     assert [best(directory, somebody(k)) for k in range(3)] == ["p0", "p1", "p2"]
 

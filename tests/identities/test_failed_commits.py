@@ -15,7 +15,7 @@ from pipeline.errors import CleanUpLeft, FacepipeError, PersonUnknown, StoreErro
 from pipeline.matching.references import ReferenceIndex
 from pipeline.store.catalog import deletes
 from pipeline.store.files import faults
-from pipeline.store.records import PersonRecord, References
+from pipeline.store.records import Committed, References
 from tests.identities.planted import Face, PlantedExtractor, Poster, near, somebody
 from tests.serve.coded import SIZE, service_of
 
@@ -41,7 +41,7 @@ def fail_once() -> Iterator[FailOnce]:
 LATE = {  # after the transaction
     "commits.write": CleanUpLeft,
     "commits.fsync": CleanUpLeft,
-    "directory_commit.committed": StoreUnwritable,
+    "change.committed": StoreUnwritable,
 }
 
 
@@ -64,13 +64,13 @@ def test_a_deletion_that_failed_after_its_transaction_is_known(poster: Poster, f
     for number in range(2):
         poster.post(Face(somebody(number)))
     first, second = poster.records()
-    fail_once("directory_commit.committed")
+    fail_once("change.committed")
     with pytest.raises(StoreUnwritable):
         poster.people.delete_person(poster.account, "main", first.person_id)
     assert poster.records() == poster.stored() == [second]
     with pytest.raises(PersonUnknown):
         poster.people.face_image(poster.account, "main", first.person_id)
-    fail_once("directory_commit.committed")
+    fail_once("change.committed")
     with pytest.raises(StoreUnwritable):
         poster.people.delete_directory(poster.account, "main")
     assert poster.records() == []
@@ -109,7 +109,7 @@ def test_while_the_store_cannot_be_read_nothing_is_decided_on_what_is_in_doubt(
 
     with monkeypatch.context() as patch:
         patch.setattr(poster.client, "references", unreadable)
-        fail_once("directory_commit.committed", StoreFull)
+        fail_once("change.committed", StoreFull)
         with pytest.raises(StoreFull):
             poster.send(new)
         with pytest.raises(StoreError, match="planted"):
@@ -187,15 +187,15 @@ def test_a_picture_that_is_replaced_while_it_is_fetched_is_not_missing(
             fetched.append(exc)
 
     reader = threading.Thread(target=fetch)
-    commit = poster.client.commit_directory
+    commit = poster.client.commit
 
-    def commit_then_read(*args: object) -> list[PersonRecord]:
+    def commit_then_read(*args: object) -> Committed:
         committed = commit(*args)  # type: ignore[arg-type]
         reader.start()
         reader.join(0.5)
         return committed
 
-    monkeypatch.setattr(poster.client, "commit_directory", commit_then_read)
+    monkeypatch.setattr(poster.client, "commit", commit_then_read)
     vector: np.ndarray = near(0, 0.5)
     poster.post(Face(vector))
     reader.join(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import PersonUnknown
-from pipeline.people.directory import Directory, ReferenceFace
-from pipeline.people.merging import merged, orphaned, unmerged
+from pipeline.people.directory import Directory
+from pipeline.people.merging import merged_parents, orphaned, unmerged
 from pipeline.people.views import all_views, epoch_ms, person_view, root_view
-from pipeline.store.records import PersonRecord
+from pipeline.store.records import FaceVector, PersonRecord
+from tests.identities.planted import apply
 
 NOW = datetime(2026, 1, 1)
 COUNT = 8
@@ -27,8 +29,8 @@ def eight_persons() -> Directory:
     records = [
         PersonRecord.new(str(k), f"name {k}", None, f"guid-{k}", NOW, seq=k + 1, occurrence=k + 1) for k in range(COUNT)
     ]
-    faces = [ReferenceFace(str(k), np.eye(COUNT, dtype=np.float32)[k], (), (0, 0, 1, 1)) for k in range(COUNT)]
-    made.apply(records, references=faces)
+    vectors = np.eye(COUNT, dtype=np.float32)
+    apply(made, records, {str(k): FaceVector(vectors[k], (), (0, 0, 1, 1)) for k in range(COUNT)})
     return made
 
 
@@ -41,12 +43,17 @@ def parents(made: Directory) -> dict[str, str | None]:
     return {record.person_id: record.parent_id for record in made.records()}
 
 
+def set_parents(made: Directory, parent_ids: Mapping[str, str | None]) -> None:
+    known = {person_id: made.get(person_id) for person_id in parent_ids}
+    apply(made, [replace(record, parent_id=parent_ids[p]) for p, record in known.items() if record is not None])
+
+
 def merge(made: Directory, *ids: str) -> None:
-    made.apply(merged(made, ids, NOW))
+    set_parents(made, merged_parents(made, ids))
 
 
 def unmerge(made: Directory, *ids: str) -> None:
-    made.apply(unmerged(made, ids, NOW))
+    set_parents(made, {record.person_id: None for record in unmerged(made, ids)})
 
 
 @pytest.mark.parametrize(
@@ -77,9 +84,12 @@ def test_a_chain_of_merges_may_be_longer_than_calls_can_be_nested() -> None:
     count = sys.getrecursionlimit() + 100
     made = Directory(1, "main", COUNT)
     parent_ids = [None, *(str(k) for k in range(count - 1))]
-    made.apply(
-        replace(PersonRecord.new(str(k), None, None, f"guid-{k}", NOW, seq=k + 1), parent_id=parent)
-        for k, parent in enumerate(parent_ids)
+    apply(
+        made,
+        [
+            replace(PersonRecord.new(str(k), None, None, f"guid-{k}", NOW, seq=k + 1), parent_id=parent)
+            for k, parent in enumerate(parent_ids)
+        ],
     )
     assert [member.person_id for member in made.merged_set(str(count // 2))] == [str(k) for k in range(count)]
 
@@ -114,22 +124,23 @@ def test_times_of_one_moment_are_shown_as_one() -> None:
 
 
 def test_merging_or_unmerging_an_unknown_person_is_refused(made: Directory) -> None:
-    for change in (merged, unmerged):
+    for change in (merged_parents, unmerged):
         with pytest.raises(PersonUnknown):
-            change(made, ["1", "none"], NOW)
+            change(made, ["1", "none"])
 
 
 def test_merging_one_person_or_one_set_again_changes_nothing(made: Directory) -> None:
-    assert merged(made, ["1", "1"], NOW) == []
+    assert merged_parents(made, ["1", "1"]) == {}
     merge(made, "1", "2")
-    assert merged(made, ["1", "2"], NOW) == []
+    assert merged_parents(made, ["1", "2"]) == {}
 
 
 def test_when_a_root_is_deleted_its_oldest_child_becomes_the_root(made: Directory) -> None:
     merge(made, "0", "1", "2")
     root = made.get("0")
     assert root is not None
-    made.apply(orphaned(made, root, NOW), deleted=["0"])
+    set_parents(made, orphaned(made, root))
+    apply(made, deleted=["0"])
     assert parents(made) == {**{str(k): None for k in range(1, COUNT)}, "2": "1"}
 
 
@@ -139,7 +150,8 @@ def test_when_one_in_the_middle_is_deleted_its_children_go_to_its_parent(made: D
     merge(made, "1", "2")
     middle = made.get("2")
     assert middle is not None
-    made.apply(orphaned(made, middle, NOW), deleted=["2"])
+    set_parents(made, orphaned(made, middle))
+    apply(made, deleted=["2"])
     assert parents(made) == {"0": None, "1": None, "3": "1", "4": "1", "5": None, "6": None, "7": None}
 
 

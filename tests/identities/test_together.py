@@ -33,11 +33,11 @@ class HeldUpPosts(Poster):
 
     def __call__(self, name: str) -> None:
         """The hook of the fault points."""
-        if name == "directory_commit.begin":
+        if name == "change.begin":
             self.transactions += 1
             self.reached.set()
             assert self.open.wait(WAIT_S)
-        if name == "directory_commit.committed" and self.transactions == self.failing:
+        if name == "change.committed" and self.transactions == self.failing:
             raise StoreUnwritable(path="disk", detail="planted")
 
     def photo(self, vector: Any) -> bytes:

@@ -39,7 +39,7 @@ UNMET = (
     "export.",
     "matrix.rename",
     "matrix.fsync_folder",
-    "directory_commit.",
+    "change.",
     "correction.",
     "fold.",
     "migrate.",

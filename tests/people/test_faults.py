@@ -172,7 +172,7 @@ def test_what_a_broken_disk_leaves_of_an_erasure_the_next_command_erases(
         assert facepipe(*words, "--store", undisturbed).exit_code == 0
     erased = held(prepared) - held(undisturbed)
     assert {type(item) for item in erased} == {bytes, str}
-    committed = next(number for number, point in enumerate(met) if point == "directory_commit.commit")
+    committed = next(number for number, point in enumerate(met) if point == "change.commit")
     late = [point for point in dict.fromkeys(met[committed + 1 :]) if point not in met[: committed + 1]]
     failures = [(point, error) for point in late for error in ERRORS]
     assert len(failures) > 10

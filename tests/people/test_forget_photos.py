@@ -287,7 +287,7 @@ def test_it_works_beside_a_server_and_from_python(store: Path, served: bool) -> 
     assert problems(store) == []
 
 
-@pytest.mark.parametrize("point", ["correction.begin", "correction.commit", "object.write"])
+@pytest.mark.parametrize("point", ["change.begin", "change.commit", "object.write"])
 def test_a_full_disk_changes_nothing(people: People, point: str) -> None:
     before = people.state(), media_rows(people.client)
     with failing_at(point, StoreFull(path=people.client.path, detail="no space left")), pytest.raises(StoreFull):

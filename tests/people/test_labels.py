@@ -502,7 +502,7 @@ def test_a_face_stays_where_nobody_could_be_known_by_another(nights: Nights) -> 
     assert problems(nights.store) == []
 
 
-@pytest.mark.parametrize("point", ["plan_run.committed", "correction.commit", "correction.committed"])
+@pytest.mark.parametrize("point", ["plan_run.committed", "change.commit", "change.committed"])
 def test_a_night_that_broke_off_is_repeated(nights: Nights, point: str) -> None:
     nights.shows(a=Shown(1), b=Shown(1, 1), c=Shown(2), d=Shown(3))
     nights.say(a="Anna", b="Anna", c="Cid", d="Dora")

@@ -224,7 +224,7 @@ class TestForget:
         again = forgetting(manifest, store, 0.5)  # the row of a2.png is still there
         assert (again.forgotten_files, again.statuses, problems(store)) == ([str(photos / "a2.png")], {}, [])
 
-    @pytest.mark.parametrize("point", ["plan_run.committed", "correction.commit", "correction.committed"])
+    @pytest.mark.parametrize("point", ["plan_run.committed", "change.commit", "change.committed"])
     def test_the_next_night_ends_it(
         self, photos: Path, night: Path, point: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -233,7 +233,7 @@ class TestForget:
             (photos / name).unlink()
         with failing_at(point, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
             forgetting(photos, night, 1)
-        done = point == "correction.committed"
+        done = point == "change.committed"
         assert len(paths_of(night)) == 6 - done
         report = forgetting(photos, night, 1)
         assert (report.vanished, report.forgotten_missing) == (2, 2 - done)

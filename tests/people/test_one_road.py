@@ -198,7 +198,7 @@ class TestRequests:
         with at_fault_points(points.append):
             post_merging(people, Shown(9), people.one)
         before, logged = people.state(), log(people)
-        committing = points.index("directory_commit.commit")
+        committing = points.index("change.commit")
         for number, point in enumerate(dict.fromkeys(points[: committing + 1]), 20):
             with broken_at(point, errno.EIO), pytest.raises(StoreError):
                 post_merging(people, Shown(number), people.one)

@@ -42,20 +42,16 @@ CLIENTS = 16
 AFTER_THE_COMMIT = (
     "catalog.fsync_folder",
     "commits.",
-    "directory_commit.committed",
-    "correction.committed",
+    "change.committed",
+    "change.committed",
     "unlink",
     "clear_deletes.",
 )
-TRANSACTIONS = ("directory_commit", "correction", "clear_deletes", "fold")
+TRANSACTIONS = ("change", "clear_deletes", "fold")
 # What requests meet, and the end of a server, which folds what they left waiting.
 MET = (
     *(f"{kind}.{step}" for kind in ("object", "embeddings") for step in FILE_STEPS),
-    *(
-        f"{name}.{step}"
-        for name in ("directory_commit", "correction", "clear_deletes", "fold")
-        for step in TRANSACTION_STEPS
-    ),
+    *(f"{name}.{step}" for name in ("change", "clear_deletes", "fold") for step in TRANSACTION_STEPS),
     "catalog.fsync_folder",
     "commits.write",
     "commits.fsync",
@@ -228,7 +224,7 @@ def test_killed_while_it_makes_a_correction_for_a_command(forked_servers: Forker
     store = prepare(tmp_path)
     with LocalStore.open(store, command="test") as client:
         before = table_contents(client)
-    server = forked_servers.start(store=str(store), fault="correction.commit", nth=1)
+    server = forked_servers.start(store=str(store), fault="change.commit", nth=1)
     words = ["people", "move", 1, "Berta", "--store", store]
     assert facepipe(*words).exit_code == ServerUnreachable.exit_code
     assert server.wait().status == -signal.SIGKILL

@@ -25,22 +25,30 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
+from pipeline.people.rules import difference, row_of
+from pipeline.store.catalog import references
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.directories import directory_id
+from pipeline.store.catalog.forgotten import FACE, PHOTOS
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
 from pipeline.store.files import durable, faults
+from pipeline.store.files.objects import Row
 from pipeline.store.files.shards import embedding_rows
 from pipeline.store.local import LocalStore
 from pipeline.store.records import (
+    COUNTERS,
     FACES_SCHEMA,
     FILES_SCHEMA,
     MEDIA_SCHEMA,
-    PERSONS_SCHEMA,
-    CorrectionCommit,
-    DirectoryCommit,
+    RUN,
+    Change,
+    FaceVector,
     Fact,
-    NewReference,
     PersonRecord,
+    PostedFace,
     PostedImage,
+    PostedPhoto,
     Rows,
     RunRow,
     ScanNotes,
@@ -98,12 +106,12 @@ def shard_commit(
 
     From the second shard on the first person of the first shard matches again.
     """
-    counters = client.counters()
-    media, faces, persons, objects = [], [], [], []
-    for row in range(rows):
-        media_id = counters.next_media_id + row
+    first_media_id, first_face_id = client.reserve_ids(rows, 2 * rows)
+    media, faces, persons, chosen, pictures, vectors = [], [], {}, {}, {}, {}
+    for row, vector in enumerate(unit_vectors(rows, seed=shard)):
+        media_id = first_media_id + row
         path = f"{SOURCE}/{shard}-{row}.jpg"
-        face_id = counters.next_face_id + 2 * row
+        face_id = first_face_id + 2 * row
         guid = str(uuid.uuid5(uuid.NAMESPACE_OID, f"object-{face_id}"))
         person = str(uuid.uuid5(uuid.NAMESPACE_OID, f"person-{face_id}"))
         data = JPEG + path.encode()
@@ -128,31 +136,32 @@ def shard_commit(
         rejected = {"outcome": "rejected", "rejection_reasons": "center-pose,contrast"}
         faces.append(face | {"face_id": face_id, "ordinal": 0} | inserted)
         faces.append(face | {"face_id": face_id + 1, "ordinal": 1} | rejected)
-        persons.append(
-            {
-                "person_id": person,
-                "seq": counters.next_person_seq + row,
-                "directory": directory,
-                "name": f"Person {row}",
-                "face_id": face_id,
-                "image_guid": guid,
-                "occurrence": 1,
-            }
-        )
-        objects.append((guid, data, "image/jpeg"))
-    kept = [face["face_id"] for face in faces if face["ordinal"] == 0]
-    earlier = [person.person_id for person in client.references(run.account_id, directory).persons[:1]]
+        persons[person] = row_of(PersonRecord.new(person, f"Person {row}", None, guid, NOW))
+        chosen[person] = face_id
+        pictures[person] = guid, data, "image/jpeg"
+        vectors[face_id] = FaceVector(vector, (), (10, 20, 60, 80))
+    earlier = client.references(run.account_id, directory).persons[:1]
+    change = Change(
+        run.account_id,
+        directory,
+        origin=RUN,
+        before=Rows(dict.fromkeys(persons)),
+        after=Rows(persons, references=chosen),
+        seen={record.person_id: 1 for record in earlier},
+        seqs={record.person_id: record.seq for record in earlier},
+        pictures=pictures,
+        vectors=vectors,
+        new_faces=vectors.keys(),
+    )
     return ShardCommit(
         run_id=run.run_id,
         shard=shard,
         account_id=run.account_id,
         media=pa.Table.from_pylist(media, MEDIA_SCHEMA),
         faces=pa.Table.from_pylist(faces, FACES_SCHEMA),
-        embeddings=embedding_rows(kept, unit_vectors(rows, seed=shard)),
-        persons=pa.Table.from_pylist(persons, PERSONS_SCHEMA),
+        embeddings=embedding_rows(list(vectors), unit_vectors(rows, seed=shard)),
         files=pa.Table.from_pylist([{"media_id": row["media_id"], **FILE_STATE} for row in media], FILES_SCHEMA),
-        objects=objects,
-        occurrences=dict.fromkeys(earlier, 1),
+        changes=[change],
         finished_run_shards=[shard],
     )
 
@@ -177,18 +186,27 @@ def picture(seed: int) -> bytes:
     return JPEG + b"picture %d" % seed * 50
 
 
-def reference(record: PersonRecord, seed: int, *, ordinal: int = 0, outcome: str = "inserted") -> NewReference:
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """A face of a posted image that becomes the reference of a person."""
+
+    person_id: str
+    ordinal: int
+    outcome: str
+    embedding: np.ndarray
+    image_guid: str
+    image: bytes
+
+
+def reference(record: PersonRecord, seed: int, *, ordinal: int = 0, outcome: str = "inserted") -> Reference:
     """A face for the person, whose vector and image follow from the seed."""
-    return NewReference(
+    return Reference(
         person_id=record.person_id,
         ordinal=ordinal,
         outcome=outcome,
-        similarity_score=1.5,
-        fields=face_fields(),
         embedding=unit_vectors(1, seed)[0],
         image_guid=str(uuid.uuid5(uuid.NAMESPACE_OID, f"posted-image-{seed}")),
         image=picture(seed),
-        media_type="image/jpeg",
     )
 
 
@@ -196,34 +214,104 @@ def posted(seed: int) -> PostedImage:
     return PostedImage(sha(f"posted {seed}"), sha(f"posted pixels {seed}"), 1000, 250, 200, "jpeg", "Posted", None)
 
 
-def insertion(account: int, directory: str, seed: int, *names: str) -> DirectoryCommit:
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a request changes in a directory."""
+
+    account_id: int
+    directory: str
+    inserted: Sequence[PersonRecord] = ()  # each with its reference
+    updated: Sequence[PersonRecord] = ()  # as they will be
+    deleted: Sequence[str] = ()
+    forget: bool = False
+    references: Sequence[Reference] = ()
+    image: PostedImage | None = None
+
+    def change(self, client: LocalStore) -> Change:
+        known = persons_of(client, self.account_id, self.directory)
+        media_id, face_id = client.reserve_ids(1, len(self.references))
+        faces = dict(enumerate(self.references, face_id))
+        hashes = (self.image.sha256, self.image.pixel_hash) if self.image else ()
+        columns = {}
+        for record in self.updated:
+            changed = difference(known.get(record.person_id, person("nobody")), record)
+            columns[record.person_id] = {**changed, "modified_at": record.modified_at}
+        old = {p: {name: getattr(known[p], name) for name in new} for p, new in columns.items() if p in known}
+        new = [record.person_id for record in self.inserted]
+        kind = "insert" if all(set(each) <= {*COUNTERS, "modified_at"} for each in columns.values()) else "update"
+        return Change(
+            self.account_id,
+            self.directory,
+            ("forget" if self.forget else "delete") if self.deleted else kind,
+            before=Rows({**{person_id: {} for person_id in columns}, **old, **dict.fromkeys(new)}),
+            after=Rows(
+                {**columns, **{record.person_id: row_of(record) for record in self.inserted}},
+                references={face.person_id: number for number, face in faces.items()},
+            ),
+            seqs={record.person_id: record.seq for record in self.updated},
+            photo=PostedPhoto(
+                media_id,
+                self.image,
+                [
+                    PostedFace(number, face.person_id, face.ordinal, face.outcome, 1.5, face_fields())
+                    for number, face in faces.items()
+                ],
+            )
+            if self.image is not None
+            else None,
+            replaced=[face.person_id for face in self.references if face.person_id not in new],
+            pictures={face.person_id: (face.image_guid, face.image, "image/jpeg") for face in self.references},
+            vectors={n: FaceVector(face.embedding, hashes, (10, 20, 60, 80)) for n, face in faces.items()},
+            new_faces=faces.keys(),
+            deleted=self.deleted,
+            remembered=(PHOTOS | ({FACE} if self.forget else set())) if self.deleted else frozenset(),
+        )
+
+
+def persons_of(client: LocalStore, account: int, directory: str) -> dict[str, PersonRecord]:
+    """The persons of a directory. Reads no vector."""
+
+    def read(catalog: Catalog) -> Sequence[PersonRecord]:
+        return references._persons(references._person_rows(catalog, directory_id(catalog, account, directory)))
+
+    return {record.person_id: record for record in client.submit(read)}
+
+
+def commit(client: LocalStore, asked: Asked, ahead: dict[str, Row] | None = None) -> list[PersonRecord]:
+    """Commits it; the inserted and the updated persons as they are afterwards."""
+    client.commit(asked.change(client), ahead)
+    known = persons_of(client, asked.account_id, asked.directory)
+    return [known[record.person_id] for record in (*asked.inserted, *asked.updated)]
+
+
+def insertion(account: int, directory: str, seed: int, *names: str) -> Asked:
     """A post whose faces become new persons of these names."""
     people = [person(name) for name in names]
     references = [reference(one, seed + place, ordinal=place) for place, one in enumerate(people)]
-    return DirectoryCommit(account, directory, inserted=people, references=references, image=posted(seed))
+    return Asked(account, directory, inserted=people, references=references, image=posted(seed))
 
 
-def replacement(account: int, directory: str, seed: int, record: PersonRecord) -> DirectoryCommit:
+def replacement(account: int, directory: str, seed: int, record: PersonRecord) -> Asked:
     """A post whose face replaces the person's reference."""
     changed = dataclasses.replace(record, occurrence=record.occurrence + 1)
     references = [reference(record, seed, outcome="matched")]
-    return DirectoryCommit(account, directory, updated=[changed], references=references, image=posted(seed))
+    return Asked(account, directory, updated=[changed], references=references, image=posted(seed))
 
 
 def post(client: LocalStore, account: int) -> None:
     """The requests of the scenario, on a store with a finished run; skips the steps that are done."""
     found = {record.name: record for record in client.references(account, "posted").persons}
     if "A" not in found:
-        client.commit_directory(insertion(account, "posted", 100, "A", "B"))
+        commit(client, insertion(account, "posted", 100, "A", "B"))
         found = {record.name: record for record in client.references(account, "posted").persons}
     if found["A"].occurrence == 1:
         client.fold()
-        client.commit_directory(replacement(account, "posted", 200, found["A"]))
+        commit(client, replacement(account, "posted", 200, found["A"]))
     if "B" in found:
-        client.commit_directory(DirectoryCommit(account, "posted", deleted=[found["B"].person_id]))
+        commit(client, Asked(account, "posted", deleted=[found["B"].person_id]))
     of_run = [record.person_id for record in client.references(account, "main").persons if record.seq == 2]
     if of_run:
-        client.commit_directory(DirectoryCommit(account, "main", deleted=of_run, forget=True))
+        commit(client, Asked(account, "main", deleted=of_run, forget=True))
     correct(client, account)
     client.fold()
 
@@ -234,12 +322,11 @@ def correct(client: LocalStore, account: int) -> None:
     old, new = next(p for p in (*stored.persons, *stored.faceless) if p.seq == 3), person("Split")
     if old not in stored.faceless:
         (face,) = client.stored_faces(account, "main", [], [old.person_id])
-        made = {name: value for name, value in dataclasses.asdict(new).items() if name != "image_guid"}
         was = {name: getattr(face, name) for name in ("person_id", "outcome", "similarity_score", "rejection_reasons")}
         now = was | {"person_id": new.person_id, "outcome": "matched", "similarity_score": None}
         is_new = Fact("is", face.face_id, new.person_id)
-        client.commit_correction(
-            CorrectionCommit(
+        client.commit(
+            Change(
                 account_id=account,
                 directory="main",
                 kind="split",
@@ -248,23 +335,25 @@ def correct(client: LocalStore, account: int) -> None:
                     {new.person_id: None}, {face.face_id: was}, {new.person_id: None, old.person_id: face.face_id}
                 ),
                 after=Rows(
-                    {new.person_id: made},
+                    {new.person_id: row_of(new)},
                     {face.face_id: now},
                     {new.person_id: face.face_id, old.person_id: None},
                     [is_new],
                 ),
+                seqs={old.person_id: old.seq},
                 pictures={new.person_id: (str(uuid.uuid5(uuid.NAMESPACE_OID, "split")), picture(300), "image/jpeg")},
+                vectors=client.face_vectors([face.face_id]),
             )
         )
     before, after = Rows({old.person_id: {"name": old.name}}), Rows({old.person_id: {"name": "Another"}})
-    renaming = CorrectionCommit(account, "main", "name", "user", before, after)
+    renaming = Change(account, "main", "name", "user", before, after, seqs={old.person_id: old.seq})
     last = client.correction_to_undo(account, "main", None, "user")
-    if client.read("SELECT count(*) AS n FROM core.corrections WHERE undoes IS NULL")["n"][0].as_py() == 1:
-        client.commit_correction(renaming)
+    if client.read("SELECT count(*) AS n FROM core.corrections WHERE kind IN ('split', 'name')")["n"][0].as_py() == 1:
+        client.commit(renaming)
         last = client.correction_to_undo(account, "main", None, "user")
     if last is not None and last.kind == "name":
         rows = {"before": last.after, "after": last.before}
-        client.commit_correction(dataclasses.replace(renaming, kind="undo", undoes=last.correction_id, **rows))
+        client.commit(dataclasses.replace(renaming, kind="undo", undoes=last.correction_id, **rows))
 
 
 def play(path: Path, *, posts: bool = False) -> None:
@@ -376,7 +465,7 @@ def no_room() -> Iterator[None]:
 # Differ between two undisturbed runs.
 _VOLATILE = ("run_id", "fact_key", "file", "created_at", "added_at", "modified_at", "last_occurrence_at", "replaced_at")
 _VOLATILE += ("seen_at", "started_at", "finished_at", "committed_at", "made_at", "undone_at", "stated_at")
-_VOLATILE += ("forgotten_at", "after", "digest")  # `after` has times, and a digest is under the key
+_VOLATILE += ("forgotten_at", "after", "digest", "commit_number")  # `after` has times, and a digest is under the key
 
 
 def contents(path: Path) -> dict[str, list[str]]:

@@ -22,8 +22,19 @@ from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file
 from pipeline.store.files.shards import embedding_rows, parquet_bytes
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CheckReport, DirectoryCommit, Problem, RunRow
-from tests.store.store_samples import SIZE, execute, flip, insertion, no_room, play, shard_commit, unit_vectors
+from pipeline.store.records import CheckReport, Problem, RunRow
+from tests.store.store_samples import (
+    SIZE,
+    Asked,
+    commit,
+    execute,
+    flip,
+    insertion,
+    no_room,
+    play,
+    shard_commit,
+    unit_vectors,
+)
 
 
 def check(store: Path) -> CheckReport:
@@ -71,8 +82,8 @@ def test_a_flipped_bit_in_the_count_of_commits_is_found_and_repaired(store: Path
         assert client.check(repair=True).report.problems == []
         last = client.read("SELECT number FROM core.commits")["number"].to_pylist()
         assert [commit_count.recorded(client.folder)] == last
-        client.commit_directory(insertion(1, "main", 100, "A"))
-        client.commit_directory(insertion(1, "main", 101, "B"))
+        commit(client, insertion(1, "main", 100, "A"))
+        commit(client, insertion(1, "main", 101, "B"))
         assert client.check().report.problems == []
 
 
@@ -171,16 +182,16 @@ BROKEN_POSTED = {
     ),
     "INSERT INTO core.facts SELECT 0, unnest(['nobody', 'is']), 17, person_id, NULL, 'user', NULL FROM core.persons"
     " WHERE name = 'A'": "two facts that contradict each other",
-    "INSERT INTO core.corrections VALUES (1, 1, 1, 'name', 'user', NULL, '{}', '{}', [], NULL, NULL, NULL)": (
+    "INSERT INTO core.corrections VALUES (9, 1, 1, 'x', 'api', NULL, '{}', '{}', [], NULL, NULL, NULL, 1, 1, NULL)": (
         "next_correction_id is not above corrections.correction_id"
     ),
-    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'user', NULL, '{', '{}', [], NULL, NULL, NULL)": (
+    "INSERT INTO core.corrections VALUES (0, 1, 7, 'name', 'api', NULL, '{', '{}', [], NULL, NULL, NULL, 1, 1, NULL)": (
         "corrections.directory_id refers to a missing directories.directory_id"
     ),
-    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'user', NULL, '{', '{}', [], NULL, NULL, NULL)": (
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'name', 'api', NULL, '{', '{}', [], NULL, NULL, NULL, 1, 1, NULL)": (
         "are not JSON"
     ),
-    "INSERT INTO core.corrections VALUES (0, 1, 1, 'undo', 'user', NULL, '{}', '{}', [], NULL, NULL, 7)": (
+    "INSERT INTO core.corrections VALUES (0, 1, 1, 'undo', 'user', NULL, '{}', '{}', [], NULL, NULL, 7, 1, 1, NULL)": (
         "corrections.undoes refers to a missing corrections.correction_id"
     ),
     "INSERT INTO core.forgotten VALUES (7, 'path', '00', NULL)": "forgotten.account_id refers to a missing",
@@ -212,10 +223,10 @@ BROKEN_POSTED = {
 def posted_store(finished_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = Path(shutil.copytree(finished_store, tmp_path_factory.mktemp("posted") / "store"))
     with LocalStore.open(path, command="test") as client:
-        client.commit_directory(insertion(1, "posted", 100, "A", "B"))
+        commit(client, insertion(1, "posted", 100, "A", "B"))
         client.fold()
-        client.commit_directory(insertion(1, "posted", 102, "C"))
-        client.commit_directory(DirectoryCommit(1, "main", deleted=[client.references(1, "main").persons[0].person_id]))
+        commit(client, insertion(1, "posted", 102, "C"))
+        commit(client, Asked(1, "main", deleted=[client.references(1, "main").persons[0].person_id]))
         assert check_store(client).problems == []
     return path
 
@@ -239,8 +250,8 @@ def test_a_broken_rule_of_posts_is_found(posted_store: Path, tmp_path: Path, sql
 
 def test_missing_and_dead_rows_of_a_matrix_are_not_a_problem(filled: LocalStore) -> None:
     before = filled.references(1, "main")
-    filled.commit_directory(insertion(1, "main", 100, "A"))
-    filled.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[3].person_id]))
+    commit(filled, insertion(1, "main", 100, "A"))
+    commit(filled, Asked(1, "main", deleted=[before.persons[3].person_id]))
     assert check_store(filled).problems == []
     with (filled.path / "references/g0001/1.f32").open("ab") as file:
         file.write(b"torn")

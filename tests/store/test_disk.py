@@ -18,8 +18,7 @@ from pipeline.store.catalog.connection import translate
 from pipeline.store.files import durable
 from pipeline.store.files.durable import Folder, disk_errors, sync
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit
-from tests.store.store_samples import insertion, no_room
+from tests.store.store_samples import Asked, commit, insertion, no_room
 
 PRELUDE = """
 import os, shutil, sys
@@ -40,7 +39,9 @@ client.write_manifest(run.run_id, manifest_batches([400]), MANIFEST, shard_rows=
 client.plan_run(run.run_id, 400, 100)
 for shard in range(100):
     commit = shard_commit(client, run, shard)
-    commit = replace(commit, objects=[(guid, data * SCALE, kind) for guid, data, kind in commit.objects])
+    (change,) = commit.changes
+    pictures = {p: (guid, data * SCALE, kind) for p, (guid, data, kind) in change.pictures.items()}
+    commit = replace(commit, changes=[replace(change, pictures=pictures)])
     try:
         client.commit_shard(commit)
     except StoreFull as exc:
@@ -70,7 +71,7 @@ client = LocalStore.open_or_create(store, identity, command="fill")
 account = client.create_account("ann", None)
 def post(number):
     one = insertion(account, "main", number, f"P{number}")
-    client.commit_directory(replace(one, inserted=[replace(one.inserted[0], name=os.urandom(10_000).hex())]))
+    commit(client, replace(one, inserted=[replace(one.inserted[0], name=os.urandom(10_000).hex())]))
 post(0)
 filler = store.parent / "filler"
 disk = os.statvfs(store)
@@ -197,7 +198,7 @@ def test_on_a_read_only_disk_a_store_can_be_checked_and_exported_only(store: Pat
     folder = tmp_path / "disk"
     folder.mkdir()
     with LocalStore.open(store, command="test") as client:
-        client.commit_directory(insertion(1, "main", 100, "A"))
+        commit(client, insertion(1, "main", 100, "A"))
         shutil.copytree(store, folder / "store")
     mount = f"mount --bind '{folder}' '{folder}' && mount -o remount,bind,ro '{folder}'"
     assert in_namespace(folder, mount, READ_ONLY, str(tmp_path)).strip() == "refused"
@@ -208,7 +209,7 @@ def test_on_a_read_only_disk_an_unfinished_erasure_is_told(store: Path, tmp_path
     folder.mkdir()
     with LocalStore.open(store, command="test") as client:
         first = client.references(1, "main").persons[0]
-        client.commit_directory(DirectoryCommit(1, "main", deleted=[first.person_id]))
+        commit(client, Asked(1, "main", deleted=[first.person_id]))
         shutil.copytree(store, folder / "store")
         client.fold()
         (rewritten,) = client.path.glob("embeddings/*/*.1.parquet")
@@ -241,9 +242,9 @@ def test_a_catalog_whose_log_could_not_be_synced_is_opened_again(filled: LocalSt
     before = filled.references(1, "main").persons
     filled.submit(lambda catalog: setattr(catalog, "connection", LogThatCannotBeSynced(catalog.connection)))
     with pytest.raises(StoreUnwritable, match="fsync failed"):
-        filled.commit_directory(insertion(1, "main", 100, "A"))
+        commit(filled, insertion(1, "main", 100, "A"))
     assert filled.references(1, "main").persons == before
-    filled.commit_directory(insertion(1, "main", 100, "A"))
+    commit(filled, insertion(1, "main", 100, "A"))
     assert len(filled.references(1, "main")) == len(before) + 1
     assert filled.check().report.problems == []
 

@@ -24,7 +24,7 @@ from pipeline.store.files.crypto import MasterKey, decrypt_image
 from pipeline.store.files.objects import object_file, read_object
 from pipeline.store.local import LocalStore
 from pipeline.store.records import RunRow, StoreIdentity
-from tests.store.store_samples import JPEG, execute, identity, insertion, picture, shard_commit
+from tests.store.store_samples import JPEG, commit, execute, identity, insertion, picture, shard_commit
 
 MASTER = MasterKey(bytes(range(150, 182)), "a test")
 PICTURE = picture(1)
@@ -55,8 +55,8 @@ def test_shards_and_posts_are_encrypted_under_their_accounts_keys(client: LocalS
     ann, bob = run.account_id, client.create_account("bob", None)
     shard = shard_commit(client, run, 0)
     client.commit_shard(shard)
-    (posted,) = client.commit_directory(insertion(bob, "main", 1, "A"))
-    expected = {guid: (ann, data) for guid, data, _ in shard.objects} | {posted.image_guid: (bob, PICTURE)}
+    (posted,) = commit(client, insertion(bob, "main", 1, "A"))
+    expected = {guid: (ann, data) for guid, data, _ in shard.pictures} | {posted.image_guid: (bob, PICTURE)}
     rows = objects_of(client)
     assert {row["image_guid"] for row in rows} == set(expected)
     ann_key, bob_key = client.image_key(ann), client.image_key(bob)
@@ -85,7 +85,7 @@ def test_no_file_of_the_store_holds_an_image_or_a_key(client: LocalStore, run: R
     crops = pa.table({"row": [0], "crop": pa.array([PICTURE], pa.binary())})
     client.write_run_shard(run.run_id, 5, crops, {"shard": 5})
     client.commit_shard(shard_commit(client, run, 0))
-    client.commit_directory(insertion(ann, "main", 1, "A"))
+    commit(client, insertion(ann, "main", 1, "A"))
     key = client.image_key(ann)
     assert key is not None
     assert client.read_run_shard(run.run_id, 5).equals(crops)
@@ -128,7 +128,7 @@ def test_without_the_key_only_images_are_locked(tmp_path: Path, client: LocalSto
             lambda: locked.image_key(ann),
             lambda: locked.read_image(ann, guid),
             lambda: locked.create_account("bob", None),
-            lambda: locked.commit_directory(insertion(ann, "main", 1, "A")),
+            lambda: commit(locked, insertion(ann, "main", 1, "A")),
             lambda: locked.write_run_shard(run.run_id, 1, pa.table({"row": [0]}), {}),
         ):
             with pytest.raises(MasterKeyMissing, match="without it nobody can read the images"):
@@ -164,8 +164,8 @@ def test_swapped_and_changed_wrapped_keys_are_errors(client: LocalStore) -> None
 
 
 def test_a_changed_or_lost_object_is_damaged_and_another_guid_unknown(client: LocalStore, account: int) -> None:
-    (first,) = client.commit_directory(insertion(account, "main", 1, "A"))
-    (second,) = client.commit_directory(insertion(account, "main", 2, "B"))
+    (first,) = commit(client, insertion(account, "main", 1, "A"))
+    (second,) = commit(client, insertion(account, "main", 2, "B"))
     path = client.path / object_file(first.image_guid)
     data = bytearray(path.read_bytes())
     data[20] ^= 1  # CBC alone would return another picture
@@ -181,7 +181,7 @@ def test_a_changed_or_lost_object_is_damaged_and_another_guid_unknown(client: Lo
 
 
 def test_check_finds_objects_that_are_not_encrypted_as_they_should_be(client: LocalStore, account: int) -> None:
-    (person,) = client.commit_directory(insertion(account, "main", 1, "A"))
+    (person,) = commit(client, insertion(account, "main", 1, "A"))
     path = client.path / object_file(person.image_guid)
     path.write_bytes(PICTURE)
     values = [len(PICTURE), hashlib.sha256(PICTURE).hexdigest()]
@@ -198,7 +198,7 @@ def test_a_store_that_is_not_encrypted_needs_no_key(tmp_path: Path) -> None:
         client.unlock(MASTER)
         assert client.master_key is None
         ann = client.create_account("ann", None)
-        (person,) = client.commit_directory(insertion(ann, "main", 1, "A"))
+        (person,) = commit(client, insertion(ann, "main", 1, "A"))
         assert client.image_key(ann) is None
         assert (
             client.read_image(ann, person.image_guid)
@@ -213,7 +213,7 @@ def test_a_shard_that_is_committed_again_after_a_crash_is_readable(client: Local
     ann = run.account_id
     shard = shard_commit(client, run, 0)
     client.prepare_shard(shard)  # never committed
-    guid, data, _ = shard.objects[0]
+    guid, data, _ = shard.pictures[0]
     before = read_object(client.folder, guid)
     client.commit_shard(shard)
     assert read_object(client.folder, guid) != before
@@ -242,7 +242,7 @@ def test_many_images_are_written_by_several_threads_and_few_by_none(
             writers.add(threading.current_thread().name)
 
     monkeypatch.setattr(faults, "_hook", hook)
-    client.commit_directory(insertion(run.account_id, "main", 1, "A"))
+    commit(client, insertion(run.account_id, "main", 1, "A"))
     assert writers == {threading.main_thread().name}
     writers.clear()
     client.commit_shard(shard_commit(client, run, 0))

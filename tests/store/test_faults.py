@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.commits.directory import write_images
+from pipeline.store.commits.commit import write_pictures
 from pipeline.store.files import faults
 from pipeline.store.files.faults import FAULT_POINTS
 from pipeline.store.local import LocalStore
@@ -21,7 +21,7 @@ def test_every_declared_point_is_met(tmp_path: Path) -> None:
     with at_fault_points(seen.add):
         store_samples.play(tmp_path / "store", posts=True)
         with LocalStore.open(tmp_path / "store", command="test") as client:
-            write_images(client.folder, [("ab" * 16, b"of a post that is never committed", "image/jpeg")], None)
+            write_pictures(client.folder, [("ab" * 16, b"of a post that is never committed", "image/jpeg")], None)
         LocalStore.open(of_version(1, tmp_path), command="migrate").close()
     assert seen == set(FAULT_POINTS)
 

@@ -15,9 +15,17 @@ from pipeline.store.checks.check import check_store
 from pipeline.store.commits import fold
 from pipeline.store.export import export_store
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit
 from pipeline.store.schema import SCHEMA_VERSION
-from tests.store.store_samples import SIZE, at_fault_points, forget_matrices, insertion, replacement, unit_vectors
+from tests.store.store_samples import (
+    SIZE,
+    Asked,
+    at_fault_points,
+    commit,
+    forget_matrices,
+    insertion,
+    replacement,
+    unit_vectors,
+)
 
 
 def shards(client: LocalStore) -> list[tuple[str, int]]:
@@ -30,7 +38,7 @@ def shards(client: LocalStore) -> list[tuple[str, int]]:
 
 def post(client: LocalStore, account: int, count: int) -> np.ndarray:
     for seed in range(count):
-        client.commit_directory(insertion(account, "main", seed, f"P{seed}"))
+        commit(client, insertion(account, "main", seed, f"P{seed}"))
     return np.stack([unit_vectors(1, seed)[0] for seed in range(count)])
 
 
@@ -43,7 +51,7 @@ def test_a_damaged_shard_is_not_rewritten(client: LocalStore, account: int) -> N
     pq.write_table(pa.table([table["face_id"], table["embedding"].take([2, 1, 0])], schema=table.schema), file)
     other, before = file.read_bytes(), shards(client)
     gone = client.references(account, "main").persons[0].person_id
-    client.commit_directory(DirectoryCommit(account, "main", deleted=[gone]))
+    commit(client, Asked(account, "main", deleted=[gone]))
     with pytest.raises(StoreDamaged, match="SHA-256"):
         client.fold()
     assert (shards(client), file.read_bytes()) == (before, other)
@@ -81,8 +89,8 @@ def test_vectors_of_removed_faces_are_taken_out_of_shards(client: LocalStore, ac
     vectors = post(client, account, 4)
     client.fold()
     records = client.references(account, "main").persons
-    client.commit_directory(DirectoryCommit(account, "main", deleted=[records[1].person_id]))
-    client.commit_directory(replacement(account, "main", 9, records[2]))
+    commit(client, Asked(account, "main", deleted=[records[1].person_id]))
+    commit(client, replacement(account, "main", 9, records[2]))
     assert shards(client) == [("folded-1.parquet", 4)]
     assert check_store(client).problems == []
     assert client.fold() == 1
@@ -93,7 +101,7 @@ def test_vectors_of_removed_faces_are_taken_out_of_shards(client: LocalStore, ac
     forget_matrices(client)
     expected = np.stack([vectors[0], unit_vectors(1, 9)[0], vectors[3]])
     np.testing.assert_array_equal(client.references(account, "main").vectors, expected)
-    client.commit_directory(DirectoryCommit(account, "main", deleted=[records[0].person_id]))
+    commit(client, Asked(account, "main", deleted=[records[0].person_id]))
     client.fold()
     assert shards(client) == [("folded-1.2.parquet", 1), ("folded-5.parquet", 1)]
     client.delete_directory(account, "main")
@@ -106,7 +114,7 @@ def test_shards_of_a_run_are_rewritten_too(filled: LocalStore) -> None:
     before = filled.references(1, "main")
     vector = before.vectors[0].copy()
     (name, rows), other = shards(filled)
-    filled.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[0].person_id]))
+    commit(filled, Asked(1, "main", deleted=[before.persons[0].person_id]))
     filled.fold()
     assert shards(filled) == [(name.replace(".parquet", ".1.parquet"), rows - 1), other]
     table = pq.read_table(next(filled.path.glob("embeddings/*/*.1.parquet")))
@@ -120,7 +128,7 @@ def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypa
     vectors = []
     sizes = []
     for seed in range(10):
-        client.commit_directory(insertion(account, "main", seed, f"P{seed}"))
+        commit(client, insertion(account, "main", seed, f"P{seed}"))
         vectors.append(unit_vectors(1, seed)[0])
         client.fold()
         sizes.append([rows for _, rows in shards(client)])
@@ -137,7 +145,7 @@ def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: 
 
     def hook(point: str) -> None:
         if point == "embeddings.rename" and doomed:
-            client.commit_directory(DirectoryCommit(account, "main", deleted=[doomed.pop()]))
+            commit(client, Asked(account, "main", deleted=[doomed.pop()]))
 
     with at_fault_points(hook):
         client.fold()
@@ -148,7 +156,7 @@ def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: 
 def test_an_export_holds_pending_and_folded_embeddings(client: LocalStore, account: int, tmp_path: Path) -> None:
     vectors = post(client, account, 2)
     client.fold()
-    client.commit_directory(insertion(account, "main", 7, "P7"))
+    commit(client, insertion(account, "main", 7, "P7"))
     rows = export_store(client, tmp_path / "export")
     assert rows == {"media": 3, "faces": 3, "persons": 3, "facts": 0, "embeddings": 3}
     table = pq.read_table(tmp_path / "export" / "embeddings.parquet")

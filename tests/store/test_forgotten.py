@@ -15,7 +15,7 @@ def test_what_was_forgotten_is_known_again(client: LocalStore) -> None:
 
     def remember(account: int, kind: str, *texts: str) -> None:
         def work(catalog: forgotten.Catalog) -> None:
-            with catalog.transaction("directory_commit"):
+            with catalog.transaction("change"):
                 forgotten.remember(catalog, account, kind, texts)
 
         client.submit(work)

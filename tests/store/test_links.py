@@ -12,7 +12,7 @@ from pipeline.store.catalog import deletes
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.matrix import files, stem
 from pipeline.store.local import LocalStore
-from tests.store.store_samples import insertion
+from tests.store.store_samples import commit, insertion
 
 KEPT = b"not of this store"
 
@@ -41,7 +41,7 @@ def test_a_file_that_is_a_link_is_not_written(store: Path, elsewhere: Path, name
             LocalStore.open(store, command="test")
     else:
         with LocalStore.open(store, command="test") as client:
-            client.commit_directory(insertion(1, "main", 1, "P"))
+            commit(client, insertion(1, "main", 1, "P"))
     assert_kept(elsewhere)
 
 

@@ -16,12 +16,12 @@ import pytest
 
 from pipeline.errors import StoreDamaged, StoreError
 from pipeline.store.catalog import deletes
-from pipeline.store.commits.directory import write_images
+from pipeline.store.commits.commit import write_pictures
 from pipeline.store.files import commit_count
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.objects import object_file
 from pipeline.store.local import LocalStore
-from tests.store.store_samples import failing_at, flip, insertion, of_version, unit_vectors
+from tests.store.store_samples import commit, failing_at, flip, insertion, of_version, unit_vectors
 
 LOG = "catalog-0001.duckdb.wal"
 POSTS = 6
@@ -47,7 +47,7 @@ def killed_store(finished_store: Path, tmp_path_factory: pytest.TempPathFactory)
     shutil.copytree(finished_store, folder / "open")
     with LocalStore.open(folder / "open", command="test") as client:
         for number in range(POSTS):
-            client.commit_directory(insertion(1, "posted", 100 + number, f"P{number}"))
+            commit(client, insertion(1, "posted", 100 + number, f"P{number}"))
             if number == 1:
                 client.fold()
         return Path(shutil.copytree(folder / "open", folder / "store"))
@@ -158,10 +158,10 @@ def test_no_two_transactions_have_one_number(filled: LocalStore) -> None:
         return [filled.submit(lambda catalog: catalog.one("SELECT number FROM core.commits")), recorded(filled)]
 
     before = recorded(filled)
-    with failing_at("directory_commit.commit", LookupError()), pytest.raises(LookupError):
-        filled.commit_directory(insertion(1, "main", 100, "A"))
+    with failing_at("change.commit", LookupError()), pytest.raises(LookupError):
+        commit(filled, insertion(1, "main", 100, "A"))
     assert numbers() == [before, before]
-    filled.commit_directory(insertion(1, "main", 101, "B"))
+    commit(filled, insertion(1, "main", 101, "B"))
     assert numbers() == [before + 2, before + 2]
 
 
@@ -179,7 +179,7 @@ def test_repair_goes_on_without_what_is_lost_and_deletes_nothing_of_it(
         assert checked.report.problems == []
         known = len(client.references(1, "posted").persons)
         # What is inserted now draws the same numbers again.
-        client.commit_directory(insertion(1, "main", 500, "new"))
+        commit(client, insertion(1, "main", 500, "new"))
         np.testing.assert_array_equal(client.references(1, "main").vectors[-1], unit_vectors(1, 500)[0])
     assert known < POSTS
     after = files_of(killed)
@@ -249,7 +249,7 @@ def test_a_second_repair_tells_of_its_own_loss_alone(killed: Path) -> None:
     flip(killed / LOG, commit_ends(killed / LOG)[-2] + 50)
     first = (killed / LOG).read_bytes()
     with LocalStore.open(killed, command="test", repair=True) as client:
-        client.commit_directory(insertion(1, "posted", 200, "later"))
+        commit(client, insertion(1, "posted", 200, "later"))
         shutil.copytree(killed, killed.parent / "again")
     again = killed.parent / "again"
     (again / LOG).write_bytes(b"")
@@ -301,7 +301,7 @@ def test_a_picture_whose_post_was_never_answered_is_kept_for_some_days(
 ) -> None:
     guid = "ab" * 16
     with LocalStore.open(store, command="test") as client:
-        write_images(client.folder, [(guid, b"picture", "image/jpeg")], None)
+        write_pictures(client.folder, [(guid, b"picture", "image/jpeg")], None)
     aside = store / "quarantine" / object_file(guid)
     assert aside.read_bytes() == b"picture"
     assert not (store / object_file(guid)).exists()

@@ -17,12 +17,14 @@ from pipeline.store.commits.shard import append_rows
 from pipeline.store.files import matrix
 from pipeline.store.files.durable import Folder
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit, RunRow
+from pipeline.store.records import RunRow
 from tests.store.store_samples import (
     SHARD_ROWS,
     SHARDS,
     SIZE,
+    Asked,
     at_fault_points,
+    commit,
     flip,
     insertion,
     replacement,
@@ -138,7 +140,7 @@ def test_a_matrix_without_checksums_is_built_again(store: Path) -> None:
 
 def test_posts_don_t_append_and_the_next_reader_does(filled: LocalStore) -> None:
     before = vector_file(filled).read_bytes()
-    filled.commit_directory(insertion(1, "main", 50, "A", "B"))
+    commit(filled, insertion(1, "main", 50, "A", "B"))
     assert vector_file(filled).read_bytes() == before
     found = filled.references(1, "main")
     assert isinstance(found.vectors, np.memmap)
@@ -151,7 +153,7 @@ def test_posts_don_t_append_and_the_next_reader_does(filled: LocalStore) -> None
 
 def test_a_commit_of_a_shard_adds_the_posts_before_it(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    client.commit_directory(insertion(run.account_id, "main", 50, "A"))
+    commit(client, insertion(run.account_id, "main", 50, "A"))
     client.commit_shard(shard_commit(client, run, 1))
     inode = seq_file(client).stat().st_ino
     assert np.fromfile(seq_file(client), "<i8").tolist() == list(range(1, 10))
@@ -181,7 +183,7 @@ def between(client: LocalStore, monkeypatch: pytest.MonkeyPatch) -> Between:
 def test_a_person_deleted_while_it_grows_leaves_no_vector(client: LocalStore, run: RunRow, between: Between) -> None:
     def delete() -> None:
         gone = client.references(run.account_id, "main").persons[1]
-        client.commit_directory(DirectoryCommit(run.account_id, "main", deleted=[gone.person_id]))
+        commit(client, Asked(run.account_id, "main", deleted=[gone.person_id]))
         seq_file(client).unlink()  # made by `references`; now the shard's own rows are appended
 
     between(delete)
@@ -206,7 +208,7 @@ def test_a_replaced_row_is_added_and_the_old_one_ignored(filled: LocalStore) -> 
     before = filled.references(1, "main")
     expected = np.array(before.vectors)
     inode = seq_file(filled).stat().st_ino
-    filled.commit_directory(replacement(1, "main", 50, before.persons[2]))
+    commit(filled, replacement(1, "main", 50, before.persons[2]))
     expected[2] = unit_vectors(1, 50)[0]
     for _ in range(2):
         after = filled.references(1, "main")
@@ -220,7 +222,7 @@ def test_a_replaced_row_is_added_and_the_old_one_ignored(filled: LocalStore) -> 
 def test_with_too_many_dead_rows_it_is_rebuilt(filled: LocalStore) -> None:
     before = filled.references(1, "main")
     gone = [record.person_id for record in before.persons[1:3]]
-    filled.commit_directory(DirectoryCommit(1, "main", deleted=gone))
+    commit(filled, Asked(1, "main", deleted=gone))
     after = filled.references(1, "main")
     assert isinstance(after.vectors, np.memmap)
     np.testing.assert_array_equal(after.vectors, before.vectors[[0, 3, 4, 5, 6, 7]])
@@ -230,7 +232,7 @@ def test_with_too_many_dead_rows_it_is_rebuilt(filled: LocalStore) -> None:
 def test_fold_leaves_nothing_of_dead_rows(filled: LocalStore) -> None:
     before = filled.references(1, "main")
     vector = before.vectors[4].tobytes()
-    filled.commit_directory(DirectoryCommit(1, "main", deleted=[before.persons[4].person_id]))
+    commit(filled, Asked(1, "main", deleted=[before.persons[4].person_id]))
     assert vector in vector_file(filled).read_bytes()
     filled.fold()
     assert vector not in vector_file(filled).read_bytes()
@@ -241,7 +243,7 @@ def test_fold_leaves_nothing_of_dead_rows(filled: LocalStore) -> None:
 
 def test_a_fold_that_is_cut_off_before_the_numbers_leaves_no_damage(filled: LocalStore) -> None:
     removed = filled.references(1, "main").persons[4].person_id
-    filled.commit_directory(DirectoryCommit(1, "main", deleted=[removed]))
+    commit(filled, Asked(1, "main", deleted=[removed]))
 
     def cut_off(point: str) -> None:
         if point == "matrix.rename":  # of the numbers: the vectors are zeros by now

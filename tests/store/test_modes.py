@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.store.local import LocalStore
-from tests.store.store_samples import identity, insertion, of_version, play
+from tests.store.store_samples import commit, identity, insertion, of_version, play
 
 
 @pytest.fixture(params=[0o000, 0o022])
@@ -30,7 +30,7 @@ def test_everything_of_a_store_is_for_its_owner(tmp_path: Path) -> None:
     store = tmp_path / "store"
     play(store, posts=True)
     with LocalStore.open(store, command="test") as client:
-        client.commit_directory(insertion(1, "main", 300, "C"))
+        commit(client, insertion(1, "main", 300, "C"))
         with client.lock_runs("test"):
             assert (store / "catalog-0001.duckdb.wal").exists()
             assert modes(store) == {0o700, 0o600}

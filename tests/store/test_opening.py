@@ -26,11 +26,13 @@ from pipeline.jobs.people import People
 from pipeline.store.checks.check import check_store
 from pipeline.store.keyed_digests import ERASED
 from pipeline.store.local import LocalStore
-from pipeline.store.records import DirectoryCommit, StoreIdentity
+from pipeline.store.records import StoreIdentity
 from pipeline.store.schema import SCHEMA_VERSION
 from tests.cli.report import facepipe
 from tests.store.store_samples import (
     SOURCE,
+    Asked,
+    commit,
     identity,
     insertion,
     of_version,
@@ -228,8 +230,8 @@ def test_a_store_of_version_2_is_upgraded_and_keeps_its_contents(tmp_path: Path)
         assert {(record.first_name, record.last_name, record.metadata) for record in found} == {(None, None, None)}
         assert client.read("SELECT tags, metadata FROM main.persons WHERE name = 'A'").num_rows == 1
         changed = replace(a, first_name="Ann", metadata='{"gender":"f"}')
-        client.commit_directory(DirectoryCommit(1, "main", updated=[changed]))
-        client.commit_directory(replacement(1, "main", 201, changed))
+        commit(client, Asked(1, "main", updated=[changed]))
+        commit(client, replacement(1, "main", 201, changed))
         assert client.image_was_replaced(1, "main", a.image_guid)
     assert version_of(store) == SCHEMA_VERSION
     with LocalStore.open(store, command="again") as client:
@@ -249,8 +251,8 @@ def test_a_store_of_version_3_is_upgraded_and_keeps_its_hashes_of_pixels(tmp_pat
         assert [hashes[1] for hashes in found.image_hashes] == pixels
         assert [record.first_name for record in found.persons] == [None, None, "Ann", None]
         assert found.persons[2].metadata == '{"gender":"f"}'
-        (added,) = client.commit_directory(insertion(1, "main", 201, "C"))
-        client.commit_directory(replacement(1, "main", 202, added))
+        (added,) = commit(client, insertion(1, "main", 201, "C"))
+        commit(client, replacement(1, "main", 202, added))
     assert version_of(store) == SCHEMA_VERSION
     with LocalStore.open(store, command="again") as client:
         assert check_store(client).problems == []
@@ -332,8 +334,8 @@ def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
     """Upgraded tables have new columns at the end, so this also proves that no statement relies on the order."""
     with LocalStore.open(of_version(1, tmp_path), command="test") as client:
         account = client.create_account("bob", None)
-        (added,) = client.commit_directory(insertion(account, "main", 1, "A"))
-        client.commit_directory(replacement(account, "main", 2, added))
+        (added,) = commit(client, insertion(account, "main", 1, "A"))
+        commit(client, replacement(account, "main", 2, added))
         client.create_account("cid", "hash")
         ann = client.account_id("ann")
         run = client.begin_run("/more", "folder", ann, "main", {})
@@ -347,7 +349,7 @@ def test_a_store_of_version_1_goes_on(tmp_path: Path) -> None:
             (5, "Person 0"),
             (6, "Person 1"),
         ]
-        client.commit_directory(DirectoryCommit(ann, "main", deleted=[people[0].person_id]))
+        commit(client, Asked(ann, "main", deleted=[people[0].person_id]))
         client.fold()
         assert check_store(client).problems == []
 

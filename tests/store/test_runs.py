@@ -29,6 +29,7 @@ from tests.store.store_samples import (
     NOW,
     SHARD_ROWS,
     SOURCE,
+    commit,
     execute,
     failing_at,
     flip,
@@ -495,7 +496,7 @@ def test_each_face_was_compared_with_the_identities_of_its_time(client: LocalSto
     first, second, other = runs
     client.commit_shard(shard_commit(client, first, 0))
     client.commit_shard(shard_commit(client, other, 0, directory="other"))
-    client.commit_directory(insertion(account, "main", 100, "A"))
+    commit(client, insertion(account, "main", 100, "A"))
     client.commit_shard(shard_commit(client, first, 1))
     client.commit_shard(shard_commit(client, second, 0))
     rows = client.compared_identities(account, [first.run_id, second.run_id]).to_pylist()

@@ -45,14 +45,14 @@ def test_what_was_committed_is_read_back(client: LocalStore, run: RunRow) -> Non
     assert found.seq.tolist() == list(range(1, 2 * SHARD_ROWS + 1))
     np.testing.assert_array_equal(found.vectors[:SHARD_ROWS], unit_vectors(SHARD_ROWS, seed=0))
     np.testing.assert_array_equal(found.vectors[SHARD_ROWS:], unit_vectors(SHARD_ROWS, seed=1))
-    assert [p.person_id for p in found.persons[:SHARD_ROWS]] == first.persons["person_id"].to_pylist()
+    assert [p.person_id for p in found.persons[:SHARD_ROWS]] == list(first.changes[0].after.persons)
     assert [p.name for p in found.persons[:2]] == ["Person 0", "Person 1"]
     assert [p.occurrence for p in found.persons[:2]] == [2, 1]  # the second shard matched the first person
-    assert found.persons[0].image_guid == first.objects[0][0]
+    assert found.persons[0].image_guid == first.pictures[0][0]
     media = first.media.to_pylist()[1]
     assert found.image_hashes[1] == (media["sha256"], media["pixel_hash"])
     assert found.boxes[1].tolist() == [11.0, 20.0, 60.0, 80.0]
-    for guid, data, _ in first.objects:
+    for guid, data, _ in first.pictures:
         assert read_object(client.folder, guid) == data
     person = client.read("SELECT * FROM main.persons ORDER BY added_at, person_id").to_pylist()
     assert {row["occurrence"] for row in person} == {1, 2}  # the second shard matched the first person
@@ -72,13 +72,14 @@ def test_a_second_commit_of_a_shard_changes_nothing(client: LocalStore, run: Run
     assert check_store(client).problems == []
 
 
+NOBODY = "00000000-0000-0000-0000-000000000000"
 WRONG: dict[str, tuple[Callable[[ShardCommit], ShardCommit], str]] = {
     "no person": (
-        lambda c: replace(c, occurrences={"00000000-0000-0000-0000-000000000000": 1}),
-        "1 of the matched persons are not in the store",
+        lambda c: replace(c, changes=[replace(c.changes[0], seen={NOBODY: 1}, seqs={NOBODY: 1})]),
+        "1 of the persons to be changed are not in the directory",
     ),
     "old ids": (
-        lambda c: replace(c, media=c.media.set_column(0, "media_id", pa.array([0] * len(c.media), pa.int64()))),
+        lambda c: replace(c, media=c.media.set_column(0, "media_id", pa.array([1] * len(c.media), pa.int64()))),
         "ids that are taken",
     ),
     "no column": (
@@ -92,7 +93,9 @@ WRONG: dict[str, tuple[Callable[[ShardCommit], ShardCommit], str]] = {
     "run": (lambda c: replace(c, run_id="nobody"), 'no run "nobody"'),
     "past the end": (lambda c: replace(c, shard=10), "has 10 shards, but no shard 10"),
     "path as guid": (
-        lambda c: replace(c, objects=[("../../../etc/x", b"x", "image/jpeg")]),
+        lambda c: replace(
+            c, changes=[replace(c.changes[0], pictures={NOBODY: ("../../../etc/x", b"x", "image/jpeg")})]
+        ),
         "cannot name an object",
     ),
 }
@@ -102,6 +105,7 @@ WRONG: dict[str, tuple[Callable[[ShardCommit], ShardCommit], str]] = {
 def test_an_invalid_commit_stores_nothing(
     client: LocalStore, run: RunRow, change: Callable[[ShardCommit], ShardCommit], message: str
 ) -> None:
+    client.commit_shard(shard_commit(client, run, 1))
     good = shard_commit(client, run, 0)
     before = rows_of(client)
     with pytest.raises(StoreError, match=message):
@@ -141,9 +145,7 @@ def test_at_most_ten_directories_hold_an_identity(client: LocalStore, run: RunRo
 
 def test_media_without_identity_make_no_directory(client: LocalStore, run: RunRow) -> None:
     shard = shard_commit(client, run, 0)
-    empty = replace(
-        shard, faces=shard.faces[:0], embeddings=shard.embeddings[:0], persons=shard.persons[:0], objects=()
-    )
+    empty = replace(shard, faces=shard.faces[:0], embeddings=shard.embeddings[:0], changes=[])
     client.commit_shard(empty)
     assert client.directories() == []
     assert len(client.references(run.account_id, "main")) == 0

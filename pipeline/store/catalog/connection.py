@@ -195,6 +195,11 @@ class Catalog:
             self._record_commit()
         point(f"{name}.committed")
 
+    @property
+    def commit_number(self) -> int:
+        """Of the transaction in progress; 0 if transactions are not counted yet."""
+        return 0 if self._number is None else self._number + 1
+
     def _record_commit(self) -> None:
         if not self._log_is_named:
             with suppress(FileNotFoundError):  # of a transaction that changed nothing

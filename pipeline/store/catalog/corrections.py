@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id
-from pipeline.store.catalog.references import FaceVector, face_vectors
-from pipeline.store.records import ChangeSince, Correction, FaceToRegroup, Fact, Rows, StoredFace
+from pipeline.store.catalog.references import face_vectors
+from pipeline.store.records import Change, ChangeSince, Correction, FaceToRegroup, FaceVector, Fact, Rows, StoredFace
 from pipeline.types import QUALITIES
 
 _TIMES = ("last_occurrence_at", "added_at", "modified_at")  # of a person
@@ -217,34 +217,38 @@ def last_merges(catalog: Catalog, account_id: int, directory: str) -> dict[str, 
 
 def keep(
     catalog: Catalog,
+    change: Change,
     number: int,
-    account_id: int,
-    directory: int,
-    kind: str,
-    origin: str,
+    directory: int | None,
+    position: int,
     now: datetime,
-    before: Rows,
-    after: Rows,
-    facts: Sequence[Fact] = (),
-    undoes: int | None = None,
+    facts: Sequence[Fact],
 ) -> None:
-    """Keeps what a correction changed; `facts` are those of `after` as they are stored. An undo, or a redo, says of the
-    correction that it `undoes` whether it is in force, and takes the place of the undos and redos of it before."""
+    """Adds a change to the log; `facts` are its new constraints as they are stored, `position` is its place among the
+    changes of its transaction. An undo, or a redo, says of the correction that it `undoes` whether it is in force, and
+    takes the place of the undos and redos of it before."""
+    undoes = change.undoes
     if undoes is not None:
         sql = "UPDATE core.corrections SET undone_at = ? WHERE"
         catalog.execute(f"{sql} undoes = ? AND undone_at IS NULL", [now, undoes])
-        catalog.execute(f"{sql} correction_id = ?", [now if kind == "undo" else None, undoes])
+        catalog.execute(f"{sql} correction_id = ?", [now if change.kind == "undo" else None, undoes])
+    before, after = change.logged
+    shown = change.before.person_ids | change.after.person_ids
     row = {
         "correction_id": number,
-        "account_id": account_id,
+        "account_id": change.account_id,
         "directory_id": directory,
-        "kind": kind,
-        "origin": origin,
+        "kind": change.kind,
+        "origin": change.origin,
         "made_at": now,
         "before": to_json(before),
-        "after": to_json(after, facts),
-        "person_ids": sorted(before.person_ids | after.person_ids),
+        "after": to_json(after, facts if change.can_be_undone else ()),
+        "person_ids": sorted(before.person_ids | after.person_ids if change.can_be_undone else shown - {*change.gone}),
+        "merges_only": None if change.can_be_undone else True,
         "undoes": undoes,
+        "commit_number": catalog.commit_number,
+        "position": position,
+        "gone": sorted(change.gone) or None,
     }
     catalog.insert("corrections", [row])
 

@@ -9,7 +9,7 @@ from pipeline.errors import DirectoryUnknown, StoreError, TooManyDirectories
 from pipeline.store.catalog import deletes
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.files import matrix
-from pipeline.store.records import DirectoryRow
+from pipeline.store.records import NO_ROWS, DirectoryRow
 from pipeline.store.schema import MAX_DIRECTORIES
 
 
@@ -28,6 +28,13 @@ def require_directory(catalog: Catalog, account_id: int, name: str) -> int:
         others = [row.name for row in directories(catalog) if row.account_id == account_id]
         raise DirectoryUnknown(account=_user_id(catalog, account_id), directory=name, known=", ".join(others) or "none")
     return number
+
+
+def person_ids(catalog: Catalog, account_id: int, name: str) -> list[str]:
+    """The persons of a directory. Raises DirectoryUnknown."""
+    number = require_directory(catalog, account_id, name)
+    rows = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ? ORDER BY seq", [number])
+    return [person_id for (person_id,) in rows]
 
 
 def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], now: datetime) -> None:
@@ -53,11 +60,17 @@ def make_directories(catalog: Catalog, account_id: int, names: Sequence[str], no
 
 
 def drop_if_empty(catalog: Catalog, directory: int) -> None:
-    """Deletes a directory without identities, its reference matrix and its corrections."""
+    """Deletes a directory without identities, its reference matrix and its corrections. Of those that tell who was
+    deleted only that stays."""
     if catalog.rows("SELECT 1 FROM core.persons WHERE directory_id = ? LIMIT 1", [directory]):
         return
-    for table in ("corrections", "directories"):
-        catalog.execute(f"DELETE FROM core.{table} WHERE directory_id = ?", [directory])
+    catalog.execute("DELETE FROM core.corrections WHERE directory_id = ? AND gone IS NULL", [directory])
+    catalog.execute(
+        "UPDATE core.corrections SET directory_id = NULL, undoes = NULL, merges_only = true, before = ?, after = ?,"
+        " person_ids = [] WHERE directory_id = ?",
+        [NO_ROWS, NO_ROWS, directory],
+    )
+    catalog.execute("DELETE FROM core.directories WHERE directory_id = ?", [directory])
     deletes.add(catalog, matrix.files(matrix.stem(catalog.generation, directory)))
 
 

@@ -44,6 +44,21 @@ def _label_files(catalog: Catalog) -> None:
         catalog.execute("UPDATE core.files f SET label = l.label FROM labels l WHERE f.media_id = l.media_id")
 
 
+_COUNTED: Final = ("persons", "reference_faces", "corrections")  # tables whose rows have the number of their commit
+
+
+def _count_from_now(catalog: Catalog) -> None:
+    for table in _COUNTED:
+        catalog.execute(f"UPDATE core.{table} SET commit_number = ?", [catalog.commit_number])
+    catalog.execute(
+        "UPDATE core.corrections SET position = correction_id + (SELECT next_person_seq - 1 FROM core.store)"
+    )
+    catalog.execute(
+        "UPDATE core.store SET next_person_seq = next_person_seq + next_correction_id - 1, changes_from = ?",
+        [catalog.commit_number - 1],
+    )
+
+
 # Upgrades: version -> the statements and steps that make the next one of it, in one transaction.
 _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
     # 2: images may be encrypted; a person has tags and a flag; a pending embedding is stored as bytes, because DuckDB
@@ -88,6 +103,15 @@ _UPGRADES: Final[dict[int, tuple[str | Callable[[Catalog], None], ...]]] = {
     ),
     # 6: an undo is a correction of its own, which names the one that it undoes.
     5: ("ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS undoes BIGINT",),
+    # 7: persons, references and corrections say which transaction brought them, for readers of changes. What is older
+    # counts as brought by the upgrade.
+    6: (
+        *(f"ALTER TABLE core.{table} ADD COLUMN IF NOT EXISTS commit_number BIGINT" for table in _COUNTED),
+        "ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS position BIGINT",
+        "ALTER TABLE core.corrections ADD COLUMN IF NOT EXISTS gone UUID[]",
+        "ALTER TABLE core.store ADD COLUMN changes_from BIGINT",
+        _count_from_now,
+    ),
 }
 
 
@@ -216,6 +240,7 @@ def _insert_store_row(catalog: Catalog, identity: StoreIdentity) -> None:
         "next_person_seq": 1,
         "next_correction_id": 1,
         "fact_key": secrets.token_hex(32),
+        "changes_from": 0,
     }
     catalog.insert("store", [row])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from pipeline.store.catalog.connection import Catalog, check_cure
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.files import matrix
 from pipeline.store.files.shards import WrittenFile, read_embeddings, vectors_of_bytes
-from pipeline.store.records import PersonRecord, ReferenceOrigin, References
+from pipeline.store.records import FaceVector, PersonRecord, ReferenceOrigin, References
 from pipeline.types import QUALITIES, FloatArray, IntArray, boxes_of
 
 _REFERENCES = """
@@ -71,15 +71,6 @@ def _reference_vectors(catalog: Catalog, directory: int | None, table: pa.Table)
         catalog.identity.embedding_size,
         lambda rows: load_embeddings(catalog, faces[rows]),
     )
-
-
-@dataclass(frozen=True)
-class FaceVector:
-    """What a face is compared by."""
-
-    embedding: FloatArray  # [d] float32, L2 norm 1
-    image_hashes: tuple[str, ...]  # sha256 of its image's bytes, hash of its pixels
-    box: tuple[float, float, float, float]  # xyxy
 
 
 def face_vectors(catalog: Catalog, face_ids: Sequence[int]) -> dict[int, FaceVector]:

@@ -17,7 +17,7 @@ from pipeline.store.catalog import deletes, files, forgotten, pages, replaced_im
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import rows_of_json, to_json
 from pipeline.store.files.objects import object_file
-from pipeline.store.records import Rows
+from pipeline.store.records import NO_ROWS, Rows
 from pipeline.types import DUPLICATE_ROW, FORGOTTEN
 
 _THESE_PERSONS = "person_id IN (SELECT unnest(?::UUID[]))"
@@ -255,9 +255,10 @@ def _pass_facts_on(catalog: Catalog, faces: Sequence[int], media: Sequence[int])
 
 def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[str]) -> None:
     """Deletes the corrections whose rows show one of the persons: they could not be undone, and may name them. Of other
-    persons' merges what they say stays: `regroup` asks who joined whom, and whom a user took apart."""
+    persons' merges what they say stays: `regroup` asks who joined whom, and whom a user took apart. Who was deleted
+    stays, too: readers of changes ask it."""
     shown = [directory, list(person_ids)]
-    in_force = "AND undone_at IS NULL AND undoes IS NULL"
+    in_force = "AND undone_at IS NULL AND undoes IS NULL AND gone IS NULL"
     made = catalog.rows(f"SELECT correction_id, before, after {_SHOWING} {in_force}", shown)
     for number, old, new in made:
         before, after = _merges_of_others(rows_of_json(old), rows_of_json(new), set(person_ids))
@@ -267,7 +268,14 @@ def forget_corrections(catalog: Catalog, directory: int, person_ids: Sequence[st
                 " WHERE correction_id = ?",
                 [to_json(before), to_json(after), sorted(before.person_ids | after.person_ids), number],
             )
-    catalog.execute(f"DELETE {_SHOWING}", shown)
+    catalog.execute(f"DELETE {_SHOWING} AND gone IS NULL", shown)
+    told = catalog.rows(f"SELECT correction_id {_SHOWING}", shown)
+    catalog.execute(
+        "UPDATE core.corrections SET before = ?, after = ?, undoes = NULL, merges_only = true,"
+        " person_ids = list_filter(person_ids, lambda p: NOT list_contains(?::UUID[], p))"
+        " WHERE correction_id IN (SELECT unnest(?::BIGINT[]))",
+        [NO_ROWS, NO_ROWS, list(person_ids), [number for (number,) in told]],
+    )
 
 
 def _merges_of_others(before: Rows, after: Rows, gone: set[str]) -> tuple[Rows, Rows]:

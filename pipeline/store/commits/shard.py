@@ -1,14 +1,13 @@
 """Commits one shard of a run: files first, then one transaction with everything, then what follows from it.
 
 objects, embedding shard     written durably, under names that a repeated commit uses again
-transaction                  media, faces, persons, references, counters, and "shard k of run r is in"
+transaction                  media, faces, the changes of people, counters, and "shard k of run r is committed"
 pending deletes, matrix      replayed or rebuilt later if a crash comes between
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -17,21 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, files, intents, runs
+from pipeline.store.catalog import deletes, files, runs
 from pipeline.store.catalog.connection import Catalog, Submit
-from pipeline.store.catalog.directories import directory_id, make_directories
-from pipeline.store.catalog.ids import PromisedIds, counters
+from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.catalog.references import add_embedding_shard, load_embeddings
-from pipeline.store.commits.correction import CommittedCorrection, change_rows
+from pipeline.store.commits.commit import raise_counters, write_changes, write_pictures
 from pipeline.store.files import matrix, shards
 from pipeline.store.files.durable import Folder
-from pipeline.store.files.objects import OBJECTS_SCHEMA, write_objects
+from pipeline.store.files.objects import OBJECTS_SCHEMA
 from pipeline.store.records import (
     FACES_SCHEMA,
     FILES_SCHEMA,
     MEDIA_SCHEMA,
-    PERSONS_SCHEMA,
+    Committed,
     RunRow,
     ShardCommit,
     StoreIdentity,
@@ -58,7 +56,6 @@ def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
         "media": (commit.media, MEDIA_SCHEMA),
         "faces": (commit.faces, FACES_SCHEMA),
         "embeddings": (commit.embeddings, embeddings_schema(size)),
-        "persons": (commit.persons, PERSONS_SCHEMA),
         "files": (commit.files, FILES_SCHEMA),
     }
     tables = {}
@@ -70,18 +67,9 @@ def conform(commit: ShardCommit, size: int) -> dict[str, pa.Table]:
     return tables
 
 
-@dataclass(frozen=True)
-class CommittedShard:
-    """The numbers that a commit drew: `first_seq` and those after it for the new persons, in their order."""
-
-    first_seq: int
-    at: datetime
-    settled: Sequence[CommittedCorrection] = ()
-
-
-def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table], ids: PromisedIds) -> RunRow:
-    """The run. Raises StoreError unless it is open, the shard is not in and the ids are new, before any file is
-    written."""
+def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]) -> RunRow:
+    """The run. Raises StoreError if it is not open, the shard is committed already or an id is taken; before any file
+    is written."""
     run = runs.run_row(catalog, commit.run_id)
     if run.state != runs.OPEN or run.account_id != commit.account_id:
         raise StoreError(
@@ -91,14 +79,12 @@ def check_new(catalog: Catalog, commit: ShardCommit, tables: dict[str, pa.Table]
         raise StoreError(message=f"Shard {commit.shard} of run {commit.run_id} is committed already.")
     if not 0 <= commit.shard < (run.shards or 0):
         raise StoreError(message=f"Run {commit.run_id} has {run.shards} shards, but no shard {commit.shard}.")
-    if not ids.is_free(catalog, *first_ids(tables)):
-        raise StoreError(message=f"Shard {commit.shard} uses ids that are taken.")
+    for table, column in (("media", "media_id"), ("faces", "face_id")):
+        ids = pc.min_max(tables[table][column]).as_py()
+        taken = f"SELECT 1 FROM core.{table} WHERE {column} BETWEEN ? AND ? LIMIT 1"
+        if catalog.rows(taken, [ids["min"], ids["max"]]):
+            raise StoreError(message=f"Shard {commit.shard} uses ids that are taken.")
     return run
-
-
-def first_ids(tables: dict[str, pa.Table]) -> tuple[int | None, int | None]:
-    """The lowest media and face ids of a commit; None for none."""
-    return pc.min(tables["media"]["media_id"]).as_py(), pc.min(tables["faces"]["face_id"]).as_py()
 
 
 def write_files(
@@ -110,8 +96,8 @@ def write_files(
     image_key: bytes | None,
 ) -> PreparedShard:
     """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
-    intents.declare(folder, (guid for guid, _, _ in commit.objects))
-    objects = pa.Table.from_pylist(write_objects(folder, commit.objects, image_key), OBJECTS_SCHEMA)
+    rows = write_pictures(folder, commit.pictures, image_key)
+    objects = pa.Table.from_pylist(list(rows.values()), OBJECTS_SCHEMA)
     written = None
     if tables["embeddings"].num_rows:
         file = shards.embedding_file(generation, commit.run_id, commit.shard)
@@ -120,40 +106,20 @@ def write_files(
     return PreparedShard(commit, generation, {**tables, "objects": objects}, written)
 
 
-def _with_seqs(prepared: PreparedShard, first: int) -> PreparedShard:
-    """The new persons with their sequence numbers, drawn on the catalog's thread just before the transaction, so that
-    they are the order of insertion whatever was committed while the shard's files were written."""
-    persons = prepared.tables["persons"].sort_by("seq")
-    seq = pa.array(np.arange(first, first + len(persons), dtype=np.int64))
-    position = persons.schema.get_field_index("seq")
-    persons = persons.set_column(position, persons.schema.field(position), seq)
-    return replace(prepared, tables={**prepared.tables, "persons": persons})
-
-
-def commit_rows(catalog: Catalog, prepared: PreparedShard, ids: PromisedIds) -> CommittedShard:
-    """The transaction. Raises TooManyDirectories, StoreError; then nothing has happened."""
-    first_seq = counters(catalog).next_person_seq
-    prepared = _with_seqs(prepared, first_seq)
+def commit_rows(catalog: Catalog, prepared: PreparedShard) -> list[Committed]:
+    """The transaction; what each of the shard's changes drew. Raises TooManyDirectories, StoreError; then nothing has
+    happened."""
     commit, now = prepared.commit, utc_now()
-    occurrences = pa.table(
-        {
-            "person_id": pa.array(list(commit.occurrences.keys()), pa.string()),
-            "added": pa.array(list(commit.occurrences.values()), pa.int64()),
-        }
-    )
     new = {f"new_{name}": table for name, table in prepared.tables.items()}
-    with catalog.tables(**new, occurrences=occurrences), catalog.transaction("commit_shard"):
-        run = check_new(catalog, commit, prepared.tables, ids)
+    with catalog.tables(**new), catalog.transaction("commit_shard"):
+        run = check_new(catalog, commit, prepared.tables)
         _insert_media_and_faces(catalog, prepared, now)
         files.add(catalog, run.source, commit.account_id, prepared.tables["media"])
         _insert_embeddings(catalog, prepared)
-        _insert_persons(catalog, prepared, now)
-        _add_occurrences(catalog, occurrences, now)
+        committed = write_changes(catalog, commit.changes, now)
         _insert_shard(catalog, prepared, now)
         runs.note_face_changes(catalog, commit.run_id, commit.face_changes)
-        settled = [change_rows(catalog, settled, (), now) for settled in commit.settled]
-    ids.settle(*first_ids(prepared.tables))
-    return CommittedShard(first_seq, now, settled)
+    return committed
 
 
 def _insert_media_and_faces(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
@@ -185,34 +151,6 @@ def _insert_embeddings(catalog: Catalog, prepared: PreparedShard) -> None:
     )
 
 
-def _insert_persons(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
-    account = prepared.commit.account_id
-    persons = prepared.tables["persons"]
-    make_directories(catalog, account, persons.sort_by("seq")["directory"].to_pylist(), now)
-    catalog.execute(
-        "INSERT INTO core.persons BY NAME SELECT n.person_id::UUID AS person_id, n.seq, d.directory_id, n.name,"
-        " n.external_id, false AS ignored, n.occurrence, ? AS last_occurrence_at, ? AS added_at, ? AS modified_at"
-        " FROM new_persons n JOIN core.directories d ON d.account_id = ? AND d.name = n.directory",
-        [now, now, now, account],
-    )
-    catalog.execute(
-        "INSERT INTO core.reference_faces SELECT ?, person_id::UUID, face_id, image_guid, seq FROM new_persons",
-        [prepared.generation],
-    )
-
-
-def _add_occurrences(catalog: Catalog, occurrences: pa.Table, now: datetime) -> None:
-    if not occurrences.num_rows:
-        return
-    updated = catalog.one(
-        "UPDATE core.persons SET occurrence = occurrence + o.added, last_occurrence_at = ?"
-        " FROM occurrences o WHERE core.persons.person_id = o.person_id::UUID",
-        [now],
-    )
-    if updated != occurrences.num_rows:
-        raise StoreError(message=f"{occurrences.num_rows - updated} of the matched persons are not in the store.")
-
-
 def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> None:
     commit, tables = prepared.commit, prepared.tables
     sha256 = prepared.embeddings.sha256 if prepared.embeddings else None
@@ -220,17 +158,9 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
         "INSERT INTO core.shards VALUES (?, ?, ?, ?, ?, ?)",
         [commit.run_id, commit.shard, now, tables["media"].num_rows, tables["faces"].num_rows, sha256],
     )
-    catalog.execute(
-        "UPDATE core.store SET next_media_id = greatest(next_media_id, ?), next_face_id = greatest(next_face_id, ?),"
-        " next_person_seq = greatest(next_person_seq, ?)",
-        [_next(tables["media"]["media_id"]), _next(tables["faces"]["face_id"]), _next(tables["persons"]["seq"])],
-    )
+    next_ids = {"next_media_id": tables["media"]["media_id"], "next_face_id": tables["faces"]["face_id"]}
+    raise_counters(catalog, {name: (pc.max(ids).as_py() or 0) + 1 for name, ids in next_ids.items()})
     deletes.add(catalog, [shards.run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
-
-
-def _next(ids: pa.ChunkedArray) -> int:
-    """The number after the largest; 0 for none."""
-    return int(pc.max(ids).as_py()) + 1 if len(ids) else 0
 
 
 # The reference matrices are a cache, so nobody waits for them: they grow in pieces, and other commits go on in between.
@@ -249,9 +179,10 @@ class NewRows:
 def grow_matrices(submit: Submit, prepared: PreparedShard) -> None:
     """Adds to the matrices of the directories in which the committed shard inserted persons. Raises StoreDamaged."""
     embeddings = prepared.tables["embeddings"].sort_by("face_id")
-    for directory in prepared.tables["persons"]["directory"].unique().to_pylist():
-        account_id = prepared.commit.account_id
-        plan = partial(_new_rows, account_id=account_id, directory=directory, embeddings=embeddings)
+    for change in prepared.commit.changes:
+        if None not in change.before.persons.values():
+            continue
+        plan = partial(_new_rows, account_id=change.account_id, directory=change.directory, embeddings=embeddings)
         while (rows := submit(plan)) is not None:
             submit(partial(append_rows, rows=rows))
             if len(rows.seq) < _PIECE_ROWS:

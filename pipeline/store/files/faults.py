@@ -39,8 +39,7 @@ TRANSACTIONS = (
     "account",
     "clear_deletes",
     "migrate",
-    "directory_commit",
-    "correction",
+    "change",
     "fold",
 )
 TRANSACTION_STEPS = ("begin", "commit", "committed")

@@ -1,0 +1,65 @@
+"""The changes of people since a commit, for readers that keep a copy: an entry is one row of the log, a person who was
+inserted, or a reference that was replaced.
+
+An entry is known by the number of its commit and its position in it; numbers have gaps. Of a reference only the latest
+replacement is told. Counters are no changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pipeline.errors import ChangesUnknown
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.records import ChangeEntry, ChangesPage
+
+_ENTRIES: Final = """
+    SELECT p.commit_number, p.seq AS position, 'insert' AS kind, NULL AS origin, p.added_at AS at, d.account_id,
+        d.name AS directory, [p.person_id] AS persons, NULL AS gone, NULL AS undoes
+    FROM core.persons p JOIN core.directories d ON d.directory_id = p.directory_id WHERE p.commit_number > $1
+    UNION ALL
+    SELECT r.commit_number, r.seq, 'reference', NULL, NULL, d.account_id, d.name, [r.person_id], NULL, NULL
+    FROM core.reference_faces r JOIN core.persons p ON p.person_id = r.person_id
+    JOIN core.directories d ON d.directory_id = p.directory_id
+    WHERE r.commit_number > $1 AND r.commit_number > p.commit_number
+        AND r.generation = (SELECT current_generation FROM core.store)
+    UNION ALL
+    SELECT c.commit_number, c.position, c.kind, c.origin, c.made_at, c.account_id, d.name, c.person_ids, c.gone,
+        c.undoes
+    FROM core.corrections c LEFT JOIN core.directories d ON d.directory_id = c.directory_id
+    WHERE c.commit_number > $1
+"""
+
+
+def changes(catalog: Catalog, since: int, account_id: int | None = None, limit: int = 1000) -> ChangesPage:
+    """The entries of the commits after `since`, of one account or of all, in their order: about `limit` of them, for a
+    commit is never cut. Raises ChangesUnknown if the store does not know all of them."""
+    start, last = catalog.rows("SELECT changes_from, (SELECT max(number) FROM core.commits) FROM core.store")[0]
+    if not start <= since <= last:
+        raise ChangesUnknown(since=since, start=start)
+    account = "$2 IS NULL OR account_id = $2"
+    bound = catalog.one(
+        f"SELECT max(commit_number) FROM (SELECT commit_number FROM ({_ENTRIES}) WHERE {account}"
+        " ORDER BY commit_number LIMIT $3)",
+        [since, account_id, limit],
+    )
+    rows = catalog.rows(
+        f"""
+        SELECT e.commit_number, e.position, e.kind, e.origin, e.at, a.user_id, e.directory, e.persons::VARCHAR[],
+            e.gone::VARCHAR[], o.commit_number, o.position
+        FROM ({_ENTRIES}) e JOIN core.accounts a ON a.account_id = e.account_id
+        LEFT JOIN core.corrections o ON o.correction_id = e.undoes
+        WHERE e.commit_number <= $3 AND ($2 IS NULL OR e.account_id = $2) ORDER BY e.commit_number, e.position
+        """,
+        [since, account_id, bound or 0],
+    )
+    entries = [_entry(*row) for row in rows]
+    there_are_more = f"SELECT 1 FROM ({_ENTRIES}) WHERE {account} LIMIT 1"
+    more = len(entries) >= limit and bool(catalog.rows(there_are_more, [bound, account_id]))
+    return ChangesPage(entries, bound if more else last, more)
+
+
+def _entry(commit: int, position: int, kind: str, origin: str | None, at: Any, *row: Any) -> ChangeEntry:
+    account, directory, persons, gone, *undoes = row
+    undone = (undoes[0], undoes[1]) if undoes[0] is not None else None
+    return ChangeEntry(commit, position, kind, origin, at, account, directory, persons, gone or [], undone)

@@ -1,0 +1,531 @@
+"""Commits changes of people: the only code that writes persons, references, constraints and the log of changes.
+
+Pictures are written durably under new names before (`write_pictures`). One transaction has the rows that name them, all
+other rows of the change, and its row in the log. Files that are no longer needed are listed in it, and unlinked later.
+
+Changes that wait while the catalog's thread is busy share its next transaction (group commit; DeWitt et al. 1984,
+"Implementation Techniques for Main Memory Database Systems"): the cost of a transaction hardly depends on how many
+changes it has. A statement costs as much as many rows, so rows of one table are collected.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.errors import StoreError
+from pipeline.store.catalog import corrections, deletes, files, intents
+from pipeline.store.catalog.connection import Catalog
+from pipeline.store.catalog.directories import directory_id as find_directory
+from pipeline.store.catalog.directories import drop_if_empty, make_directories, require_directory
+from pipeline.store.catalog.opening import utc_now
+from pipeline.store.commits.removal import (
+    drop_references,
+    forget_corrections,
+    remove_persons,
+    remove_photos,
+    remove_references,
+)
+from pipeline.store.files.durable import Folder
+from pipeline.store.files.objects import Row, object_file, write_objects
+from pipeline.store.files.shards import vector_bytes
+from pipeline.store.records import COUNTERS, Change, Committed, Fact, Picture, Rows
+from pipeline.store.schema import TABLES
+from pipeline.types import OK, QUALITIES
+
+FACE_COLUMNS: Final = ("person_id", "outcome", "similarity_score", "rejection_reasons")  # that a correction sets
+_DETECTION: Final = ("x1", "y1", "x2", "y2", "landmarks", "confidence", *QUALITIES)
+_ABOUT: Final = ("face_id", "person_id", "other_id")  # of a constraint
+_THESE: Final = "(SELECT unnest(?::UUID[]))"
+_MOST: Final = 32  # changes in one transaction; more would delay the first
+_FEW_UPDATED: Final = 16  # rows that are written faster one by one than from an Arrow table
+_FEW_INSERTED: Final = 64
+_UNLINKED_WITH_IT: Final = 32  # files; those of large changes are left to `unlink_needless`
+
+
+# Pictures
+
+
+def write_pictures(folder: Folder, pictures: Sequence[Picture], image_key: bytes | None) -> dict[str, Row]:
+    """Writes each picture to its file, durably; returns their rows for core.objects by guid.
+
+    Raises StoreFull, StoreUnwritable.
+    """
+    if not pictures:
+        return {}
+    intents.declare(folder, (guid for guid, _, _ in pictures))
+    return {row["image_guid"]: row for row in write_objects(folder, pictures, image_key)}
+
+
+def discard_pictures(catalog: Catalog, guids: Sequence[str]) -> None:
+    """Unlinks those of the pictures that no commit took."""
+    sql = "SELECT image_guid FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))"
+    kept = catalog.rows(sql, [list(guids)])
+    for guid in set(guids) - {guid for (guid,) in kept}:
+        catalog.folder.unlink(object_file(guid))
+
+
+# Group commit
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """A change that waits for its commit. Its pictures are on disk."""
+
+    change: Change
+    pictures: Sequence[Row]  # for core.objects
+    answer: Future[Committed] = field(default_factory=Future)
+
+
+class GroupCommit:
+    """Changes that wait for the catalog's thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Waiting] = deque()
+
+    def commit(self, change: Change, pictures: Sequence[Row], begin: Callable[[], object]) -> Committed:
+        """Commits the change. `begin` makes the catalog's thread call `commit_next` once; if it raises, nothing is
+        stored. Raises what `commit_changes` does."""
+        waiting = Waiting(change, pictures)
+        with self._lock:
+            self._waiting.append(waiting)
+        try:
+            begin()
+        except BaseException:
+            with self._lock:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+                    raise
+            # An earlier call of `commit_next` has taken it, and sets its answer.
+        return waiting.answer.result()
+
+    def commit_next(self, catalog: Catalog) -> None:
+        """On the catalog's thread: commits the changes that wait, if an earlier call has not done it."""
+        group = self._take()
+        if group:
+            _commit(catalog, group)
+
+    def _take(self) -> list[Waiting]:
+        """The oldest change and those after it, up to the first that touches a person whom one of them touches."""
+        group: list[Waiting] = []
+        touched: set[str] = set()
+        with self._lock:
+            while self._waiting and len(group) < _MOST and not touched & self._waiting[0].change.persons:
+                group.append(self._waiting.popleft())
+                touched |= group[-1].change.persons
+        return group
+
+
+class RolledBack(Exception):
+    """The transaction failed before its COMMIT: nothing of it is stored."""
+
+
+def _commit(catalog: Catalog, group: Sequence[Waiting]) -> None:
+    """A change that is refused must not fail the others: then each half gets a transaction of its own."""
+    try:
+        answers = _in_one_transaction(catalog, group)
+    except RolledBack as exc:
+        if len(group) == 1:
+            group[0].answer.set_exception(exc.__cause__)
+            return
+        middle = len(group) // 2
+        _commit(catalog, group[:middle])
+        _commit(catalog, group[middle:])
+    except BaseException as exc:  # noqa: BLE001  raised in the threads that wait
+        for waiting in group:
+            waiting.answer.set_exception(exc)
+    else:
+        for waiting, answer in zip(group, answers, strict=True):
+            waiting.answer.set_result(answer)
+
+
+def _in_one_transaction(catalog: Catalog, group: Sequence[Waiting]) -> list[Committed]:
+    """Raises RolledBack from an error before the COMMIT; after any other the transaction may be committed or not."""
+    with catalog.transaction("change"):
+        try:
+            for waiting in group:
+                _require_fitting(waiting.change, catalog.identity.embedding_size)
+            committed = write_changes(catalog, [waiting.change for waiting in group], utc_now())
+            _insert(catalog, "objects", [row for waiting in group for row in waiting.pictures])
+        except Exception as exc:
+            raise RolledBack from exc
+    if any(w.change.replaced or w.change.gone or w.change.before.references for w in group):
+        deletes.replay_committed(catalog, _UNLINKED_WITH_IT)
+    return committed
+
+
+def _require_fitting(change: Change, size: int) -> None:
+    """Raises StoreError if the parts of a change don't fit each other."""
+    problem = None
+    if set(change.deleted) & {*change.after.persons, *change.after.references, *change.seen, *change.replaced}:
+        problem = "a person is changed and deleted"
+    elif set(change.new_faces) != {face.face_id for face in (change.photo.faces if change.photo else ())}:
+        problem = "its new faces are not those of its photo"
+    elif (
+        change.photo and {p for p, old in change.before.persons.items() if old is None} - change.after.references.keys()
+    ):
+        problem = "a new person has no reference"
+    elif any(vector.embedding.shape != (size,) for vector in change.vectors.values()):
+        problem = f"an embedding does not have {size} numbers"
+    if problem:
+        raise StoreError(message=f'The change of the directory "{change.directory}" is wrong: {problem}.')
+
+
+# The rows of changes
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A change with the numbers that its transaction drew."""
+
+    change: Change
+    directory: int
+    after: Rows  # with the numbers of new persons, and the origin of new constraints
+    seqs: Mapping[str, int]  # of new persons
+    reference_seqs: Mapping[str, int]  # of new references, by person
+    correction_id: int | None
+    position: int | None  # of its row in the log among the changes of the transaction
+
+
+def write_changes(catalog: Catalog, changes: Sequence[Change], now: datetime) -> list[Committed]:
+    """Writes the rows of changes, inside a transaction; no two of them touch the same person. The rows of their
+    pictures in core.objects are the caller's.
+
+    Raises TooManyDirectories, DirectoryUnknown, and StoreError for rows that are not there.
+    """
+    parts = _numbered(catalog, changes, now)
+    for part in parts:
+        _remove(catalog, part)
+        _change_constraints(catalog, part)
+        _change_faces(catalog, part)
+    _insert_photos(catalog, parts, now)
+    _change_persons(catalog, parts, now)
+    for part in parts:
+        _delete_persons(catalog, part)
+    _insert_references(catalog, parts)
+    for part in parts:
+        _log(catalog, part, now)
+        if part.change.labels:
+            files.set_labels(catalog, part.change.labels)
+        if part.change.gone:
+            drop_if_empty(catalog, part.directory)
+    return [Committed(now, part.seqs, part.correction_id) for part in parts]
+
+
+def _numbered(catalog: Catalog, changes: Sequence[Change], now: datetime) -> list[_Numbered]:
+    """Draws the numbers, in the order of the changes: sequence numbers are the order of insertion."""
+    ((first_seq, first_correction),) = catalog.rows("SELECT next_person_seq, next_correction_id FROM core.store")
+    seq, correction_id = first_seq, first_correction
+    directories: dict[tuple[int, str], int] = {}
+    parts = []
+    for change in changes:
+        place = change.account_id, change.directory
+        if place not in directories:
+            directories[place] = _directory(catalog, change, now)
+        after = change.after
+        new = [p for p, columns in after.persons.items() if change.before.persons[p] is None and not _seq(columns)]
+        seqs = {person_id: number for number, person_id in enumerate(new, seq)}
+        seq += len(seqs)
+        chosen = [person_id for person_id, face_id in after.references.items() if face_id is not None]
+        others = {p: number for number, p in enumerate((p for p in chosen if p not in seqs), seq)}
+        seq += len(others)
+        drawn = Fact("", correction_id=correction_id, origin=change.origin, stated_at=now)
+        logged = change.is_logged
+        parts.append(
+            _Numbered(
+                change,
+                directories[place],
+                _complete(after, seqs, drawn),
+                seqs,
+                {person_id: seqs.get(person_id, others.get(person_id, 0)) for person_id in chosen},
+                correction_id if logged else None,
+                seq if logged else None,
+            )
+        )
+        seq, correction_id = seq + logged, correction_id + logged
+    photos = [change.photo for change in changes if change.photo is not None]
+    numbers = {
+        "next_person_seq": seq if seq != first_seq else 0,
+        "next_correction_id": correction_id if correction_id != first_correction else 0,
+        "next_media_id": max((photo.media_id + 1 for photo in photos), default=0),
+        "next_face_id": max((face.face_id + 1 for photo in photos for face in photo.faces), default=0),
+    }
+    raise_counters(catalog, numbers)
+    return parts
+
+
+def raise_counters(catalog: Catalog, numbers: Mapping[str, int]) -> None:
+    """Makes counters of core.store at least these numbers."""
+    raised = {name: number for name, number in numbers.items() if number}
+    if raised:
+        values = ", ".join(f"{name} = greatest({name}, ?)" for name in raised)
+        catalog.execute(f"UPDATE core.store SET {values}", list(raised.values()))
+
+
+def _seq(columns: Mapping[str, Any] | None) -> int:
+    """The number of a person who was there before; 0 for a new one."""
+    return int((columns or {}).get("seq") or 0)
+
+
+def _directory(catalog: Catalog, change: Change, now: datetime) -> int:
+    """The directory's id; 0 for one without persons, whose photos are deleted. A first person makes the directory."""
+    if None in change.before.persons.values():
+        make_directories(catalog, change.account_id, [change.directory], now)
+    if change.leaving:
+        return find_directory(catalog, change.account_id, change.directory) or 0
+    return require_directory(catalog, change.account_id, change.directory)
+
+
+def _complete(after: Rows, seqs: Mapping[str, int], drawn: Fact) -> Rows:
+    """With the numbers of new persons and the origin of new constraints. Those that an undo brings back have theirs."""
+    if not seqs and not after.facts:
+        return after
+    persons = {p: {**(columns or {}), "seq": seqs[p]} if p in seqs else columns for p, columns in after.persons.items()}
+    facts = [
+        fact if fact.origin else replace(drawn, kind=fact.kind, **{name: getattr(fact, name) for name in _ABOUT})
+        for fact in after.facts
+    ]
+    return replace(after, persons=persons, facts=facts)
+
+
+def _remove(catalog: Catalog, part: _Numbered) -> None:
+    """Photos that leave, and references that others take the place of."""
+    change = part.change
+    if change.leaving:
+        remove_photos(catalog, change.account_id, change.leaving, change.leaving_status)
+    if change.replaced:
+        remove_references(catalog, part.directory, change.replaced)
+    old = [p for p, face_id in change.before.references.items() if face_id is not None and p not in change.replaced]
+    if old:
+        drop_references(catalog, old, set(change.gone))
+
+
+def _change_constraints(catalog: Catalog, part: _Numbered) -> None:
+    names = [column.name for column in fields(Fact)]
+    gone = part.change.before.facts
+    if gone:
+        same = " AND ".join(f"f.{name} IS NOT DISTINCT FROM g.{name}{_uuid(name)}" for name in names[:5])
+        with catalog.tables(gone_facts=_table("facts", names[:5], [vars(fact) for fact in gone])):
+            catalog.execute(f"DELETE FROM core.facts f USING gone_facts g WHERE {same}")
+    _insert(catalog, "facts", [{name: getattr(fact, name) for name in names} for fact in part.after.facts])
+
+
+def _change_faces(catalog: Catalog, part: _Numbered) -> None:
+    """Whose faces are; and the vectors of those that are no longer rejected, which wait for `fold` as those of posts
+    do, or that are rejected again."""
+    faces = part.after.faces
+    if faces:
+        _update(catalog, "faces", ["face_id"], FACE_COLUMNS, [{"face_id": f, **row} for f, row in faces.items()])
+    rejected = [face_id for face_id, columns in faces.items() if columns["outcome"] == "rejected"]
+    if rejected:
+        for table in ("embeddings", "pending_embeddings"):
+            catalog.execute(f"DELETE FROM core.{table} WHERE face_id IN (SELECT unnest(?::BIGINT[]))", [rejected])
+        deletes.add_matrix(catalog, part.directory)
+    _insert(
+        catalog,
+        "pending_embeddings",
+        [
+            {"generation": catalog.generation, "face_id": face_id, "embedding": vector_bytes(vector)}
+            for face_id, vector in part.change.admitted.items()
+        ],
+    )
+
+
+def _insert_photos(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) -> None:
+    """Posted images. Their embeddings wait for `fold`: a reader would have to open a Parquet file for each."""
+    photos = [(part.change, part.change.photo) for part in parts if part.change.photo is not None]
+    faces = [(change, face, photo.media_id) for change, photo in photos for face in photo.faces]
+    generation = catalog.generation
+    _insert(catalog, "media", [_media_row(change, now) for change, _ in photos])
+    _insert(
+        catalog,
+        "faces",
+        [
+            {
+                "face_id": face.face_id,
+                "media_id": media_id,
+                "ordinal": face.ordinal,
+                "person_id": face.person_id,
+                "outcome": face.outcome,
+                "similarity_score": face.similarity_score,
+            }
+            for _, face, media_id in faces
+        ],
+    )
+    _insert(
+        catalog,
+        "detections",
+        [
+            {"generation": generation, "face_id": face.face_id, **{name: face.fields[name] for name in _DETECTION}}
+            for _, face, _ in faces
+        ],
+    )
+    _insert(
+        catalog,
+        "pending_embeddings",
+        [
+            {
+                "generation": generation,
+                "face_id": face.face_id,
+                "embedding": vector_bytes(change.vectors[face.face_id].embedding),
+            }
+            for change, face, _ in faces
+        ],
+    )
+
+
+def _media_row(change: Change, now: datetime) -> dict[str, Any]:
+    assert change.photo is not None
+    image = asdict(change.photo.image)
+    if all(face.ordinal > 0 for face in change.photo.faces):
+        # They are of the largest face. Without it among the references nobody would remove them with its person.
+        image |= {"name": None, "external_id": None}
+    return {
+        "media_id": change.photo.media_id,
+        "account_id": change.account_id,
+        "directory": change.directory,
+        "status": OK,
+        "added_at": now,
+        **image,
+    }
+
+
+def _change_persons(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) -> None:
+    """Inserts and updates persons, and counts photos that show them. `seq` finds a row's block, the id proves that it
+    is the row."""
+    made: list[dict[str, Any]] = []
+    changed: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    seen: list[dict[str, Any]] = []
+    for part in parts:
+        change = part.change
+        for person_id, columns in part.after.persons.items():
+            if columns is None:
+                continue
+            row = dict(columns)
+            if "tags" in row:
+                row["tags"] = json.dumps(row["tags"]) if row["tags"] else None
+            if change.before.persons[person_id] is None:
+                drawn = {"directory_id": part.directory, "commit_number": catalog.commit_number}
+                made.append({**row, "person_id": person_id, **drawn})
+            else:
+                known = {"person_id": person_id, "seq": change.seqs[person_id], "directory_id": part.directory}
+                names = tuple(dict.fromkeys((*row, "modified_at")))
+                changed[names].append({"modified_at": now, **row, **known})
+        for person_id, count in change.seen.items():
+            known = {"person_id": person_id, "seq": change.seqs[person_id], "directory_id": part.directory}
+            seen.append({**known, "occurrence": count, "last_occurrence_at": now})
+    _insert(catalog, "persons", made)
+    key = ["seq", "person_id", "directory_id"]
+    for names, rows in changed.items():
+        _update(catalog, "persons", key, names, rows)
+    if seen:
+        _update(catalog, "persons", key, COUNTERS, seen, {"occurrence": "t.occurrence + "})
+
+
+def _delete_persons(catalog: Catalog, part: _Numbered) -> None:
+    change = part.change
+    gone = [person_id for person_id, columns in change.after.persons.items() if columns is None]
+    if gone:
+        for table in ("persons", "replaced_images", "facts"):
+            catalog.execute(f"DELETE FROM core.{table} WHERE person_id IN {_THESE}", [gone])
+        children = f"SELECT 1 FROM core.persons WHERE parent_id IN {_THESE}"
+        faces = f"SELECT 1 FROM core.faces WHERE person_id IN {_THESE}"
+        if catalog.rows(f"{children} UNION ALL {faces} LIMIT 1", [gone, gone]):
+            raise StoreError(message="A person that a correction deletes has other faces, or is the parent of another.")
+    if change.deleted:
+        remove_persons(catalog, change.account_id, part.directory, change.deleted, change.remembered)
+    elif gone and not change.can_be_undone:
+        forget_corrections(catalog, part.directory, gone)
+
+
+def _insert_references(catalog: Catalog, parts: Sequence[_Numbered]) -> None:
+    rows = []
+    for part in parts:
+        for person_id, face_id in part.after.references.items():
+            if face_id is not None:
+                guid, *_ = part.change.pictures.get(person_id, (None,))
+                rows.append(
+                    {
+                        "generation": catalog.generation,
+                        "person_id": person_id,
+                        "face_id": face_id,
+                        "image_guid": guid,
+                        "seq": part.reference_seqs[person_id],
+                        "commit_number": catalog.commit_number,
+                    }
+                )
+    _insert(catalog, "reference_faces", rows)
+
+
+def _log(catalog: Catalog, part: _Numbered, now: datetime) -> None:
+    if part.correction_id is None or part.position is None:
+        return
+    numbers = part.correction_id, part.directory or None, part.position
+    corrections.keep(catalog, part.change, *numbers, now, part.after.facts)
+
+
+# Rows of any table
+
+
+def _insert(catalog: Catalog, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Adds rows, all with the columns of the first."""
+    if len(rows) <= _FEW_INSERTED or "landmarks" in rows[0]:
+        catalog.insert(table, rows)
+    else:
+        with catalog.tables(new_rows=_table(table, list(rows[0]), rows)):
+            catalog.execute(f"INSERT INTO core.{table} BY NAME SELECT * FROM new_rows")
+
+
+def _update(
+    catalog: Catalog,
+    table: str,
+    key: Sequence[str],
+    names: Iterable[str],
+    rows: Sequence[Mapping[str, Any]],
+    before: Mapping[str, str] = {},
+) -> None:
+    """Sets columns of rows; `before`: SQL that a value is added to. Raises StoreError unless each row is there."""
+    names = list(names)
+    count = 0
+    if len(rows) <= _FEW_UPDATED:
+        values = ", ".join(f"{name} = {before.get(name, '')}?" for name in names)
+        sql = f"UPDATE core.{table} t SET {values} WHERE {' AND '.join(f't.{name} = ?' for name in key)}"
+        for row in rows:
+            count += catalog.one(sql, [row[name] for name in (*names, *key)])
+    else:
+        values = ", ".join(f"{name} = {before.get(name, '')}c.{name}{_uuid(name)}" for name in names)
+        same = " AND ".join(f"t.{name} = c.{name}{_uuid(name)}" for name in key)
+        with catalog.tables(changed_rows=_table(table, [*key, *names], rows)):
+            count = catalog.one(f"UPDATE core.{table} t SET {values} FROM changed_rows c WHERE {same}")
+    if count != len(rows):
+        raise StoreError(message=f"{len(rows) - count} of the {table} to be changed are not in the directory.")
+
+
+_ARROW: Final = {
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "VARCHAR": pa.string(),
+    "UUID": pa.string(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us"),
+    "BLOB": pa.binary(),
+}
+
+
+def _table(table: str, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    schema = pa.schema([pa.field(name, _ARROW[TABLES[table][name]]) for name in names])
+    return pa.Table.from_pylist([{name: row[name] for name in names} for row in rows], schema)
+
+
+def _uuid(name: str) -> str:
+    return "::UUID" if name in ("person_id", "other_id", "parent_id") else ""
