@@ -15,7 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import corrections, deletes, files
+from pipeline.store import cleanup
+from pipeline.store.catalog import corrections, files
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.opening import utc_now
@@ -67,7 +68,7 @@ def change_rows(
     after = _complete(after, seqs, Fact("", correction_id=number, origin=commit.origin, stated_at=now))
     _change_facts(catalog, before.facts, after.facts)
     if _change_faces(catalog, after.faces):
-        deletes.add_matrix(catalog, directory)
+        cleanup.blank_matrix_later(catalog, directory)
     _add_vectors(catalog, commit.vectors)
     _change_persons(catalog, directory, before, after, now)
     free = _change_references(catalog, commit, seqs, seq + len(seqs), objects)

@@ -23,7 +23,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import corrections, deletes, forgotten, intents
+from pipeline.store import cleanup
+from pipeline.store.catalog import corrections, forgotten
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id, drop_if_empty, make_directories, require_directory
 from pipeline.store.catalog.ids import PromisedIds
@@ -97,16 +98,8 @@ def write_images(folder: Folder, images: Sequence[tuple[str, bytes, str]], image
     """
     if not images:
         return {}
-    intents.declare(folder, (guid for guid, _, _ in images))
+    cleanup.declare_images(folder, (guid for guid, _, _ in images))
     return {row["image_guid"]: row for row in write_objects(folder, images, image_key)}
-
-
-def discard_images(catalog: Catalog, guids: Sequence[str]) -> None:
-    """Unlinks those of the images that no commit took."""
-    sql = "SELECT image_guid FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))"
-    kept = catalog.rows(sql, [list(guids)])
-    for guid in set(guids) - {guid for (guid,) in kept}:
-        catalog.folder.unlink(object_file(guid))
 
 
 @dataclass(frozen=True)
@@ -157,7 +150,7 @@ def commit_changes(catalog: Catalog, changes: Sequence[Change], ids: PromisedIds
         except Exception as exc:
             raise RolledBack from exc
     if any(part.replaced or part.change.commit.deleted for part in numbered):
-        deletes.replay_committed(catalog)
+        cleanup.unlink_after_commit(catalog)
     return [[*part.inserted, *part.updated] for part in numbered]
 
 
@@ -380,5 +373,5 @@ def delete_directory(catalog: Catalog, account_id: int, name: str) -> int:
         persons = catalog.rows("SELECT person_id::VARCHAR FROM core.persons WHERE directory_id = ?", [directory])
         # Nothing is remembered: its photos may go into another directory.
         _delete_persons(catalog, account_id, directory, [person for (person,) in persons], frozenset())
-    deletes.replay_committed(catalog)
+    cleanup.unlink_after_commit(catalog)
     return len(persons)

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, files, intents, runs
+from pipeline.store import cleanup
+from pipeline.store.catalog import files, runs
 from pipeline.store.catalog.connection import Catalog, Submit
 from pipeline.store.catalog.directories import directory_id, make_directories
 from pipeline.store.catalog.ids import PromisedIds, counters
@@ -110,7 +111,7 @@ def write_files(
     image_key: bytes | None,
 ) -> PreparedShard:
     """Writes objects, under the key if there is one, and the embedding shard. Raises StoreFull, StoreUnwritable."""
-    intents.declare(folder, (guid for guid, _, _ in commit.objects))
+    cleanup.declare_images(folder, (guid for guid, _, _ in commit.objects))
     objects = pa.Table.from_pylist(write_objects(folder, commit.objects, image_key), OBJECTS_SCHEMA)
     written = None
     if tables["embeddings"].num_rows:
@@ -225,7 +226,7 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
         " next_person_seq = greatest(next_person_seq, ?)",
         [_next(tables["media"]["media_id"]), _next(tables["faces"]["face_id"]), _next(tables["persons"]["seq"])],
     )
-    deletes.add(catalog, [shards.run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
+    cleanup.delete_later(catalog, [shards.run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
 
 
 def _next(ids: pa.ChunkedArray) -> int:

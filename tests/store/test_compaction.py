@@ -1,4 +1,4 @@
-"""Folding moves embeddings, changes no answer, and leaves no vector of a removed face."""
+"""Compaction moves embeddings, changes no answer, and leaves no vector of a removed face."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.checks.check import check_store
-from pipeline.store.commits import fold
+from pipeline.store.commits import compaction
 from pipeline.store.export import export_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import DirectoryCommit
@@ -68,7 +68,7 @@ def test_embeddings_move_into_one_shard(client: LocalStore, account: int) -> Non
 
 
 def test_many_embeddings_move_in_parts(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "SHARD_ROWS", 2)
+    monkeypatch.setattr(compaction, "SHARD_ROWS", 2)
     vectors = post(client, account, 5)
     assert client.fold() == 5
     assert [rows for _, rows in shards(client)] == [2, 2, 1]
@@ -115,8 +115,8 @@ def test_shards_of_a_run_are_rewritten_too(filled: LocalStore) -> None:
 
 
 def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "_SMALL_SHARDS", 3)
-    monkeypatch.setattr(fold, "SHARD_ROWS", 6)
+    monkeypatch.setattr(compaction, "_SMALL_SHARDS", 3)
+    monkeypatch.setattr(compaction, "SHARD_ROWS", 6)
     vectors = []
     sizes = []
     for seed in range(10):
