@@ -145,6 +145,27 @@ def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: 
     assert check_store(client).problems == []
 
 
+def test_small_shards_are_merged_without_removed_faces(
+    client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is removed after the compaction erased what was removed before."""
+    monkeypatch.setattr(compaction, "_SMALL_SHARDS", 2)
+    vectors = post(client, account, 2)
+    client.fold()
+    client.commit_directory(insertion(account, "main", 2, "P2"))
+    doomed = [client.references(account, "main").persons[0].person_id]
+
+    def hook(point: str) -> None:
+        if point == "embeddings.rename" and doomed:
+            client.commit_directory(DirectoryCommit(account, "main", deleted=[doomed.pop()]))
+
+    with at_fault_points(hook):
+        client.fold()
+    assert shards(client) == [("folded-1.1.parquet", 2)]
+    assert vectors[0].tobytes() not in next(client.path.glob("embeddings/*/*")).read_bytes()
+    assert check_store(client).problems == []
+
+
 def test_an_export_holds_pending_and_folded_embeddings(client: LocalStore, account: int, tmp_path: Path) -> None:
     vectors = post(client, account, 2)
     client.fold()
