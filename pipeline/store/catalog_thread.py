@@ -13,9 +13,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, intents, opening
+from pipeline.store import cleanup
+from pipeline.store.catalog import opening
 from pipeline.store.catalog.connection import Catalog
-from pipeline.store.commits import fold, lost
+from pipeline.store.commits import lost
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import StoreLock
 from pipeline.store.records import Problem, StoreIdentity
@@ -106,8 +107,7 @@ class CatalogThread:
 
 def _close_catalog(catalog: Catalog) -> None:
     try:
-        if not catalog.read_only:
-            intents.undo(catalog)
+        cleanup.quarantine_images(catalog)
     finally:
         catalog.close()
 
@@ -120,18 +120,11 @@ def _open(
         opening.require_store(folder)
     elif not opening.has_store(folder.root):
         opening.create_store(folder, make_identity())
-    if read_only:
-        catalog = opening.open_catalog(folder, read_only=True)
-        fold.finish_erasure(catalog)
-        return catalog, []
-    loss = lost.look_for_loss(folder) if repair else None
-    catalog = opening.open_catalog(folder, lossy=loss is not None)
+    loss = lost.look_for_loss(folder) if repair and not read_only else None
+    catalog = opening.open_catalog(folder, lossy=loss is not None, read_only=read_only)
     try:
         problems = [] if loss is None else loss.accept(catalog)
-        deletes.sweep(folder)
-        intents.undo(catalog)
-        fold.sweep(catalog)
-        fold.finish_erasure(catalog)
+        cleanup.sweep(catalog)
     except BaseException:
         catalog.close()
         raise

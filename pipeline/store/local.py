@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 
 from pipeline.errors import MasterKeyWrong, ObjectUnknown, StoreDamaged, StoreError, StoreMissing
+from pipeline.store import cleanup
 from pipeline.store.catalog import (
     accounts,
     corrections,
-    deletes,
     directories,
     files,
     forgotten,
@@ -28,7 +28,7 @@ from pipeline.store.catalog.connection import Catalog, cleaning_up
 from pipeline.store.catalog.ids import ReservedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
-from pipeline.store.commits import commit, fold, shard
+from pipeline.store.commits import commit, compaction, shard
 from pipeline.store.export import export_store
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
@@ -52,7 +52,6 @@ from pipeline.store.records import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_UNLINKED_AT_ONCE: Final = 500  # files
 
 
 class LocalStore(CatalogThread, Store):
@@ -139,7 +138,7 @@ class LocalStore(CatalogThread, Store):
     changes_since = Operation(corrections.changes_since)
     last_merges = Operation(corrections.last_merges)
     faces_to_regroup = Operation(corrections.faces_to_regroup)
-    pending_embeddings = Operation(fold.count_pending)
+    pending_embeddings = Operation(compaction.count_pending)
 
     # What the process that holds the store does itself, and others ask it for
 
@@ -158,13 +157,14 @@ class LocalStore(CatalogThread, Store):
         """Its photos may go into another directory: later runs are told nothing. The caller has its lock, if any."""
         ids = self.submit(lambda catalog: directories.person_ids(catalog, account_id, name))
         self.commit(Change(account_id, name, "delete_directory", USER, deleted=ids))
+        self.unlink_needless()
         return len(ids)
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
-        unfinished = self.submit(fold.left_to_erase)
+        unfinished = self.submit(cleanup.left_to_erase)
         if unfinished and not self._catalog.read_only:
-            with suppress(StoreError):  # what is left is reported
-                self.erase()
+            with suppress(StoreError), self.embeddings_lock:  # what is left is reported
+                cleanup.erase(self)
                 unfinished = []
         report = check_store(self, progress, unfinished)
         repaired = repair_store(self, report) if repair else []
@@ -175,18 +175,16 @@ class LocalStore(CatalogThread, Store):
         return export_store(self, to)
 
     def fold(self, min_pending: int = 1) -> int:
-        """Moves embeddings of posted faces from the catalog into shards, where at least `min_pending` wait, and
-        takes vectors of removed faces out of shards and reference matrices; returns how many embeddings moved.
+        """Erases what commits removed, then compacts: moves embeddings of posted faces from the catalog into shards if
+        at least `min_pending` wait. Returns how many moved. Other commits may come in between.
 
-        For a moment without much to do, and before the store is closed for long. Other commits may come in between.
+        For a moment without much to do, and before the store is closed for long.
         """
         with self.embeddings_lock:
-            return fold.fold(self.submit, self.folder, self.identity, self.generation, min_pending)
-
-    def erase(self) -> None:
-        """Takes what commits removed out of the files, as `fold` does. Raises StoreError."""
-        with self.embeddings_lock:
-            fold.erase(self.submit, self.folder, self.identity, self.generation)
+            cleanup.erase(self)
+            moved = compaction.compact(self, min_pending)
+            self.submit(replaced_images.forget_old)
+            return moved
 
     # Images
 
@@ -277,16 +275,13 @@ class LocalStore(CatalogThread, Store):
         """For the block these pictures are on disk, for `commit`: writing them takes longer than the transaction, and
         should not be done under a lock. Those that no commit takes are removed."""
         key = self.image_key(account_id)
-        try:
+        with cleanup.discarding_images(self, [guid for guid, _, _ in images]):
             ahead = commit.write_pictures(self.folder, images, key)
-        except BaseException:
-            self._discard([guid for guid, _, _ in images])
-            raise
         try:
             yield ahead
         finally:
             if ahead:
-                self._discard(list(ahead))
+                cleanup.discard_images(self, list(ahead))
 
     def commit(self, change: Change, ahead: dict[str, Row] | None = None) -> Committed:
         """Commits a change of a directory durably, or nothing of it; `unlink_needless` is to follow. `ahead`: from
@@ -296,23 +291,18 @@ class LocalStore(CatalogThread, Store):
         Raises StoreError where something does not fit, DirectoryUnknown and TooManyDirectories.
         """
         pictures = list(change.pictures.values())
-        try:
+        with cleanup.discarding_images(self, [guid for guid, _, _ in pictures]):
             rows = self._written(change.account_id, pictures, ahead)
             return self._group.commit(change, rows, lambda: self.begin(self._group.commit_next))
-        except BaseException:
-            self._discard([guid for guid, _, _ in pictures])
-            raise
 
     def unlink_needless(self) -> None:
-        """Unlinks the files that commits made needless. In pieces, so that requests come in between: there are
-        thousands after the undoing of a regroup. After a crash the next opening does it."""
-        while self.submit(lambda catalog: deletes.replay_committed(catalog, _UNLINKED_AT_ONCE)):
-            pass
+        """Deletes the files that commits made needless: thousands after the undo of a regroup. Logs an error."""
+        cleanup.unlink_after_commit(self)
 
     def require_unlinked(self) -> None:
-        """After a commit: tries once more to unlink what it made needless. Raises CleanUpLeft."""
+        """The same, but raises CleanUpLeft."""
         with cleaning_up(self.path):
-            self.submit(deletes.replay)
+            cleanup.unlink_pending(self)
 
     def _written(self, account_id: int, images: Sequence[Picture], ahead: dict[str, Row] | None) -> list[Row]:
         """The rows of images, those `ahead` taken from there, and the others written."""
@@ -320,10 +310,6 @@ class LocalStore(CatalogThread, Store):
         unwritten = [image for image in images if image[0] not in rows]
         rows |= commit.write_pictures(self.folder, unwritten, self.image_key(account_id))
         return [rows[guid] for guid, _, _ in images]
-
-    def _discard(self, guids: Sequence[str]) -> None:
-        with suppress(StoreError):  # what stays is removed at closing, or at the next opening
-            self.submit(lambda catalog: commit.discard_pictures(catalog, guids))
 
 
 def _object_row(catalog: Catalog, guid: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from coded_store import extracted_run, make_store
 
 from pipeline.errors import CleanUpLeft, FacepipeError, PersonUnknown, StoreError, StoreFull, StoreUnwritable
 from pipeline.matching.references import ReferenceIndex
-from pipeline.store.catalog import deletes
+from pipeline.store import cleanup
 from pipeline.store.files import faults
 from pipeline.store.records import Committed, References
 from tests.identities.planted import Face, PlantedExtractor, Poster, near, somebody
@@ -57,7 +57,7 @@ def test_a_post_that_failed_after_its_transaction_is_known(poster: Poster, fail_
     assert record.name == "Anna", "it is in"
     assert poster.people.face_image(poster.account, "main", record.person_id).data
     assert not poster.send(replacing).account_updated, "the identical image"
-    poster.client.submit(deletes.replay)
+    cleanup.unlink_pending(poster.client)
 
 
 def test_a_deletion_that_failed_after_its_transaction_is_known(poster: Poster, fail_once: FailOnce) -> None:
@@ -75,7 +75,7 @@ def test_a_deletion_that_failed_after_its_transaction_is_known(poster: Poster, f
         poster.people.delete_directory(poster.account, "main")
     assert poster.records() == []
     assert poster.post(Face(somebody(1))).faces[0].inserted
-    poster.client.submit(deletes.replay)
+    cleanup.unlink_pending(poster.client)
 
 
 def test_memory_that_could_not_follow_a_commit_is_read_again(poster: Poster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ from pipeline.jobs.decode_rejected import decode_rejected
 from pipeline.jobs.run import RunRequest, run
 from pipeline.jobs.store_identity import make_identity
 from pipeline.people.types import PostRequest
+from pipeline.store import cleanup
 from pipeline.store.checks.check import check_store
-from pipeline.store.commits import fold
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.handover import HANDOVER, handed_over, read_handed_over
@@ -260,8 +260,7 @@ def test_vectors_that_come_again_before_a_fold_are_no_damage(store: Path, monkey
             people.service.correct(CorrectionRequest(1, "main", "regroup", gate=settings.match), decoded)
             assert check_store(client).problems == []
             with monkeypatch.context() as patched:
-                patched.setattr(fold, "plan_rewritings", lambda _: [])
-                patched.setattr(fold, "erase", lambda *_: None)
+                patched.setattr(cleanup, "_stale_shards", lambda _: [])
                 client.fold()
             assert check_store(client).problems == []
             if not again:

@@ -19,7 +19,7 @@ from pipeline.jobs.people import People
 from pipeline.people import corrections, regroup
 from pipeline.people.correction_plan import FreePlan
 from pipeline.people.service import IdentityService
-from pipeline.store.catalog import deletes
+from pipeline.store import cleanup
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
 from pipeline.store.records import ScanNotes
@@ -113,7 +113,7 @@ def test_what_fails_after_the_commit_is_in(prepared: Path, tmp_path: Path, late:
             with suppress(CleanUpLeft), broken_at(point, error):
                 make(store, late, service)
             assert_answers_from(store, service)
-            store.submit(deletes.replay)
+            cleanup.unlink_pending(store)
             store.fold()
             assert contents(store) == after, point
             assert check_store(store).problems == []

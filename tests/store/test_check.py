@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import StoreDamaged, StoreFull
-from pipeline.store.catalog import deletes, intents
+from pipeline.store import cleanup
+from pipeline.store.catalog.opening import INTENTS_NAME
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.files import commit_count
 from pipeline.store.files.durable import Folder
@@ -416,7 +417,7 @@ def test_other_threads_are_answered_while_a_check_reads(store: Path) -> None:
 def test_an_object_that_is_about_to_be_committed_is_not_an_orphan(store: Path) -> None:
     coming, left = "ab" * 16, "cd" * 16
     with LocalStore.open(store, command="test") as client:
-        intents.declare(client.folder, [coming])
+        cleanup.declare_images(client.folder, [coming])
         for guid in (coming, left):
             path = store / object_file(guid)
             path.parent.mkdir(parents=True)
@@ -433,23 +434,23 @@ def test_a_file_that_is_being_deleted_is_not_a_problem(filled: LocalStore) -> No
 
     def tell(what: str) -> None:
         if what == "orphans":
-            filled.submit(lambda catalog: deletes.add(catalog, ["runs/x/shards/00000.parquet"]))
+            filled.submit(lambda catalog: cleanup.delete_later(catalog, ["runs/x/shards/00000.parquet"]))
 
     assert check_store(filled, tell).problems == []
     assert [problem.kind for problem in check_store(filled).problems] == ["pending_delete"]
 
 
 def test_an_intent_that_was_cut_off_leaves_the_others_readable(filled: LocalStore) -> None:
-    intents.declare(filled.folder, ["ab" * 16])
-    with (filled.path / intents.INTENTS_NAME).open("a") as file:  # as a full disk leaves it
+    cleanup.declare_images(filled.folder, ["ab" * 16])
+    with (filled.path / INTENTS_NAME).open("a") as file:  # as a full disk leaves it
         file.write("ef" * 3)
-    intents.declare(filled.folder, ["cd" * 16, "aa" * 16])
-    assert intents.declared(filled.folder) == {"ab" * 16, "cd" * 16, "aa" * 16}
+    cleanup.declare_images(filled.folder, ["cd" * 16, "aa" * 16])
+    assert cleanup.declared_images(filled.folder) == {"ab" * 16, "cd" * 16, "aa" * 16}
 
 
 def test_an_intent_that_does_not_fit_on_the_disk_is_an_error(store: Path) -> None:
     with no_room(), pytest.raises(StoreFull):
-        intents.declare(Folder(store), ["ab" * 16])
+        cleanup.declare_images(Folder(store), ["ab" * 16])
 
 
 def test_an_orphan_that_was_committed_meanwhile_is_not_removed(filled: LocalStore) -> None:

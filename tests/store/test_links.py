@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import StoreUnwritable
-from pipeline.store.catalog import deletes
+from pipeline.store import cleanup
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.matrix import files, stem
 from pipeline.store.local import LocalStore
@@ -68,7 +68,7 @@ def test_a_matrix_that_is_a_link_is_made_again(store: Path, elsewhere: Path, fil
 def test_nothing_is_cleared_away_behind_a_link(
     store: Path, elsewhere: Path, link: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deletes, "_QUARANTINE_S", -1.0)
+    monkeypatch.setattr(cleanup, "_QUARANTINE_S", -1.0)
     (store / link).symlink_to(elsewhere)
     LocalStore.open(store, command="test").close()
     assert_kept(elsewhere)

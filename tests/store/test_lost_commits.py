@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import StoreDamaged, StoreError
-from pipeline.store.catalog import deletes
+from pipeline.store import cleanup
 from pipeline.store.commits.commit import write_pictures
 from pipeline.store.files import commit_count
 from pipeline.store.files.durable import Folder
@@ -308,6 +308,6 @@ def test_a_picture_whose_post_was_never_answered_is_kept_for_some_days(
     with LocalStore.open(store, command="test") as client:
         assert client.check().report.problems == []
     assert aside.exists()
-    monkeypatch.setattr(deletes, "_QUARANTINE_S", -1.0)
+    monkeypatch.setattr(cleanup, "_QUARANTINE_S", -1.0)
     LocalStore.open(store, command="test").close()
     assert not aside.exists()

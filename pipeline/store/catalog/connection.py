@@ -303,6 +303,10 @@ class Catalog:
             _log.exception("the catalog could not be reopened; it is tried again")
             self._long_log = 0
 
+    def submit(self, work: Callable[[Catalog], T], /) -> T:
+        """Does the work at once: for what takes an `OpenStore`."""
+        return work(self)
+
     def differences(self) -> list[str]:
         """How the tables and views differ from the schema."""
         columns: dict[str, dict[str, str]] = {}
@@ -318,6 +322,16 @@ class Catalog:
 
     def close(self) -> None:
         self.connection.close()
+
+
+class OpenStore(Protocol):
+    """What clean-up works on: a Catalog on its own thread, or from any thread the store that holds it."""
+
+    folder: Folder
+    identity: StoreIdentity
+    generation: int
+
+    def submit(self, work: Callable[[Catalog], T], /) -> T: ...
 
 
 class Submit(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from pipeline.errors import DirectoryUnknown, StoreError, TooManyDirectories
-from pipeline.store.catalog import deletes
+from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.files import matrix
 from pipeline.store.records import NO_ROWS, DirectoryRow
@@ -71,7 +71,7 @@ def drop_if_empty(catalog: Catalog, directory: int) -> None:
         [NO_ROWS, NO_ROWS, directory],
     )
     catalog.execute("DELETE FROM core.directories WHERE directory_id = ?", [directory])
-    deletes.add(catalog, matrix.files(matrix.stem(catalog.generation, directory)))
+    cleanup.delete_later(catalog, matrix.files(matrix.stem(catalog.generation, directory)))
 
 
 def directories(catalog: Catalog) -> list[DirectoryRow]:

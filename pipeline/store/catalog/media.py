@@ -142,7 +142,7 @@ def central_faces(catalog: Catalog, paths: Sequence[str]) -> pa.Table:
     nearest the centre, in whatever directory, and its embedding shard (null: none, the gate rejected the face).
 
     The rows with the latest bytes of a path count, and among their faces one whose embedding is stored comes first: the
-    gate of another directory may have rejected it. One that waits for `fold` counts as none.
+    gate of another directory may have rejected it. One that waits for compaction counts as none.
     """
     return catalog.read(
         f"""

@@ -20,7 +20,6 @@ import duckdb
 from pipeline.errors import StoreDamaged, StoreMissing, StoreTooNew, StoreUnwritable
 from pipeline.store import schema
 from pipeline.store.catalog.connection import Catalog, check_cure, log_of, require_all_commits
-from pipeline.store.catalog.intents import INTENTS_NAME
 from pipeline.store.files.commit_count import COMMITS_NAME
 from pipeline.store.files.durable import QUARANTINE, TEMPORARY, Folder, disk_errors
 from pipeline.store.files.faults import point
@@ -30,6 +29,7 @@ from pipeline.store.records import StoreIdentity
 
 CURRENT_NAME = "CURRENT"
 CATALOG_NAME = "catalog-0001.duckdb"
+INTENTS_NAME = "INTENTS"  # see cleanup.py
 PARTS = ("embeddings", "objects", "references", "runs")
 _NEW_CATALOG = "catalog-0001.new.duckdb"  # not *.tmp: that is DuckDB's folder for spilling
 _CATALOG_PATTERN = re.compile(r"catalog-\d{4,}\.duckdb")

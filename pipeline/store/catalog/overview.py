@@ -125,7 +125,7 @@ def weakest_matches(catalog: Catalog, account_id: int, run_ids: Sequence[str], l
 def compared_people(catalog: Catalog, account_id: int, person_ids: Sequence[str], most: int) -> pa.Table:
     """person_id (of a merged set the root), name, directory_id, picture, face_id and file (relative to the store): a
     row for each reference, whose embedding is in the file, of the people who were seen most often, at most `most`
-    rows, and of `person_ids`. Without those who are hidden, and references that wait for `fold`."""
+    rows, and of `person_ids`. Without those who are hidden, and references that wait for compaction."""
     return catalog.read(
         f"""
         WITH records AS (

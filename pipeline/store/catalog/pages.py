@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pipeline.store.catalog import deletes
+from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
 from pipeline.types import FORGOTTEN
 
@@ -51,4 +51,4 @@ def remove_pages(catalog: Catalog, person_ids: Sequence[str] = (), media_ids: Se
     if not files:
         return
     catalog.execute("DELETE FROM core.page_subjects WHERE file IN (SELECT unnest(?::VARCHAR[]))", [files])
-    deletes.add(catalog, files)
+    cleanup.delete_later(catalog, files)

@@ -35,7 +35,7 @@ def was_replaced(catalog: Catalog, account_id: int, directory: str, guid: str) -
 
 
 def forget_old(catalog: Catalog) -> None:
-    """A part of folding: forgets those that were replaced more than a day ago."""
+    """A part of `LocalStore.fold`: forgets those that were replaced more than a day ago."""
     old = [utc_now() - _REMEMBERED]
     if catalog.rows("SELECT 1 FROM core.replaced_images WHERE replaced_at <= ? LIMIT 1", old):
         with catalog.transaction("fold"):

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, files
+from pipeline.store import cleanup
+from pipeline.store.catalog import files
 from pipeline.store.catalog.accounts import image_key
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.opening import to_json, utc_now
@@ -148,8 +149,8 @@ def finish_run(catalog: Catalog, run_id: str, summary: Mapping[str, Any]) -> Non
             [FINISHED, utc_now(), to_json(summary), run_id],
         )
         # It is no longer needed, and it names persons who could not be deleted from it.
-        deletes.add(catalog, [manifest_file(run_id)])
-    deletes.replay_committed(catalog)
+        cleanup.delete_later(catalog, [manifest_file(run_id)])
+    cleanup.unlink_after_commit(catalog)
 
 
 def abandon_run(catalog: Catalog, run_id: str) -> RunRow:
@@ -167,8 +168,8 @@ def abandon_run(catalog: Catalog, run_id: str) -> RunRow:
         )
         root = catalog.folder.root
         left = [*root.glob(manifest_file(run_id)), *root.glob(f"runs/{run_id}/shards/*")]
-        deletes.add(catalog, [path.relative_to(root).as_posix() for path in left if path.is_file()])
-    deletes.replay_committed(catalog)
+        cleanup.delete_later(catalog, [path.relative_to(root).as_posix() for path in left if path.is_file()])
+    cleanup.unlink_after_commit(catalog)
     return run_row(catalog, run_id)
 
 

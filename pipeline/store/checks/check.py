@@ -9,13 +9,12 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from pipeline.errors import StoreLocked
-from pipeline.store.catalog import deletes
+from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.references import references
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks import files
 from pipeline.store.checks.tables import check_tables
-from pipeline.store.commits import fold
 from pipeline.store.files import commit_count, matrix, run_sums
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import RUN_LOCK_NAME, StoreLock
@@ -32,14 +31,14 @@ def check_store(
     store: CatalogThread, progress: Callable[[str], None] | None = None, unfinished: Sequence[str] = ()
 ) -> CheckReport:
     """Reads every table and every file of the store; `progress` is called with what is being read. `unfinished`: files
-    from which something could not be erased before (`fold.left_to_erase`).
+    from which something could not be erased before (`cleanup.left_to_erase`).
 
     It reads the catalog in pieces, each of one moment: other commits may come in between.
     A store so damaged that it can't be opened is reported by opening it (StoreDamaged).
     """
     tell = progress or (lambda _: None)
     problems: list[Problem] = []
-    waiting = dict.fromkeys([*unfinished, *store.submit(deletes.pending_files)])
+    waiting = dict.fromkeys([*unfinished, *store.submit(cleanup.pending_files)])
     pieces = store.submit(lambda catalog: _pieces(catalog, tell))
     while (piece := store.submit(lambda _: next(pieces, None))) is not None:
         problems += piece
@@ -51,7 +50,7 @@ def check_store(
         problems += store.submit(lambda catalog: files.check_orphans(catalog, listed))
     problems += files.check_modes(store.folder)
     # What became pending since is in progress.
-    left = set(store.submit(fold.left_to_erase))
+    left = set(store.submit(cleanup.left_to_erase))
     problems[:0] = [_waits(path) for path in waiting if path in left]
     counted = [table for table in TABLES if table != "store"]
     counts = store.submit(lambda catalog: [catalog.one(f"SELECT count(*) FROM core.{table}") for table in counted])
@@ -78,7 +77,7 @@ def _pieces(catalog: Catalog, tell: Callable[[str], None]) -> Iterator[list[Prob
 
 
 def _waits(path: str) -> Problem:
-    if not deletes.is_deletable(path):
+    if not cleanup.is_deletable(path):
         return Problem("pending_delete", path, "is not the path of a file of the store", _CLEARED)
     detail = "an unfinished erasure: it waits to be deleted, or has vectors of faces that were removed"
     return Problem("pending_delete", path, detail, _CLEARED)
@@ -86,7 +85,7 @@ def _waits(path: str) -> Problem:
 
 def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
     """Repairs what can be repaired of `report`, and returns it: orphans go into quarantine, pages that nothing
-    notes and damaged reports are deleted, matrices rebuilt, deletes replayed.
+    notes and damaged reports are deleted, matrices rebuilt, pending files deleted.
 
     Raises StoreUnwritable.
     """
@@ -100,19 +99,19 @@ def repair_store(store: CatalogThread, report: CheckReport) -> list[Problem]:
             if found.kind == "page":
                 catalog.folder.unlink(found.where)  # quarantine would keep who was forgotten
             else:
-                catalog.folder.set_aside(found.where)
+                catalog.folder.quarantine(found.where)
         for problem in repaired:
             if problem.kind == "mode":
                 catalog.folder.make_private()
             if problem.kind == "commits":
                 commit_count.write(catalog.folder, catalog.one("SELECT max(number) FROM core.commits"))
             if problem.kind == "run_shard" and problem.where in changed:
-                catalog.folder.set_aside(problem.where)
+                catalog.folder.quarantine(problem.where)
             if problem.kind == "run_file" and problem.where in changed:
                 catalog.folder.unlink(problem.where)  # quarantine would keep who is forgotten later
             if problem.kind == "matrix":
                 matrix.remove(catalog.folder, problem.where.rpartition(".")[0])
-        deletes.replay(catalog)
+        cleanup.unlink_pending(catalog)
 
     with store.embeddings_lock:
         store.submit(work)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import intents
+from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.ids import counters
 from pipeline.store.catalog.opening import CURRENT_NAME, PARTS
@@ -130,7 +130,7 @@ def _metadata_faults(metadata: Mapping[str, Any], expected: Mapping[str, Any]) -
 
 def _holds_faces(catalog: Catalog, shard_id: int, generation: int, table: pa.Table) -> bool:
     """Whether a shard holds each face that the catalog has in it, once, and besides only vectors of faces that were
-    removed, or are rejected again, or got their vector anew since: the next `fold` takes those out."""
+    removed, or are rejected again, or got their vector anew since: the next `cleanup.erase` takes those out."""
     with catalog.tables(shard=table.select(["face_id"])):
         wrong = catalog.one(
             """
@@ -316,7 +316,7 @@ def _needed(catalog: Catalog) -> set[str]:
     files |= {path for (path,) in catalog.rows("SELECT path FROM core.pending_deletes")}
     files |= {page for (page,) in catalog.rows("SELECT DISTINCT file FROM core.page_subjects")}
     files |= {object_file(guid) for (guid,) in catalog.rows("SELECT image_guid FROM core.objects")}
-    for guid in intents.declared(catalog.folder):
+    for guid in cleanup.declared_images(catalog.folder):
         files |= {object_file(guid), object_file(guid) + TEMPORARY}
     generations = catalog.rows(
         "SELECT g.generation, d.directory_id FROM core.directories d,"

@@ -22,7 +22,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import corrections, deletes, files, intents
+from pipeline.store import cleanup
+from pipeline.store.catalog import corrections, files
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.directories import directory_id as find_directory
 from pipeline.store.catalog.directories import drop_if_empty, make_directories, require_directory
@@ -35,7 +36,7 @@ from pipeline.store.commits.removal import (
     remove_references,
 )
 from pipeline.store.files.durable import Folder
-from pipeline.store.files.objects import Row, object_file, write_objects
+from pipeline.store.files.objects import Row, write_objects
 from pipeline.store.files.shards import vector_bytes
 from pipeline.store.records import COUNTERS, Change, Committed, Fact, Picture, Rows
 from pipeline.store.schema import TABLES
@@ -48,7 +49,7 @@ _THESE: Final = "(SELECT unnest(?::UUID[]))"
 _MOST: Final = 32  # changes in one transaction; more would delay the first
 _FEW_UPDATED: Final = 16  # rows that are written faster one by one than from an Arrow table
 _FEW_INSERTED: Final = 64
-_UNLINKED_WITH_IT: Final = 32  # files; those of large changes are left to `unlink_needless`
+_FEW: Final = 32  # pictures that are unlinked at once; those of larger changes are left to `unlink_needless`
 
 
 # Pictures
@@ -61,16 +62,8 @@ def write_pictures(folder: Folder, pictures: Sequence[Picture], image_key: bytes
     """
     if not pictures:
         return {}
-    intents.declare(folder, (guid for guid, _, _ in pictures))
+    cleanup.declare_images(folder, (guid for guid, _, _ in pictures))
     return {row["image_guid"]: row for row in write_objects(folder, pictures, image_key)}
-
-
-def discard_pictures(catalog: Catalog, guids: Sequence[str]) -> None:
-    """Unlinks those of the pictures that no commit took."""
-    sql = "SELECT image_guid FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))"
-    kept = catalog.rows(sql, [list(guids)])
-    for guid in set(guids) - {guid for (guid,) in kept}:
-        catalog.folder.unlink(object_file(guid))
 
 
 # Group commit
@@ -158,8 +151,8 @@ def _in_one_transaction(catalog: Catalog, group: Sequence[Waiting]) -> list[Comm
             _insert(catalog, "objects", [row for waiting in group for row in waiting.pictures])
         except Exception as exc:
             raise RolledBack from exc
-    if any(w.change.replaced or w.change.gone or w.change.before.references for w in group):
-        deletes.replay_committed(catalog, _UNLINKED_WITH_IT)
+    if 0 < sum(len(w.change.gone) + len(w.change.before.references) + len(w.change.replaced) for w in group) < _FEW:
+        cleanup.unlink_after_commit(catalog)
     return committed
 
 
@@ -320,7 +313,7 @@ def _change_constraints(catalog: Catalog, part: _Numbered) -> None:
 
 
 def _change_faces(catalog: Catalog, part: _Numbered) -> None:
-    """Whose faces are; and the vectors of those that are no longer rejected, which wait for `fold` as those of posts
+    """Whose faces are; and the vectors of those that are no longer rejected, which wait for `compact` as those of posts
     do, or that are rejected again."""
     faces = part.after.faces
     if faces:
@@ -329,7 +322,7 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
     if rejected:
         for table in ("embeddings", "pending_embeddings"):
             catalog.execute(f"DELETE FROM core.{table} WHERE face_id IN (SELECT unnest(?::BIGINT[]))", [rejected])
-        deletes.add_matrix(catalog, part.directory)
+        cleanup.blank_matrix_later(catalog, part.directory)
     _insert(
         catalog,
         "pending_embeddings",
@@ -341,7 +334,7 @@ def _change_faces(catalog: Catalog, part: _Numbered) -> None:
 
 
 def _insert_photos(catalog: Catalog, parts: Sequence[_Numbered], now: datetime) -> None:
-    """Posted images. Their embeddings wait for `fold`: a reader would have to open a Parquet file for each."""
+    """Posted images. Their embeddings wait for `compact`: a reader would have to open a Parquet file for each."""
     photos = [(part.change, part.change.photo) for part in parts if part.change.photo is not None]
     faces = [(change, face, photo.media_id) for change, photo in photos for face in photo.faces]
     generation = catalog.generation

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import StoreDamaged
-from pipeline.store.catalog import deletes, intents
+from pipeline.store import cleanup
 from pipeline.store.catalog.connection import Catalog, is_whole, last_commit, log_of, lost_commits
 from pipeline.store.catalog.opening import catalog_file
-from pipeline.store.commits import fold
 from pipeline.store.files import catalog_log, commit_count
 from pipeline.store.files.durable import QUARANTINE, Folder, disk_errors
 from pipeline.store.records import Problem
@@ -43,7 +42,7 @@ class Loss:
         """Copies the log into quarantine, then cuts it off at `end` (None: DuckDB does that itself)."""
         log = log_of(folder.path(self.where))
         if log.is_dir():
-            folder.set_aside(log.name)
+            folder.quarantine(log.name)
         if not log.exists():
             return
         if not folder.path(self.log).exists():
@@ -57,13 +56,13 @@ class Loss:
     def accept(self, catalog: Catalog) -> list[Problem]:
         """Before any other transaction, and before anything is deleted: goes on without what is lost."""
         folder = catalog.folder
-        unnamed = sorted(fold.unnamed_files(catalog) - set(deletes.pending(catalog)))
+        unnamed = sorted(cleanup.unnamed_embeddings(catalog) - set(cleanup.pending_files(catalog)))
         for file in unnamed:
-            folder.set_aside(file)
+            folder.quarantine(file)
         # Their numbers will be given again, to other references.
         for matrix in filter(folder.holds, folder.root.glob("references/*/*")):
             folder.unlink(matrix.relative_to(folder.root).as_posix())
-        pictures = intents.undo(catalog)
+        pictures = cleanup.quarantine_images(catalog)
         catalog.start_count(self.number)
         log = folder.path(self.log)
         kept, lost = catalog_log.split_at(log.read_bytes() if log.exists() else b"", self.last)

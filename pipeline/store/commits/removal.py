@@ -3,9 +3,9 @@ transaction.
 
 A face of a posted image is deleted, and the image's row with its last face. A face of a run keeps its row, because it
 is a fact of the archive. When its person is deleted, or its photo leaves, it loses everything that tells who it
-was: its outcome becomes `removed`, without person, score, detection or embedding. So does the photo's row. `fold.erase`
-takes the vectors out of the immutable embedding shards and the reference matrix: soon after the transaction, or at the
-next opening.
+was: its outcome becomes `removed`, without person, score, detection or embedding. So does the photo's row.
+`cleanup.erase` removes the vectors from the embedding shards and the reference matrix: soon after the transaction, or
+at the next opening.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, files, forgotten, pages, replaced_images
+from pipeline.store import cleanup
+from pipeline.store.catalog import files, forgotten, pages, replaced_images
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.catalog.corrections import rows_of_json, to_json
 from pipeline.store.files.objects import object_file
@@ -55,7 +56,7 @@ def remove_references(catalog: Catalog, directory: int, person_ids: Sequence[str
     _remove_posted_faces(catalog, [(face, media) for face, media, _ in faces])
     files.erase_labels(catalog, [media for _, media, ordinal in faces if ordinal == 0])
     if faces:
-        deletes.add_matrix(catalog, directory)
+        cleanup.blank_matrix_later(catalog, directory)
 
 
 def drop_references(catalog: Catalog, person_ids: Sequence[str], gone: Set[str] = frozenset()) -> None:
@@ -138,7 +139,7 @@ def remove_persons(
     files.erase_labels(catalog, [*others, *(media for _, media, ordinal, _ in faces if ordinal == 0)])
     _remove_posted_faces(catalog, [(face, media) for face, media, _, posted in faces if posted])
     _blank_run_faces(catalog, [face for face, _, _, posted in faces if not posted])
-    deletes.add_matrix(catalog, directory)
+    cleanup.blank_matrix_later(catalog, directory)
     _blank_photos(catalog, _with_repeated(catalog, [media_id for media_id, _, _ in alone]), FORGOTTEN)
 
 
@@ -198,7 +199,7 @@ def remove_photos(catalog: Catalog, account_id: int, media_ids: Sequence[int], s
         [account_id, media],
     )
     for (directory,) in directories:
-        deletes.add_matrix(catalog, directory)
+        cleanup.blank_matrix_later(catalog, directory)
     _blank_photos(catalog, media, status)
 
 
@@ -296,7 +297,7 @@ def _require_all(count: int, person_ids: Sequence[str]) -> None:
 
 def _remove_images(catalog: Catalog, guids: Sequence[str]) -> None:
     catalog.execute("DELETE FROM core.objects WHERE image_guid IN (SELECT unnest(?::VARCHAR[]))", [list(guids)])
-    deletes.add(catalog, [object_file(guid) for guid in guids])
+    cleanup.delete_later(catalog, [object_file(guid) for guid in guids])
 
 
 def _remove_posted_faces(catalog: Catalog, faces: Sequence[tuple[int, int]]) -> None:

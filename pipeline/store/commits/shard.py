@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import StoreError
-from pipeline.store.catalog import deletes, files, runs
+from pipeline.store import cleanup
+from pipeline.store.catalog import files, runs
 from pipeline.store.catalog.connection import Catalog, Submit
 from pipeline.store.catalog.directories import directory_id
 from pipeline.store.catalog.opening import utc_now
@@ -160,7 +161,7 @@ def _insert_shard(catalog: Catalog, prepared: PreparedShard, now: datetime) -> N
     )
     next_ids = {"next_media_id": tables["media"]["media_id"], "next_face_id": tables["faces"]["face_id"]}
     raise_counters(catalog, {name: (pc.max(ids).as_py() or 0) + 1 for name, ids in next_ids.items()})
-    deletes.add(catalog, [shards.run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
+    cleanup.delete_later(catalog, [shards.run_shard_file(commit.run_id, shard) for shard in commit.finished_run_shards])
 
 
 # The reference matrices are a cache, so nobody waits for them: they grow in pieces, and other commits go on in between.

@@ -197,8 +197,8 @@ class Folder:
         with disk_errors(self.root):
             self.path(relative).unlink(missing_ok=True)
 
-    def set_aside(self, relative: str) -> bool:
-        """Moves a file that may be needed after all into quarantine, under the same path. False: there is none."""
+    def quarantine(self, relative: str) -> bool:
+        """Moves a file that may be needed after all into quarantine, under the same path. False if it is missing."""
         if not self.path(relative).exists():
             return False
         target = f"{QUARANTINE}/{relative}"

@@ -48,7 +48,7 @@ def remove(folder: Folder, name: str) -> None:
     """Deletes a matrix: the numbers first, without which no reader uses the vectors."""
     for file in reversed(files(name)):
         if folder.path(file).is_dir():
-            folder.set_aside(file)
+            folder.quarantine(file)
         else:
             folder.unlink(file)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,17 @@ class WrittenFile:
 
 def embedding_file(generation: int, run_id: str, shard: int) -> str:
     return f"embeddings/g{generation:04d}/{run_id}-{shard:05d}.parquet"
+
+
+def embedding_stem(file: str) -> str:
+    """The name that a shard keeps when it is rewritten."""
+    return re.sub(r"(\.\d+)?\.parquet$", "", file)
+
+
+def rewritten_file(file: str) -> str:
+    """The name of an embedding shard once it is rewritten: `<stem>.<n>.parquet` for the n-th time."""
+    times = file.removeprefix(embedding_stem(file)).removesuffix(".parquet").removeprefix(".")
+    return f"{embedding_stem(file)}.{int(times or 0) + 1}.parquet"
 
 
 def run_shard_file(run_id: str, shard: int) -> str:

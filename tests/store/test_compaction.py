@@ -1,4 +1,4 @@
-"""Folding moves embeddings, changes no answer, and leaves no vector of a removed face."""
+"""Compaction moves embeddings, changes no answer, and leaves no vector of a removed face."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import StoreDamaged
 from pipeline.store.checks.check import check_store
-from pipeline.store.commits import fold
+from pipeline.store.commits import compaction
 from pipeline.store.export import export_store
 from pipeline.store.local import LocalStore
 from pipeline.store.schema import SCHEMA_VERSION
@@ -76,7 +76,7 @@ def test_embeddings_move_into_one_shard(client: LocalStore, account: int) -> Non
 
 
 def test_many_embeddings_move_in_parts(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "SHARD_ROWS", 2)
+    monkeypatch.setattr(compaction, "SHARD_ROWS", 2)
     vectors = post(client, account, 5)
     assert client.fold() == 5
     assert [rows for _, rows in shards(client)] == [2, 2, 1]
@@ -123,8 +123,8 @@ def test_shards_of_a_run_are_rewritten_too(filled: LocalStore) -> None:
 
 
 def test_many_small_shards_become_one(client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "_SMALL_SHARDS", 3)
-    monkeypatch.setattr(fold, "SHARD_ROWS", 6)
+    monkeypatch.setattr(compaction, "_SMALL_SHARDS", 3)
+    monkeypatch.setattr(compaction, "SHARD_ROWS", 6)
     vectors = []
     sizes = []
     for seed in range(10):
@@ -150,6 +150,27 @@ def test_a_face_that_is_removed_while_its_shard_is_written_is_taken_out(client: 
     with at_fault_points(hook):
         client.fold()
     assert shards(client) == [("folded-1.1.parquet", 1)]
+    assert check_store(client).problems == []
+
+
+def test_small_shards_are_merged_without_removed_faces(
+    client: LocalStore, account: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is removed after the compaction erased what was removed before."""
+    monkeypatch.setattr(compaction, "_SMALL_SHARDS", 2)
+    vectors = post(client, account, 2)
+    client.fold()
+    client.commit_directory(insertion(account, "main", 2, "P2"))
+    doomed = [client.references(account, "main").persons[0].person_id]
+
+    def hook(point: str) -> None:
+        if point == "embeddings.rename" and doomed:
+            commit(client, Asked(account, "main", deleted=[doomed.pop()]))
+
+    with at_fault_points(hook):
+        client.fold()
+    assert shards(client) == [("folded-1.1.parquet", 2)]
+    assert vectors[0].tobytes() not in next(client.path.glob("embeddings/*/*")).read_bytes()
     assert check_store(client).problems == []
 
 
