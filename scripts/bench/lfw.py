@@ -19,7 +19,7 @@ from pipeline.config import CONTRACT_FMR
 from pipeline.evaluation.calibration import TABLE_FMRS
 from pipeline.evaluation.pairs.distances import all_distances
 from pipeline.evaluation.pairs.lists import LfwPhoto, Pair, read_pairs
-from pipeline.evaluation.photos.leave_out import named_photos
+from pipeline.evaluation.photos.labels import named_photos
 from pipeline.evaluation.statistics import (
     best_threshold,
     calibration_exponent,
