@@ -65,7 +65,8 @@ def _one_of(*choices: str, default: str) -> str:
 
 @dataclass(frozen=True)
 class SourceSettings:
-    labels: str = _one_of("none", "parent", default="none")  # parent: its name is the person's
+    # parent: the name of the parent folder is that of the person
+    labels: str = _one_of("none", "parent", default="none")
     root: str | None = None  # files outside this folder are refused; None: only `..` in relative paths is
     follow_symlinks: bool = True
     include: str | None = None  # patterns, separated by commas: only what they match is taken
