@@ -15,7 +15,7 @@ from pipeline.evaluation.pairs.lists import (
     read_pair_list,
     read_pairs,
 )
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 
 VIEW_1 = "1\nAda_Lovelace\t1\t3\nAda_Lovelace\t2\tMary_Shelley\t1\n"
 VIEW_2 = "2\t1\nA\t1\t2\nA\t1\tB\t1\nB\t1\t2\nA\t2\tB\t12\n"

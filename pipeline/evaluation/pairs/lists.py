@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Generic, NoReturn, TextIO, TypeAlias, TypeVar
 
 from pipeline.errors import PairsInvalid, SourceMissing, UsageError
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 from pipeline.extraction.images.files import IMAGE_SUFFIXES, file_problem, shown
 
 COLUMNS: Final = ("path_a", "path_b", "same")

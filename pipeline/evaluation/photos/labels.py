@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, SourceMissing, UsageError
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.runtime.buckets import is_address
