@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -50,9 +50,23 @@ OPENVINO, TORCH = "openvino", "torch"  # what runs the embedder
 AUTO, FLOAT32, FLOAT16, BFLOAT16 = "auto", "float32", "float16", "bfloat16"  # precisions
 
 
+Value = TypeVar("Value", int, float)
+
+
+def _within(low: float, high: float, *, default: Value) -> Value:
+    """A setting that is a number in [low, high]."""
+    return field(default=default, metadata={"range": (low, high)})
+
+
+def _one_of(*choices: str, default: str) -> str:
+    """A setting that is one of these words."""
+    return field(default=default, metadata={"choices": choices})
+
+
 @dataclass(frozen=True)
 class SourceSettings:
-    labels: str = "none"  # none | parent: the parent folder's name is the person's name
+    # parent: the name of the parent folder is that of the person
+    labels: str = _one_of("none", "parent", default="none")
     root: str | None = None  # files outside this folder are refused; None: only `..` in relative paths is
     follow_symlinks: bool = True
     include: str | None = None  # patterns, separated by commas: only what they match is taken
@@ -61,9 +75,10 @@ class SourceSettings:
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    max_pixels: int = 100_000_000
-    max_bytes: int = 256 * 2**20
-    truncated: str = "tolerate"  # refuse | tolerate: what lacks 1 % is taken | accept: all that is there
+    max_pixels: int = _within(1, 2**31 - 1, default=100_000_000)
+    max_bytes: int = _within(1, 2**40, default=256 * 2**20)
+    # tolerate: what lacks 1 % is taken; accept: all that is there
+    truncated: str = _one_of("refuse", "tolerate", "accept", default="tolerate")
 
 
 @dataclass(frozen=True)
@@ -71,18 +86,19 @@ class DetectSettings:
     """Zhang et al. 2016, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks";
     thresholds and factor as in facenet-pytorch."""
 
-    min_face_px: int = 20
-    pnet_threshold: float = 0.6
-    rnet_threshold: float = 0.7
-    onet_threshold: float = 0.7
-    factor: float = 0.709
-    min_confidence: float = 0.95  # faces below it are dropped after the cascade
+    min_face_px: int = _within(12, 100_000, default=20)
+    pnet_threshold: float = _within(0, 1, default=0.6)
+    rnet_threshold: float = _within(0, 1, default=0.7)
+    onet_threshold: float = _within(0, 1, default=0.7)
+    factor: float = _within(0.1, 0.95, default=0.709)
+    min_confidence: float = _within(0, 1, default=0.95)  # faces below it are dropped after the cascade
 
 
 @dataclass(frozen=True)
 class AlignSettings:
-    margin_px: int = 32  # in pixels of the crop, both sides together, as facenet-pytorch counts it
-    resampling: str = AREA  # area | pillow, which is facenet-pytorch's
+    # in pixels of the crop, both sides together, as facenet-pytorch counts it
+    margin_px: int = _within(0, 120, default=32)
+    resampling: str = _one_of(AREA, PILLOW, default=AREA)  # pillow is facenet-pytorch's
 
 
 @dataclass(frozen=True)
@@ -93,32 +109,40 @@ class EmbedSettings:
 @dataclass(frozen=True)
 class MatchSettings:
     threshold: float = CONTRACT_THRESHOLD  # T; NaN until the calibration turns `threshold_fmr` into one
-    min_cpq: float = 0.59
-    min_fsq: float = 0.40
-    min_fcq: float = 0.45
+    min_cpq: float = _within(0, 1, default=0.59)
+    min_fsq: float = _within(0, 1, default=0.40)
+    min_fcq: float = _within(0, 1, default=0.45)
     threshold_fmr: float | None = None  # the false match rate of `threshold: fmr:1e-4`
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    engine: str = LOCAL  # local | ray: where shards are extracted
+    engine: str = _one_of(LOCAL, RAY, default=LOCAL)  # where shards are extracted
     shard_folder: str | None = None  # where workers of Ray leave shards: a folder or an address; None: in the store
     device: str = "auto"  # auto | cpu | cuda | cuda:N
-    backend: str = "auto"  # of the embedder on the CPU: auto (OpenVINO, if it is installed) | openvino | torch
-    threads: int = 0  # of decoding and of the CPU networks, in a run batches at once; 0: all cores
-    reads: int = 16  # objects of buckets that are read at once
-    batch_images: int = 32
-    batch_pixels: int = 24_000_000  # a batch ends before its images pass this sum
-    shard_rows: int = 256  # manifest rows per shard: what a crash may cost, and what one transaction commits
-    shard_pixels: int = 250_000_000  # a shard ends before its images pass this sum: seconds of work
+    # of the embedder on the CPU; auto: OpenVINO, if it is installed
+    backend: str = _one_of(AUTO, OPENVINO, TORCH, default=AUTO)
+    # of decoding and of the CPU networks, in a run batches at once; 0: all cores
+    threads: int = _within(0, 1024, default=0)
+    reads: int = _within(1, 256, default=16)  # objects of buckets that are read at once
+    batch_images: int = _within(1, 4096, default=32)
+    batch_pixels: int = _within(1, 2**40, default=24_000_000)  # a batch ends before its images pass this sum
+    # manifest rows per shard: what a crash may cost, and what one transaction commits
+    shard_rows: int = _within(1, 1_000_000, default=256)
+    # a shard ends before its images pass this sum: seconds of work
+    shard_pixels: int = _within(1, 2**40, default=250_000_000)
     check_inode: bool = False  # a file whose inode is another is read again
     rehash: bool = False  # every file is read
-    on_missing: str = MARK  # keep | mark | forget: what a run does with photos that are no longer in the source
-    missing_limit: float = 0.2  # where more than this share of a source is missing, nothing is forgotten
-    mode: str = EXACT  # exact | fast: the embedder in half precision
+    # what a run does with photos that are no longer in the source
+    on_missing: str = _one_of(KEEP, MARK, FORGET, default=MARK)
+    # if more than this share of a source is missing, nothing is forgotten
+    missing_limit: float = _within(0, 1, default=0.2)
+    mode: str = _one_of(EXACT, FAST, default=EXACT)  # fast: the embedder in half precision
     # Only in the mode fast, `jpeg` and `tf32` only on CUDA. They may differ from run to run, so no store records them.
-    jpeg: str = CPU  # where baseline JPEG files are decoded: cpu | device, whose colours differ
-    precision: str = AUTO  # of the embedder: auto (the fastest of them) | float32 | float16 (on CUDA) | bfloat16
+    # where baseline JPEG files are decoded; the device's colours differ
+    jpeg: str = _one_of(CPU, DEVICE, default=CPU)
+    # of the embedder; auto: the fastest of them; float16: on CUDA only
+    precision: str = _one_of(AUTO, FLOAT32, FLOAT16, BFLOAT16, default=AUTO)
     tf32: bool = False  # whether the convolutions that are left in float32, the detector's too, may run in TF32
 
 
@@ -127,12 +151,12 @@ class RaySettings:
     """Workers of the engine ray."""
 
     address: str | None = None  # of a cluster, host:port or auto; None: one is started on this machine
-    actors: int = 0  # workers; 0: as many as the cluster has room for
-    cpus: int = 2  # of each, at most those of the largest node
-    gpus: float = 0.0  # of each; a share of one lets workers share it
-    queue: int = 3  # shards that a worker has at once
-    start_timeout_s: float = 300.0  # without any worker
-    shard_timeout_s: float = 900.0  # in which a worker finishes none of its shards
+    actors: int = _within(0, 100_000, default=0)  # workers; 0: as many as the cluster has room for
+    cpus: int = _within(1, 1024, default=2)  # of each, at most those of the largest node
+    gpus: float = _within(0, 64, default=0.0)  # of each; a share of one lets workers share it
+    queue: int = _within(1, 1000, default=3)  # shards that a worker has at once
+    start_timeout_s: float = _within(1, 86_400, default=300.0)  # without any worker
+    shard_timeout_s: float = _within(1, 86_400, default=900.0)  # in which a worker finishes none of its shards
 
 
 @dataclass(frozen=True)
@@ -153,24 +177,26 @@ class SecuritySettings:
 @dataclass(frozen=True)
 class ServeSettings:
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: int = _within(0, 65_535, default=8080)
     object_port: int | None = None  # a second port for the same service
     tls_cert: str | None = None  # PEM files
     tls_key: str | None = None
     trusted_proxies: str | None = None  # addresses and networks, comma-separated, whose X-Forwarded-For counts
     allowed_hosts: str | None = None  # names in Host, comma-separated, or *; None: of the loopback if only it listens
     cors_origins: str | None = None  # origins of web pages that may call, comma-separated, or *; None: no others
-    hosting: str = "local"  # local | cloud
+    hosting: str = _one_of("local", "cloud", default="local")
     public_url: str | None = None  # host (and path) that clients reach, for image addresses in cloud hosting
     object_scheme: str | None = None  # of image addresses; None: cvos (local), https (cloud)
-    person_headers: str = "required"  # required | optional: name and external id of an insertion
+    # name and external id of an insertion
+    person_headers: str = _one_of("required", "optional", default="required")
     unique_external_ids: bool = False
-    update_conflicts: str = REFUSE  # refuse | apply: an update of a person whom the headers call somebody else
+    # an update of a person whom the headers call somebody else
+    update_conflicts: str = _one_of(REFUSE, APPLY, default=REFUSE)
     changes: bool = False  # GET /changes answers an account's changes
-    max_body_bytes: int = 32 * 2**20
-    body_timeout_s: float = 30.0  # without a byte of a body
-    queue_images: int = 64  # requests that may wait for the models; more get 503
-    workers: int = 0  # threads that decode; 0: twice the cores
+    max_body_bytes: int = _within(1024, 2**32, default=32 * 2**20)
+    body_timeout_s: float = _within(0.1, 3600, default=30.0)  # without a byte of a body
+    queue_images: int = _within(1, 100_000, default=64)  # requests that may wait for the models; more get 503
+    workers: int = _within(0, 1024, default=0)  # threads that decode; 0: twice the cores
 
 
 @dataclass(frozen=True)
@@ -178,11 +204,10 @@ class UiSettings:
     """The page at /ui of a server."""
 
     enabled: bool = True
-    photo_roots: str | None = (
-        None  # folders, comma-separated, of which an account's own photos are shown; None: of none
-    )
-    idle_s: float = 3600.0  # a session ends when nothing was asked for so long
-    session_s: float = 43_200.0  # and so long after its sign-in in any case
+    # folders, comma-separated, of which an account's own photos are shown; None: of none
+    photo_roots: str | None = None
+    idle_s: float = _within(1, 2_592_000, default=3600.0)  # a session ends when nothing was asked for so long
+    session_s: float = _within(1, 2_592_000, default=43_200.0)  # and so long after its sign-in in any case
 
 
 @dataclass(frozen=True)
@@ -256,59 +281,11 @@ def _is_host(text: str) -> bool:
     return text == ANY or is_name or ("/" not in text and _is_network(text))
 
 
-_RANGES: dict[str, tuple[float, float]] = {
-    "decode.max_pixels": (1, 2**31 - 1),
-    "decode.max_bytes": (1, 2**40),
-    "detect.min_face_px": (12, 100_000),
-    "detect.pnet_threshold": (0, 1),
-    "detect.rnet_threshold": (0, 1),
-    "detect.onet_threshold": (0, 1),
-    "detect.factor": (0.1, 0.95),
-    "detect.min_confidence": (0, 1),
-    "align.margin_px": (0, 120),
-    "match.min_cpq": (0, 1),
-    "match.min_fsq": (0, 1),
-    "match.min_fcq": (0, 1),
-    "run.threads": (0, 1024),
-    "run.reads": (1, 256),
-    "run.batch_images": (1, 4096),
-    "run.batch_pixels": (1, 2**40),
-    "run.missing_limit": (0, 1),
-    "run.shard_rows": (1, 1_000_000),
-    "run.shard_pixels": (1, 2**40),
-    "ray.actors": (0, 100_000),
-    "ray.cpus": (1, 1024),
-    "ray.gpus": (0, 64),
-    "ray.queue": (1, 1000),
-    "ray.start_timeout_s": (1, 86_400),
-    "ray.shard_timeout_s": (1, 86_400),
-    "serve.port": (0, 65_535),
-    "serve.max_body_bytes": (1024, 2**32),
-    "serve.body_timeout_s": (0.1, 3600),
-    "serve.queue_images": (1, 100_000),
-    "serve.workers": (0, 1024),
-    "ui.idle_s": (1, 2_592_000),
-    "ui.session_s": (1, 2_592_000),
-}
 # Set only through `match.threshold`.
 _DERIVED = frozenset({"match.threshold_fmr"})
 _THRESHOLD = "match.threshold"
 _FMR = "fmr:"
 _SECRET = frozenset({"security.master_key"})  # never repeated in a message or a report
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "source.labels": ("none", "parent"),
-    "decode.truncated": ("refuse", "tolerate", "accept"),
-    "align.resampling": (AREA, PILLOW),
-    "run.engine": (LOCAL, RAY),
-    "run.backend": (AUTO, OPENVINO, TORCH),
-    "run.mode": (EXACT, FAST),
-    "run.jpeg": (CPU, DEVICE),
-    "run.on_missing": (KEEP, MARK, FORGET),
-    "run.precision": (AUTO, FLOAT32, FLOAT16, BFLOAT16),
-    "serve.hosting": ("local", "cloud"),
-    "serve.person_headers": ("required", "optional"),
-    "serve.update_conflicts": (REFUSE, APPLY),
-}
 # Settings that list several values, separated by commas: what each value must be.
 _LISTS: Mapping[str, tuple[Callable[[str], bool], str]] = MappingProxyType(
     {
@@ -324,13 +301,14 @@ _FORMER: Mapping[tuple[str, Any], Any] = MappingProxyType({("run.backend", "onnx
 def _check(key: str, value: Any, where: str) -> None:
     """Raises BadValue where `value` is outside the key's range, not one of its choices, or lists something else."""
     # False for NaN, and correct for whole numbers too large for a float.
-    if key in _RANGES and not _RANGES[key][0] <= value <= _RANGES[key][1]:
-        low, high = _RANGES[key]
+    rules = _rules()[key]
+    if "range" in rules and not rules["range"][0] <= value <= rules["range"][1]:
+        low, high = rules["range"]
         raise BadValue(key=key, where=where, value=value, expected=f"must be in [{_number(low)}, {_number(high)}]")
     if key == _THRESHOLD and not is_threshold(value):
         raise BadValue(key=key, where=where, value=value, expected=f"must be {THRESHOLD_RULE}")
-    if key in _CHOICES and value not in _CHOICES[key]:
-        raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {' or '.join(_CHOICES[key])}")
+    if "choices" in rules and value not in rules["choices"]:
+        raise BadValue(key=key, where=where, value=repr(value), expected=f"must be {' or '.join(rules['choices'])}")
     if key in _LISTS and value is not None:
         is_valid, expected = _LISTS[key]
         if not all(map(is_valid, listed(value))):
@@ -348,6 +326,13 @@ def known_keys() -> Mapping[str, Any]:
     for section, cls in typing.get_type_hints(Settings).items():
         keys.update({f"{section}.{name}": hint for name, hint in typing.get_type_hints(cls).items()})
     return MappingProxyType({key: hint for key, hint in keys.items() if key not in _DERIVED})
+
+
+@functools.cache
+def _rules() -> Mapping[str, Mapping[str, Any]]:
+    """What `_within` and `_one_of` say of each key."""
+    sections = typing.get_type_hints(Settings).items()
+    return {f"{section}.{each.name}": each.metadata for section, cls in sections for each in dataclasses.fields(cls)}
 
 
 def load_settings(

@@ -29,7 +29,7 @@ COMMANDS = {
     "extract": "pipeline.cli.run",
     "group": "pipeline.cli.run",
     "abandon": "pipeline.cli.run",
-    "report": "pipeline.cli.report",
+    "report": "pipeline.cli.store",
     "search": "pipeline.cli.search",
     "people": "pipeline.cli.people",
     "regroup": "pipeline.cli.regroup",

@@ -1,7 +1,8 @@
-"""`facepipe check` and `facepipe export`."""
+"""`facepipe check`, `export` and `report`."""
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.flags import PATH, store_option
+from pipeline.cli.flags import PATH, account_option, settings_options, store_option
 from pipeline.cli.output import emit, end_with, output_options
 from pipeline.cli.progress import LongWork
+from pipeline.config import Settings
 from pipeline.errors import StoreDamaged
 
 if TYPE_CHECKING:
@@ -81,3 +83,42 @@ def export(store: Path, to: Path, as_json: bool) -> None:
         rows = opened.export(to)
     lines = [f"{name + '.parquet':<20}{count} rows" for name, count in rows.items()]
     emit({"to": str(to), "rows": rows}, [*lines, f"in {to}"], as_json)
+
+
+@click.command()
+@store_option
+@account_option
+@click.option("--run", "run_id", metavar="ID", help="Only what this run brought; `last`: the last run.")
+@click.option(
+    "--to",
+    type=PATH,
+    default=Path("facepipe-report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="The page to write.",
+)
+@click.option("--open", "show", is_flag=True, help="Open the page in a browser.")
+@settings_options(("security.master_key_file",))
+@output_options
+def report(
+    store: Path, account: str | None, run_id: str | None, to: Path, show: bool, settings: Settings, as_json: bool
+) -> None:
+    """Write a page that shows the people of a store.
+
+    Whom most photos show, who may be one person, the weakest matches, what was rejected and why, how good the faces
+    are, and how it was made. One HTML file without scripts, which needs no network. It shows faces: keep it as you
+    keep the photos.
+
+    \b
+    Examples:
+      facepipe report --store ~/people --open
+      facepipe report --store ~/people --run last --to last-night.html
+    """
+    from pipeline.jobs.run_page import write_report_page
+    from pipeline.store.connect import open_store
+
+    with open_store(store, command="report", reading=True) as opened:
+        shown = write_report_page(opened, settings, to, account=account, run_id=run_id)
+    emit({"page": str(to), "run_id": shown, "bytes": to.stat().st_size}, [f"report      {to}"], as_json)
+    if show:
+        webbrowser.open(to.absolute().as_uri())

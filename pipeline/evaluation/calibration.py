@@ -25,11 +25,9 @@ from pipeline.evaluation.pairs.distances import (
 )
 from pipeline.evaluation.pairs.lists import is_pair_list, photos_of_people, read_pair_list
 from pipeline.evaluation.pairs.measures import threshold_below
-from pipeline.evaluation.photos.labels import read_labels
-from pipeline.evaluation.photos.leave_out import read_leave_out
+from pipeline.evaluation.photos.labels import read_labels, read_leave_out
 from pipeline.evaluation.photos.portraits import Portraits, embed_photos
-from pipeline.evaluation.photos.skipped import LISTED, NO_FACE, Skipped
-from pipeline.evaluation.report import Report
+from pipeline.evaluation.report import LISTED, NO_FACE, Report, Skipped
 from pipeline.evaluation.statistics import (
     HAIR,
     Interval,

@@ -1,4 +1,4 @@
-"""The report of an experiment: its figures as JSON, as lines in a terminal and as one page.
+"""The report of an experiment: its figures as JSON, as lines in a terminal and as one page; and what they leave out.
 
 A row has a label, a text for people and an explanation for the page. Rows are grouped in sections; a section may also
 have a listing and plots, made only for the page.
@@ -6,13 +6,29 @@ have a listing and plots, made only for the page.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from pipeline.pages.sections import Section
+from pipeline.errors import InputError
+from pipeline.pages.sections import Row, Section
+from pipeline.types import ACCEPTED_STATUSES
 
 Result = TypeVar("Result")
+
+NO_FACE: Final = "no face found"
+LISTED: Final = "in the list of photos to leave out"
+NOT_IN_STORE: Final = "not in the store"
+NOT_KEPT: Final = "the store keeps no embedding of a face that its quality gate rejected"
+DELETED: Final = "a person on it was deleted from the store"
+EXAMPLES: Final = 10  # paths kept for each reason
+_TEXT: Final = "Rows of the input that these figures do not include."
+_GATED: Final = (
+    "The worst faces are left out, which flatters the figures: a store that was made with --min-cpq 0 --min-fsq 0 "
+    "--min-fcq 0 keeps all of them."
+)
 
 
 @dataclass(frozen=True)
@@ -31,3 +47,59 @@ class Report(Generic[Result]):
         """The rows for a terminal."""
         for section in self.sections:
             yield from (row.line for row in section.rows if not row.detail)
+
+
+class Skipped:
+    """Counts by reason, with the first few paths of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, reason: str, path: str) -> None:
+        self._counts[reason] += 1
+        if len(self._examples[reason]) < EXAMPLES:
+            self._examples[reason].append(path)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Photos by reason, the most frequent first."""
+        return dict(self._counts.most_common())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: `skipped` by reason, and `skipped_examples`, the first paths of each."""
+        return {"skipped": self.counts, "skipped_examples": {reason: self._examples[reason] for reason in self.counts}}
+
+    def section(self) -> Section:
+        """The rows of a report, one for each reason."""
+        rows = []
+        for reason, count in self.counts.items():
+            first, *more = self._examples[reason][:3]
+            remark = f"also {', '.join(more)}" if more else ""
+            rows.append(Row("skipped", f"{count:,}: {reason} (such as {first})", explanation=remark))
+        if any(NOT_KEPT in reason for reason in self._counts):
+            rows.append(Row("", _GATED))
+        return Section("What was left out", rows, _TEXT)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Adds the counts to the message of an InputError: they may explain why too little data remains."""
+        try:
+            yield
+        except InputError as exc:
+            if self._counts:
+                exc.args = (f"{exc} Left out: {self.summary()}.",)
+            raise
+
+    def summary(self) -> str:
+        """The counts in one line."""
+        return ", ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
+
+
+def unusable(photo: Mapping[str, Any] | None) -> str | None:
+    """Why a photo of a store, its row with `status`, `reason` and `deleted`, is left out; None where it can be used."""
+    if photo is None:
+        return NOT_IN_STORE
+    if photo["status"] not in ACCEPTED_STATUSES:
+        return f"{photo['status']}: {photo['reason']}"
+    return DELETED if photo["deleted"] else None

@@ -40,17 +40,6 @@ _AT_LEAST: Final = 200
 
 
 @dataclass(frozen=True)
-class ErrorRates:
-    """The threshold at which the FMR is at most `fmr`, and the FNMR there."""
-
-    fmr: float
-    threshold: float  # squared distance
-    fnmr: float
-    genuine_pairs: int
-    impostor_pairs: int
-
-
-@dataclass(frozen=True)
 class FoldedAccuracy:
     """Accuracy by cross-validation: each fold at the threshold that is best on all others (Huang et al. 2007)."""
 
@@ -129,13 +118,6 @@ def lowest_measurable(impostor_pairs: int) -> float:
     return float(rate.quantize(Decimal(1).scaleb(rate.adjusted() - 1), ROUND_UP))
 
 
-def error_rates(genuine: DoubleArray, impostor: DoubleArray, fmr: float) -> ErrorRates:
-    """FNMR at the largest threshold at which no more than the share `fmr` of the impostor pairs matches."""
-    threshold = threshold_at_fmr(impostor, fmr)
-    fnmr = float(np.mean(genuine >= threshold))
-    return ErrorRates(fmr, threshold, fnmr, len(genuine), len(impostor))
-
-
 def threshold_at_fmr(impostor: DoubleArray, fmr: float) -> float:
     """The largest threshold at which no more than the share `fmr` of the impostor pairs matches."""
     allowed = math.floor(fmr * len(impostor) + 1e-9)
@@ -159,13 +141,6 @@ def error_curve(genuine: DoubleArray, impostor: DoubleArray) -> tuple[list[float
     hits = np.searchsorted(np.sort(genuine), cuts, side="right")
     hits = np.minimum(hits, np.count_nonzero(np.isfinite(genuine)))
     return (matches / len(impostor)).tolist(), (1 - hits / len(genuine)).tolist()
-
-
-def bootstrap_interval(right: BoolArray, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile interval of the share of True in `right`, over resamples of the pairs (Efron 1979)."""
-    drawn = np.random.default_rng(seed).binomial(len(right), right.mean(), size=resamples) / len(right)
-    low, high = np.percentile(drawn, _PERCENTILES)
-    return float(low), float(high)
 
 
 def calibration_exponent(squared_l2: float, threshold: float = CONTRACT_THRESHOLD) -> float:
@@ -231,11 +206,6 @@ def _thresholds(trials: Trials, weights: IntArray, allowed: DoubleArray) -> Doub
     distances = np.append(trials.close[:count], np.inf)  # infinity: beyond all of the closest
     thresholds: DoubleArray = distances[first_excess]
     return thresholds
-
-
-def resample_fnmr(trials: Trials, threshold: float, resamples: int = RESAMPLES) -> DoubleArray:
-    """[resamples] FNMR at a fixed threshold."""
-    return resample_share(trials.genuine >= threshold, trials.genuine_units, trials.units, resamples)
 
 
 def interval(values: DoubleArray) -> Interval | None:

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pipeline.config import EVERYBODY, nearest_threshold
-from pipeline.matching.calibration import Calibration
-from pipeline.matching.wrong_joins import rate_for, wrong_joins
+from pipeline.matching.calibration import Calibration, rate_for, wrong_joins
 from pipeline.store.operations import Store
 from pipeline.store.records import StoreIdentity
 

@@ -15,7 +15,7 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.models import load_extractor
 from pipeline.jobs.stores import settings_of_store
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.strength import strength, strong_score
+from pipeline.matching.score import strength, strong_score
 from pipeline.people.service import IdentityService
 from pipeline.people.types import FaceResult, PersonView, PostRequest
 from pipeline.store.connect import open_store

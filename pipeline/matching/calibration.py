@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from pipeline.config import CONTRACT_THRESHOLD, EVERYBODY
 from pipeline.errors import BadValue, UnknownKey
+from pipeline.types import IntArray
 
 EXPONENTS: Final = (0.25, 4.0)
 _TABLES: Final = ("thresholds", "intervals")
+_PHOTOS: Final = 1000  # of which the expected wrong joins are given
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,21 @@ class Calibration:
                 raise _bad(name, rows, "must be a list of pairs")
             tables[name] = tuple(tuple(row) for row in rows)
         return cls(**{**values, **tables})
+
+
+def wrong_joins(fmr: float, identities: IntArray, faces: IntArray | None = None) -> float:
+    """Expected wrong joins per 1,000 photos of one face each: 1,000 times the mean of 1 - (1 - fmr)^n.
+
+    `identities` [k] are the n that a face was compared with; `faces` [k], not all 0, how many faces were compared with
+    so many (None: one each). Every face counts as one of somebody new, so this errs on the side of too many.
+    """
+    return _PHOTOS * float(np.average(1.0 - (1.0 - fmr) ** identities, weights=faces))
+
+
+def rate_for(joins: float, identities: int) -> float:
+    """The inverse of `wrong_joins`: the false match rate with which so many of 1,000 photos are joined wrongly among
+    `identities`, at least one."""
+    return float(1.0 - (1.0 - joins / _PHOTOS) ** (1.0 / identities))
 
 
 def is_number(value: object) -> bool:

@@ -23,7 +23,7 @@ from pipeline.people.service import IdentityService
 from pipeline.runtime.threads import usable_cores
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.body_budget import BodyBudget
-from pipeline.serve.docs.page import Docs
+from pipeline.serve.docs import Docs
 from pipeline.serve.handlers import Handlers
 from pipeline.serve.hosts import HeadMiddleware, allowed_hosts
 from pipeline.serve.metrics import Gauges, Metrics

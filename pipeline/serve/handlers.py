@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.errors import BodyInvalid, NotReady, ObjectUnknown, PersonUnknown
+from pipeline.errors import NotReady, ObjectUnknown, PersonUnknown
 from pipeline.people.batcher import RETRY_AFTER_S
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PersonView, StoredImage
@@ -22,11 +22,9 @@ from pipeline.serve.listing import PEOPLE_COUNT, ROOTS_COUNT, Listing
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.middleware import access_log
 from pipeline.serve.person_parsing import person_change, person_headers
-from pipeline.serve.request_body import BodyReader
+from pipeline.serve.request_body import MAX_JSON_BYTES, BodyReader
 from pipeline.serve.request_parsing import (
     Query,
-    check_form,
-    check_media_type,
     directory_name,
     json_object,
     person_id,
@@ -39,7 +37,6 @@ from pipeline.serve.serializer import MAX_CHANGES, Serializer, changes_json
 from pipeline.serve.thread_pool import BoundedThreadPool
 
 EXTERNAL_PREFIX: Final = "/people/external/"
-_MAX_JSON_BYTES: Final = 1 << 20
 _MAY_CHANGE: Final = "private, no-cache"  # the face of a person can be replaced: ask each time
 _NEVER_CHANGES: Final = "private, max-age=31536000, immutable"
 
@@ -75,11 +72,7 @@ class Handlers:
         if options.insert or options.update:
             REFUSED_IN_POSTS.check(query, request.scope["headers"])
         with_ids = query.flag("provide-face-id", True)
-        check_media_type(request)
-        async with self.bodies.body(request, caller.account_id) as data:
-            check_form(request, data)
-            if not data:
-                raise BodyInvalid(detail="it is empty")
+        async with self.bodies.image(request, caller.account_id) as data:
             result = await self.posts.run(lambda: self.service.post(*caller, data, options))
         self.metrics.posted(result)
         for conflict in filter(None, (face.conflict for face in result.faces)):
@@ -112,7 +105,7 @@ class Handlers:
     async def put(self, request: Request) -> Response:
         caller = await self._caller(request)
         person = person_id(request)
-        async with self.bodies.body(request, caller.account_id, _MAX_JSON_BYTES) as data:
+        async with self.bodies.body(request, caller.account_id, MAX_JSON_BYTES) as data:
             change = person_change(json_object(data)) if data else person_headers(request)
         return await self._accepted(lambda: self.service.update_person(*caller, person, change))
 
@@ -125,14 +118,14 @@ class Handlers:
 
     async def merge(self, request: Request) -> Response:
         caller = await self._caller(request)
-        body = await self._object(request, caller)
+        body = await self.bodies.object(request, caller.account_id)
         ids, change = person_ids(body), person_change(body, ("personIds",))
         override = Query(request).flag("override", False)
         return await self._accepted(lambda: self.service.merge(*caller, ids, change, override=override))
 
     async def unmerge(self, request: Request) -> Response:
         caller = await self._caller(request)
-        ids = person_ids(await self._object(request, caller))
+        ids = person_ids(await self.bodies.object(request, caller.account_id))
         return await self._accepted(lambda: self.service.unmerge(*caller, ids))
 
     async def changes(self, request: Request) -> Response:
@@ -183,11 +176,6 @@ class Handlers:
         account_id = await self.auth.account(request)
         request.state.place.hold()  # until the answer, its connection gives way to no other
         return Caller(account_id, directory_name(request))
-
-    async def _object(self, request: Request, caller: Caller) -> dict[str, Any]:
-        """The JSON object in the body. Raises BodyInvalid."""
-        async with self.bodies.body(request, caller.account_id, _MAX_JSON_BYTES) as data:
-            return json_object(data)
 
     async def _accepted(self, work: Callable[[], None]) -> Response:
         await self.calls.run(work)

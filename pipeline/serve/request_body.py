@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.errors import BodyTimeout, BodyTooLarge, Overloaded
+from pipeline.errors import BodyInvalid, BodyTimeout, BodyTooLarge, Overloaded
 from pipeline.people.batcher import RETRY_AFTER_S
 from pipeline.serve.body_budget import Body, BodyBudget
 from pipeline.serve.peers import peer_of
+from pipeline.serve.request_parsing import check_form, check_media_type, json_object
 
+MAX_JSON_BYTES: Final = 1 << 20
 LEAST_RATE: Final = 1024  # bytes per second of a body
 _DRAIN_TIMEOUT_S: Final = 10.0
 _DRAIN_IDLE_S: Final = 1.0  # a client that sends nothing for this long waits for the answer
@@ -45,6 +47,25 @@ class BodyReader:
             yield body.joined()
         finally:
             self._budget.release(body)
+
+    @contextlib.asynccontextmanager
+    async def image(self, request: Request, account_id: int) -> AsyncIterator[bytes]:
+        """The body of a request that posts an image.
+
+        Raises as `body`, MediaTypeUnsupported and ContentEncodingUnsupported (before anything is read, except for a
+        form), and BodyInvalid for an empty body.
+        """
+        check_media_type(request)
+        async with self.body(request, account_id) as data:
+            check_form(request, data)
+            if not data:
+                raise BodyInvalid(detail="it is empty")
+            yield data
+
+    async def object(self, request: Request, account_id: int, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+        """The JSON object in the body. Raises as `body`, and BodyInvalid."""
+        async with self.body(request, account_id, max_bytes) as data:
+            return json_object(data)
 
     async def _read(self, request: Request, body: Body, limit: int) -> None:
         reading = asyncio.ensure_future(self._collect(request, body, limit))

@@ -10,10 +10,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import uvicorn
@@ -31,6 +31,7 @@ from pipeline.serve.app import make_app, make_authenticator
 from pipeline.serve.connections import PEER_SHARE, Connections, max_connections, raise_file_limit
 from pipeline.serve.limited_server import LimitedServer
 from pipeline.serve.protocol import LimitedProtocol
+from pipeline.serve.serializer import CLOUD
 from pipeline.store.local import LocalStore
 from pipeline.types import DecodedImage
 
@@ -39,6 +40,8 @@ _BACKLOG: Final = 512
 _STOP_S: Final = 60  # for the requests that are still running when a signal comes
 _END_S: Final = 80  # from the signal to the end, whatever still runs: systemd kills after 90
 _WARM_UP_PX: Final = 320
+OBJECT_PORT: Final = 8086  # of clients of the well-known service with the same headers; docs/existing-clients.md
+CLOUD_SCHEME: Final = "ehttps"  # tells those clients that what they download is encrypted
 _log: Final = logging.getLogger("facepipe.serve")
 
 
@@ -89,6 +92,15 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
 
         stack.callback(ready.clear)
         make_server(app, settings.serve, on_listening, end.start).run(sockets)
+
+
+def for_existing_clients(settings: ServeSettings) -> ServeSettings:
+    """`settings` with what existing clients need, wherever they say nothing else than the defaults."""
+    needed: dict[str, Any] = {"person_headers": "optional", "object_port": OBJECT_PORT}
+    if settings.hosting == CLOUD:
+        needed["object_scheme"] = CLOUD_SCHEME
+    default = ServeSettings()
+    return replace(settings, **{k: v for k, v in needed.items() if getattr(settings, k) == getattr(default, k)})
 
 
 def make_server(

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from corpora import add_corpus_arguments, measure_corpora
-from harness import argument_parser, settings_of, write_result
+from harness import argument_parser, paired_ratio, settings_of, write_result
 from jpeg_decoders import Decode, installed, pillow
 
 from pipeline.config import DecodeSettings
-from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
+from pipeline.evaluation.bench.harness import Timing, interleave
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.device_jpeg import DeviceDecoder
 from pipeline.extraction.images.pixel_hash import PixelHash

@@ -29,11 +29,11 @@ from comparison import (
 )
 from corpora import add_corpus_arguments, load_pictures, measure_corpora, read_sources
 from facenet_pytorch import MTCNN
-from harness import argument_parser, settings_of, write_result
+from harness import argument_parser, paired_ratio, settings_of, write_result
 from PIL import Image
 
 from pipeline.config import DecodeSettings, RunSettings, Settings
-from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio
+from pipeline.evaluation.bench.harness import Timing, interleave
 from pipeline.evaluation.bench.parity import Faces, Parity, compare
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, equal_sized, faces_of, make_reference
 from pipeline.evaluation.detection.annotations import read_boxes

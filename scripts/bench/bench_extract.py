@@ -40,18 +40,19 @@ from comparison import (
     assert_same_faces,
     benchmark_settings,
     cosine_figures,
+    matched_cosines,
     parity_figures,
 )
 from corpora import add_corpus_arguments, distinct, measure_corpora
-from harness import argument_parser, settings_of, write_result
+from harness import argument_parser, paired_ratio, settings_of, write_result
 from run_chain import RunChain
 from stage_costs import STAGES, stage_costs
 from workers import Chain, Variant, Workers
 
 from pipeline.config import FAST, Settings
 from pipeline.evaluation.bench.facepipe import FacepipeChain, embeddings_of_boxes
-from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio, timed
-from pipeline.evaluation.bench.parity import Extracted, compare_faces, cosines, matched_cosines
+from pipeline.evaluation.bench.harness import Timing, interleave, timed
+from pipeline.evaluation.bench.parity import Extracted, compare_faces, cosines
 from pipeline.evaluation.bench.reference import LIST_IMAGES, LIST_PIXELS, ReferenceChain, equal_sized, image_size
 from pipeline.models.weights import cache_folder, resolve
 from pipeline.runtime.device import resolve_device

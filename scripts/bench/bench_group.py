@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from harness import argument_parser, settings_of, write_result
+from harness import argument_parser, paired_ratio, settings_of, write_result
 from plain_grouping import LIBRARIES, PlainGrouping, installed
 
-from pipeline.evaluation.bench.harness import Timing, paired_ratio, timed
+from pipeline.evaluation.bench.harness import Timing, timed
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.group import group_faces
 from pipeline.matching.match import Matcher

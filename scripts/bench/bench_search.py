@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import argument_parser, settings_of, write_result
+from harness import argument_parser, paired_ratio, settings_of, write_result
 
-from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio, timed
+from pipeline.evaluation.bench.harness import Timing, interleave, timed
 from pipeline.matching import int8_filter
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher, Nearest

@@ -34,10 +34,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from corpora import SHARE_OF_A, make_corpus, read_sources
-from harness import RESULTS, argument_parser, settings_of, write_result
+from harness import RESULTS, argument_parser, paired_ratio, settings_of, write_result
 from tables import CORPORA
 
-from pipeline.evaluation.bench.harness import Timing, paired_ratio
+from pipeline.evaluation.bench.harness import Timing
 
 QUESTIONS = ("run", "group", "posts")
 USER, PASSWORD = "ann", "correct horse"

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 import torch
 
-from pipeline.evaluation.bench.harness import Timing
+from pipeline.evaluation.bench.harness import Timing, turn_ratios
 
 SCHEMA: Final = 1
 RESULTS: Final = Path(__file__).resolve().parent / "results"
@@ -150,3 +151,8 @@ def _check(value: object, shape: Mapping[str, Any], where: str) -> None:
             _check(value[key], expected, f"{where}.{key}")
         elif not isinstance(value[key], expected) or (isinstance(value[key], bool) and expected is int):
             raise ValueError(f"{where}.{key} is {type(value[key]).__name__}")
+
+
+def paired_ratio(first: Timing, second: Timing) -> float:
+    """The median of `turn_ratios`: how many times longer the first took than the second."""
+    return float(statistics.median(turn_ratios(first, second)))

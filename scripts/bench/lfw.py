@@ -18,14 +18,12 @@ import numpy as np
 from pipeline.config import CONTRACT_FMR
 from pipeline.evaluation.calibration import TABLE_FMRS
 from pipeline.evaluation.pairs.distances import all_distances
-from pipeline.evaluation.pairs.lists import Pair, read_pairs
-from pipeline.evaluation.photos.leave_out import named_photos
+from pipeline.evaluation.pairs.lists import LfwPhoto, Pair, read_pairs
+from pipeline.evaluation.photos.labels import named_photos
 from pipeline.evaluation.statistics import (
     best_threshold,
-    bootstrap_interval,
     calibration_exponent,
     decisions_right,
-    error_rates,
     is_measurable,
     squared_distances,
     threshold_at_fmr,
@@ -34,7 +32,7 @@ from pipeline.matching.calibration import Calibration
 from pipeline.store.files.shards import read_embeddings
 from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
-from pipeline.types import DoubleArray, FaceBatch, FloatArray, IntArray
+from pipeline.types import BoolArray, DoubleArray, FaceBatch, FloatArray, IntArray
 
 FMRS: Final = (1e-3, 1e-4, 1e-5)
 MISLABELLED: Final = Path(__file__).with_name("lfw-mislabelled.txt")  # as `calibrate --leave-out` reads it
@@ -44,8 +42,8 @@ MISLABELLED: Final = Path(__file__).with_name("lfw-mislabelled.txt")  # as `cali
 class Protocol:
     """The pairs of both lists; no person is in both."""
 
-    train: list[Pair]
-    test: list[Pair]
+    train: list[Pair[LfwPhoto]]
+    test: list[Pair[LfwPhoto]]
 
     def files(self, images: Path) -> list[Path]:
         """Every photo of the people of both lists, sorted."""
@@ -53,7 +51,7 @@ class Protocol:
         return [file for name in people for file in sorted((images / name).glob("*.jpg"))]
 
 
-def people_of(pairs: Sequence[Pair]) -> list[str]:
+def people_of(pairs: Sequence[Pair[LfwPhoto]]) -> list[str]:
     return sorted({name for pair in pairs for name, _ in (pair.first, pair.second)})
 
 
@@ -82,7 +80,7 @@ class Portraits:
         rows = np.flatnonzero(owner >= 0)
         return rows, owner[rows]
 
-    def distances(self, pairs: Sequence[Pair]) -> DoubleArray:
+    def distances(self, pairs: Sequence[Pair[LfwPhoto]]) -> DoubleArray:
         """[len(pairs)] squared L2; infinite where a photo shows no face."""
         row = {name: i for i, name in enumerate(self.names)}
         first, second = (
@@ -92,13 +90,38 @@ class Portraits:
         return squared_distances(self.embeddings[first], self.embeddings[second])
 
 
+@dataclass(frozen=True)
+class ErrorRates:
+    """The threshold at which the FMR is at most `fmr`, and the FNMR there."""
+
+    fmr: float
+    threshold: float  # squared distance
+    fnmr: float
+    genuine_pairs: int
+    impostor_pairs: int
+
+
+def error_rates(genuine: DoubleArray, impostor: DoubleArray, fmr: float) -> ErrorRates:
+    """FNMR at the largest threshold at which no more than the share `fmr` of the impostor pairs matches."""
+    threshold = threshold_at_fmr(impostor, fmr)
+    fnmr = float(np.mean(genuine >= threshold))
+    return ErrorRates(fmr, threshold, fnmr, len(genuine), len(impostor))
+
+
+def bootstrap_interval(right: BoolArray, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
+    """95 % percentile interval of the share of True in `right`, over resamples of the pairs (Efron 1979)."""
+    drawn = np.random.default_rng(seed).binomial(len(right), right.mean(), size=resamples) / len(right)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+
 def accuracy(portraits: Portraits, protocol: Protocol) -> dict[str, Any]:
     """On the listed test pairs, at the threshold that is best on the training pairs.
 
     A pair with a photo without a face is an error.
     """
     train, test = (portraits.distances(pairs) for pairs in (protocol.train, protocol.test))
-    train_kinds, test_kinds = (np.array([p.genuine for p in pairs]) for pairs in (protocol.train, protocol.test))
+    train_kinds, test_kinds = (np.array([p.same for p in pairs]) for pairs in (protocol.train, protocol.test))
     threshold = best_threshold(train, train_kinds)
     right = decisions_right(test, test_kinds, threshold)
     return {

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from gpu_check.findings import Findings
 from gpu_check.options import DEVICE, ROOT, Options
-from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.extraction.detection.cascade import load_kernels
 from pipeline.jobs.device_trial import try_device
 from pipeline.jobs.doctor import FAIL
 from pipeline.runtime.device import describe, driver_uuid, resolve_device

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from comparison import LEAST_COSINE, assert_same_faces, cosine_figures, largest_shift, parity_figures
+from comparison import (
+    LEAST_COSINE,
+    assert_same_faces,
+    cosine_figures,
+    largest_shift,
+    matched_cosines,
+    parity_figures,
+)
 from corpora import read_sources
 
 from gpu_check.device_work import interpret_triton, leave_triton, take_cuda_branches
@@ -23,7 +30,7 @@ from gpu_check.options import Options
 from gpu_check.photos import corpus, faces
 from pipeline.config import EXACT, FAST, TORCH, Settings
 from pipeline.evaluation.bench.facepipe import FacepipeChain
-from pipeline.evaluation.bench.parity import SAME_IOU, Extracted, compare_faces, matched_cosines
+from pipeline.evaluation.bench.parity import SAME_IOU, Extracted, compare_faces
 from pipeline.evaluation.bench.reference import image_size
 from pipeline.evaluation.clustering.measures import Contingency
 from pipeline.evaluation.detection.measures import overlaps

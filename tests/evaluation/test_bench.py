@@ -15,7 +15,7 @@ from PIL import Image
 from pipeline.config import DecodeSettings, load_settings
 from pipeline.errors import SourceEmpty
 from pipeline.evaluation.bench.bench import BenchRequest, SameFaces, Side, bench, default_threads, take_sample
-from pipeline.evaluation.bench.harness import Timing, interleave, paired_ratio, turn_ratios
+from pipeline.evaluation.bench.harness import Timing, interleave, turn_ratios
 from pipeline.evaluation.bench.parity import Extracted
 from pipeline.evaluation.bench.reference import image_size, read_image, upright_crop
 from pipeline.evaluation.report import Report
@@ -215,7 +215,6 @@ def test_median_spread_and_ratio() -> None:
     # The first turn fell into a busy minute: the ratio of the medians would be wrong.
     first, second = Timing([20.0, 2.0, 4.0]), Timing([10.0, 1.0, 1.0])
     assert turn_ratios(first, second) == [2.0, 2.0, 4.0]
-    assert paired_ratio(first, second) == 2.0
 
 
 def test_no_repeat_is_refused() -> None:

@@ -17,7 +17,7 @@ from pipeline.config import CONTRACT_FMR, Settings, load_settings
 from pipeline.errors import BadValue, CalibrationInvalid, InputError, StoreMismatch, TooLittleData, UsageError
 from pipeline.evaluation.calibration import CalibrationFit, check_rate, fit_calibration
 from pipeline.evaluation.pairs.distances import score_everybody, score_list, scored_of_list
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 from pipeline.jobs.calibration_file import read_calibration, write_calibration
 from pipeline.jobs.stores import settings_of_store, settle_threshold
 from pipeline.matching.calibration import Calibration

@@ -12,7 +12,7 @@ from pipeline.config import SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, SourceEmpty, SourceMissing, UsageError
 from pipeline.evaluation.clustering.report import table_identities
 from pipeline.evaluation.photos.labels import NO_NAME, REPEATED, read_labels
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 
 PLAIN = SourceSettings()
 PARENT = SourceSettings(labels="parent")

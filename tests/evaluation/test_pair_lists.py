@@ -15,7 +15,7 @@ from pipeline.evaluation.pairs.lists import (
     read_pair_list,
     read_pairs,
 )
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 
 VIEW_1 = "1\nAda_Lovelace\t1\t3\nAda_Lovelace\t2\tMary_Shelley\t1\n"
 VIEW_2 = "2\t1\nA\t1\t2\nA\t1\tB\t1\nB\t1\t2\nA\t2\tB\t12\n"
@@ -30,8 +30,8 @@ class TestLfw:
     def test_reads_both_kinds(self, written: Path) -> None:
         written.write_text(VIEW_1)
         genuine, impostor = read_pairs(written)
-        assert (genuine.first, genuine.second, genuine.genuine) == (("Ada_Lovelace", 1), ("Ada_Lovelace", 3), True)
-        assert (impostor.first, impostor.second, impostor.genuine) == (
+        assert (genuine.first, genuine.second, genuine.same) == (("Ada_Lovelace", 1), ("Ada_Lovelace", 3), True)
+        assert (impostor.first, impostor.second, impostor.same) == (
             ("Ada_Lovelace", 2),
             ("Mary_Shelley", 1),
             False,
@@ -39,7 +39,7 @@ class TestLfw:
 
     def test_reads_folds(self, written: Path) -> None:
         written.write_text(VIEW_2)
-        assert [(pair.fold, pair.genuine) for pair in read_pairs(written)] == [
+        assert [(pair.fold, pair.same) for pair in read_pairs(written)] == [
             (0, True),
             (0, False),
             (1, True),

@@ -29,7 +29,7 @@ from pipeline.evaluation.pairs.measures import (
     match_cut,
 )
 from pipeline.evaluation.photos.portraits import Portraits
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from tests.evaluation.planted_people import listed, plant, simple_pairs, unit_rows, without_face

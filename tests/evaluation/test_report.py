@@ -15,8 +15,7 @@ from PIL import Image
 
 from pipeline.config import DecodeSettings
 from pipeline.errors import InputError, StoreMissing, StoreUnwritable, TooLittleData
-from pipeline.evaluation.photos.skipped import EXAMPLES, NOT_IN_STORE, NOT_KEPT, Skipped
-from pipeline.evaluation.report import Report
+from pipeline.evaluation.report import EXAMPLES, NOT_IN_STORE, NOT_KEPT, Report, Skipped
 from pipeline.pages.page import write_page
 from pipeline.pages.pictures import SIDE_PX, Axis, Series, Thumbnails, histogram, line_plot
 from pipeline.pages.sections import Picture, Row, Section, Table

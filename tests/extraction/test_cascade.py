@@ -14,8 +14,7 @@ from PIL import Image
 from pipeline.config import AlignSettings, DetectSettings
 from pipeline.extraction.align import cut_crops
 from pipeline.extraction.detection import cascade, nms, proposals
-from pipeline.extraction.detection.cascade import CROPS_PER_CALL, MtcnnDetector
-from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.extraction.detection.cascade import CROPS_PER_CALL, MtcnnDetector, load_kernels
 from pipeline.extraction.detection.networks import MtcnnNetworks
 from pipeline.extraction.detection.proposals import CANVASES_PER_CALL
 from pipeline.extraction.images import batch

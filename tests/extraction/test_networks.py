@@ -12,7 +12,7 @@ from facenet_pytorch.models.mtcnn import ONet, RNet
 from PIL import Image
 from torch import nn
 
-from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.extraction.detection.cascade import load_kernels
 from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network, normalise
 from pipeline.extraction.images.batch import ImageBatch
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from pipeline.extraction.detection import proposals
-from pipeline.extraction.detection.kernels import load_kernels
+from pipeline.extraction.detection.cascade import load_kernels
 from pipeline.extraction.detection.networks import CanvasPNet, MtcnnNetworks, normalise
 from pipeline.extraction.detection.proposals import CanvasCells, Cells, CompiledCells
 from pipeline.extraction.detection.pyramid import Level, pyramid
@@ -169,7 +169,7 @@ IT_DOES_NOT_COMPILE = "import os, sys; os.environ['NUMBA_DISABLE_JIT'] = '1'\n"
 
 NO_KERNELS = (
     "import torch\n"
-    "from pipeline.extraction.detection import kernels as detection\n"
+    "from pipeline.extraction.detection import cascade as detection\n"
     "from pipeline.extraction.images import batch as images\n"
     "for module in (detection, images):\n"
     "    assert module.load_kernels(torch.device('cpu')) is None\n"

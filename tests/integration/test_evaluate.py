@@ -19,7 +19,7 @@ import pytest
 from pipeline.config import Settings, load_settings
 from pipeline.errors import BadValue, EmbeddingInvalid, FacepipeError, StoreDamaged, StoreMismatch
 from pipeline.evaluation.photos.portraits import Portraits, extract_portraits, stored_portraits
-from pipeline.evaluation.photos.skipped import DELETED, NOT_IN_STORE, NOT_KEPT
+from pipeline.evaluation.report import DELETED, NOT_IN_STORE, NOT_KEPT
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.calibration_file import write_calibration

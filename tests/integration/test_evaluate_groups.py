@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from pipeline.evaluation.clustering.measures import evaluate_clustering
-from pipeline.evaluation.photos.skipped import DELETED
+from pipeline.evaluation.report import DELETED
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.store.commits.removal import remove_persons
 from pipeline.store.local import LocalStore

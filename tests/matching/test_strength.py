@@ -7,8 +7,7 @@ import math
 import pytest
 
 from pipeline.matching.calibration import Calibration
-from pipeline.matching.score import similarity_score
-from pipeline.matching.strength import strength, strong_score
+from pipeline.matching.score import similarity_score, strength, strong_score
 
 TABLE = Calibration(thresholds=((1e-6, 0.3), (1e-5, 0.4), (1e-4, 0.5), (1e-2, 0.7)))
 

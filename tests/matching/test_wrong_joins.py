@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.matching.calibration import Calibration
-from pipeline.matching.wrong_joins import rate_for, wrong_joins
+from pipeline.matching.calibration import Calibration, rate_for, wrong_joins
 
 TABLE = Calibration(thresholds=((1e-5, 0.3), (1e-4, 0.4), (2e-4, 0.4), (1e-2, 0.8)))
 RATES = st.floats(1e-6, 1)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config import CONTRACT_FMR, CONTRACT_THRESHOLD
 from pipeline.errors import CacheUnwritable, UnknownWeights, WeightsCorrupt, WeightsMissing
 from pipeline.extraction.align import FIVE_POINT_SIZE
 from pipeline.extraction.extractor import BOX_CROP_PX
@@ -33,6 +34,23 @@ from pipeline.models.weights import (
 )
 
 CASIA, VGG = weight_set("casia-webface"), weight_set("vggface2")
+
+
+@pytest.mark.parametrize("row", REGISTRY.values(), ids=REGISTRY)
+def test_a_row_is_complete_and_of_the_right_types(row: WeightSet) -> None:
+    assert all(re.fullmatch("[0-9a-f]{64}", file.sha256) and file.bytes > 0 for file in row.files)
+    assert row.kind in ("embedder", "detector")
+    assert row.preprocessing.alignment in ("box", "five-point")
+    assert {type(number) for number in (row.preprocessing.mean, row.preprocessing.scale)} == {float}
+    assert (row.package is None) == (row.distribution is None) == (row.url is not None)
+    facts = row.calibration
+    assert len(facts.thresholds) == len(facts.intervals)
+    assert {type(number) for pair in (*facts.thresholds, *facts.intervals) for number in pair} <= {float}
+    assert all(
+        low <= threshold <= high for (_, threshold), (low, high) in zip(facts.thresholds, facts.intervals, strict=True)
+    )
+    if facts.fmr is not None:
+        assert (facts.fmr, dict(facts.thresholds)[facts.fmr]) == (CONTRACT_FMR, CONTRACT_THRESHOLD)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import RESULTS, argument_parser, check_result, settings_of, write_result
+from harness import RESULTS, argument_parser, check_result, paired_ratio, settings_of, write_result
 
 from pipeline.evaluation.bench.harness import Timing
 
@@ -25,6 +25,11 @@ def document(arguments: argparse.Namespace) -> dict[str, Any]:
     path = write_result("nothing", settings_of(arguments), timings, {"ratio": 1.0}, arguments)
     assert path.name == "nothing-cpu.json"
     return dict(json.loads(path.read_text("utf-8")))
+
+
+def test_a_busy_turn_does_not_change_the_ratio() -> None:
+    # The first turn fell into a busy minute: the ratio of the medians would be wrong.
+    assert paired_ratio(Timing([20.0, 2.0, 4.0]), Timing([10.0, 1.0, 1.0])) == 2.0
 
 
 def test_a_result_says_what_it_was_measured_on(document: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,19 @@ import numpy as np
 import pytest
 from bench_stores import compare, same_faces
 from coded_faces import coded_identity
-from lfw import CONTRACT_FMR, MISLABELLED, Portraits, Protocol, Stored, accuracy, all_pairs, read_protocol
+from lfw import (
+    CONTRACT_FMR,
+    MISLABELLED,
+    Portraits,
+    Protocol,
+    Stored,
+    accuracy,
+    all_pairs,
+    bootstrap_interval,
+    read_protocol,
+)
 
-from pipeline.evaluation.photos.leave_out import named_photos
+from pipeline.evaluation.photos.labels import named_photos
 from pipeline.types import FaceBatch
 
 PHOTOS = 3
@@ -48,6 +59,14 @@ def test_a_photo_without_face_costs_its_pairs(protocol: Protocol) -> None:
     figures = accuracy(lossy, protocol)
     assert (figures["test_pairs_without_face"], figures["accuracy"]) == (2, 1 - 2 / (2 * len(TEST)))
     assert all_pairs(lossy, protocol)["test"][0]["fnmr"] == pytest.approx(2 / (3 * len(TEST)))
+
+
+def test_interval_of_a_binomial() -> None:
+    right = np.arange(1000) >= 16  # 98.4 %
+    low, high = bootstrap_interval(right)
+    half = 1.96 * math.sqrt(0.984 * 0.016 / 1000)
+    assert low == pytest.approx(0.984 - half, abs=0.002)
+    assert high == pytest.approx(0.984 + half, abs=0.002)
 
 
 def test_the_contract_rate_is_the_calibrations(protocol: Protocol) -> None:

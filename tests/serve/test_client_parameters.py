@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from pipeline.serve.client_parameters import POST_PEOPLE, ClientParameter
-from pipeline.serve.docs.openapi import description
+from pipeline.serve.docs import description
 from tests.serve.conformance.client import (
     ANNA,
     BEA,

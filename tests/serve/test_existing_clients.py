@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.padding import PKCS7
 
 from pipeline.config import ServeSettings
-from pipeline.serve.existing_clients import for_existing_clients
+from pipeline.serve.server import for_existing_clients
 from tests.forking import Forker
 from tests.serve.certificate import make_certificate
 from tests.serve.conformance.launch import Launched, launch

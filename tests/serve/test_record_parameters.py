@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from pipeline.serve.client_parameters import FILTERS
-from pipeline.serve.docs.openapi import description
+from pipeline.serve.docs import description
 from pipeline.serve.listing import EQUALITIES
 from pipeline.serve.person_parsing import COMPUTED_FIELDS
 from tests.serve.conformance.client import UNKNOWN_ID, Account, Directory, Json, assert_error

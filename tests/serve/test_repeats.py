@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pipeline.serve.repeats import MOST, WINDOW_S, RepeatFilter
+from pipeline.cli.serve import MOST, WINDOW_S, RepeatFilter
 
 
 def test_lines_of_one_kind_are_few_and_their_number_is_told() -> None:

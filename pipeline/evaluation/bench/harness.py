@@ -69,8 +69,3 @@ def interleave(
 def turn_ratios(first: Timing, second: Timing) -> list[float]:
     """For each turn, the first's time divided by the second's."""
     return [a / b for a, b in zip(first.seconds, second.seconds, strict=True)]
-
-
-def paired_ratio(first: Timing, second: Timing) -> float:
-    """The median of `turn_ratios`: how many times longer the first took than the second."""
-    return float(statistics.median(turn_ratios(first, second)))

@@ -62,18 +62,6 @@ class Parity:
     extra: int = 0  # of these, where the reference has no box at all
     landmark_errors: list[float] = field(default_factory=list)  # per found face: mean distance / eye distance
 
-    @property
-    def found_share(self) -> float:
-        return self.found / max(1, self.reference_faces)
-
-    @property
-    def extra_share(self) -> float:
-        return self.extra / max(1, self.our_faces)
-
-    @property
-    def landmark_median(self) -> float:
-        return float(np.median(self.landmark_errors))
-
 
 def compare(reference: Sequence[Faces], ours: Sequence[Faces]) -> Parity:
     """Counts, over all images, the faces that both have."""
@@ -112,15 +100,3 @@ def cosines(first: FloatArray, second: FloatArray) -> FloatArray:
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     cosine: FloatArray = (first * second).sum(axis=1) / norms
     return cosine
-
-
-def matched_cosines(reference: Mapping[Path, Extracted], ours: Mapping[Path, Extracted]) -> FloatArray:
-    """[n] the cosine of both embeddings, each of its own box, for the reference's faces that ours has at IoU 0.9."""
-    cosine: list[FloatArray] = [np.zeros(0, np.float32)]
-    for file, expected in reference.items():
-        actual = ours[file]
-        overlap = overlaps(expected.boxes, actual.boxes)
-        same = np.flatnonzero(overlap.max(axis=1, initial=0) >= SAME_IOU)
-        if len(same):
-            cosine.append(cosines(expected.embeddings[same], actual.embeddings[overlap[same].argmax(axis=1)]))
-    return np.concatenate(cosine)

@@ -11,8 +11,7 @@ from pipeline.config import DecodeSettings, Settings, SourceSettings
 from pipeline.errors import InputError, ManifestInvalid, UsageError
 from pipeline.evaluation.clustering.measures import Agreement, ClusteringResult, Fault, evaluate_clustering
 from pipeline.evaluation.photos.labels import read_labels
-from pipeline.evaluation.photos.skipped import NO_FACE, Skipped, unusable
-from pipeline.evaluation.report import Report
+from pipeline.evaluation.report import NO_FACE, Report, Skipped, unusable
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.jobs.accounts import find_account

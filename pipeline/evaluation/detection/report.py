@@ -20,8 +20,7 @@ from pipeline.errors import InputError
 from pipeline.evaluation.detection.annotations import AnnotatedImage, read_boxes
 from pipeline.evaluation.detection.measures import IOU, DetectedFaces, DetectionResult, evaluate_detection
 from pipeline.evaluation.photos.portraits import decoded_batches
-from pipeline.evaluation.photos.skipped import Skipped, unusable
-from pipeline.evaluation.report import Report
+from pipeline.evaluation.report import Report, Skipped, unusable
 from pipeline.extraction.detection.cascade import MtcnnDetector
 from pipeline.extraction.detection.networks import load_networks
 from pipeline.extraction.images.batch import ImageBatch

@@ -16,8 +16,7 @@ from pipeline.evaluation.identification.measures import (
 )
 from pipeline.evaluation.photos.labels import LabelledPhotos, read_labels
 from pipeline.evaluation.photos.portraits import Embedded, embed_photos
-from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.report import Report
+from pipeline.evaluation.report import Report, Skipped
 from pipeline.evaluation.statistics import pairs_needed
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration

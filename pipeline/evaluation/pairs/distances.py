@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.errors import InputError
 from pipeline.evaluation.pairs.lists import ListedPair, PairList
 from pipeline.evaluation.photos.portraits import Portraits
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 from pipeline.evaluation.statistics import Trials, squared_distances, to_distance
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn, TextIO
+from typing import Final, Generic, NoReturn, TextIO, TypeAlias, TypeVar
 
 from pipeline.errors import PairsInvalid, SourceMissing, UsageError
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.evaluation.report import Skipped
 from pipeline.extraction.images.files import IMAGE_SUFFIXES, file_problem, shown
 
 COLUMNS: Final = ("path_a", "path_b", "same")
@@ -28,28 +28,23 @@ _FALSE: Final = frozenset({"0", "false", "no"})
 _SHOWN: Final = 80  # characters of an invalid line
 _MOST_DIGITS: Final = 9  # of a number
 
-
-@dataclass(frozen=True)
-class Pair:
-    """Two images, each as a name and a number from 1, as the LFW pairs files give them."""
-
-    first: tuple[str, int]
-    second: tuple[str, int]
-    fold: int = 0
-
-    @property
-    def genuine(self) -> bool:
-        return self.first[0] == self.second[0]
+Photo = TypeVar("Photo")
+LfwPhoto: TypeAlias = tuple[str, int]  # a name, and a number from 1
 
 
 @dataclass(frozen=True)
-class ListedPair:
-    """Two photos, by their paths as the store and reports show them."""
+class Pair(Generic[Photo]):
+    """Two photos, and whether they show one person."""
 
-    first: str
-    second: str
+    first: Photo
+    second: Photo
     same: bool
     fold: int = 0
+
+
+@dataclass(frozen=True)
+class ListedPair(Pair[str]):
+    """Two photos by their paths, as the store and reports show them."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -124,12 +119,12 @@ def photos_of_people(listed: PairList, images: Path | None) -> tuple[dict[str, P
     return files, people
 
 
-def read_pairs(file: Path) -> list[Pair]:
+def read_pairs(file: Path) -> list[Pair[LfwPhoto]]:
     """Reads a pairs file in LFW's format. Raises SourceMissing, or PairsInvalid with the invalid line."""
     with _opened(file) as stream:
         lines = stream.read().splitlines()
     folds, count = _head(file, lines[0] if lines else "")
-    pairs: list[Pair] = []
+    pairs: list[Pair[LfwPhoto]] = []
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
             pairs.append(_pair(file, number, line, len(pairs), count))
@@ -160,16 +155,16 @@ def _head(file: Path, line: str) -> tuple[int, int]:
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (1, int(numbers[0]))
 
 
-def _pair(file: Path, number: int, line: str, position: int, count: int) -> Pair:
+def _pair(file: Path, number: int, line: str, position: int, count: int) -> Pair[LfwPhoto]:
     """The pair at `position` of all; in each fold `count` genuine pairs come first, then as many impostor pairs."""
     fold, kind = position // (2 * count), position % (2 * count) >= count
     match line.split():
         case [name, i, j] if _is_number(i) and _is_number(j) and not kind:
-            return Pair((name, int(i)), (name, int(j)), fold)
+            return Pair((name, int(i)), (name, int(j)), True, fold)
         case [a, i, b, j] if _is_number(i) and _is_number(j) and kind:
             if a == b:
                 _invalid(file, f"line {number}: {a} is listed as two people")
-            return Pair((a, int(i)), (b, int(j)), fold)
+            return Pair((a, int(i)), (b, int(j)), False, fold)
     form = "NameA i NameB j" if kind else "Name i j"
     detail = f'line {number}: "{line.strip()[:_SHOWN]}" should be "{form}", by the counts in line 1'
     raise PairsInvalid(path=shown(file), detail=detail)
@@ -179,16 +174,16 @@ def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def _located(pairs: Sequence[Pair], folder: Path) -> tuple[list[ListedPair], dict[str, Path], dict[str, str]]:
+def _located(pairs: Sequence[Pair[LfwPhoto]], folder: Path) -> tuple[list[ListedPair], dict[str, Path], dict[str, str]]:
     """The pairs by path, the files of the paths, and the people on them."""
     files: dict[str, Path] = {}
     people: dict[str, str] = {}
-    paths: dict[tuple[str, int], str] = {}
+    paths: dict[LfwPhoto, str] = {}
     for photo in dict.fromkeys(side for pair in pairs for side in (pair.first, pair.second)):
         file = lfw_file(folder, *photo)
         paths[photo] = shown(file)
         files[shown(file)], people[shown(file)] = file, photo[0]
-    located = [ListedPair(paths[pair.first], paths[pair.second], pair.genuine, pair.fold) for pair in pairs]
+    located = [ListedPair(paths[pair.first], paths[pair.second], pair.same, pair.fold) for pair in pairs]
     return located, files, people
 
 

@@ -25,14 +25,13 @@ from pipeline.evaluation.statistics import (
     best_threshold,
     decisions_right,
     error_curve,
-    error_rates,
     folded_accuracy,
     interval,
     is_measurable,
     pairs_needed,
-    resample_fnmr,
     resample_rates,
     resample_share,
+    threshold_at_fmr,
 )
 from pipeline.matching.calibration import Calibration
 from pipeline.types import BoolArray
@@ -213,25 +212,25 @@ def _rates(rated: ScoredPairs, calibration: Calibration) -> tuple[FnmrAtFmr, ...
     resampled = resample_rates(rated.trials, measurable)
     rates = {}
     for column, fmr in enumerate(measurable):
-        errors = error_rates(rated.genuine, rated.impostor, fmr)
-        threshold = threshold_below(errors.threshold, calibration)
+        cut = threshold_at_fmr(rated.impostor, fmr)
+        fnmr = float(np.mean(rated.genuine >= cut))
         spread = interval(resampled.fnmr[:, column])
-        rates[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), threshold, errors.threshold, errors.fnmr, spread)
+        rates[fmr] = FnmrAtFmr(fmr, pairs_needed(fmr), threshold_below(cut, calibration), cut, fnmr, spread)
     return tuple(rates.get(fmr, FnmrAtFmr(fmr, pairs_needed(fmr))) for fmr in FMRS)
 
 
 def _rates_at(rated: ScoredPairs, calibration: Calibration, threshold: float) -> RatesAt:
     cut = match_cut(threshold, calibration)
     false_matches = int(np.count_nonzero(rated.impostor < cut))
-    missed = int(np.count_nonzero(rated.genuine >= cut))
+    missed, trials = rated.genuine >= cut, rated.trials
     return RatesAt(
         threshold=threshold,
         false_matches=false_matches,
         fmr=false_matches / len(rated.impostor),
         fmr_below_95=None if false_matches else RULE_OF_3 / len(rated.impostor),
-        false_non_matches=missed,
-        fnmr=missed / len(rated.genuine),
-        fnmr_interval_95=interval(resample_fnmr(rated.trials, cut)),
+        false_non_matches=int(missed.sum()),
+        fnmr=float(missed.mean()),
+        fnmr_interval_95=interval(resample_share(missed, trials.genuine_units, trials.units)),
     )
 
 

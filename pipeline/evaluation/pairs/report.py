@@ -22,8 +22,7 @@ from pipeline.evaluation.pairs.measures import (
     match_cut,
 )
 from pipeline.evaluation.photos.portraits import embed_photos
-from pipeline.evaluation.photos.skipped import Skipped
-from pipeline.evaluation.report import Report
+from pipeline.evaluation.report import Report, Skipped
 from pipeline.evaluation.statistics import Interval
 from pipeline.extraction.images.files import shown
 from pipeline.matching.calibration import Calibration

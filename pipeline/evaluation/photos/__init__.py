@@ -1,5 +1,4 @@
 """Labelled photos and their faces.
 
-`labels` reads who is on which photo, `leave_out` which labels are wrong, `portraits` reads or computes one
-embedding for each, `skipped` counts the photos that are left out.
+`labels` reads who is on which photo and which labels are wrong, `portraits` reads or computes one embedding for each.
 """

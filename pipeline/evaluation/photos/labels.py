@@ -1,17 +1,18 @@
-"""Reads who is on which photo, from a labelled manifest or a folder with one subfolder per person."""
+"""Reads who is on which photo, from a labelled manifest or a folder with one subfolder per person; and lists of photos
+to leave out, whose names are wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from pipeline.config import SourceSettings
-from pipeline.errors import InputError, ManifestInvalid, UsageError
-from pipeline.evaluation.photos.skipped import Skipped
+from pipeline.errors import InputError, ManifestInvalid, SourceMissing, UsageError
+from pipeline.evaluation.report import Skipped
 from pipeline.extraction.images.files import shown
 from pipeline.extraction.sources.scan import scan_source, source_kind
 from pipeline.runtime.buckets import is_address
@@ -92,6 +93,37 @@ def read_labels(
         raise InputError(message=f"No photo of {shown(source)} has a name, so there is nothing to compare with.")
     names, columns = (list(parts) for parts in zip(*labels.values(), strict=True))
     return LabelledPhotos(list(labels), names, columns, files, problems)
+
+
+def named_photos(file: Path) -> set[tuple[str, ...]]:
+    """The ends of paths in `file`, as their parts. Each line is one, with a reason after ` #`; empty lines, and lines
+    that begin with #, are notes. Raises SourceMissing, and InputError for a file that is no text."""
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except OSError as exc:
+        raise SourceMissing(path=file) from exc
+    except ValueError as exc:
+        raise InputError(message=f"{shown(file)} is not a list of photos in UTF-8.") from exc
+    return {PurePath(line.split(" #")[0].strip()).parts for line in lines if not line.startswith("#")} - {()}
+
+
+def read_leave_out(file: Path, paths: Iterable[str]) -> set[str]:
+    """Those of `paths` that end in a line of `file`.
+
+    Raises what `named_photos` raises, and InputError for lines that no path ends in: a photo whose name was mistyped
+    would stay in unseen.
+    """
+    named = named_photos(file)
+    found: dict[tuple[str, ...], set[str]] = {parts: set() for parts in named}
+    lengths = {len(parts) for parts in named}
+    for path in paths:
+        parts = PurePath(path).parts
+        for end in {parts[-length:] for length in lengths} & named:
+            found[end].add(path)
+    missing = sorted("/".join(parts) for parts, photos in found.items() if not photos)
+    if missing:
+        raise InputError(message=f"{shown(file)} names {', '.join(missing[:3])}, and no photo here is called so.")
+    return set().union(*found.values())
 
 
 def numbered(names: Sequence[Name]) -> tuple[list[Name], IntArray]:

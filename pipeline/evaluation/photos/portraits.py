@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.config import RunSettings, Settings
 from pipeline.errors import ImageRejected
-from pipeline.evaluation.photos.skipped import NOT_KEPT, unusable
+from pipeline.evaluation.report import NOT_KEPT, unusable
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.extraction.images.files import read_file

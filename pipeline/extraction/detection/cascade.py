@@ -9,18 +9,19 @@ and the host waits for the device four times: for P-Net's cells, and for who is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Final, NamedTuple
 
 import torch
 
 from pipeline.config import DetectSettings
-from pipeline.extraction.detection.kernels import load_kernels
 from pipeline.extraction.detection.networks import CropNetwork, MtcnnNetworks, crop_network
 from pipeline.extraction.detection.nms import by_group, load_kernel, suppress
 from pipeline.extraction.detection.proposals import CanvasCells, CompiledCells, LikelyCells, load_painter
 from pipeline.extraction.detection.pyramid import CELL, STRIDE, most_overlap, pyramid
 from pipeline.extraction.images.batch import ImageBatch, load_triton
 from pipeline.runtime.device import padded
+from pipeline.runtime.optional_numba import if_compiled
 from pipeline.runtime.stage_times import ONET, PNET, RNET, NetworkCounts, StageTimes
 from pipeline.types import Detections
 
@@ -28,6 +29,14 @@ from pipeline.types import Detections
 CROPS_PER_CALL: Final = {"cpu": 512, "cuda": 2048}
 _CROP_COUNTS: Final = (128, 512, 2048)  # in a call, where few shapes are preferred
 _ACROSS_LEVELS: Final = 0.7  # the overlap above which a box of P-Net drops one of another level
+
+
+@if_compiled
+def load_kernels() -> ModuleType:
+    """The loops that run the networks on the CPU."""
+    from pipeline.extraction.detection import network_kernels
+
+    return network_kernels
 
 
 @dataclass

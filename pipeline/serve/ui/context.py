@@ -15,10 +15,11 @@ from starlette.responses import Response
 from pipeline.config import Settings
 from pipeline.errors import OtherAccount, ParameterInvalid
 from pipeline.jobs.people import People
+from pipeline.matching.calibration import Calibration
 from pipeline.people.service import IdentityService
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.request_body import BodyReader
-from pipeline.serve.request_parsing import Query, json_object
+from pipeline.serve.request_parsing import Query
 from pipeline.serve.responses import encoded_response, json_bytes
 from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.serve.ui.people_list import PeopleList, PeopleLists
@@ -32,7 +33,6 @@ COOKIE: Final = "facepipe_page"
 # For whom the page asks, percent-encoded: all tabs have one cookie, and somebody else may have signed in in another.
 USER_HEADER: Final = "x-facepipe-user"
 MAX_COUNT: Final = 500
-_MAX_JSON_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,10 @@ class Context:
         return Photos(self.settings)
 
     @cached_property
+    def calibration(self) -> Calibration:
+        return Calibration.from_dict(self.store.identity.calibration)
+
+    @cached_property
     def lists(self) -> PeopleLists:
         return PeopleLists(self.service)
 
@@ -98,11 +102,6 @@ class Context:
     async def answer(self, work: Callable[[], Mapping[str, Any]], headers: Mapping[str, str] | None = None) -> Response:
         """What `work` returns as JSON; both are made on a thread."""
         return encoded_response(await self.calls.run(lambda: json_bytes(work())), headers=headers)
-
-    async def object(self, request: Request, account_id: int, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any]:
-        """The JSON object in the body. Raises BodyInvalid, BodyTooLarge."""
-        async with self.bodies.body(request, account_id, max_bytes) as data:
-            return json_object(data)
 
 
 def count_of(query: Query, default: int) -> int:

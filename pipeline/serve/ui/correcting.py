@@ -65,7 +65,7 @@ class Correcting:
     async def correct(self, request: Request) -> Response:
         """Raises RequestErrors, among them NameTaken, ConfirmationNeeded and ChangedSince; then nothing was done."""
         visitor = self.context.visitor(request)
-        body = await self.context.object(request, visitor.session.account_id)
+        body = await self.context.bodies.object(request, visitor.session.account_id)
         wish = _wish(body)
         return await self.context.answer(lambda: self._corrected(visitor, wish))
 
@@ -83,7 +83,7 @@ class Correcting:
     async def undo(self, request: Request) -> Response:
         """Raises CorrectionImpossible if there is no such correction or it is undone, UndoBlocked, PictureMissing."""
         visitor = self.context.visitor(request)
-        body = await self.context.object(request, visitor.session.account_id)
+        body = await self.context.bodies.object(request, visitor.session.account_id)
         number = _whole(body.get("correction"), "correction")
 
         def work() -> dict[str, Any]:

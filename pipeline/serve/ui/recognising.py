@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pipeline.config import MAX_THRESHOLD
-from pipeline.errors import BodyInvalid
-from pipeline.matching.calibration import Calibration
 from pipeline.people.decide import failed_measures
 from pipeline.people.types import FaceResult, PersonView, PostRequest, PostResult
 from pipeline.serve.person_parsing import person_headers
-from pipeline.serve.request_parsing import Query, check_form, check_media_type
+from pipeline.serve.request_parsing import Query
 from pipeline.serve.responses import json_response
 from pipeline.serve.ui.answers import box_fractions, gate_json, picture_address
 from pipeline.serve.ui.context import Context, Visitor
@@ -48,23 +44,15 @@ class Recognising:
         return json_response(self._enrolled(visitor, face), 201)
 
     async def _posted(self, request: Request, visitor: Visitor, wish: PostRequest) -> PostResult:
-        check_media_type(request)
-        async with self.context.bodies.body(request, visitor.session.account_id) as data:
-            check_form(request, data)
-            if not data:
-                raise BodyInvalid(detail="it is empty")
+        async with self.context.bodies.image(request, visitor.session.account_id) as data:
             return await self.context.posts.run(lambda: self.context.service.post(*visitor.place, data, wish))
-
-    @cached_property
-    def _rates(self) -> Sequence[tuple[float, float]]:
-        return Calibration.from_dict(self.context.store.identity.calibration).thresholds
 
     def _recognised(self, visitor: Visitor, result: PostResult) -> dict[str, Any]:
         return {
             "width": result.width,
             "height": result.height,
             "threshold": self.context.settings.match.threshold,
-            "rates": self._rates,
+            "rates": self.context.calibration.thresholds,
             "faces": [self._face(visitor, face, result) for face in result.faces],
         }
 

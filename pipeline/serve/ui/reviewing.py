@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -11,7 +10,6 @@ from starlette.responses import Response
 
 from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import ParameterInvalid
-from pipeline.matching.calibration import Calibration
 from pipeline.matching.match import Matcher
 from pipeline.people.review import LikelyPair
 from pipeline.serve.request_parsing import Query
@@ -40,7 +38,7 @@ class Reviewing:
         def work() -> dict[str, Any]:
             listed = self.context.listed(visitor)
             rest, place_of = listed.walk(_ORDER, after)
-            narrow, wider = Matcher(self._calibration, self._threshold), Matcher(self._calibration, wide)
+            narrow, wider = (Matcher(self.context.calibration, threshold) for threshold in (self._threshold, wide))
             found = self.context.service.review(
                 *visitor.place, [row.person_id for _, row in rest], place_of, narrow=narrow, wide=wider, count=count
             )
@@ -57,17 +55,13 @@ class Reviewing:
 
         return await self.context.answer(work)
 
-    @cached_property
-    def _calibration(self) -> Calibration:
-        return Calibration.from_dict(self.context.store.identity.calibration)
-
     @property
     def _threshold(self) -> float:
         return self.context.settings.match.threshold
 
     def _wide(self, fmr: float) -> float:
         """The T of a false match rate, as far as the calibration tells it, and never below the threshold."""
-        wide = self._calibration.threshold_near(fmr)
+        wide = self.context.calibration.threshold_near(fmr)
         if wide is None or self._threshold == EVERYBODY:
             wide = _WIDER * self._threshold
         return max(self._threshold, min(wide, MAX_THRESHOLD))

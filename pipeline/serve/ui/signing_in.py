@@ -28,7 +28,7 @@ class SigningIn:
     async def sign_in(self, request: Request) -> Response:
         """Ends the session whose cookie came with it, if any. Raises SignInRefused, TooManyAttempts."""
         check_same_site(request)
-        body = await self.context.object(request, _NOBODY, _MAX_BYTES)
+        body = await self.context.bodies.object(request, _NOBODY, _MAX_BYTES)
         user, password = body.get("user"), body.get("password")
         if not _is_text(user) or not _is_text(password):
             raise BodyInvalid(detail="user and password must be texts")

@@ -6,7 +6,6 @@ import hashlib
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -16,7 +15,6 @@ from starlette.responses import Response
 from pipeline.errors import RouteUnknown
 from pipeline.jobs.expectation import calibration_warning, expectation
 from pipeline.jobs.run_page import page_that_stands
-from pipeline.matching.calibration import Calibration
 from pipeline.serve.request_parsing import Query
 from pipeline.serve.responses import tagged_response
 from pipeline.serve.ui.answers import address
@@ -78,15 +76,11 @@ class StorePage:
         answer.headers["Content-Security-Policy"] = _REPORT_POLICY
         return answer
 
-    @cached_property
-    def _calibration(self) -> Calibration:
-        return Calibration.from_dict(self.context.store.identity.calibration)
-
     def _store(self, visitor: Visitor) -> dict[str, Any]:
         store, identity = self.context.store, self.context.store.identity
         rows = self.context.listed(visitor).rows.values()
         photos, faces, picture_bytes = store.counts_of(*visitor.place)
-        threshold, anchor = self.context.settings.match.threshold, self._calibration.anchor
+        threshold, anchor = self.context.settings.match.threshold, self.context.calibration.anchor
         records = sum(row.merged + 1 for row in rows)
         warning = calibration_warning(identity)
         directories = [row for row in store.directories() if row.account_id == visitor.session.account_id]
@@ -107,8 +101,8 @@ class StorePage:
                 **({} if anchor is None else {"calibration": anchor}),
             },
             "threshold": threshold,
-            "rates": self._calibration.thresholds,
-            "expectation": str(expectation(self._calibration, threshold, records)),
+            "rates": self.context.calibration.thresholds,
+            "expectation": str(expectation(self.context.calibration, threshold, records)),
             **({} if warning is None else {"warning": warning}),
         }
 

@@ -1,0 +1,79 @@
+"""/openapi.json, and /docs: the same description as one page without scripts or anything from other hosts.
+
+The description is `openapi.yaml`; `docs.html` is the template of the page.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.serve.responses import encoded_response, json_bytes
+
+Json = dict[str, Any]
+
+_FILES: Final = Path(__file__).parent
+_PERSON: Final = ("X-RPC-PERSON-NAME", "X-RPC-EXTERNAL-ID")  # which an insertion needs
+
+
+class Docs:
+    """The routes /openapi.json and /docs. Both documents are made at their first request."""
+
+    async def openapi(self, _: Request) -> Response:
+        return encoded_response(self._description)
+
+    async def page(self, _: Request) -> Response:
+        policy = "default-src 'none'; style-src 'unsafe-inline'"
+        return Response(self._page, headers={"Content-Security-Policy": policy}, media_type="text/html")
+
+    @cached_property
+    def _description(self) -> bytes:
+        return json_bytes(description())
+
+    @cached_property
+    def _page(self) -> str:
+        return page(description())
+
+
+def description() -> Json:
+    """The whole document (OpenAPI 3.1)."""
+    document: Json = yaml.safe_load((_FILES / "openapi.yaml").read_bytes())
+    del document["x-parts"]
+    document["info"]["version"] = version("facepipe")
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"] = dict(sorted(operation["responses"].items()))
+    return document
+
+
+def page(document: Json) -> str:
+    """An OpenAPI document as HTML."""
+    from jinja2 import Environment, FileSystemLoader
+
+    environment = Environment(loader=FileSystemLoader(_FILES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("docs.html").render(document=document, curl=_curl, dumps=json.dumps)
+
+
+def _curl(verb: str, path: str, route: Json) -> str:
+    """The request as a command line, with the examples of what it needs. `$url` is the address of the server."""
+    headers = {"X-RPC-AUTHORIZATION": "alice:secret"} if route["security"] else {}
+    for parameter in route.get("parameters", ()):
+        if parameter["in"] == "path":
+            path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
+        elif parameter["required"] or (verb == "post" and parameter["name"] in _PERSON):
+            headers[parameter["name"]] = parameter["example"]
+    data = ""
+    for kind, content in route.get("requestBody", {}).get("content", {}).items():
+        headers["Content-Type"] = kind
+        body = json.dumps(content["example"]) if "example" in content else "@photo.jpg"
+        data = f" --data-binary {shlex.quote(body)}"
+    sent = "".join(f" \\\n    -H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items())
+    return f'curl -X {verb.upper()} "$url{path}"{sent}{data}'
