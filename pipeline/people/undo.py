@@ -15,7 +15,7 @@ from pipeline.people.reference_pictures import PictureReader, Pictures
 from pipeline.store.catalog.opening import utc_now
 from pipeline.store.commits.commit import FACE_COLUMNS
 from pipeline.store.local import LocalStore
-from pipeline.store.records import USER, Correction, CorrectionRequest, Rows
+from pipeline.store.records import NEVER_UNDONE, USER, Correction, CorrectionRequest, Rows
 
 
 def undone(
@@ -50,6 +50,8 @@ def _wanted(client: LocalStore, directory: Directory, request: CorrectionRequest
         raise CorrectionImpossible(detail=f"There is no correction {number}. (What is deleted can't be undone.)")
     if wanted.undone_at is not None:
         raise CorrectionImpossible(detail=f"The correction {number} was undone at {wanted.undone_at:%F %T} UTC.")
+    if wanted.kind in NEVER_UNDONE:
+        raise CorrectionImpossible(detail=f"The correction {number} deleted something: that can't be undone.")
     if wanted.merges_only:
         raise CorrectionImpossible(detail=f"Somebody whom the correction {number} changed was deleted since.")
     return wanted

@@ -83,7 +83,9 @@ def make_app(
     serializer = Serializer(image_prefix(serve), provider)
     at_rest = serve.hosting == CLOUD
     warning = calibration_warning(client.identity)
-    handlers = Handlers(service, auth, bodies, posts, calls, serializer, metrics, warning, ready, at_rest)
+    handlers = Handlers(
+        service, auth, bodies, posts, calls, serializer, metrics, warning, ready, at_rest, serve.changes
+    )
     sessions = Sessions(idle_s=settings.ui.idle_s, session_s=settings.ui.session_s)
     auth.on_drop.append(sessions.drop)
     originals = BoundedThreadPool("originals", threads=_ORIGINAL_THREADS, queue=_CALL_QUEUE)
@@ -96,7 +98,7 @@ def make_app(
             pool.close()
 
     app = Starlette(
-        routes=_routes([*_contract(handlers, serve), *(page if settings.ui.enabled else ())]),
+        routes=_routes([*_contract(handlers), *(page if settings.ui.enabled else ())]),
         middleware=[
             Middleware(RequestMiddleware, metrics=metrics),
             Middleware(PageHeaders),
@@ -127,7 +129,7 @@ def _cors(settings: ServeSettings) -> list[Middleware]:
     ]
 
 
-def _contract(handlers: Handlers, settings: ServeSettings) -> list[tuple[str, str, Handler]]:
+def _contract(handlers: Handlers) -> list[tuple[str, str, Handler]]:
     """Method, path and handler of each route of the contract, and of the server's health."""
     docs = Docs()
     return [
@@ -144,7 +146,7 @@ def _contract(handlers: Handlers, settings: ServeSettings) -> list[tuple[str, st
         ("GET", "/obj/imagekey", handlers.image_key),  # before /obj/{guid}: the name is reserved
         ("GET", "/imagekey", handlers.image_key),
         ("GET", "/obj/{guid}", handlers.object),
-        *([("GET", "/changes", handlers.changes)] if settings.changes else ()),
+        ("GET", "/changes", handlers.changes),
         ("GET", "/healthz", handlers.healthz),
         ("GET", "/readyz", handlers.readyz),
         ("GET", "/metrics", handlers.scrape),

@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.errors import NotReady, ObjectUnknown, PersonUnknown
+from pipeline.errors import NotReady, ObjectUnknown, PersonUnknown, RouteUnknown
 from pipeline.people.batcher import RETRY_AFTER_S
 from pipeline.people.service import IdentityService
 from pipeline.people.types import PersonView, StoredImage
@@ -62,6 +62,7 @@ class Handlers:
     warning: str | None  # what to know of the store's calibration
     is_ready: Callable[[], bool]  # whether requests can be answered now; it may block
     at_rest: bool  # objects go out as they lie on the disk, encrypted, as in cloud hosting
+    tells_changes: bool  # the setting `serve.changes`
 
     # People
 
@@ -130,6 +131,8 @@ class Handlers:
 
     async def changes(self, request: Request) -> Response:
         caller = await self._caller(request)
+        if not self.tells_changes:
+            raise RouteUnknown
         query = Query(request)
         since, limit = query.whole("since", 0, 0), query.whole("limit", 1000, 1, MAX_CHANGES)
         return await self._json(lambda: changes_json(self.service.changes(caller.account_id, since, limit)))

@@ -26,6 +26,10 @@ def _column(name: str, kind: pa.DataType) -> pa.Field:
 
 USER, API, LABEL, RUN = "user", "api", "label", "run"  # the origin of a change
 INSERT, UPDATE, MERGE = "insert", "update", "merge"  # kinds of changes; INSERT: that only inserts and counts
+# Kinds of changes that delete persons with all of theirs, or photos.
+NEVER_UNDONE: Final = frozenset(
+    {"delete", "delete_merged", "delete_directory", "forget", "forget_photos", "replace_photos"}
+)
 COUNTERS: Final = ("occurrence", "last_occurrence_at")  # columns of a person that say how often it was seen
 
 MEDIA_SCHEMA = pa.schema(

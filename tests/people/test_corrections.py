@@ -250,7 +250,7 @@ def test_no_correction_merges_persons_in_a_circle(people: People, monkeypatch: p
     people.correct("merge", people.one, people.two)
     before = people.state()
     above = replace(before["records"][0], parent_id=people.two)
-    monkeypatch.setattr(merging, "merged", lambda *_: [above])
+    monkeypatch.setattr(merging, "merged_parents", lambda *_: {above.person_id: above.parent_id})
     with pytest.raises(CorrectionImpossible, match="which is above it"):
         people.correct("merge", people.one, people.three)
     assert people.state() == before

@@ -19,7 +19,7 @@ from pipeline.people.types import PostRequest
 from pipeline.store.catalog.connection import Catalog
 from pipeline.store.checks.check import check_store
 from pipeline.store.local import LocalStore
-from pipeline.store.records import CorrectionRequest, PersonChange
+from pipeline.store.records import NO_ROWS, CorrectionRequest, PersonChange
 from tests.people.coded_archive import make_store, problems, run_over, serving, write_photo
 from tests.people.correcting import People
 from tests.store.store_samples import failing_at
@@ -173,7 +173,8 @@ def test_all_photos_of_a_directory_leave(people: People, store: Path, archive: P
     people.correct("merge", people.one, people.two)
     forget(people, A1, A2, BOTH, C2, D3)
     assert people.client.directories() == []
-    assert people.client.read("SELECT 1 FROM core.corrections").num_rows == 0
+    kept = people.client.read("SELECT kind, before, person_ids FROM core.corrections").to_pylist()
+    assert kept == [{"kind": "forget_photos", "before": NO_ROWS, "person_ids": []}], "who went, and nothing else"
     forget(people, POOR)  # nobody is there, and a photo is
     people.close()
     report = run_over(archive, store)

@@ -217,7 +217,11 @@ class TestRequests:
         people.correct("merge", people.two, people.three, people.one)
         people.correct("undo")
         people.service.delete_person(people.account, "main", people.one)
-        assert log(people) == []
+        (deletion,) = log(people)
+        assert deletion["kind"] == "delete"
+        assert "Ann" not in str(people.client.read("SELECT * FROM core.corrections").to_pylist())
+        with pytest.raises(CorrectionImpossible, match="can't be undone"):
+            people.correct("undo", correction_id=deletion["correction_id"])
 
 
 def counted(state: dict[str, Any]) -> list[Any]:

@@ -77,7 +77,11 @@ def open_service(
 @contextlib.contextmanager
 def live_server(store: Path, extractor: BatchExtractor, **flags: object) -> Iterator[LiveServer]:
     """Serves the store at `store`, which is made with the accounts USERS; `flags` set settings (`serve__port=0`)."""
-    with open_service(store, extractor, live_settings(**flags)) as (client, service, settings):
+    with open_service(store, extractor, live_settings(**{"serve__changes": True, **flags})) as (
+        client,
+        service,
+        settings,
+    ):
         for user in set(USERS) - set(client.accounts()):
             client.create_account(user, quick_hash(PASSWORD))
         with listening(client, service, settings) as server:
