@@ -34,7 +34,6 @@ from pipeline.serve.serializer import CLOUD, Serializer, image_prefix
 from pipeline.serve.thread_pool import BoundedThreadPool
 from pipeline.serve.ui.context import Context
 from pipeline.serve.ui.routes import ui_routes
-from pipeline.serve.ui.same_site import PageHeaders
 from pipeline.serve.ui.sessions import Sessions
 from pipeline.store.local import LocalStore
 
@@ -101,7 +100,6 @@ def make_app(
         routes=_routes([*_contract(handlers), *(page if settings.ui.enabled else ())]),
         middleware=[
             Middleware(RequestMiddleware, metrics=metrics),
-            Middleware(PageHeaders),
             Middleware(DrainMiddleware, max_bytes=_MAX_DRAINED * serve.max_body_bytes),
             Middleware(HeadMiddleware, is_allowed=allowed_hosts(serve)),
             *_cors(serve),

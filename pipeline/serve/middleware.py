@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.serve.metrics import UNMATCHED, Metrics
 from pipeline.serve.responses import SECURE, request_id, unexpected_response
+from pipeline.serve.ui.same_site import page_headers
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -36,7 +37,8 @@ class RequestMiddleware:
         start = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "request_id": os.urandom(8).hex()}
         _same_route_without_slash(scope)
-        answer = _AnswerSender(send, request_id(scope), SECURE[scope["scheme"] == "https"])
+        secure = SECURE[scope["scheme"] == "https"]
+        answer = _AnswerSender(send, request_id(scope), secure, page_headers(scope["path"]))
         try:
             await self._guarded(scope, receive, answer)
         finally:
@@ -70,17 +72,24 @@ class RequestMiddleware:
 
 
 class _AnswerSender:
-    """Sends an answer with the headers that all answers have, and remembers its status."""
+    """Sends an answer with the headers that all answers have, and those of `defaults` that it has not, and remembers
+    its status."""
 
-    def __init__(self, send: Send, request_id: str, secure: Sequence[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self, send: Send, request_id: str, secure: Sequence[tuple[bytes, bytes]], defaults: Mapping[bytes, bytes]
+    ) -> None:
         self._send = send
+        self._defaults = defaults
         self._headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff"), *secure]
         self.status = GONE
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), *self._headers]
+            own = message.get("headers", ())
+            names = {name for name, _ in own}
+            defaults = [(name, value) for name, value in self._defaults.items() if name not in names]
+            message["headers"] = [*own, *defaults, *self._headers]
         await self._send(message)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import CrossSite
 
@@ -50,22 +50,6 @@ def _host(origin: str) -> str | None:
         return None
 
 
-class PageHeaders:
-    """Adds the headers that every answer below /ui has, errors too. A handler that sets one of them has its own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not (scope["path"] == PREFIX or scope["path"].startswith(f"{PREFIX}/")):
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                own = dict(message.get("headers", ()))
-                added = [(name, value) for name, value in _HEADERS.items() if name not in own]
-                message["headers"] = [*message.get("headers", ()), *added]
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
+def page_headers(path: str) -> Mapping[bytes, bytes]:
+    """The headers that every answer below /ui has, errors too, unless its handler sets them itself."""
+    return _HEADERS if path == PREFIX or path.startswith(f"{PREFIX}/") else {}
