@@ -42,10 +42,10 @@ def report(
       facepipe report --store ~/people --run last --to last-night.html
     """
     from pipeline.jobs.run_page import write_report_page
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
-    with open_store(store, command="report", reading=True) as opened:
-        shown = write_report_page(opened, settings, to, account=account, run_id=run_id)
+    with open_store(store, settings, command="report", reading=True) as opened:
+        shown = write_report_page(opened, to, account=account, run_id=run_id)
     emit({"page": str(to), "run_id": shown, "bytes": to.stat().st_size}, [f"report      {to}"], as_json)
     if show:
         webbrowser.open(to.absolute().as_uri())

@@ -35,11 +35,11 @@ def check(store: Path, repair: bool, as_json: bool) -> None:
       facepipe check --store ~/people
       facepipe check --store ~/people --repair --json
     """
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
     with open_store(store, command="check", repair=repair, reading=not repair) as opened, LongWork() as long:
         long.progress.start("check", None)
-        checked = opened.check(repair=repair, progress=lambda _: long.progress.advance())
+        checked = opened.check(repair=repair, progress=long.progress)
     report = checked.report
     result = {
         "problems": [asdict(problem) for problem in report.problems],
@@ -75,7 +75,7 @@ def export(store: Path, to: Path, as_json: bool) -> None:
     Example:
       facepipe export --store ~/people --to ~/people-parquet
     """
-    from pipeline.store.connect import open_store
+    from pipeline.jobs.store import open_store
 
     with open_store(store, command="export", reading=True) as opened:
         rows = opened.export(to)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipeline.config import EVERYBODY, nearest_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.wrong_joins import rate_for, wrong_joins
-from pipeline.store.operations import Store
+from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
 
 
@@ -56,7 +56,7 @@ def expectation(calibration: Calibration, threshold: float, identities: int) -> 
     return Expectation((low, high), (threshold,), identities, _threshold_for_one(calibration, identities))
 
 
-def expectation_of_runs(store: Store, account_id: int, run_ids: Sequence[str]) -> Expectation | None:
+def expectation_of_runs(store: LocalStore, account_id: int, run_ids: Sequence[str]) -> Expectation | None:
     """Of the photos that these runs of an account brought: the mean over their faces, each compared with the identities
     of its time. None where they have no face."""
     calibration = Calibration.from_dict(store.identity.calibration)

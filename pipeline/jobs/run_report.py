@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pipeline.jobs.expectation import Expectation, calibration_warning, expectation_of_runs
+from pipeline.jobs.expectation import Expectation, calibration_warning
 from pipeline.jobs.plan_counts import PlanCounts, kept_fields, listed, shortened
 from pipeline.jobs.profile import RunProfile
+from pipeline.jobs.run_totals import RunTotals
 from pipeline.matching.calibration import Calibration
-from pipeline.store.operations import Store
+from pipeline.store.records import StoreIdentity
 from pipeline.types import ACCEPTED_STATUSES
 
 _COUNTS: Final = ("decoded", "detector_calls", "embedder_calls")
@@ -127,10 +128,12 @@ def _conflict_line(entry: Mapping[str, Any]) -> str:
     return f"{entry['path']}: {said}, but the person is called {entry['person_name'] or entry['person_external_id']}"
 
 
-def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: PlanCounts, work: WorkDone) -> RunReport:
-    """Counts the rows of `run_ids`. `counts`: what the scans found that planned them."""
-    rows = store.run_counts(account_id, run_ids)
-    warnings = (calibration_warning(store.identity), counts.missing_warning())
+def make_report(
+    identity: StoreIdentity, run_ids: Sequence[str], totals: RunTotals, counts: PlanCounts, work: WorkDone
+) -> RunReport:
+    """`totals`: what these runs brought; `counts`: what the scans found that planned them."""
+    rows = totals.counts
+    warnings = (calibration_warning(identity), counts.missing_warning())
     rejected = Counter(rows.rejections)
     rejected.update({status: n for status, n in rows.statuses.items() if status not in ACCEPTED_STATUSES})
     return RunReport(
@@ -144,9 +147,9 @@ def make_report(store: Store, account_id: int, run_ids: Sequence[str], counts: P
         rejected=dict(rejected),
         label_conflicts=rows.label_conflicts,
         shared_external_id=rows.shared_external_ids,
-        weights=store.identity.weights,
-        calibration=Calibration.from_dict(store.identity.calibration).anchor,
-        wrong_joins=expectation_of_runs(store, account_id, run_ids) if rows.outcomes else None,
+        weights=identity.weights,
+        calibration=Calibration.from_dict(identity.calibration).anchor,
+        wrong_joins=totals.expected,
         warnings=tuple(warning for warning in warnings if warning),
         work=work,
         **dataclasses.asdict(counts),

@@ -24,7 +24,8 @@ from pipeline.errors import UsageError
 from pipeline.extraction.extractor import BatchExtractor
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor
-from pipeline.jobs.stores import settings_of_store, unlock_store
+from pipeline.jobs.store import Store, unlock_store
+from pipeline.jobs.store_settings import settings_of_store
 from pipeline.people.service import IdentityService
 from pipeline.serve.admin import open_admin_port
 from pipeline.serve.app import make_app, make_authenticator
@@ -79,7 +80,7 @@ def serve(store: Path, settings: Settings, announce: Callable[[Listening], None]
         gc.freeze()
         stack.callback(gc.unfreeze)
         _warm_up(extractor)
-        stack.enter_context(open_admin_port(client, service, auth.drop))
+        stack.enter_context(open_admin_port(Store(client, settings, service), auth.drop))
         urls = [_url(settings.serve, listener) for listener in sockets]
         listening = Listening(urls[0], urls[-1], service.stats().people)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -14,10 +15,13 @@ from pipeline.store.catalog import (
     accounts,
     corrections,
     deletes,
+    directories,
     files,
     forgotten,
     media,
     opening,
+    overview,
+    pages,
     people,
     references,
     replaced_images,
@@ -28,23 +32,19 @@ from pipeline.store.catalog.ids import PromisedIds, counters
 from pipeline.store.catalog_thread import CatalogThread
 from pipeline.store.checks.check import check_store, repair_store
 from pipeline.store.commits import correction, directory, fold, shard
-from pipeline.store.export import export_store
+from pipeline.store.export import export_store, in_pages, read_table
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import LOCK_NAME
 from pipeline.store.files.objects import Row, open_image, read_object
-from pipeline.store.operations import CommitShard, Correct, Operation, Store
+from pipeline.store.files.run_files import RunFiles
 from pipeline.store.records import (
     Checked,
-    CorrectionAnswer,
     CorrectionCommit,
-    CorrectionRequest,
     Counters,
     DirectoryCommit,
-    FaceAnswer,
     PersonRecord,
     RunRow,
-    SearchQuery,
     ShardCommit,
     StoreIdentity,
 )
@@ -52,22 +52,31 @@ from pipeline.store.records import (
 P = ParamSpec("P")
 T = TypeVar("T")
 _UNLINKED_AT_ONCE: Final = 500  # files
+_KNOWN_AT_ONCE: Final = 2**17  # known files: 30 MB
 
 
-class LocalStore(CatalogThread, Store):
+def _on_catalog(function: Callable[Concatenate[Catalog, P], T]) -> Callable[Concatenate[LocalStore, P], T]:
+    """A function on the catalog as a method of the store, which runs it on the catalog's thread."""
+
+    @wraps(function)
+    def method(store: LocalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.submit(lambda catalog: function(catalog, *args, **kwargs))
+
+    return method
+
+
+class LocalStore(CatalogThread, RunFiles):
     """An open, locked store; its methods may be called from any thread; `RunFiles` says which at once.
 
     Images of an encrypted store can be read and written once it is unlocked; everything else needs no key.
     """
-
-    served = False
 
     def __init__(
         self, root: Path, make_identity: Callable[[], StoreIdentity] | None, command: str, **how: bool
     ) -> None:
         """Use `open` or `open_or_create`."""
         CatalogThread.__init__(self, root, make_identity, command, **how)
-        Store.__init__(self, self.folder)
+        RunFiles.__init__(self, self.folder)
         self.master_key: MasterKey | None = None
         self._image_keys: dict[int, bytes | None] = {}
         self._ids = PromisedIds()
@@ -100,58 +109,131 @@ class LocalStore(CatalogThread, Store):
         Folder(root.parent).make(root.name)
         return cls(root, make_identity, command)
 
-    def perform(self, operation: Operation[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if operation.name in ("finish_run", "abandon_run"):
-            self.forget_manifest()  # its file goes
-        return self.submit(lambda catalog: operation.function(catalog, *args, **kwargs))
-
     def close(self) -> None:
         """Closes the catalog and frees the lock; a second call does nothing."""
         self.forget_manifest()
         super().close()
 
-    # What only the process that holds the store can ask
+    def __enter__(self) -> LocalStore:
+        return self
 
-    credentials = Operation(accounts.credentials)
-    counters = Operation(counters)
-    faces_of_media = Operation(media.faces_of_media)
-    images_of_media = Operation(media.images_of_media)
-    media_of_rows = Operation(media.media_of_rows)
-    media_with_removed_faces = Operation(media.media_with_removed_faces)
-    image_was_replaced = Operation(replaced_images.was_replaced)
-    face_vectors = Operation(references.face_vectors)
-    references = Operation(references.references)
-    counts_of = Operation(people.counts_of)
-    runs_of = Operation(runs.runs_of)
-    faces_page = Operation(people.faces_page)
-    best_faces = Operation(people.best_faces)
-    photos_of_both = Operation(people.photos_of_both)
-    stored_faces = Operation(corrections.stored_faces)
-    photos_of_runs = Operation(corrections.photos_of_runs)
-    reference_faces = Operation(corrections.reference_faces)
-    facts_about = Operation(corrections.facts_about)
-    pinned_faces = Operation(corrections.pinned_faces)
-    forgotten_faces = Operation(forgotten.forgotten_faces)
-    labelled_photos = Operation(files.labelled_photos)
-    note_labels = Operation(files.note_labels)
-    correction_to_undo = Operation(corrections.correction_to_undo)
-    changes_since = Operation(corrections.changes_since)
-    last_merges = Operation(corrections.last_merges)
-    faces_to_regroup = Operation(corrections.faces_to_regroup)
-    pending_embeddings = Operation(fold.count_pending)
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
 
-    # What the process that holds the store does itself, and others ask it for
+    # Accounts and directories
 
-    def shard_committer(self, run: RunRow, here: Callable[[LocalStore, RunRow], CommitShard]) -> CommitShard:
-        return here(self, run)
+    account_id = _on_catalog(accounts.account_id)
+    account_summaries = _on_catalog(accounts.summaries)
+    create_account = _on_catalog(accounts.create_account)
+    credentials = _on_catalog(accounts.credentials)
+    delete_directory = _on_catalog(directory.delete_directory)
+    set_password = _on_catalog(accounts.set_password)
+    accounts = _on_catalog(accounts.user_ids)  # this and the next hide their modules
+    directories = _on_catalog(directories.directories)
 
-    def search(
-        self, query: SearchQuery, here: Callable[[LocalStore, SearchQuery], list[FaceAnswer]]
-    ) -> list[FaceAnswer]:
-        return here(self, query)
+    # Runs
 
-    def correct(self, request: CorrectionRequest, here: Correct, decoded: pa.Table | None = None) -> CorrectionAnswer:
-        return here(self, request, decoded)
+    begin_run = _on_catalog(runs.begin_run)
+    committed_shards = _on_catalog(runs.committed_shards)
+    compared_identities = _on_catalog(runs.compared_identities)
+    digests_of_labels = _on_catalog(files.digests_of_labels)
+    forgotten_photos = _on_catalog(forgotten.forgotten_photos)
+    labelled_photos = _on_catalog(files.labelled_photos)
+    last_run = _on_catalog(runs.last_run)
+    media_of_hashes = _on_catalog(media.media_of_hashes)
+    note_labels = _on_catalog(files.note_labels)
+    note_scan = _on_catalog(files.note_scan)
+    plan_run = _on_catalog(runs.plan_run)
+    rebegin_run = _on_catalog(runs.rebegin_run)
+    run_counts = _on_catalog(runs.run_counts)
+    run_row = _on_catalog(runs.run_row)
+    runs_of = _on_catalog(runs.runs_of)
+    sources = _on_catalog(files.sources)
+    unfinished_run = _on_catalog(runs.unfinished_run)
+
+    def finish_run(self, run_id: str, summary: Mapping[str, Any]) -> None:
+        """See `runs.finish_run`. The manifest's file goes."""
+        self.forget_manifest()
+        self.submit(lambda catalog: runs.finish_run(catalog, run_id, summary))
+
+    def abandon_run(self, run_id: str) -> RunRow:
+        """See `runs.abandon_run`. The manifest's file goes."""
+        self.forget_manifest()
+        return self.submit(lambda catalog: runs.abandon_run(catalog, run_id))
+
+    def key_of_run(self, run_id: str) -> bytes | None:
+        return self.image_key(self.run_row(run_id).account_id) if self.identity.encrypted else None
+
+    def known_files(self, source: str, account_id: int) -> pa.RecordBatchReader:
+        """See `files.known_files`: read page by page, so that other work comes in between."""
+
+        def page(after: int) -> pa.Table:
+            return self.submit(lambda catalog: files.known_files(catalog, source, account_id, after, _KNOWN_AT_ONCE))
+
+        return in_pages(page, "media_id")
+
+    # Photos and their faces
+
+    central_faces = _on_catalog(media.central_faces)
+    central_identities = _on_catalog(media.central_identities)
+    counters = _on_catalog(counters)
+    detected_faces = _on_catalog(media.detected_faces)
+    face_vectors = _on_catalog(references.face_vectors)
+    faces_of_media = _on_catalog(media.faces_of_media)
+    forgotten_faces = _on_catalog(forgotten.forgotten_faces)
+    image_was_replaced = _on_catalog(replaced_images.was_replaced)
+    images_of_media = _on_catalog(media.images_of_media)
+    media_of_rows = _on_catalog(media.media_of_rows)
+    media_with_removed_faces = _on_catalog(media.media_with_removed_faces)
+    named_photos = _on_catalog(media.named_photos)
+    pending_embeddings = _on_catalog(fold.count_pending)
+    photo_records = _on_catalog(media.photo_records)
+    reference_photos = _on_catalog(media.reference_photos)
+    references = _on_catalog(references.references)
+
+    # People and corrections
+
+    best_faces = _on_catalog(people.best_faces)
+    changes_since = _on_catalog(corrections.changes_since)
+    correction_history = _on_catalog(corrections.history)
+    correction_to_undo = _on_catalog(corrections.correction_to_undo)
+    counts_of = _on_catalog(people.counts_of)
+    faces_of_people = _on_catalog(people.faces_of_people)
+    faces_page = _on_catalog(people.faces_page)
+    faces_to_regroup = _on_catalog(corrections.faces_to_regroup)
+    facts_about = _on_catalog(corrections.facts_about)
+    last_merges = _on_catalog(corrections.last_merges)
+    person_records = _on_catalog(people.person_records)
+    photos_of_both = _on_catalog(people.photos_of_both)
+    photos_of_runs = _on_catalog(corrections.photos_of_runs)
+    pinned_faces = _on_catalog(corrections.pinned_faces)
+    reference_faces = _on_catalog(corrections.reference_faces)
+    rejected_faces = _on_catalog(corrections.rejected_faces)
+    stored_faces = _on_catalog(corrections.stored_faces)
+    people = _on_catalog(people.people)  # it hides its module
+
+    # What a report shows
+
+    compared_people = _on_catalog(overview.compared_people)
+    face_histograms = _on_catalog(overview.face_histograms)
+    faces_seen = _on_catalog(overview.faces_seen)
+    known_of_pairs = _on_catalog(overview.known_of_pairs)
+    last_runs = _on_catalog(overview.last_runs)
+    media_at = _on_catalog(overview.media_at)
+    names_of = _on_catalog(overview.names_of)
+    note_page = _on_catalog(pages.note_page)
+    page_is_noted = _on_catalog(pages.is_noted)
+    people_seen = _on_catalog(overview.people_seen)
+    refused_files = _on_catalog(overview.refused_files)
+    rejection_samples = _on_catalog(overview.rejection_samples)
+    totals = _on_catalog(overview.totals)
+    weakest_matches = _on_catalog(overview.weakest_matches)
+
+    # The whole store
+
+    def read_table(self, name: str) -> pa.RecordBatchReader:
+        """A table that `export` writes, by its name. Raises UsageError for another name."""
+        return read_table(self, name)
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
         unfinished = self.submit(fold.left_to_erase)

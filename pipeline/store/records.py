@@ -672,10 +672,10 @@ class Credentials:
 class AccountSummary:
     """An account, and how much it holds."""
 
+    account_id: int
     account: str
     password_set: bool  # without one nobody gets in by the server
-    directories: int
-    identities: int  # a merged set is one
+    directories: Sequence[DirectoryRow]
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def state(store: Path) -> dict[str, Any]:
             " FROM core.faces JOIN core.media USING (media_id)"
         ).to_pylist()
         names = {row["face_id"]: row["face"] for row in faces}
-        stored = client.embeddings_table(-1, 99).to_pylist()
+        stored = client.read_table("embeddings").read_all().to_pylist()
         persons: dict[str, set[str]] = {}
         for row in faces:
             persons.setdefault(str(row["person"]), set()).add(row["face"])

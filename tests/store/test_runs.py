@@ -183,7 +183,7 @@ def test_a_report_that_could_not_be_written_again_is_the_former_one(client: Loca
 
 def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    known = client.known_files(SOURCE, run.account_id)
+    known = client.known_files(SOURCE, run.account_id).read_all()
     assert known.schema.equals(KNOWN_FILES_SCHEMA)
     path = f"{SOURCE}/0-0.jpg"
     (row,) = [row for row in known.to_pylist() if row["path"] == path]
@@ -191,8 +191,8 @@ def test_known_files_are_of_one_source_and_account(client: LocalStore, run: RunR
     size = len(JPEG + path.encode())
     assert row == {"path": path, "directory": "main", "sha256": sha(path), "media_id": 1, "size": size, **FILE_STATE}
     assert len(known) == SHARD_ROWS
-    assert client.known_files("/elsewhere", run.account_id).num_rows == 0
-    assert client.known_files(SOURCE, run.account_id + 1).num_rows == 0
+    assert client.known_files("/elsewhere", run.account_id).read_all().num_rows == 0
+    assert client.known_files(SOURCE, run.account_id + 1).read_all().num_rows == 0
 
 
 def test_rows_that_changed_or_repeat_are_not_known_and_unreadable_ones_are(client: LocalStore, run: RunRow) -> None:
@@ -202,16 +202,16 @@ def test_rows_that_changed_or_repeat_are_not_known_and_unreadable_ones_are(clien
     rows[1] |= {"status": "duplicate_row"}
     rows[2] |= {"sha256": None, "status": "missing"}
     client.commit_shard(dataclasses.replace(commit, media=pa.Table.from_pylist(rows, MEDIA_SCHEMA)))
-    known = client.known_files(SOURCE, run.account_id)
+    known = client.known_files(SOURCE, run.account_id).read_all()
     assert known["path"].to_pylist() == [rows[2]["path"], rows[3]["path"]]
     assert known["sha256"].to_pylist() == [None, rows[3]["sha256"]]
 
 
 def test_what_was_read_again_is_noted(client: LocalStore, run: RunRow) -> None:
     client.commit_shard(shard_commit(client, run, 0))
-    before = client.known_files(SOURCE, run.account_id).to_pylist()
+    before = client.known_files(SOURCE, run.account_id).read_all().to_pylist()
     client.note_scan(SOURCE, run.account_id, ScanNotes([(3, 33, 34, 35, 36), (2, 22, 23, 24, 25)]))
-    after = client.known_files(SOURCE, run.account_id).to_pylist()
+    after = client.known_files(SOURCE, run.account_id).read_all().to_pylist()
     assert [row for row in after if row["media_id"] in (1, 4)] == [before[0], before[3]]
     states = {row["media_id"]: [row[n] for n in ("size", "mtime_ns", "ctime_ns", "inode")] for row in after}
     assert (states[2], states[3]) == ([22, 23, 24, 25], [33, 34, 35, 36])
@@ -232,7 +232,7 @@ def test_a_move_changes_the_path_and_nothing_else(client: LocalStore, run: RunRo
     moved = ScanNotes(moved=[(f"{SOURCE}/0-0.jpg", "main", "/x/ä.jpg"), (f"{SOURCE}/0-1.jpg", "main", "/x/b.jpg")])
     client.note_scan(SOURCE, run.account_id + 1, moved)
     client.note_scan("/elsewhere", run.account_id, moved)
-    assert "/x/b.jpg" not in client.known_files(SOURCE, run.account_id)["path"].to_pylist()
+    assert "/x/b.jpg" not in client.known_files(SOURCE, run.account_id).read_all()["path"].to_pylist()
     client.note_scan(SOURCE, run.account_id, moved)
     assert {name: client.read(sql) for name, sql in tables.items()} == before
     for table, others in (("media", {5: "/x/ä.jpg"}), ("files", {})):
@@ -251,7 +251,7 @@ def test_a_photo_is_gone_until_it_is_back(client: LocalStore, run: RunRow) -> No
     assert [media for media, *times in rows if times == [None, None]] == [1, 4]
     client.note_scan(SOURCE, run.account_id, ScanNotes(back=[3]))
     assert [row["media_id"] for row in client.read(sql).to_pylist() if row["gone_at"]] == [2]
-    assert client.known_files(SOURCE, run.account_id)["gone_at"].null_count == 3
+    assert client.known_files(SOURCE, run.account_id).read_all()["gone_at"].null_count == 3
 
 
 def test_the_labels_of_a_row_are_kept_as_a_digest(client: LocalStore, run: RunRow) -> None:

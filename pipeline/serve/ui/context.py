@@ -15,6 +15,7 @@ from starlette.responses import Response
 from pipeline.config import Settings
 from pipeline.errors import OtherAccount, ParameterInvalid
 from pipeline.jobs.people import People
+from pipeline.jobs.store import Store
 from pipeline.people.service import IdentityService
 from pipeline.serve.auth import Authenticator
 from pipeline.serve.request_body import BodyReader
@@ -63,6 +64,10 @@ class Context:
     sessions: Sessions
 
     @cached_property
+    def _store(self) -> Store:
+        return Store(self.store, self.settings, self.service)
+
+    @cached_property
     def photos(self) -> Photos:
         return Photos(self.settings)
 
@@ -90,7 +95,7 @@ class Context:
 
     def people(self, visitor: Visitor) -> People:
         """The operations of `facepipe people`, made by the service."""
-        return People(self.store, self.settings, visitor.session.user, visitor.directory, lambda: self.service)
+        return People(self._store, visitor.session.user, visitor.directory)
 
     def listed(self, visitor: Visitor) -> PeopleList:
         return self.lists.of(*visitor.place, self.people(visitor))
