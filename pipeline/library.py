@@ -20,7 +20,7 @@ from pipeline.jobs import store as opening
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.people import People
 from pipeline.jobs.session import RunRequest
-from pipeline.jobs.store import Store, open_or_create_store, unlock_store
+from pipeline.jobs.store import Store, open_or_create_store
 from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.opening import has_store
 from pipeline.texts import directory_name
@@ -51,7 +51,7 @@ def open_store(path: Path | str, *, settings: Mapping[str, object] | None = None
     options = load_settings(flags=settings)
     store = opening.open_store(Path(path), options, command=_COMMAND)
     try:
-        unlock_store(store, options)
+        store.unlock()
         return OpenStore(store)
     except BaseException:
         store.close()

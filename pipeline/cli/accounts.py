@@ -80,25 +80,12 @@ def list_accounts(store: Path, as_json: bool) -> None:
     with open_store(store, command="account list", reading=True) as opened:
         accounts = opened.accounts()
     lines = [_line(row) for row in accounts] or ["no accounts"]
-    told = [
-        {
-            "account": row.account,
-            "password_set": row.password_set,
-            "directories": len(row.directories),
-            "identities": _held(row),
-        }
-        for row in accounts
-    ]
-    emit({"accounts": told}, lines, as_json)
+    emit({"accounts": [row.as_dict() for row in accounts]}, lines, as_json)
 
 
 def _line(row: AccountSummary) -> str:
     password = "" if row.password_set else "  (no password: `facepipe account password` sets one)"
-    return f"{row.account}  {_directories(len(row.directories))}, {_identities(_held(row))}{password}"
-
-
-def _held(row: AccountSummary) -> int:
-    return sum(directory.identities for directory in row.directories)
+    return f"{row.account}  {_directories(len(row.directories))}, {_identities(row.identities)}{password}"
 
 
 @account.command()

@@ -61,11 +61,11 @@ def opened_people(
 ) -> Iterator[People]:
     """The people of a directory, for the block; the store's pictures can be written unless `reading`."""
     from pipeline.jobs.people import People
-    from pipeline.jobs.store import open_store, unlock_store
+    from pipeline.jobs.store import open_store
 
     with open_store(store, settings, command=command, reading=reading) as opened:
         if not reading:
-            unlock_store(opened, settings)
+            opened.unlock()
         yield People(opened, account, directory)
 
 

@@ -13,6 +13,7 @@ from pipeline.config import EVERYBODY, MAX_THRESHOLD
 from pipeline.errors import StoreDamaged
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.score import contract_distance, exact_dots, similarity_score
+from pipeline.store.catalog import overview
 from pipeline.store.files.shards import read_embeddings
 from pipeline.store.local import LocalStore
 from pipeline.types import BoolArray, DoubleArray, FloatArray, IntArray
@@ -55,14 +56,15 @@ def doubtful_pairs(
     found = replace(NO_DOUBTS, wider_score=similarity_score(math.sqrt(wider), threshold))
     if threshold in (0, EVERYBODY) or not person_ids:
         return found
-    rows = store.compared_people(account_id, list(person_ids), most).to_pylist()
+    rows = store.ask(overview.compared_people, account_id, list(person_ids), most).to_pylist()
     rows, vectors = _with_vectors(store, rows)
     asked = np.isin([row["person_id"] for row in rows], list(person_ids))
     nearest, pairs = _similar(rows, vectors, asked, calibration, wider)
     found = replace(found, nearest=similarity_score(nearest, threshold).tolist())
     if not pairs:
         return found
-    known = store.known_of_pairs([rows[a]["person_id"] for a, _ in pairs], [rows[b]["person_id"] for _, b in pairs])
+    ones, others = ([rows[place]["person_id"] for place in side] for side in zip(*pairs, strict=True))
+    known = store.ask(overview.known_of_pairs, ones, others)
     places = np.array(pairs)
     distances = contract_distance(exact_dots(vectors[places[:, 0]], vectors[places[:, 1]]), calibration)
     kept = [

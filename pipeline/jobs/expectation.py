@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pipeline.config import EVERYBODY, nearest_threshold
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.wrong_joins import rate_for, wrong_joins
+from pipeline.store.catalog import runs
 from pipeline.store.local import LocalStore
 from pipeline.store.records import StoreIdentity
 
@@ -60,7 +61,7 @@ def expectation_of_runs(store: LocalStore, account_id: int, run_ids: Sequence[st
     """Of the photos that these runs of an account brought: the mean over their faces, each compared with the identities
     of its time. None where they have no face."""
     calibration = Calibration.from_dict(store.identity.calibration)
-    compared = store.compared_identities(account_id, run_ids)
+    compared = store.ask(runs.compared_identities, account_id, run_ids)
     if not compared.num_rows:
         return None
     total, sums, thresholds = 0, [0.0, 0.0], set[float]()

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from pipeline.jobs.doubtful_pairs import NO_DOUBTS, Doubts, doubtful_pairs
+from pipeline.store.catalog import overview, pages
 from pipeline.store.catalog.pages import PAGE
 from pipeline.store.local import LocalStore
 
 BIN: Final = 0.025  # the width of a histogram's bins
-SAMPLES: Final = 12  # for each reason
+_SAMPLES: Final = 12  # for each reason
 PEOPLE: Final = 200  # that are shown, of whom
 _WITH_FACES: Final = 60  # get further faces beside their picture
 _FACES_EACH: Final = 3
@@ -24,16 +25,7 @@ _WEAKEST: Final = 30
 _RUNS: Final = 20
 
 
-@dataclass(frozen=True)
-class PageQuery:
-    """What a page is about: these runs of an account, or with none all that is in the store."""
-
-    account_id: int
-    run_ids: Sequence[str]
-    threshold: float  # by which pairs of people may be one
-    with_people: bool  # pictures, names and paths
-    person_ids: Sequence[str] = ()  # that the run's report mentions
-    paths: Sequence[str] = ()  # of photos that it mentions
+Mentioned: TypeAlias = tuple[Sequence[str], Sequence[str]]  # ids of persons, paths of photos
 
 
 def _no_rows() -> pa.Table:
@@ -58,27 +50,31 @@ class PageData:
     names: Mapping[str, str | None] = field(default_factory=dict)  # of the persons
 
 
-def page_data(store: LocalStore, query: PageQuery) -> PageData:
-    """Gathers the rows of a page. Raises StoreError."""
-    these = query.account_id, list(query.run_ids)
-    totals, histograms = store.totals(*these), store.face_histograms(*these, BIN)
-    if not query.with_people:
+def page_data(
+    store: LocalStore, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
+) -> PageData:
+    """Gathers the rows of these runs of an account, or with none of all that is in the store. `threshold`: by which
+    pairs of people may be one. `mentioned`: whom and what the run's report names; None: a page without people. Raises
+    StoreError."""
+    these, ask = (account_id, list(run_ids)), store.ask
+    totals, histograms = ask(overview.totals, *these), ask(overview.face_histograms, *these, BIN)
+    if mentioned is None:
         return PageData(totals, histograms)
-    people = store.people_seen(*these, _COMPARED)
+    people = ask(overview.people_seen, *these, _COMPARED)
     ids: list[str] = people["person_id"].to_pylist()
     return PageData(
         totals,
         histograms,
-        key=store.image_key(query.account_id),
+        key=store.image_key(account_id),
         people=people.slice(0, PEOPLE),
-        faces=store.faces_seen(*these, ids[:_WITH_FACES], _FACES_EACH),
-        doubts=doubtful_pairs(store, query.account_id, ids, query.threshold, most=_COMPARED, limit=_PAIRS),
-        weakest=store.weakest_matches(*these, _WEAKEST),
-        rejected=store.rejection_samples(*these, SAMPLES),
-        refused=store.refused_files(*these, SAMPLES),
-        runs=store.last_runs(query.account_id, _RUNS),
-        media=store.media_at(query.account_id, query.paths),
-        names=store.names_of(query.person_ids),
+        faces=ask(overview.faces_seen, *these, ids[:_WITH_FACES], _FACES_EACH),
+        doubts=doubtful_pairs(store, account_id, ids, threshold, most=_COMPARED, limit=_PAIRS),
+        weakest=ask(overview.weakest_matches, *these, _WEAKEST),
+        rejected=ask(overview.rejection_samples, *these, _SAMPLES),
+        refused=ask(overview.refused_files, *these, _SAMPLES),
+        runs=ask(overview.last_runs, account_id, _RUNS),
+        names=ask(overview.names_of, mentioned[0]),
+        media=ask(overview.media_at, account_id, mentioned[1]),
     )
 
 
@@ -91,7 +87,7 @@ def registered_page(store: LocalStore, run_id: str) -> Path | None:
     """The run's page, or None if it is missing or was never registered because the process crashed while writing it."""
     file = page_file(run_id)
     page = store.folder.path(file)
-    return page if page.exists() and store.page_is_noted(file) else None
+    return page if page.exists() and store.ask(pages.is_noted, file) else None
 
 
 def keep_page(
@@ -101,7 +97,7 @@ def keep_page(
     them was forgotten since the page was made. Raises StoreError."""
     # First, so that no page is there that shows others than are registered.
     store.folder.unlink(page_file(run_id))
-    if not store.note_page(page_file(run_id), person_ids, media_ids):
+    if not store.ask(pages.note_page, page_file(run_id), person_ids, media_ids):
         return None
     store.write_report(run_id, PAGE, content)
     return registered_page(store, run_id)

@@ -79,11 +79,11 @@ class People:
 
     def all(self) -> list[PersonRow]:
         """All people, the oldest first."""
-        return _rows(self._people())
+        return _rows(self._records(counted=True))
 
     def show(self, who: str) -> PersonRow:
         """One person, named as the command line names them. Raises PersonNotFound, PersonAmbiguous."""
-        records = self._people()
+        records = self._records(counted=True)
         found = self._found(records, who)
         root = next(record["root_person_id"] for record in records if record["person_id"] == found)
         return next(row for row in _rows(records) if row.person_id == root)
@@ -278,15 +278,9 @@ class People:
             raise UsageError(message=f"The name cannot be kept: it must be UTF-8 of {TEXT_RULE}.")
         return CorrectionRequest(self._account_id, self._directory, kind, person_ids, list(faces), change, anyway)
 
-    def _people(self) -> list[dict[str, Any]]:
-        """All that is told of each record. The faces are counted for it, of which there may be many."""
-        return self._rows(counted=True)
-
-    def _records(self) -> list[dict[str, Any]]:
-        """What each record is found by."""
-        return self._rows(counted=False)
-
-    def _rows(self, *, counted: bool) -> list[dict[str, Any]]:
+    def _records(self, *, counted: bool = False) -> list[dict[str, Any]]:
+        """What each record is found by; `counted`: all that is told of it. The faces are counted for that, of which
+        there may be many."""
         rows: list[dict[str, Any]] = self._store.people(self._account_id, self._directory, counted=counted).to_pylist()
         return rows
 

@@ -26,7 +26,7 @@ from pipeline.jobs.followed_labels import follow_labels
 from pipeline.jobs.missing import MissingPhotos
 from pipeline.jobs.plan_counts import LISTED, PlanCounts
 from pipeline.jobs.session import Session
-from pipeline.jobs.store import Known, PlannedRun, Runs, Store
+from pipeline.jobs.store import Known, Runs, Store
 from pipeline.runtime.stage_times import SCAN
 from pipeline.store.records import (
     KNOWN_FILES_SCHEMA,
@@ -108,7 +108,7 @@ def plan_run(
                 return Plan(planner.counts.with_scan(scanned) + followed)
         run, rows = _write_manifest(session, path, source, chain([] if first is None else [first], batches))
     counts, shards = planner.counts.with_scan(scanned) + followed, len(session.store.shard_starts(run)) - 1
-    planned = PlannedRun(run.run_id, rows, shards, counts.kept())
+    planned = dataclasses.replace(run, rows=rows, shards=shards, summary=counts.kept())
     planned_run = session.store.end_scan(source, session.account_id, planner.notes, planned)
     if not only_labels:  # after it, so that photos are found where they are now
         counts += follow_labels(session, planner.labels)

@@ -13,13 +13,14 @@ from pipeline.extraction.sources.folder import ScanCounts
 LISTED: Final = 1000  # files of a kind, for each source
 SHORT_ID: Final = 8  # letters of an id, which commands take for it
 _SHOWN: Final = 5  # files or folders of a kind, in the lines for people
+FACE_COUNTS: Final = ("faces_lost", "faces_gained", "people_deleted")  # because photos changed
 # Found once: the next scan of the source finds others.
 _EVENTS: Final = (
     *("new", "changed", "moved", "vanished", "back", "forgotten_missing"),
     *("changed_files", "moved_sources", "moved_files", "vanished_files", "forgotten_missing_files"),
     *("labels_changed", "renamed", "relabelled", "unsettled"),
     *("renamed_persons", "relabelled_faces", "unsettled_labels"),
-    *("faces_lost", "faces_gained", "people_deleted", "face_changes"),
+    *(*FACE_COUNTS, "face_changes"),
 )
 _SECRET: Final = ("forgotten_files", "forgotten_missing_files", "pages")  # paths that the store does not keep
 # Lists of people, of whom the store keeps no names: one who is deleted later is not named there.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pipeline.config import Settings
 from pipeline.extraction.images.decode import Decoder
 from pipeline.jobs.models import load_extractor
 from pipeline.matching.calibration import Calibration
 from pipeline.matching.strength import strength, strong_score
 from pipeline.people.service import IdentityService
-from pipeline.people.types import FaceResult, PersonView, PostRequest
+from pipeline.people.types import PersonView, PostRequest
+from pipeline.store.catalog import media
 from pipeline.store.local import LocalStore
 from pipeline.store.records import Candidate, FaceAnswer, SearchQuery
 from pipeline.types import QUALITIES
@@ -26,31 +25,24 @@ def answers(service: IdentityService, store: LocalStore, query: SearchQuery) -> 
     """What the service recognises in an encoded image; each candidate has the photo that its reference face is from,
     and the word for its score. Raises ImageRejected, StoreError, Overloaded."""
     request = PostRequest(threshold=query.threshold, insert=False, update=False, similar_limit=query.top)
-    results = service.post(query.account_id, query.directory, query.image, request).faces
-    faces = [_answer(face) for face in results]
-    found = [candidate for face in faces for candidate in (face.identity, *face.similar) if candidate is not None]
-    photos = store.reference_photos(sorted({candidate.person_id for candidate in found}))
+    faces = service.post(query.account_id, query.directory, query.image, request).faces
+    shown = [match.person for face in faces for match in face.similar or ()]
+    shown += [face.person for face in faces if face.person is not None]
+    photos = store.ask(media.reference_photos, sorted({person.root.person_id for person in shown}))
     strong = strong_score(Calibration.from_dict(store.identity.calibration), query.threshold)
 
-    def explained(candidate: Candidate) -> Candidate:
-        word = strength(candidate.similarity_score, strong)
-        return replace(candidate, photo=photos.get(candidate.person_id), strength=word)
+    def candidate(person: PersonView, score: float) -> Candidate:
+        root = person.root
+        photo, word = photos.get(root.person_id), strength(score, strong)
+        return Candidate(root.person_id, root.name, root.external_id, score, photo, word)
 
     return [
-        replace(face, identity=face.identity and explained(face.identity), similar=[explained(c) for c in face.similar])
+        FaceAnswer(
+            box=face.face.box,
+            confidence=face.face.fields["confidence"],
+            quality={name: face.face.fields[name] for name in QUALITIES},
+            identity=None if face.person is None else candidate(face.person, face.score or 0.0),
+            similar=[candidate(match.person, match.score) for match in face.similar or ()],
+        )
         for face in faces
     ]
-
-
-def _answer(result: FaceResult) -> FaceAnswer:
-    return FaceAnswer(
-        box=result.face.box,
-        confidence=result.face.fields["confidence"],
-        quality={name: result.face.fields[name] for name in QUALITIES},
-        identity=None if result.person is None else _candidate(result.person, result.score or 0.0),
-        similar=[_candidate(match.person, match.score) for match in result.similar or ()],
-    )
-
-
-def _candidate(person: PersonView, score: float) -> Candidate:
-    return Candidate(person.root.person_id, person.root.name, person.root.external_id, score)

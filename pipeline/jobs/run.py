@@ -25,8 +25,7 @@ from pipeline.jobs.moved_source import moved_source
 from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_page import leave_page, report_of
-from pipeline.jobs.run_report import RunReport, WorkDone, make_report
-from pipeline.jobs.run_totals import RunTotals
+from pipeline.jobs.run_report import RunReport, RunTotals, WorkDone, make_report
 from pipeline.jobs.session import RunRequest, Session, open_session, source_name
 from pipeline.jobs.store import Runs, Store, open_store, part_of_command
 from pipeline.store.catalog.runs import FINISHED

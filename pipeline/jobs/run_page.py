@@ -16,9 +16,8 @@ from pipeline.config import DecodeSettings, MatchSettings, nearest_threshold
 from pipeline.errors import UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.face_pictures import FacePictures
-from pipeline.jobs.page_data import PageQuery
 from pipeline.jobs.page_sections import REPORTED, PageOf, PageRequest, subjects
-from pipeline.jobs.store import Store, unlock_store
+from pipeline.jobs.store import Store
 from pipeline.pages.page import page_bytes, write_page
 from pipeline.store.catalog.runs import FINISHED
 from pipeline.store.records import RunRow
@@ -54,7 +53,7 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
     account_id = find_account(store, account)[1]
     run = _run(store, account_id, run_id)
     settled = store.settled
-    unlock_store(store, store.settings)
+    store.unlock()
     if run is None:
         title = f"{store.path.name}: its people"
         request = PageRequest(account_id, (), title, None, {}, settled.match, with_people=True)
@@ -65,9 +64,8 @@ def write_report_page(store: Store, to: Path, *, account: str | None = None, run
 
 
 def _page(store: Store, request: PageRequest, decode: DecodeSettings) -> PageOf:
-    mentioned = subjects(request.report)
-    query = PageQuery(request.account_id, request.run_ids, request.match.threshold, request.with_people, *mentioned)
-    data = store.page_data(query)
+    mentioned = subjects(request.report) if request.with_people else None
+    data = store.page_data(request.account_id, request.run_ids, request.match.threshold, mentioned)
     return PageOf(store.identity, request, data, FacePictures(store.folder, data.key, decode))
 
 

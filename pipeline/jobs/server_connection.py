@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
-from pipeline.errors import FacepipeError, ServerUnreachable
+from pipeline.errors import ServerUnreachable
 from pipeline.store.files.durable import Folder
 from pipeline.store.files.lock import read_token
 from pipeline.store.records import StoreIdentity
@@ -81,12 +81,14 @@ class ServerConnection:
             connection.close()
             self._fail(str(exc) or type(exc).__name__, exc)
         connection.close()
-        if response.status >= http.client.BAD_REQUEST:
-            raise self._error(response.status, received)
+        failed = response.status >= http.client.BAD_REQUEST
         try:
-            return unpack(response.headers.get("Content-Type", JSON), received, kind)
-        except (ValueError, TypeError) as exc:
-            self._fail("what answers there is no facepipe server", exc)
+            answer = unpack_error(received) if failed else unpack(response.headers["Content-Type"], received, kind)
+        except (KeyError, TypeError, ValueError) as exc:
+            self._fail(f"what answers there is no facepipe server (status {response.status})", exc)
+        if failed:
+            raise answer
+        return answer
 
     def _batches(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
@@ -102,12 +104,6 @@ class ServerConnection:
                 connection.close()
 
         return pa.RecordBatchReader.from_batches(reader.schema, batches())
-
-    def _error(self, status: int, received: bytes) -> FacepipeError:
-        try:
-            return unpack_error(received)
-        except (ValueError, KeyError, TypeError):
-            return ServerUnreachable(path=self.path, url=self._url, detail=f"it answers with status {status}")
 
     def _fail(self, detail: str, cause: Exception | None = None) -> NoReturn:
         raise ServerUnreachable(path=self.path, url=self._url, detail=detail) from cause

@@ -19,7 +19,7 @@ from pipeline.jobs.accounts import settle_account
 from pipeline.jobs.cluster.connection import require_ray
 from pipeline.jobs.expectation import calibration_warning
 from pipeline.jobs.profile import Profiler
-from pipeline.jobs.store import Store, open_or_create_store, open_store, unlock_store
+from pipeline.jobs.store import Store, open_or_create_store, open_store
 from pipeline.jobs.store_settings import settings_of_store
 from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.opening import has_store
@@ -99,7 +99,7 @@ def open_session(
         store.lock_runs(request.command),
     ):
         if not create and opened is None:
-            unlock_store(store, request.settings)
+            store.unlock()
         settings = settings_of_store(request.settings, store.identity, request.store)
         account, account_id = settle_account(store, request.account)
         if store.server is not None:

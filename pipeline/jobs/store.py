@@ -18,13 +18,14 @@ import pyarrow as pa
 
 from pipeline.config import Settings
 from pipeline.errors import CleanUpLeft, StoreError, StoreLocked, StoreMismatch, StoreUnwritable
-from pipeline.jobs import page_data, run_totals
-from pipeline.jobs.page_data import PageData, PageQuery
-from pipeline.jobs.run_totals import RunTotals
+from pipeline.jobs import page_data
+from pipeline.jobs.page_data import Mentioned, PageData
+from pipeline.jobs.run_report import RunTotals, run_totals
 from pipeline.jobs.server_connection import ServerConnection
 from pipeline.jobs.store_identity import make_identity
 from pipeline.jobs.store_settings import settings_of_store, settle_threshold
-from pipeline.store.catalog.connection import cleaning_up
+from pipeline.store.catalog import accounts, corrections, media, overview, people, runs
+from pipeline.store.catalog.connection import Catalog, cleaning_up
 from pipeline.store.files.crypto import MasterKey
 from pipeline.store.files.handover import handed_over, read_handed_over
 from pipeline.store.files.run_files import RunFiles
@@ -72,16 +73,12 @@ class Known:
     digests: list[str | None]  # of the labels, in their order
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run whose manifest is written."""
-
-    run_id: str
-    rows: int
-    shards: int
-    found: Mapping[str, Any]  # by the scan: PlanCounts.kept
-
-
+_PHOTOS: Final[Mapping[str, Callable[[Catalog, int, str], pa.Table]]] = {
+    "names": media.named_photos,
+    "detected_faces": media.detected_faces,
+    "rejected_faces": corrections.rejected_faces,
+    "identities": media.central_identities,
+}
 VERBS: Final[dict[str, Callable[..., object]]] = {}
 
 
@@ -141,6 +138,16 @@ class Store(RunFiles):
             self._run_keys[run_id] = None if run is None else self.image_key(run.account_id)
         return self._run_keys.get(run_id)
 
+    def unlock(self, master_key: MasterKey | None = None) -> None:
+        """Gives an encrypted store its master key (None: that of the settings), to read and write images. A server has
+        it already. Raises MasterKeyMissing, MasterKeyWrong, UsageError, and StoreMismatch if the settings ask for
+        encryption and the store was made without it."""
+        security = self.settings.security
+        if security.encrypt and not self.identity.encrypted:
+            raise StoreMismatch(path=self.path, key="security.encrypt", stored="false", given="true")
+        if self.server is None and self.local.locked:
+            self.local.unlock(master_key or load_master_key(security, self.path))
+
     def release(self) -> None:
         """Drops the models, and what this process has read of the directories."""
         self._corrections = None
@@ -182,7 +189,7 @@ class Store(RunFiles):
     @verb
     def accounts(self) -> list[AccountSummary]:
         """All accounts, the oldest first, with their directories."""
-        return self.local.account_summaries()
+        return self.local.ask(accounts.summaries)
 
     @verb
     def create_account(self, user_id: str, password_hash: str | None) -> int:
@@ -214,7 +221,7 @@ class Store(RunFiles):
         """The runs of a source and an account (None: of any), or the one with this id. Raises StoreError for an unknown
         id."""
         store = self.local
-        last = store.last_run(source, account_id) if run_id is None else store.run_row(run_id)
+        last = store.ask(runs.last_run, source, account_id) if run_id is None else store.run_row(run_id)
         return Runs(
             unfinished=store.unfinished_run(source, account_id),
             last=last,
@@ -249,18 +256,17 @@ class Store(RunFiles):
         counts, not even its settings."""
         cut_off = self.local.unfinished_run(source, account_id)
         if cut_off is not None:
-            return self.local.rebegin_run(cut_off.run_id, kind, directory, settings)
+            return self.local.ask(runs.rebegin_run, cut_off.run_id, kind, directory, settings)
         return self.local.begin_run(source, kind, account_id, directory, settings)
 
     @verb
-    def end_scan(
-        self, source: str, account_id: int, notes: ScanNotes, planned: PlannedRun | None = None
-    ) -> RunRow | None:
-        """Keeps what a scan found, and in the same transaction the run that it planned, if there is one."""
+    def end_scan(self, source: str, account_id: int, notes: ScanNotes, planned: RunRow | None = None) -> RunRow | None:
+        """Keeps what a scan found, and in the same transaction the run that it planned, if there is one: with its
+        numbers of rows and shards, and as summary the counts of the scan."""
         if planned is None:
             self.local.note_scan(source, account_id, notes)
             return None
-        self.local.plan_run(planned.run_id, planned.rows, planned.shards, planned.found, notes)
+        self.local.plan_run(planned.run_id, planned.rows or 0, planned.shards or 0, planned.summary, notes)
         return self.local.run_row(planned.run_id)
 
     @verb
@@ -271,6 +277,8 @@ class Store(RunFiles):
     @verb
     def end_run(self, run_id: str, summary: Mapping[str, Any] | None = None) -> RunRow:
         """Finishes a run whose shards are all committed; without a summary gives it up, with those that are."""
+        for files in (self, self.local):
+            files.forget_manifest()  # its file is deleted
         if summary is None:
             return self.local.abandon_run(run_id)
         self.local.finish_run(run_id, summary)
@@ -279,28 +287,28 @@ class Store(RunFiles):
     @verb
     def count_runs(self, account_id: int, run_ids: Sequence[str]) -> RunTotals:
         """What these runs of an account brought."""
-        return run_totals.run_totals(self.local, account_id, run_ids)
+        return run_totals(self.local, account_id, run_ids)
 
     # People
 
     @verb
     def people(self, account_id: int, directory: str, *, counted: bool) -> pa.Table:
         """The records of a directory by age: what each is found by, or, `counted`, all that is told of it."""
-        rows = self.local.people if counted else self.local.person_records
-        return rows(account_id, directory)
+        return self.local.ask(people.people if counted else people.person_records, account_id, directory)
 
     @verb
     def faces_of(self, person_ids: Sequence[str]) -> pa.Table:
         """The faces of these records, by the path of their photo (null: posted)."""
-        return self.local.faces_of_people(person_ids)
+        return self.local.ask(people.faces_of_people, person_ids)
 
     @verb
     def correction_log(
         self, account_id: int, directory: str, before: int, count: int
     ) -> tuple[pa.Table, dict[str, str | None]]:
         """The last corrections before one by its number, and the names of the people whom they involve."""
-        rows = self.local.correction_history(account_id, directory, before, count)
-        return rows, self.local.names_of(sorted({person for ids in rows["person_ids"].to_pylist() for person in ids}))
+        rows = self.local.ask(corrections.history, account_id, directory, before, count)
+        persons = {person for ids in rows["person_ids"].to_pylist() for person in ids}
+        return rows, self.local.ask(overview.names_of, sorted(persons))
 
     @verb
     def correct(self, request: CorrectionRequest) -> CorrectionAnswer:
@@ -327,16 +335,11 @@ class Store(RunFiles):
         """A table of photos, `what` being a row for each: the names that their source gives those of a directory, all
         faces detected in them, the rejected_faces, their identities; or in any directory the central_faces of those at
         these paths, or the records of all."""
-        store, place = self.local, (account_id, directory)
-        tables: dict[str, Callable[[], pa.Table]] = {
-            "names": lambda: store.named_photos(*place),
-            "detected_faces": lambda: store.detected_faces(*place),
-            "rejected_faces": lambda: store.rejected_faces(*place),
-            "identities": lambda: store.central_identities(*place),
-            "central_faces": lambda: store.central_faces(paths or []),
-            "records": store.photo_records,
-        }
-        return tables[what]()
+        if what == "central_faces":
+            return self.local.ask(media.central_faces, paths or [])
+        if what == "records":
+            return self.local.ask(media.photo_records)
+        return self.local.ask(_PHOTOS[what], account_id, directory)
 
     @verb
     def table(self, name: str) -> pa.RecordBatchReader:
@@ -344,9 +347,11 @@ class Store(RunFiles):
         return self.local.read_table(name)
 
     @verb
-    def page_data(self, query: PageQuery) -> PageData:
-        """The rows of a report page."""
-        return page_data.page_data(self.local, query)
+    def page_data(
+        self, account_id: int, run_ids: Sequence[str], threshold: float, mentioned: Mentioned | None
+    ) -> PageData:
+        """The rows of a report page; without `mentioned` of one that shows no people."""
+        return page_data.page_data(self.local, account_id, run_ids, threshold, mentioned)
 
     @verb
     def keep_page(
@@ -422,7 +427,7 @@ def open_or_create_store(path: Path, settings: Settings, command: str) -> Store:
 
     store = _opened(lambda: LocalStore.open_or_create(path, make, command=command), settings)
     try:
-        unlock_store(store, settings, master_key)
+        store.unlock(master_key)
     except BaseException:
         store.close()
         raise
@@ -439,22 +444,6 @@ def _opened(open_it: Callable[[], LocalStore], settings: Settings | None) -> Sto
         if locked.fields["url"] is None:
             raise
         return Store(ServerConnection(Path(str(locked.fields["path"])), str(locked.fields["url"])), settings)
-
-
-def unlock_store(store: Store | LocalStore, settings: Settings, master_key: MasterKey | None = None) -> None:
-    """Gives an encrypted store its master key (None: that of the settings), to read and write images.
-
-    A server that holds the store has the key already. Raises MasterKeyMissing, MasterKeyWrong, UsageError, and
-    StoreMismatch where the settings ask for encryption and the store was made without it.
-    """
-    if settings.security.encrypt and not store.identity.encrypted:
-        raise StoreMismatch(path=store.path, key="security.encrypt", stored="false", given="true")
-    if isinstance(store, Store):
-        if store.server is not None:
-            return
-        store = store.local
-    if store.locked:
-        store.unlock(master_key or load_master_key(settings.security, store.path))
 
 
 @contextmanager

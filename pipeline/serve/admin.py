@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, get_type_hints
 
@@ -59,10 +60,10 @@ def open_admin_port(store: Store, password_changed: Callable[[str], None] = lamb
     `password_changed` is called with the user id of each account whose password is changed through the port.
     Raises StoreError, StoreUnwritable.
     """
-    calls = _Calls(store, password_changed)
+    info = ServerInfo(version("facepipe"), store.path, store.identity, store.generation)
     routes = [
-        Route("/admin/hello", _endpoint(calls.info), methods=["GET"]),
-        Route("/admin/call/{name}", _endpoint(calls.call), methods=["POST"]),
+        Route("/admin/hello", _endpoint(lambda *_: info), methods=["GET"]),
+        Route("/admin/call/{name}", _endpoint(partial(_call, store, password_changed)), methods=["POST"]),
     ]
     app = _Guard(Starlette(routes=routes), make_token(store.folder))
     config = uvicorn.Config(
@@ -100,37 +101,27 @@ def _await_start(server: LimitedServer, thread: threading.Thread, url: str) -> N
         time.sleep(0.005)
 
 
-class _Calls:
-    """The answers. Each method runs on a thread of its own and returns what `pack` takes, or a stream of batches."""
-
-    def __init__(self, store: Store, password_changed: Callable[[str], None]) -> None:
-        self._store = store
-        self._password_changed = password_changed
-
-    def info(self, _request: Request, _body: bytes) -> ServerInfo:
-        """Which store this is."""
-        return ServerInfo(version("facepipe"), self._store.path, self._store.identity, self._store.generation)
-
-    def call(self, request: Request, body: bytes) -> object:
-        """What the store answers to one of its verbs, whose arguments are a JSON object."""
-        name = request.path_params["name"]
-        if name not in VERBS:
-            raise MethodUnknown(method=name)
-        types = get_type_hints(VERBS[name])
-        try:
-            given = decode(json.loads(body), dict[str, Any])
-            arguments = {key: decode(value, types[key]) for key, value in given.items()}
-            inspect.signature(VERBS[name]).bind(self._store, **arguments)
-        except (KeyError, TypeError, ValueError) as exc:
-            raise BodyInvalid(detail=f"it holds no arguments of {name}: {exc}") from exc
-        answer = getattr(self._store, name)(**arguments)
-        if name == "set_password":
-            self._password_changed(arguments["user_id"])
-        return answer
+def _call(store: Store, password_changed: Callable[[str], None], request: Request, body: bytes) -> object:
+    """What the store answers to one of its verbs, whose arguments are a JSON object."""
+    name = request.path_params["name"]
+    if name not in VERBS:
+        raise MethodUnknown(method=name)
+    types = get_type_hints(VERBS[name])
+    try:
+        given = decode(json.loads(body), dict[str, Any])
+        arguments = {key: decode(value, types[key]) for key, value in given.items()}
+        inspect.signature(VERBS[name]).bind(store, **arguments)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise BodyInvalid(detail=f"it holds no arguments of {name}: {exc}") from exc
+    answer = getattr(store, name)(**arguments)
+    if name == "set_password":
+        password_changed(arguments["user_id"])
+    return answer
 
 
 def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """The ASGI endpoint of an answer, which runs on a thread; errors are packed."""
+    """The ASGI endpoint of an answer, which runs on a thread and returns what `pack` takes, or a stream of batches.
+    Errors are packed."""
 
     async def endpoint(request: Request) -> Response:
         try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -20,8 +20,6 @@ from pipeline.store.catalog import (
     forgotten,
     media,
     opening,
-    overview,
-    pages,
     people,
     references,
     replaced_images,
@@ -44,7 +42,6 @@ from pipeline.store.records import (
     Counters,
     DirectoryCommit,
     PersonRecord,
-    RunRow,
     ShardCommit,
     StoreIdentity,
 )
@@ -60,7 +57,7 @@ def _on_catalog(function: Callable[Concatenate[Catalog, P], T]) -> Callable[Conc
 
     @wraps(function)
     def method(store: LocalStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return store.submit(lambda catalog: function(catalog, *args, **kwargs))
+        return store.ask(function, *args, **kwargs)
 
     return method
 
@@ -120,10 +117,13 @@ class LocalStore(CatalogThread, RunFiles):
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
+    def ask(self, query: Callable[Concatenate[Catalog, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a function on the catalog answers, on the catalog's thread."""
+        return self.submit(lambda catalog: query(catalog, *args, **kwargs))
+
     # Accounts and directories
 
     account_id = _on_catalog(accounts.account_id)
-    account_summaries = _on_catalog(accounts.summaries)
     create_account = _on_catalog(accounts.create_account)
     credentials = _on_catalog(accounts.credentials)
     delete_directory = _on_catalog(directory.delete_directory)
@@ -133,51 +133,34 @@ class LocalStore(CatalogThread, RunFiles):
 
     # Runs
 
+    abandon_run = _on_catalog(runs.abandon_run)
     begin_run = _on_catalog(runs.begin_run)
     committed_shards = _on_catalog(runs.committed_shards)
-    compared_identities = _on_catalog(runs.compared_identities)
     digests_of_labels = _on_catalog(files.digests_of_labels)
+    finish_run = _on_catalog(runs.finish_run)
     forgotten_photos = _on_catalog(forgotten.forgotten_photos)
     labelled_photos = _on_catalog(files.labelled_photos)
-    last_run = _on_catalog(runs.last_run)
     media_of_hashes = _on_catalog(media.media_of_hashes)
     note_labels = _on_catalog(files.note_labels)
     note_scan = _on_catalog(files.note_scan)
     plan_run = _on_catalog(runs.plan_run)
-    rebegin_run = _on_catalog(runs.rebegin_run)
-    run_counts = _on_catalog(runs.run_counts)
     run_row = _on_catalog(runs.run_row)
     runs_of = _on_catalog(runs.runs_of)
     sources = _on_catalog(files.sources)
     unfinished_run = _on_catalog(runs.unfinished_run)
-
-    def finish_run(self, run_id: str, summary: Mapping[str, Any]) -> None:
-        """See `runs.finish_run`. The manifest's file goes."""
-        self.forget_manifest()
-        self.submit(lambda catalog: runs.finish_run(catalog, run_id, summary))
-
-    def abandon_run(self, run_id: str) -> RunRow:
-        """See `runs.abandon_run`. The manifest's file goes."""
-        self.forget_manifest()
-        return self.submit(lambda catalog: runs.abandon_run(catalog, run_id))
 
     def key_of_run(self, run_id: str) -> bytes | None:
         return self.image_key(self.run_row(run_id).account_id) if self.identity.encrypted else None
 
     def known_files(self, source: str, account_id: int) -> pa.RecordBatchReader:
         """See `files.known_files`: read page by page, so that other work comes in between."""
-
-        def page(after: int) -> pa.Table:
-            return self.submit(lambda catalog: files.known_files(catalog, source, account_id, after, _KNOWN_AT_ONCE))
-
-        return in_pages(page, "media_id")
+        return in_pages(
+            lambda after: self.ask(files.known_files, source, account_id, after, _KNOWN_AT_ONCE), "media_id"
+        )
 
     # Photos and their faces
 
-    central_faces = _on_catalog(media.central_faces)
-    central_identities = _on_catalog(media.central_identities)
     counters = _on_catalog(counters)
-    detected_faces = _on_catalog(media.detected_faces)
     face_vectors = _on_catalog(references.face_vectors)
     faces_of_media = _on_catalog(media.faces_of_media)
     forgotten_faces = _on_catalog(forgotten.forgotten_faces)
@@ -185,55 +168,29 @@ class LocalStore(CatalogThread, RunFiles):
     images_of_media = _on_catalog(media.images_of_media)
     media_of_rows = _on_catalog(media.media_of_rows)
     media_with_removed_faces = _on_catalog(media.media_with_removed_faces)
-    named_photos = _on_catalog(media.named_photos)
     pending_embeddings = _on_catalog(fold.count_pending)
-    photo_records = _on_catalog(media.photo_records)
-    reference_photos = _on_catalog(media.reference_photos)
     references = _on_catalog(references.references)
 
     # People and corrections
 
     best_faces = _on_catalog(people.best_faces)
     changes_since = _on_catalog(corrections.changes_since)
-    correction_history = _on_catalog(corrections.history)
     correction_to_undo = _on_catalog(corrections.correction_to_undo)
     counts_of = _on_catalog(people.counts_of)
-    faces_of_people = _on_catalog(people.faces_of_people)
     faces_page = _on_catalog(people.faces_page)
     faces_to_regroup = _on_catalog(corrections.faces_to_regroup)
     facts_about = _on_catalog(corrections.facts_about)
     last_merges = _on_catalog(corrections.last_merges)
-    person_records = _on_catalog(people.person_records)
     photos_of_both = _on_catalog(people.photos_of_both)
     photos_of_runs = _on_catalog(corrections.photos_of_runs)
     pinned_faces = _on_catalog(corrections.pinned_faces)
     reference_faces = _on_catalog(corrections.reference_faces)
-    rejected_faces = _on_catalog(corrections.rejected_faces)
     stored_faces = _on_catalog(corrections.stored_faces)
     people = _on_catalog(people.people)  # it hides its module
 
-    # What a report shows
-
-    compared_people = _on_catalog(overview.compared_people)
-    face_histograms = _on_catalog(overview.face_histograms)
-    faces_seen = _on_catalog(overview.faces_seen)
-    known_of_pairs = _on_catalog(overview.known_of_pairs)
-    last_runs = _on_catalog(overview.last_runs)
-    media_at = _on_catalog(overview.media_at)
-    names_of = _on_catalog(overview.names_of)
-    note_page = _on_catalog(pages.note_page)
-    page_is_noted = _on_catalog(pages.is_noted)
-    people_seen = _on_catalog(overview.people_seen)
-    refused_files = _on_catalog(overview.refused_files)
-    rejection_samples = _on_catalog(overview.rejection_samples)
-    totals = _on_catalog(overview.totals)
-    weakest_matches = _on_catalog(overview.weakest_matches)
-
     # The whole store
 
-    def read_table(self, name: str) -> pa.RecordBatchReader:
-        """A table that `export` writes, by its name. Raises UsageError for another name."""
-        return read_table(self, name)
+    read_table = read_table
 
     def check(self, *, repair: bool = False, progress: Callable[[str], None] | None = None) -> Checked:
         unfinished = self.submit(fold.left_to_erase)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -27,8 +28,12 @@ from pipeline.extraction.extractor import BatchExtractor
 from pipeline.jobs.run import RunRequest, extract, group, run, scan
 from pipeline.jobs.store import open_store
 from pipeline.people.types import PostRequest
+from pipeline.store import local
+from pipeline.store.catalog import files
+from pipeline.store.catalog.connection import Catalog
 from pipeline.store.files import faults
 from pipeline.store.local import LocalStore
+from pipeline.store.records import KNOWN_FILES_SCHEMA
 from pipeline.store.wire import TOKEN_HEADER
 from tests.cli.report import facepipe
 from tests.forking import Forker
@@ -371,6 +376,42 @@ def test_an_evaluation_gets_the_same_embeddings_through_the_server(
     assert len(direct.paths) > 5
     np.testing.assert_array_equal(through.embeddings, direct.embeddings)
     np.testing.assert_array_equal(through.quality, direct.quality)
+
+
+def test_known_files_are_streamed_a_page_at_a_time(
+    served: Served, store: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server holds of them is a page, and what the command is to hold one batch."""
+    asked: list[int] = []
+    read = files.known_files
+
+    def known_files(catalog: Catalog, source: str, account_id: int, after: int, limit: int) -> pa.Table:
+        asked.append(after)
+        return read(catalog, source, account_id, after, limit)
+
+    with open_store(store, command="test") as opened:
+        at_once = opened.known_files(str(photos), 1).read_all()
+        monkeypatch.setattr(local, "_KNOWN_AT_ONCE", 3)
+        monkeypatch.setattr(files, "known_files", known_files)
+        batches = list(opened.known_files(str(photos), 1))
+        assert opened.known_files("/elsewhere", 1).read_all().schema == KNOWN_FILES_SCHEMA
+    assert [len(batch) for batch in batches] == [3, 3, 3, 1]
+    assert pa.Table.from_batches(batches) == at_once
+    assert asked[:5] == [-1, 3, 6, 9, 10]
+
+
+def test_a_stream_that_breaks_off_is_no_end(store: Path, extractor: BatchExtractor) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"path": ["a"]})
+        raise RuntimeError
+
+    with serving(store, extractor), open_store(store, command="test") as opened, pytest.MonkeyPatch.context() as patch:
+        batches = pa.RecordBatchReader.from_batches(pa.schema([("path", pa.string())]), broken())
+        patch.setattr(LocalStore, "read_table", lambda *_: batches)
+        received = iter(opened.table("media"))
+        assert next(received)["path"].to_pylist() == ["a"]
+        with pytest.raises(ServerUnreachable):
+            next(received)
 
 
 # Who may use the admin port

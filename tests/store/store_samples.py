@@ -25,6 +25,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
+from pipeline.store.catalog import pages, runs
 from pipeline.store.checks.check import check_store
 from pipeline.store.export import export_store
 from pipeline.store.files import durable, faults
@@ -273,7 +274,7 @@ def play(path: Path, *, posts: bool = False) -> None:
         if "ann" not in client.accounts():
             client.create_account("ann", None)
         account = client.account_id("ann")
-        last = client.last_run(SOURCE, account)
+        last = client.ask(runs.last_run, SOURCE, account)
         if last is None or last.state != "finished":
             finish(client, last or client.begin_run(SOURCE, "folder", account, "main", {"threshold": 0.54}))
         if posts:
@@ -301,7 +302,7 @@ def finish(client: LocalStore, run: RunRow) -> None:
     client.note_scan(SOURCE, run.account_id, ScanNotes([(1, 999, 10**18 + 2, 10**18 + 3, 7)]))
     client.note_labels([(1, None, None)])
     client.write_report(run.run_id, "run.json", b"{}")
-    client.note_page(f"runs/{run.run_id}/report.html", [], [1])
+    client.ask(pages.note_page, f"runs/{run.run_id}/report.html", [], [1])
     client.finish_run(run.run_id, {"images": SHARDS * SHARD_ROWS})
 
 

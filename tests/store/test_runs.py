@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import StoreDamaged, StoreError, StoreFull
+from pipeline.store.catalog import pages, runs
 from pipeline.store.checks.check import check_store
 from pipeline.store.files import run_sums
 from pipeline.store.local import LocalStore
@@ -60,7 +61,7 @@ def test_a_run_goes_from_scanning_to_finished(client: LocalStore) -> None:
     client.finish_run(run.run_id, {"images": 4})
     assert not client.folder.path(f"runs/{run.run_id}/manifest.parquet").exists()  # it names persons
     assert client.unfinished_run(SOURCE, account) is None
-    last = client.last_run(SOURCE, account)
+    last = client.ask(runs.last_run, SOURCE, account)
     assert last is not None
     assert (last.run_id, last.state, last.summary) == (run.run_id, "finished", {"images": 4})
     assert last.finished_at is not None
@@ -270,12 +271,12 @@ def test_the_labels_of_a_row_are_kept_as_a_digest(client: LocalStore, run: RunRo
 def test_a_scan_that_was_cut_off_starts_again(client: LocalStore) -> None:
     account = client.create_account("bob", None)
     cut = client.begin_run("/again", "folder", account, "main", {"threshold": 0.54})
-    again = client.rebegin_run(cut.run_id, "csv", "other", {"threshold": 1.0})
+    again = client.ask(runs.rebegin_run, cut.run_id, "csv", "other", {"threshold": 1.0})
     assert (again.run_id, again.state) == (cut.run_id, "scanning")
     assert (again.source_kind, again.directory, again.settings) == ("csv", "other", {"threshold": 1.0})
     client.plan_run(cut.run_id, 1, 1)
     with pytest.raises(StoreError, match="is open, not scanning"):
-        client.rebegin_run(cut.run_id, "csv", "main", {})
+        client.ask(runs.rebegin_run, cut.run_id, "csv", "main", {})
 
 
 def test_media_of_hashes_have_all_their_embeddings(client: LocalStore, run: RunRow) -> None:
@@ -405,7 +406,7 @@ def test_a_changed_manifest_is_refused(client: LocalStore, run: RunRow, extracte
 @pytest.mark.parametrize("name", ["run.json", "report.html"])
 def test_check_finds_a_changed_report_and_repair_deletes_it(client: LocalStore, extracted: Path, name: str) -> None:
     file = f"runs/{extracted.name}/report.html"
-    assert client.note_page(file, [], [])
+    assert client.ask(pages.note_page, file, [], [])
     client.write_report(extracted.name, "report.html", b"<html>")
     flip(extracted / name, 1)
     assert [problem.kind for problem in client.check().report.problems] == ["run_file"]
@@ -489,16 +490,16 @@ def test_each_face_was_compared_with_the_identities_of_its_time(client: LocalSto
     """A person posted between two shards counts for the later one, and for faces after the last insertion of the
     earlier one. One in another directory counts for none."""
     account = client.create_account("ann", None)
-    runs = [client.begin_run(SOURCE, "folder", account, directory, {}) for directory in ("main", "main", "other")]
-    for run in runs:
+    begun = [client.begin_run(SOURCE, "folder", account, directory, {}) for directory in ("main", "main", "other")]
+    for run in begun:
         client.plan_run(run.run_id, 2 * SHARD_ROWS, 2)
-    first, second, other = runs
+    first, second, other = begun
     client.commit_shard(shard_commit(client, first, 0))
     client.commit_shard(shard_commit(client, other, 0, directory="other"))
     client.commit_directory(insertion(account, "main", 100, "A"))
     client.commit_shard(shard_commit(client, first, 1))
     client.commit_shard(shard_commit(client, second, 0))
-    rows = client.compared_identities(account, [first.run_id, second.run_id]).to_pylist()
+    rows = client.ask(runs.compared_identities, account, [first.run_id, second.run_id]).to_pylist()
     assert {row["directory"] for row in rows} == {"main"}
     # Of two faces of a photo the first becomes a person: each photo adds one identity between them.
     expected = Counter((run.run_id, n) for run, start in ((first, 0), (first, 5), (second, 9)) for n in compared(start))
@@ -506,7 +507,7 @@ def test_each_face_was_compared_with_the_identities_of_its_time(client: LocalSto
     expected -= Counter({(first.run_id, SHARD_ROWS): 1})
     counted = Counter({(row["run_id"], row["identities"]): row["faces"] for row in rows})
     assert counted == expected
-    assert client.compared_identities(account, []).num_rows == 0
+    assert client.ask(runs.compared_identities, account, []).num_rows == 0
 
 
 def compared(identities: int) -> list[int]:

@@ -64,10 +64,6 @@ class Context:
     sessions: Sessions
 
     @cached_property
-    def _store(self) -> Store:
-        return Store(self.store, self.settings, self.service)
-
-    @cached_property
     def photos(self) -> Photos:
         return Photos(self.settings)
 
@@ -95,7 +91,8 @@ class Context:
 
     def people(self, visitor: Visitor) -> People:
         """The operations of `facepipe people`, made by the service."""
-        return People(self._store, visitor.session.user, visitor.directory)
+        store = Store(self.store, self.settings, self.service)
+        return People(store, visitor.session.user, visitor.directory)
 
     def listed(self, visitor: Visitor) -> PeopleList:
         return self.lists.of(*visitor.place, self.people(visitor))
