@@ -92,12 +92,12 @@ def registered_page(store: LocalStore, run_id: str) -> Path | None:
 
 def keep_page(
     store: LocalStore, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]
-) -> Path | None:
-    """Writes the page of a run into its folder and registers whom it shows. Returns None, and keeps no page, if one of
+) -> bool:
+    """Writes the page of a run into its folder and registers whom it shows. Returns False, and keeps no page, if one of
     them was forgotten since the page was made. Raises StoreError."""
     # First, so that no page is there that shows others than are registered.
     store.folder.unlink(page_file(run_id))
     if not store.ask(pages.note_page, page_file(run_id), person_ids, media_ids):
-        return None
+        return False
     store.write_report(run_id, PAGE, content)
-    return registered_page(store, run_id)
+    return registered_page(store, run_id) is not None

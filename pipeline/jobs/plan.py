@@ -144,7 +144,7 @@ class NoStore:
         return []
 
     def runs(self, _source: str, _account_id: int) -> Runs:
-        return Runs(None, None, set(), None)
+        return Runs(None, None, set(), has_page=False)
 
     def sources(self, _account_id: int) -> list[SourceSummary]:
         return []

@@ -22,6 +22,7 @@ from pipeline.jobs.accounts import find_account
 from pipeline.jobs.comparison import RowKey
 from pipeline.jobs.missing import MissingPhotos, chooser, forget_missing
 from pipeline.jobs.moved_source import moved_source
+from pipeline.jobs.page_data import page_file
 from pipeline.jobs.plan import Plan, counts_of, plan_run, rows_of
 from pipeline.jobs.plan_counts import PlanCounts
 from pipeline.jobs.run_page import leave_page, report_of
@@ -120,8 +121,8 @@ def abandon(store: Path, source: Source | None = None, account: str | None = Non
 
 
 def _unfinished(session: Session) -> RunRow | None:
-    """The source's unfinished run, once it is planned."""
-    run = session.unfinished_run()
+    """The source's unfinished run, once it is planned; without a source, the latest."""
+    run = session.store.runs(session.source, session.account_id).unfinished
     return None if run is None or run.state == _SCANNING else run
 
 
@@ -294,8 +295,8 @@ class _Command:
         now."""
         if found.last is None or found.last.state != FINISHED:
             return
-        if found.page is not None:
-            self._pages.append(found.page)
+        if found.has_page:
+            self._pages.append(self._session.store.folder.path(page_file(found.last.run_id)))
         else:
             self._leave_page(found.last, report_of(self._session.store, found.last))
 

@@ -16,6 +16,7 @@ from pipeline.config import DecodeSettings, MatchSettings, nearest_threshold
 from pipeline.errors import UsageError
 from pipeline.jobs.accounts import find_account
 from pipeline.jobs.face_pictures import FacePictures
+from pipeline.jobs.page_data import page_file
 from pipeline.jobs.page_sections import REPORTED, PageOf, PageRequest, subjects
 from pipeline.jobs.store import Store
 from pipeline.pages.page import page_bytes, write_page
@@ -30,8 +31,8 @@ def leave_page(store: Store, run: RunRow, report: Mapping[str, Any], decode: Dec
         page = _page(store, request, decode)
         content = page_bytes(request.title, page.sections())
         shown = sorted(page.pictures.person_ids), sorted(page.pictures.media_ids)
-        if (kept := store.keep_page(run.run_id, content, *shown)) is not None:
-            return kept
+        if store.keep_page(run.run_id, content, *shown):
+            return store.folder.path(page_file(run.run_id))
 
 
 def report_of(store: Store, run: RunRow) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from pipeline.jobs.store import Store, open_or_create_store, open_store
 from pipeline.jobs.store_settings import settings_of_store
 from pipeline.runtime.buckets import is_address
 from pipeline.store.catalog.opening import has_store
-from pipeline.store.records import RunRow
 from pipeline.types import Progress, SilentProgress, Source
 
 
@@ -63,10 +62,6 @@ class Session:
     source: str | None  # as the store and the reports name it
     profiler: Profiler
     started: float = field(default_factory=time.monotonic)
-
-    def unfinished_run(self) -> RunRow | None:
-        """The source's run that was not finished, planned or still scanning; without a source, the latest."""
-        return self.store.runs(self.source, self.account_id).unfinished
 
     def of_source(self, source: Source) -> Session:
         """The same for one of the request's sources."""

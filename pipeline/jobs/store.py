@@ -61,7 +61,7 @@ class Runs:
     unfinished: RunRow | None  # the latest that is not finished
     last: RunRow | None  # the latest in any state
     committed: set[int]  # shards of the last run
-    page: Path | None  # of the last run
+    has_page: bool  # the last run: one that is there and registered
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Store(RunFiles):
             unfinished=store.unfinished_run(source, account_id),
             last=last,
             committed=store.committed_shards(last.run_id) if last else set(),
-            page=page_data.registered_page(store, last.run_id) if last else None,
+            has_page=last is not None and page_data.registered_page(store, last.run_id) is not None,
         )
 
     @verb
@@ -354,10 +354,8 @@ class Store(RunFiles):
         return page_data.page_data(self.local, account_id, run_ids, threshold, mentioned)
 
     @verb
-    def keep_page(
-        self, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]
-    ) -> Path | None:
-        """Keeps the page of a run; None if somebody whom it shows was forgotten since it was made."""
+    def keep_page(self, run_id: str, content: bytes, person_ids: Sequence[str], media_ids: Sequence[int]) -> bool:
+        """Keeps the page of a run; False if somebody whom it shows was forgotten since it was made."""
         return page_data.keep_page(self.local, run_id, content, person_ids, media_ids)
 
     # The whole store
